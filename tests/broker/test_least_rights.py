@@ -315,9 +315,12 @@ def test_the_commands_for_topics_offsets_and_dead_letters_need_what_the_page_say
     assert "0:2" in headway(user, "dead", "list", dead).stdout
     headway(user, "dead", "show", dead, "0:1")
     assert user.denied() == []
+    user = user_of(broker, "dead", ["settle"], topic=dead)
+    headway(user, "dead", "settle", dead, "0:2", "--yes")
+    assert user.denied() == []
     user = user_of(broker, "dead", ["send again"], topic=dead, target=f"{name}-target")
     headway(user, "dead", "send-again", dead, "0:1", "--to", f"{name}-target", "--yes")
-    assert "sent again before" in headway(user, "dead", "list", dead).output
+    assert "settled before" in headway(user, "dead", "list", dead).output
     assert len(records(broker, f"{name}-target", 1)) == 1
     assert user.denied() == []
 

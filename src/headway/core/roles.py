@@ -150,6 +150,7 @@ ROLES: Final[Mapping[str, Role]] = {
         "`headway dead list`, `show`",
         (
             RolePart("", "", ("Read Topic <topic>", "Describe Group headway-dead-<topic>")),
+            RolePart("settle", "`settle`", ("Read Group headway-dead-<topic>",)),
             RolePart("send again", "`send-again`", ("Read Group headway-dead-<topic>", "Write Topic <target>")),
         ),
     ),

@@ -155,7 +155,7 @@ def test_a_letter_goes_back_as_it_came_and_is_not_open_any_more(shop: Shop) -> N
         History(shop.topic, Origin(shop.topic, 2, 7)).header(),
     ]
     assert shop.still_open() == ["0:0", "0:2"]
-    shown = dead("list", shop.dead, "--sent-too").stdout.splitlines()[1:]
+    shown = dead("list", shop.dead, "--settled-too").stdout.splitlines()[1:]
     assert [row.split()[-1] for row in shown] == ["no", "yes", "no"]
 
 
@@ -182,14 +182,43 @@ def test_all_that_is_open_is_sent_once(shop: Shop) -> None:
     assert shop.values() == [b"1", b"2", b"0", b"3", b"4"]
 
 
+def test_what_was_dealt_with_in_another_way_is_settled_without_being_sent(shop: Shop) -> None:
+    shop.bury(b"0", b"1", b"2")
+    shop.bury(b"3", exception="app.Declined", partition=1)
+
+    def settle(*arguments: str, answer: str | None = None) -> Result:
+        return dead("settle", shop.dead, *arguments, answer=answer)
+
+    assert settle("--all", "--dry-run").stdout == "4 dead letters would be settled.\n"
+    refused = settle("0:1", answer="n\n")
+    assert (refused.exit_code, shop.still_open()) == (1, ["0:0", "0:1", "0:2", "1:0"])
+    assert settle("0:1", "--yes").stdout == "1 dead letter settled.\n"
+    assert settle("--exception", "Declined", "--yes").stdout == "1 dead letter settled.\n"
+    assert shop.still_open() == ["0:0", "0:2"]
+    assert settle("0:1", "--yes").stderr == "Nothing to settle: none of these letters is open.\n"
+    assert settle("1:7", "--yes").stderr.startswith(f"headway: {shop.dead} holds no record at 1:7")
+    assert dead("show", shop.dead, "0:1").stdout.startswith(f"{shop.dead} 0:1 is settled.")
+    shown = dead("list", shop.dead, "--max", "1")
+    assert shown.stderr.endswith(
+        "1 dead letter settled before among those read so far: --settled-too shows them as well.\n"
+    )
+    assert settle("--all", "--yes").stdout == "2 dead letters settled.\n"
+    assert settle("--all").stderr == f"Nothing to settle: {shop.dead} holds no dead letters that are open.\n"
+    assert shop.values() == []
+    assert shop.send_again("0:1", "--settled-too").exit_code == 0
+    assert shop.values() == [b"1"]
+
+
 def test_what_was_sent_is_sent_once_more_only_if_asked_for(shop: Shop) -> None:
     shop.bury(b"0", b"1")
     shop.send_again("0:0")
     refused = shop.send_again("0:0", "0:1")
     assert refused.exit_code == 1
-    assert refused.stderr.startswith(f"headway: {shop.dead} 0:0 was sent again before, and nothing was sent now.")
+    assert refused.stderr.startswith(
+        f"headway: {shop.dead} 0:0 is settled: it was sent again before, or settled by hand,"
+    )
     assert shop.values() == [b"0"]
-    assert shop.send_again("0:0", "--sent-too").exit_code == 0
+    assert shop.send_again("0:0", "--settled-too").exit_code == 0
     assert shop.values() == [b"0", b"0"]
     assert shop.still_open() == ["0:1"]
 

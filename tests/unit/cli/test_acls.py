@@ -69,6 +69,7 @@ def test_names_that_begin_alike_are_granted_by_a_prefix() -> None:
         (["spark", "sink", "a", "--unnamed", "--create"],
          ["Write Topic a", "Write TransactionalId headway-sink-*", "Read Topic headway-markers-unnamed",
           "Write Topic headway-markers-unnamed", "Create Topic headway-markers-unnamed"]),
+        (["dead", "d", "--settle"], ["Read Topic d", "Read Group headway-dead-d"]),
         (["dead", "d", "--send-again-to", "a"], ["Read Topic d", "Read Group headway-dead-d", "Write Topic a"]),
         (["dead", "d"], ["Read Topic d", "Describe Group headway-dead-d"]),
         (["offsets", "g", "a", "--levels", "1"], ["Describe Group g-0", "Describe Topic a-0"]),

@@ -10,9 +10,10 @@ import pytest
 from click.testing import CliRunner
 
 from headway import cli
+from headway.cli.dead_letters.choice import Choice, open_letters
 from headway.cli.dead_letters.dead_topic import DeadTopic
 from headway.cli.dead_letters.letters import SENT_AGAIN_FROM, Filter, Letter, Place, json_line, page, row
-from headway.cli.dead_letters.sending_again import Destination, Plan, Wanted, make_plan
+from headway.cli.dead_letters.sending_again import Destination, Plan, make_plan
 from headway.cli.display.terminal import Progress
 from headway.cli.display.texts import Moment, local_time
 from headway.core.offsets.offset_map import OffsetMap, encode
@@ -74,9 +75,9 @@ def headers_of(story: Mapping[str, str] = STORY, *own: Header) -> list[Header]:
 
 
 def letter(
-    headers: list[Header] | None = None, key: bytes | None = b"ann", value: bytes | None = b"1", sent: bool = False
+    headers: list[Header] | None = None, key: bytes | None = b"ann", value: bytes | None = b"1", settled: bool = False
 ) -> Letter:
-    return Letter.of(Message(0, 12, headers_of() if headers is None else headers, key, value), sent_again=sent)
+    return Letter.of(Message(0, 12, headers_of() if headers is None else headers, key, value), settled=settled)
 
 
 class Kafka:
@@ -111,21 +112,23 @@ def dead_letters(*offsets: int, partition: int = 0) -> list[Message]:
 
 
 def open_offsets(dead: DeadTopic) -> list[int]:
-    return [each.place.offset for each in dead.letters() if not each.sent_again]
+    return [each.place.offset for each in dead.letters() if not each.settled]
 
 
 def plan(dead: DeadTopic, *places: Place, filter: Filter = Filter(), **options: Any) -> Plan:  # noqa: B008 - immutable
-    wanted = {"to": None, "sent_too": False, "limit": None} | options
+    to = options.pop("to", None)
     topics = {"orders-2": 6, "clicks": 1, TOPIC: 2}
     with Progress(None, shown=False) as progress:
-        return make_plan(dead, Wanted(frozenset(places), filter, **wanted), topics, progress)
+        return make_plan(dead, Choice(frozenset(places), filter, **options), to, topics, progress)
 
 
 # The help and the command line
 
 
 @pytest.mark.parametrize(
-    "arguments", [["dead"], ["dead", "list"], ["dead", "show"], ["dead", "send-again"]], ids=" ".join
+    "arguments",
+    [["dead"], ["dead", "list"], ["dead", "show"], ["dead", "send-again"], ["dead", "settle"]],
+    ids=" ".join,
 )
 def test_every_help_teaches_with_an_example(arguments: list[str]) -> None:
     result = CliRunner().invoke(cli.headway, [*arguments, "--help"])
@@ -243,8 +246,8 @@ def test_a_value_that_is_not_utf_8_is_shown_in_hex() -> None:
 
 
 def test_a_line_of_json_is_the_whole_letter() -> None:
-    found = json.loads(json_line(TOPIC, letter(headers_of({"topic": "a"}, ("h", None)), b"\xff", b"v", sent=True)))
-    assert (found["topic"], found["partition"], found["offset"], found["sent_again"]) == (TOPIC, 0, 12, True)
+    found = json.loads(json_line(TOPIC, letter(headers_of({"topic": "a"}, ("h", None)), b"\xff", b"v", settled=True)))
+    assert (found["topic"], found["partition"], found["offset"], found["settled"]) == (TOPIC, 0, 12, True)
     assert (found["key_base64"], found["value"], found["failure"]["topic"]) == ("/w==", "v", "a")
     assert found["headers"] == [{"name": "h", "value": None}, {"name": "headway.error.topic", "value": "a"}]
 
@@ -369,6 +372,22 @@ def test_a_place_without_a_letter_is_a_sentence_that_says_where_there_are_some()
         dead.letter(Place(1, 4))
 
 
+def test_what_is_to_be_settled_is_what_a_choice_names_and_is_open() -> None:
+    kafka = Kafka(dead_letters(0, 1, 2, 3))
+    topic(kafka).remember({0: [0, 1]}, {0: [0]})
+
+    def found(choice: Choice) -> list[int]:
+        with Progress(None, shown=False) as progress:
+            return list(open_letters(topic(kafka), choice, progress).offsets.get(0, []))
+
+    assert found(Choice()) == [1, 2, 3]
+    assert found(Choice(limit=2)) == [1, 2]
+    assert found(Choice(frozenset({Place(0, 0), Place(0, 3)}))) == [3]
+    assert found(Choice(filter=Filter(exception="Declined"))) == []
+    with pytest.raises(KafkaError, match="holds no record at 0:7"):
+        found(Choice(frozenset({Place(0, 1), Place(0, 7)})))
+
+
 # What is sent, and where to
 
 
@@ -405,10 +424,12 @@ def test_only_so_many_are_sent_and_only_those_that_the_filter_lets_through() -> 
 def test_what_was_sent_again_is_sent_once_more_only_if_asked_for() -> None:
     kafka = Kafka(dead_letters(0, 1))
     topic(kafka).remember({0: [0, 1]}, {0: [0]})
-    with pytest.raises(ConfigError, match="orders-dead 0:0 was sent again before, and nothing was sent now"):
+    with pytest.raises(
+        ConfigError, match="orders-dead 0:0 is settled: it was sent again before, or settled by hand, and nothing was"
+    ):
         plan(topic(kafka), Place(0, 0), Place(0, 1))
-    assert plan(topic(kafka), Place(0, 0), sent_too=True).size == 1
-    assert plan(topic(kafka), sent_too=True).size == 2
+    assert plan(topic(kafka), Place(0, 0), settled_too=True).size == 1
+    assert plan(topic(kafka), settled_too=True).size == 2
 
 
 def test_what_was_sent_again_since_it_was_planned_is_left_out() -> None:

@@ -319,15 +319,16 @@ def offsets(group: str, topics: Sequence[str], levels: int | None, one_group: bo
 @acls.command()
 @click.argument("topic")
 @click.option("--send-again-to", "targets", multiple=True, metavar="TOPIC", help="A Kafka topic that letters go to.")
+@click.option("--settle", is_flag=True, help="Also what settles letters without sending them.")
 @_role
-def dead(topic: str, targets: Sequence[str]) -> Iterable[Right]:
-    """Rights of `headway dead list` and `show`, and `send-again`.
+def dead(topic: str, targets: Sequence[str], settle: bool) -> Iterable[Right]:
+    """Rights of `headway dead list` and `show`, `send-again` and `settle`.
 
     \b
       headway acls dead orders-dead --send-again-to orders-0 --principal User:ops
     """
     names = {"topic": _kafka_topics([topic], None), "target": _kafka_topics(targets, None)}
-    return rights_of("dead", _cases(**{"send again": targets}), names)
+    return rights_of("dead", _cases(**{"send again": targets}, settle=settle), names)
 
 
 def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Right]:

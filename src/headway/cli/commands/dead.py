@@ -1,4 +1,4 @@
-"""`headway dead`: showing the letters of a dead letter topic, and sending them again."""
+"""`headway dead`: showing the letters of a dead letter topic, sending them again, and settling them."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -8,9 +8,10 @@ from typing import Any, TypeVar
 
 import click
 
+from headway.cli.dead_letters.choice import Choice, open_letters
 from headway.cli.dead_letters.dead_topic import DeadTopic, dead_topic
 from headway.cli.dead_letters.letters import Filter, Letter, Place, PlaceType, json_line, page, row
-from headway.cli.dead_letters.sending_again import Plan, SendingAgain, Wanted, goals, letters, make_plan, sent
+from headway.cli.dead_letters.sending_again import Plan, SendingAgain, goals, letters, make_plan, sent
 from headway.cli.display.json_lines import json_option
 from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import Complaints, Progress, complaints, stderr_is_terminal
@@ -44,7 +45,13 @@ def _filters(command: F) -> F:
     return with_filter  # type: ignore[return-value]
 
 
-_SENT_TOO = click.option("--sent-too", is_flag=True, help="Also those that were sent again before.")
+_SETTLED_TOO = click.option("--settled-too", is_flag=True, help="Also those that were sent again, or settled, before.")
+_PLACES = click.argument("places", nargs=-1, type=PlaceType(), metavar="[PARTITION:OFFSET]...")
+_ALL = click.option("--all", "everything", is_flag=True, help="All that are open.")
+_MAX = click.option(
+    "--max", "limit", type=click.IntRange(min=1), help="So many at most, the first of each partition first."
+)
+_YES = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 @click.group()
@@ -52,28 +59,30 @@ def dead() -> None:
     """List dead letters, look into them, and send them again.
 
     A dead letter is a record that is not tried again, in a topic of its own with what went wrong in its headers. It
-    stays there when it is sent again, since Kafka deletes by age; which ones were sent is remembered in the commits of
-    a Kafka group, `headway-dead-TOPIC`. The others are open.
+    stays there when it is sent again, since Kafka deletes by age. Which ones are settled, because they were sent again
+    or dealt with in another way, is remembered in the commits of a Kafka group, `headway-dead-TOPIC`. The others are
+    open.
 
     \b
       headway dead list orders-dead
       headway dead show orders-dead 0:12
       headway dead send-again orders-dead 0:12
       headway dead send-again orders-dead --all
+      headway dead settle orders-dead 0:13
     """
 
 
 @dead.command(name="list")
 @click.argument("topic")
 @_filters
-@_SENT_TOO
+@_SETTLED_TOO
 @click.option(
     "--max", "limit", type=click.IntRange(min=1), help=f"So many at most. [default: {_ROWS}; with --json all]"
 )
 @json_option("letter", ", with all of it")
 @kafka_options
 def list_(
-    topic: str, filter: Filter, sent_too: bool, limit: int | None, as_json: bool, connection: ConnectionSettings
+    topic: str, filter: Filter, settled_too: bool, limit: int | None, as_json: bool, connection: ConnectionSettings
 ) -> None:
     """List what is open in a dead letter topic.
 
@@ -86,12 +95,12 @@ def list_(
       headway dead list orders-dead --json | jq -r .failure.exception | sort | uniq -c
     """
     with complaints(), _opened(topic, connection) as (dead, _):
-        found = _Found(dead, filter, sent_too)
+        found = _Found(dead, filter, settled_too)
         if as_json:
             for letter in islice(found, limit):
                 click.echo(json_line(topic, letter))
         else:
-            _show(found, topic, limit or _ROWS, sent_too, is_filtered=bool(filter))
+            _show(found, topic, limit or _ROWS, settled_too, is_filtered=bool(filter))
 
 
 @dead.command()
@@ -115,14 +124,14 @@ def show(topic: str, place: Place, as_json: bool, connection: ConnectionSettings
 
 @dead.command(name="send-again")
 @click.argument("topic")
-@click.argument("places", nargs=-1, type=PlaceType(), metavar="[PARTITION:OFFSET]...")
-@click.option("--all", "everything", is_flag=True, help="All that are open.")
+@_PLACES
+@_ALL
 @_filters
-@_SENT_TOO
-@click.option("--max", "limit", type=click.IntRange(min=1), help="So many at most, the first of each partition first.")
+@_SETTLED_TOO
+@_MAX
 @click.option("--to", metavar="TOPIC", help="Another Kafka topic than each came from.")
 @click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@_YES
 @kafka_options
 @click.pass_context
 def send_again(
@@ -131,7 +140,7 @@ def send_again(
     places: Sequence[Place],
     everything: bool,
     filter: Filter,
-    sent_too: bool,
+    settled_too: bool,
     limit: int | None,
     to: str | None,
     dry_run: bool,
@@ -141,7 +150,7 @@ def send_again(
     """Send dead letters again, to the topics and partitions that they came from.
 
     Key, value and headers are the record's own, with one more header, headway.sent-again.from, that names the dead
-    letter. Its timestamp is the time of sending. Each letter is sent once, unless --sent-too asks for it again: what
+    letter. Its timestamp is the time of sending. Each letter is sent once, unless --settled-too asks for it again: what
     Kafka has acknowledged is remembered every second, so only a crash, or a second send-again at the same time, can
     repeat some. Kafka forgets after offsets.retention.minutes, seven days by default.
 
@@ -152,11 +161,11 @@ def send_again(
       headway dead send-again orders-dead --exception TimeoutError --since 12h --dry-run
       headway dead send-again orders-dead --all --max 1
     """
-    _require_one_choice(places, everything, filter, limit)
+    choice = Choice(frozenset(places), filter, settled_too, limit)
+    choice.require_one_way(everything=everything)
     with complaints() as complaint, _opened(topic, connection) as (dead, kafka_topics):
-        wanted = Wanted(frozenset(places), filter, to, sent_too, limit)
         with Progress(dead.size, shown=stderr_is_terminal()) as progress:
-            plan = make_plan(dead, wanted, kafka_topics, progress)
+            plan = make_plan(dead, choice, to, kafka_topics, progress)
         if plan.homeless:
             complaint.say(
                 f"Left out, as nothing tells where they came from: {plan.homeless:,}. With --to they are sent."
@@ -168,12 +177,61 @@ def send_again(
         _tell_of_lines(topic, plan.topics)
         if not plan.size:
             left_out = plan.homeless or plan.shortened or plan.empty
-            what = _none(is_such=bool(filter or left_out), is_open=not sent_too)
+            what = _none(is_such=bool(filter or left_out), is_open=not settled_too)
             click.echo(f"Nothing to send: {topic} holds {what}.", err=True)
         elif dry_run:
             click.echo(f"{sent(plan.topics)} would be sent again{goals(plan.topics)}.")
         else:
-            context.exit(_send(dead, plan, connection, complaint, ask=not yes, sent_too=sent_too))
+            context.exit(_send(dead, plan, connection, complaint, ask=not yes, settled_too=settled_too))
+
+
+@dead.command()
+@click.argument("topic")
+@_PLACES
+@_ALL
+@_filters
+@_MAX
+@click.option("--dry-run", is_flag=True, help="Say what would be settled, and settle nothing.")
+@_YES
+@kafka_options
+def settle(
+    topic: str,
+    places: Sequence[Place],
+    everything: bool,
+    filter: Filter,
+    limit: int | None,
+    dry_run: bool,
+    yes: bool,
+    connection: ConnectionSettings,
+) -> None:
+    """Take dead letters off the list without sending them.
+
+    For those that were dealt with in another way: corrected and sent as new records, or not worth it. They stay in the
+    topic, and `--settled-too` of `list` and `send-again` brings them back. A letter that is settled already is left as
+    it is.
+
+    \b
+      headway dead settle orders-dead 0:13
+      headway dead settle orders-dead --exception ValidationError --until 2026-05-01
+    """
+    choice = Choice(frozenset(places), filter, limit=limit)
+    choice.require_one_way(everything=everything)
+    with complaints(), _opened(topic, connection) as (dead, _):
+        with Progress(dead.size, shown=stderr_is_terminal()) as progress:
+            found = open_letters(dead, choice, progress)
+        number = letters(found.size)
+        if not found.size:
+            what = "none of these letters is open" if places else _none(is_such=bool(filter), is_open=True)
+            click.echo(f"Nothing to settle: {what if places else f'{topic} holds {what}'}.", err=True)
+            return
+        dead.memory_of(found.existing, found.offsets)  # raises if they are too scattered to be remembered
+        if dry_run:
+            click.echo(f"{number} would be settled.")
+            return
+        if not yes:
+            click.confirm(f"Settle {number} without sending?", abort=True, err=True)
+        dead.remember(found.existing, found.offsets)
+        click.echo(f"{number} settled.")
 
 
 def _tell_of_lines(topic: str, targets: Mapping[str, int]) -> None:
@@ -187,22 +245,15 @@ def _tell_of_lines(topic: str, targets: Mapping[str, int]) -> None:
             )
 
 
-def _require_one_choice(places: Sequence[Place], everything: bool, filter: Filter, limit: int | None) -> None:
-    if places and (everything or filter or limit):
-        raise click.UsageError("PARTITION:OFFSET names the letters one by one: leave out --all, --max and the filters.")
-    if not (places or everything or filter):
-        raise click.UsageError("Say which letters: PARTITION:OFFSET, --all that are open, or a filter as --exception.")
-
-
 def _send(
-    dead: DeadTopic, plan: Plan, connection: ConnectionSettings, complaint: Complaints, *, ask: bool, sent_too: bool
+    dead: DeadTopic, plan: Plan, connection: ConnectionSettings, complaint: Complaints, *, ask: bool, settled_too: bool
 ) -> int:
     """Ask, and send; return the exit code. Letters that could not be remembered are not sent."""
     dead.memory_of(plan.existing, plan.destinations)
     if ask:
         click.confirm(f"Send {sent(plan.topics)} again{goals(plan.topics)}?", abort=True, err=True)
-    if not sent_too:  # somebody may have sent them while this waited for the answer
-        plan.without({partition: Done(offset_map) for partition, offset_map in dead.sent_again().items()})
+    if not settled_too:  # somebody may have sent them while this waited for the answer
+        plan.without({partition: Done(offset_map) for partition, offset_map in dead.settled().items()})
     dead.remember(plan.existing, dict.fromkeys(plan.destinations, ()))
     config = {key: value for key, value in connection.config.items() if key not in OWN_KEYS}
     own = {"enable.idempotence": True, "partitioner": "murmur2_random", "message.max.bytes": MOST_BYTES}
@@ -222,12 +273,12 @@ def _opened(topic: str, connection: ConnectionSettings) -> Iterator[tuple[DeadTo
 
 
 class _Found:
-    """The letters that a list shows, with a count of those left out since they were sent again."""
+    """The letters that a list shows, with a count of those left out since they are settled."""
 
-    def __init__(self, dead: DeadTopic, filter: Filter, sent_too: bool) -> None:
+    def __init__(self, dead: DeadTopic, filter: Filter, settled_too: bool) -> None:
         self._dead = dead
         self._filter = filter
-        self._sent_too = sent_too
+        self._settled_too = settled_too
         self.hidden = 0
 
     def __iter__(self) -> Iterator[Letter]:
@@ -235,7 +286,7 @@ class _Found:
             for seen, letter in enumerate(self._dead.letters(), 1):
                 progress.show(seen, seen)
                 if self._filter.matches(letter):
-                    if self._sent_too or not letter.sent_again:
+                    if self._settled_too or not letter.settled:
                         yield letter
                     else:
                         self.hidden += 1
@@ -250,20 +301,21 @@ def _none(*, is_such: bool, is_open: bool) -> str:
     return f"no {'such ' if is_such else ''}dead letters{' that are open' if is_open else ''}"
 
 
-def _show(found: _Found, topic: str, limit: int, sent_too: bool, *, is_filtered: bool) -> None:
+def _show(found: _Found, topic: str, limit: int, settled_too: bool, *, is_filtered: bool) -> None:
     first = list(islice(found, limit + 1))
     shown = first[:limit]
     if shown:
         columns = [Column(name, no_wrap=True) for name in ("letter", "when")]
         columns += [Column("from", overflow="fold"), Column("attempts", justify="right", no_wrap=True)]
         columns += [Column(name, overflow="fold") for name in ("exception", "message", "key")]
-        columns += [Column("sent again")] if sent_too else []
-        state = {True: ["yes"], False: ["no"]} if sent_too else {True: [], False: []}
-        show_table(columns, [row(letter) + state[letter.sent_again] for letter in shown])
+        columns += [Column("settled")] if settled_too else []
+        state = {True: ["yes"], False: ["no"]} if settled_too else {True: [], False: []}
+        show_table(columns, [row(letter) + state[letter.settled] for letter in shown])
     if len(first) > limit:
         click.echo(f"{letters(limit)} shown, and there are more: --max shows so many.", err=True)
     elif not shown:
-        is_open = not sent_too and (is_filtered or found.hidden > 0)  # without a filter all others are open
+        is_open = not settled_too and (is_filtered or found.hidden > 0)  # without a filter all others are open
         click.echo(f"{topic} holds {_none(is_such=is_filtered, is_open=is_open)}.", err=True)
     if found.hidden:
-        click.echo(f"{letters(found.hidden)} sent again before: --sent-too shows them as well.", err=True)
+        seen = " among those read so far" if len(first) > limit else ""
+        click.echo(f"{letters(found.hidden)} settled before{seen}: --settled-too shows them as well.", err=True)

@@ -1,4 +1,4 @@
-"""A dead letter topic, and the memory of the letters that were sent again."""
+"""A dead letter topic, and the memory of the letters that are settled: sent again, or dealt with in another way."""
 
 import difflib
 import logging
@@ -19,14 +19,14 @@ log = logging.getLogger(__name__)
 Existing = Mapping[int, Sequence[int]]
 """For each partition the offsets of all records, ascending, as far as they were read."""
 
-Sent = Mapping[int, Collection[int]]
-"""For each partition the offsets of letters that are sent again."""
+Settled = Mapping[int, Collection[int]]
+"""For each partition the offsets of letters that are settled."""
 
 
 class DeadTopic:
-    """A reader of a dead letter topic up to its first-seen end, with a memory of the letters sent again.
+    """A reader of a dead letter topic up to its first-seen end, with a memory of the letters that are settled.
 
-    The memory is Kafka's: a group without members, `headway-dead-TOPIC`, has the letters sent again as its committed
+    The memory is Kafka's: a group without members, `headway-dead-TOPIC`, has the settled letters as its committed
     offsets and offset maps. Reading commits nothing.
     """
 
@@ -45,10 +45,10 @@ class DeadTopic:
 
     def letters(self, partitions: Collection[int] | None = None) -> Iterator[Letter]:
         """Yield the letters of these partitions, or of all, one partition after the other."""
-        sent_again = {partition: Done(offset_map) for partition, offset_map in self.sent_again().items()}
+        settled = {partition: Done(offset_map) for partition, offset_map in self.settled().items()}
         for partition in range(self._partitions) if partitions is None else sorted(partitions):
             address = (self.name, self._existing(partition))
-            yield from self._read(partition, self._starts[address], self._ends[address], sent_again[partition])
+            yield from self._read(partition, self._starts[address], self._ends[address], settled[partition])
 
     def chosen(self, partition: int, offsets: Collection[int]) -> Iterator[Letter]:
         """Yield the letters at these offsets of a partition, as far as they exist."""
@@ -59,7 +59,7 @@ class DeadTopic:
     def letter(self, place: Place) -> Letter:
         """Return the letter at one place; raise `KafkaError` if there is none."""
         end = self._ends[self.name, self._existing(place.partition)]
-        done = Done(self.sent_again()[place.partition])
+        done = Done(self.settled()[place.partition])
         for letter in self._read(place.partition, place.offset, min(place.offset + 1, end), done):
             return letter
         raise self.no_letter(place)
@@ -74,8 +74,8 @@ class DeadTopic:
             f"`headway dead list {self.name}` shows what it holds."
         )
 
-    def sent_again(self) -> dict[int, OffsetMap]:
-        """Return for each partition the offsets that were sent again by now."""
+    def settled(self) -> dict[int, OffsetMap]:
+        """Return for each partition the offsets that are settled by now."""
         committed = self._onlooker.committed(list(self._starts))
         ends = self._onlooker.ends(committed)  # after the commits, or a map could seem to reach beyond the log
         found = {partition: OffsetMap(0) for partition in range(self._partitions)}
@@ -83,13 +83,13 @@ class DeadTopic:
             found[address[1]] = self._memory(address[1], offset, text, ends[address])
         return found
 
-    def memory_of(self, existing: Existing, sent: Sent) -> dict[Partition, tuple[int, bytes]]:
-        """Return the commit by which these letters, of the existing ones, count as sent again, with those of others.
+    def memory_of(self, existing: Existing, settled: Settled) -> dict[Partition, tuple[int, bytes]]:
+        """Return the commit by which these letters, of the existing ones, count as settled, with those of others.
 
         Raises `KafkaError` if they are too scattered for an offset map.
         """
-        before, memory = self.sent_again(), {}
-        for partition, offsets in sent.items():
+        before, memory = self.settled(), {}
+        for partition, offsets in settled.items():
             offset_map = with_done(before[partition], existing[partition], offsets)
             commit = commit_of(offset_map)
             if commit.kept is not None:
@@ -97,13 +97,13 @@ class DeadTopic:
             memory[self.name, partition] = (commit.offset, commit.metadata.encode())
         return memory
 
-    def remember(self, existing: Existing, sent: Sent) -> None:
-        """Make Kafka remember that these letters, of the existing ones, were sent again."""
-        self._onlooker.commit(self.memory_of(existing, sent))
+    def remember(self, existing: Existing, settled: Settled) -> None:
+        """Make Kafka remember that these letters, of the existing ones, are settled."""
+        self._onlooker.commit(self.memory_of(existing, settled))
 
-    def _read(self, partition: int, start: int, end: int, sent_again: Container[int]) -> Iterator[Letter]:
+    def _read(self, partition: int, start: int, end: int, settled: Container[int]) -> Iterator[Letter]:
         for message in self._onlooker.read((self.name, partition), start, end):
-            yield Letter.of(message, sent_again=message.offset() in sent_again)
+            yield Letter.of(message, settled=message.offset() in settled)
 
     def _existing(self, partition: int) -> int:
         if (self.name, partition) not in self._ends:
@@ -125,7 +125,7 @@ class DeadTopic:
         metadata = read_metadata(text, offset, end)
         if metadata.offset_map is None:
             log.warning(
-                "What was sent again of %s, partition %d, from offset %d on is not known, and counts as open: %s",
+                "What was settled of %s, partition %d, from offset %d on is not known, and counts as open: %s",
                 self.name,
                 partition,
                 offset,
@@ -135,7 +135,7 @@ class DeadTopic:
 
     def _too_scattered(self, partition: int) -> KafkaError:
         return KafkaError(
-            f"What would have been sent again of {self.name}, partition {partition}, is too scattered to be "
+            f"What would have been settled of {self.name}, partition {partition}, is too scattered to be "
             f"remembered: an offset map has at most {MAX_CHARACTERS:,} characters. Choose fewer letters with --until "
             "or --max, or all."
         )

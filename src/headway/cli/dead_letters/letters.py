@@ -101,15 +101,15 @@ class Letter(NamedTuple):
     value: bytes | None
     headers: Sequence[Header]
     failure: Failure | None
-    sent_again: bool
+    settled: bool
 
     @classmethod
-    def of(cls, message: Message, *, sent_again: bool) -> Self:
+    def of(cls, message: Message, *, settled: bool) -> Self:
         """Return the letter from the message that was read."""
         place = Place(message.partition() or 0, message.offset() or 0)
         headers = headers_of(message)
         failure = Failure.of(headers)
-        return cls(place, message.timestamp()[1], message.key(), message.value(), headers, failure, sent_again)
+        return cls(place, message.timestamp()[1], message.key(), message.value(), headers, failure, settled)
 
     @property
     def when(self) -> int:
@@ -183,7 +183,7 @@ def json_line(topic: str, letter: Letter) -> str:
             "topic": topic,
             **letter.place._asdict(),
             "timestamp": letter.timestamp,
-            "sent_again": letter.sent_again,
+            "settled": letter.settled,
             "failure": letter.failure and letter.failure._asdict(),
             **text_or_base64("key", letter.key),
             **text_or_base64("value", letter.value),
@@ -194,7 +194,7 @@ def json_line(topic: str, letter: Letter) -> str:
 
 def page(topic: str, letter: Letter) -> list[str]:
     """Return a letter as lines for people."""
-    state = "was sent again" if letter.sent_again else "is open"
+    state = "is settled" if letter.settled else "is open"
     lines = [
         f"{topic} {letter.place} {state if letter.failure else 'is no dead letter: it has no headway.error headers'}."
     ]

@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import click
 
+from headway.cli.dead_letters.choice import Choice, chosen
 from headway.cli.dead_letters.dead_topic import DeadTopic
-from headway.cli.dead_letters.letters import Filter, Letter, Place
+from headway.cli.dead_letters.letters import Letter, Place
 from headway.cli.display.terminal import Complaints, Progress, count, stderr_is_terminal
 from headway.errors import ConfigError, DeliveryError, KafkaError
 from headway.kafka.producer.client import ProducerClient
@@ -32,7 +33,7 @@ class Plan:
     """The letters to send with their targets, and the other offsets of their partitions."""
 
     def __init__(self) -> None:
-        self.existing: dict[int, list[int]] = defaultdict(list)
+        self.existing: dict[int, list[int]] = {}
         self.destinations: dict[int, dict[int, Destination]] = defaultdict(dict)
         self.homeless = 0
         self.shortened = 0
@@ -48,94 +49,71 @@ class Plan:
         """The number of letters for each topic."""
         return Counter(each.topic for chosen in self.destinations.values() for each in chosen.values())
 
-    def without(self, sent_again: Mapping[int, Container[int]]) -> None:
-        """Leave out the letters that were sent again since they were planned."""
-        for partition, chosen in self.destinations.items():
-            for offset in [each for each in chosen if each in sent_again[partition]]:
-                del chosen[offset]
+    def without(self, settled: Mapping[int, Container[int]]) -> None:
+        """Leave out the letters that were settled since they were planned."""
+        for partition, planned in self.destinations.items():
+            for offset in [each for each in planned if each in settled[partition]]:
+                del planned[offset]
 
 
-class Wanted(NamedTuple):
-    """The letters that a command line asks for: those at `places`, or else all that match the filter."""
+def make_plan(
+    dead: DeadTopic, choice: Choice, to: str | None, kafka_topics: Mapping[str, int], progress: Progress
+) -> Plan:
+    """Look through the topic for the chosen letters, which go to the topic `to`, or else to that they came from.
 
-    places: frozenset[Place]
-    filter: Filter
-    to: str | None
-    sent_too: bool
-    limit: int | None
-
-
-def make_plan(dead: DeadTopic, wanted: Wanted, kafka_topics: Mapping[str, int], progress: Progress) -> Plan:
-    """Look through the topic for the wanted letters.
-
-    Raises `ConfigError` or `KafkaError` when a named letter does not exist, was sent again before, or has no target.
+    Raises `ConfigError` or `KafkaError` when a named letter does not exist, is settled, or has no target.
     """
-    plan, found = Plan(), set()
-    for seen, letter in enumerate(dead.letters({place.partition for place in wanted.places} or None), 1):
-        partition, offset = letter.place
-        plan.existing[partition].append(offset)
-        progress.show(seen, seen)
-        if wanted.places and letter.place in wanted.places:
-            found.add(letter.place)
-            plan.destinations[partition][offset] = _destination_of_named(dead, letter, wanted, kafka_topics)
-        elif not wanted.places and _is_wanted(letter, wanted) and _is_shortened(letter):
+    plan = Plan()
+    for letter in chosen(dead, choice, plan.existing, progress):
+        if choice.places:
+            _require_sendable(dead.name, letter, choice)
+        destination = _destination(letter, to, kafka_topics)
+        if _is_shortened(letter):
             plan.shortened += 1
-        elif not wanted.places and _is_wanted(letter, wanted) and letter.is_empty:
+        elif letter.is_empty:
             plan.empty += 1
-        elif not wanted.places and _is_wanted(letter, wanted):
-            destination = _destination(letter, wanted, kafka_topics)
-            if destination is None:
-                plan.homeless += 1
-            else:
-                plan.destinations[partition][offset] = destination
-        if wanted.limit is not None and plan.size >= wanted.limit:
+        elif destination:
+            plan.destinations[letter.place.partition][letter.place.offset] = destination
+        elif choice.places:
+            raise ConfigError(
+                f"{dead.name} {letter.place} does not tell which topic it came from, and nothing was sent. Say where "
+                "it goes with --to, or leave it out."
+            )
+        else:
+            plan.homeless += 1
+        if choice.limit is not None and plan.size >= choice.limit:
             break
-    for missing in sorted(wanted.places - found):
-        raise dead.no_letter(missing)
     _require_topics(plan.topics, kafka_topics, dead.name)
     return plan
-
-
-def _is_wanted(letter: Letter, wanted: Wanted) -> bool:
-    return (wanted.sent_too or not letter.sent_again) and wanted.filter.matches(letter)
 
 
 def _is_shortened(letter: Letter) -> bool:
     return letter.failure is not None and letter.failure.shortened is not None
 
 
-def _destination_of_named(
-    dead: DeadTopic, letter: Letter, wanted: Wanted, kafka_topics: Mapping[str, int]
-) -> Destination:
-    if letter.sent_again and not wanted.sent_too:
+def _require_sendable(dead: str, letter: Letter, choice: Choice) -> None:
+    if letter.settled and not choice.settled_too:
         raise ConfigError(
-            f"{dead.name} {letter.place} was sent again before, and nothing was sent now. Leave it out, or add "
-            "--sent-too to send it once more."
+            f"{dead} {letter.place} is settled: it was sent again before, or settled by hand, and nothing was sent "
+            "now. Leave it out, or add --settled-too to send it all the same."
         )
     if _is_shortened(letter):
         raise ConfigError(
-            f"{dead.name} {letter.place} has only the beginning of its record, which no topic took as a whole, and "
-            "nothing was sent. Leave it out."
+            f"{dead} {letter.place} has only the beginning of its record, which no topic took as a whole, and nothing "
+            "was sent. Leave it out."
         )
     if letter.is_empty:
         raise ConfigError(
-            f"{dead.name} {letter.place} has no key and no value: its share group does not copy records, and nothing "
-            "was sent. Leave it out, or set errors.deadletterqueue.copy.record.enable for the group; that counts for "
+            f"{dead} {letter.place} has no key and no value: its share group does not copy records, and nothing was "
+            "sent. Leave it out, or set errors.deadletterqueue.copy.record.enable for the group; that counts for "
             "later ones."
         )
-    destination = _destination(letter, wanted, kafka_topics)
-    if destination is None:
-        raise ConfigError(
-            f"{dead.name} {letter.place} does not tell which topic it came from, and nothing was sent. Say where it "
-            "goes with --to, or leave it out."
-        )
-    return destination
 
 
-def _destination(letter: Letter, wanted: Wanted, kafka_topics: Mapping[str, int]) -> Destination | None:
+def _destination(letter: Letter, to: str | None, kafka_topics: Mapping[str, int]) -> Destination | None:
     """Return the letter's origin, down to the partition: the key belongs there, whatever partitioner chose it."""
-    if wanted.to is not None:
-        return Destination(wanted.to)
+    if to is not None:
+        return Destination(to)
     if letter.failure is None or letter.failure.topic is None:
         return None
     topic, partition = letter.failure.topic, letter.failure.partition
@@ -197,8 +175,8 @@ class SendingAgain:
 
     def _letters(self) -> Iterator[Letter]:
         """Yield the plan's letters, read once more: to keep them all in between would take too much memory."""
-        for partition, chosen in self._plan.destinations.items():
-            yield from self._dead.chosen(partition, chosen)
+        for partition, planned in self._plan.destinations.items():
+            yield from self._dead.chosen(partition, planned)
 
     def _send(self, letter: Letter) -> None:
         topic, partition = self._plan.destinations[letter.place.partition][letter.place.offset]

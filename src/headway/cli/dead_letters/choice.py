@@ -1,0 +1,78 @@
+"""The choice of dead letters that a command line makes."""
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import NamedTuple
+
+import click
+
+from headway.cli.dead_letters.dead_topic import DeadTopic
+from headway.cli.dead_letters.letters import Filter, Letter, Place
+from headway.cli.display.terminal import Progress
+
+
+class Choice(NamedTuple):
+    """The letters that a command line asks for: those at `places`, or else all that match the filter.
+
+    `limit` is how many at most, for who takes the letters.
+    """
+
+    places: frozenset[Place] = frozenset()
+    filter: Filter = Filter()
+    settled_too: bool = False
+    limit: int | None = None
+
+    def require_one_way(self, *, everything: bool) -> None:
+        """Raise `UsageError` unless letters are named, or chosen by a filter, or all are meant."""
+        if self.places and (everything or self.filter or self.limit):
+            raise click.UsageError(
+                "PARTITION:OFFSET names the letters one by one: leave out --all, --max and the filters."
+            )
+        if not (self.places or everything or self.filter):
+            raise click.UsageError(
+                "Say which letters: PARTITION:OFFSET, --all that are open, or a filter as --exception."
+            )
+
+
+def chosen(dead: DeadTopic, choice: Choice, existing: dict[int, list[int]], progress: Progress) -> Iterator[Letter]:
+    """Yield the letters of a choice, and note in `existing` the offsets of all that were read.
+
+    A named letter comes also if it is settled. Raises `KafkaError` for a named one that does not exist.
+    """
+    missing = set(choice.places)
+    for seen, letter in enumerate(dead.letters({place.partition for place in choice.places} or None), 1):
+        existing.setdefault(letter.place.partition, []).append(letter.place.offset)
+        progress.show(seen, seen)
+        if letter.place in missing:
+            missing.remove(letter.place)
+            yield letter
+        elif not choice.places and (choice.settled_too or not letter.settled) and choice.filter.matches(letter):
+            yield letter
+    for place in sorted(missing):
+        raise dead.no_letter(place)
+
+
+class OpenLetters(NamedTuple):
+    """The offsets of open letters by partition, and those of all letters that were read to find them."""
+
+    offsets: Mapping[int, Sequence[int]]
+    existing: Mapping[int, Sequence[int]]
+
+    @property
+    def size(self) -> int:
+        """The number of open letters."""
+        return sum(map(len, self.offsets.values()))
+
+
+def open_letters(dead: DeadTopic, choice: Choice, progress: Progress) -> OpenLetters:
+    """Look through the topic for the letters of a choice that are open; raises as `chosen` does."""
+    existing: dict[int, list[int]] = {}
+    offsets: dict[int, list[int]] = defaultdict(list)
+    size = 0
+    for letter in chosen(dead, choice, existing, progress):
+        if not letter.settled:
+            offsets[letter.place.partition].append(letter.place.offset)
+            size += 1
+        if size == choice.limit:
+            break
+    return OpenLetters(offsets, existing)
