@@ -264,6 +264,9 @@ def test_a_dry_run_says_what_would_be_created_and_creates_nothing(cluster: Delay
     [
         (["add", "t"], "one of --in, --at and --every"),
         (["add", "t", "--in", "soon"], "is no delay"),
+        (["add", "t", "--in", "-5s"], "'-5s' is in the past"),
+        (["add", "t", "--at", "2030-01-31T17:00:00"], "has no zone, so it could be any of 24 hours"),
+        (["add", "t", "--at", "tomorrow"], "is no time. Give a date, a time and its zone"),
         (["add", "t", "--every", "61 * * * *"], "cannot be read"),
         (["init", "--lines", "1s,1s"], "longer than the one before"),
         (["add", "t", "--every", "0 17 * * *", "--zone", "Europe"], "in the zone 'Europe' cannot be read"),

@@ -356,7 +356,7 @@ def test_every_record_in_a_line_can_be_decided_about_and_become_a_dead_letter_th
     )
     shown = Letter.of(
         Stored(letter.value, letter.key, letter.headers),  # type: ignore[arg-type]
-        sent_again=False,
+        settled=False,
     )
     assert row(shown)
     assert page("d.dead", shown)
@@ -365,7 +365,7 @@ def test_every_record_in_a_line_can_be_decided_about_and_become_a_dead_letter_th
 
 @given(RECORDS)
 def test_whatever_lies_in_a_topic_of_dead_letters_can_be_shown(record: Any) -> None:
-    letter = Letter.of(record, sent_again=False)
+    letter = Letter.of(record, settled=False)
     assert row(letter)
     assert page("d.dead", letter)
     assert msgspec.json.decode(json_line("d.dead", letter))

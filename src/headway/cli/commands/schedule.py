@@ -12,7 +12,7 @@ import click
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import Column, show_table
 from headway.cli.display.texts import printable, shown_bytes
-from headway.cli.options.due_times import DUE, LADDER, describe_ms, show_due
+from headway.cli.options.due_times import DUE, LADDER, TIME, describe_ms, show_due
 from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
 from headway.cli.options.spark_session import master_option, on_spark
 from headway.cli.records.lines import read_lines
@@ -32,7 +32,7 @@ _IN = click.option("--in", "when", type=DUE, help="A delay, as 90s, 5m, 2h, 30d.
 _AT = click.option(
     "--at",
     "at",
-    type=click.DateTime(["%Y-%m-%dT%H:%M:%S%z", "%Y-%m-%d %H:%M:%S%z"]),
+    type=TIME,
     help="A time with its zone, as 2030-01-31T17:00:00+01:00.",
 )
 _TIMEOUT = click.option(

@@ -25,9 +25,29 @@ class Delay(click.ParamType[float]):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds = self.seconds(str(value))
+        if seconds is None and self.seconds(str(value).removeprefix("-")) is not None:
+            self.fail(f"{value!r} is in the past. A delay counts from now, as 5m.", param, ctx)
         if seconds is None:
             self.fail(f"{value!r} is no delay. Give a number and a unit: 250ms, 90s, 5m, 2h, 30d, 2y.", param, ctx)
         return seconds
+
+
+class Time(click.ParamType[datetime]):
+    """A time with its zone."""
+
+    name = "TIME"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
+        if isinstance(value, datetime):
+            return value
+        example = "as 2030-01-31T17:00:00+01:00, or with Z for UTC"
+        try:
+            time = datetime.fromisoformat(str(value))
+        except ValueError:
+            self.fail(f"{value!r} is no time. Give a date, a time and its zone, {example}.", param, ctx)
+        if time.utcoffset() is None:
+            self.fail(f"{value!r} has no zone, so it could be any of 24 hours. Give it one, {example}.", param, ctx)
+        return time
 
 
 class Lines(click.ParamType[Ladder]):
@@ -45,6 +65,7 @@ class Lines(click.ParamType[Ladder]):
 
 
 DUE = Delay()
+TIME = Time()
 LADDER = Lines()
 
 

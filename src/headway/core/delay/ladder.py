@@ -158,7 +158,8 @@ class Ladder:
         return max(1, sum(times for _, _, times in self._stays(delay))) + 1
 
     def __str__(self) -> str:
-        return ", ".join(f"{line / 1000:g} s" for line in self.lines)
+        # Whole seconds are exact: users type these lengths again for --lines.
+        return ", ".join(f"{line / 1000:.12g} s" for line in self.lines)
 
 
 def time_in(line: int) -> int:
