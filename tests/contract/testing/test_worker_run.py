@@ -84,8 +84,8 @@ def test_a_record_that_fails_for_good_without_a_dead_letter_topic_ends_the_run(s
 
 
 def test_a_worker_that_is_never_idle_is_told_with_its_last_error(headway_mock: MockCluster) -> None:
-    with pytest.raises(TimeoutError, match=r"fail was not idle within 1 s: 0 records are done, 1 were stored.*never"):
-        run_until_idle(shop.fail, headway_mock.settings, [ProducerRecord("endless", "1")], timeout=1, skip_waits=False)
+    with pytest.raises(TimeoutError, match=r"fail was not idle within 4 s: 0 records are done, 1 were stored.*never"):
+        run_until_idle(shop.fail, headway_mock.settings, [ProducerRecord("endless", "1")], timeout=4, skip_waits=False)
 
 
 def test_without_records_a_worker_is_idle_at_once(settings: Settings) -> None:
