@@ -111,7 +111,8 @@ def start(kafka_cluster: Cluster, tmp_path: Path) -> Iterator[Start]:
         def run(text: str, *options: str, names: Sequence[str] = ("shop",), **environment: str) -> Command:
             (tmp_path / "shop.py").write_text(PREFACE + text)
             log = tmp_path / f"stderr-{len(list(tmp_path.iterdir()))}"
-            command = [sys.executable, "-c", "from headway.cli import main; main()", "worker", *names, *options]
+            installed = [sys.executable, "-P", "-c", "from headway.cli import main; main()"]
+            command = [*installed, "worker", *names, *options]
             env = os.environ | {"HEADWAY_BOOTSTRAP_SERVERS": kafka_cluster.bootstrap_servers} | environment
             with log.open("w") as stderr:
                 process = subprocess.Popen(
@@ -344,6 +345,19 @@ def test_an_error_in_the_module_is_one_sentence_and_nothing_is_started(start: St
     assert command.ends(1) == []
     assert "ModuleNotFoundError: No module named 'nopackage'" in command.log
     assert command.log.count("\n") == 1
+
+
+def test_a_file_named_like_a_module_of_python_hides_it_from_no_process(
+    kafka_cluster: Cluster, start: Start, tmp_path: Path
+) -> None:
+    for name in ("queue", "logging", "selectors", "statistics"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('this is mine')")
+    topic = plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [(None, "first")])
+    command = start(NOTE.format(topic=topic))
+    assert command.line()[1] == "first"
+    command.signal(signal.SIGTERM)
+    command.ends(0)
 
 
 def test_a_mistake_that_only_a_process_of_its_own_sees_ends_all_of_them(kafka_cluster: Cluster, start: Start) -> None:

@@ -53,7 +53,7 @@ class MemberProcess:
         with theirs:
             descriptors = theirs.fileno(), self._table
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-m", "headway.cli.workers.member", *map(str, descriptors), name_of(self.job)),
+                *(sys.executable, "-P", "-m", "headway.cli.workers.member", *map(str, descriptors), name_of(self.job)),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=descriptors,
                 start_new_session=True,
