@@ -199,6 +199,22 @@ def test_who_waits_for_a_record_to_a_missing_topic_is_told_so_and_it_goes_once_t
         assert sent.result(60).offset == 0
 
 
+@pytest.mark.parametrize(
+    ("levels", "topic", "told"),
+    [
+        (None, "our orders", "Kafka has no topic our orders. Kafka takes no such name"),
+        (2, "our orders", "Kafka has no topic our orders-0. Create our orders with its levels. Or correct the name."),
+    ],
+)
+def test_a_record_for_a_topic_that_cannot_be_is_refused_with_what_to_do(
+    kafka_cluster: Cluster, levels: int | None, topic: str, told: str
+) -> None:
+    settings = kafka_cluster.config({})
+    with PriorityProducer({**settings, "levels": levels}) if levels else Producer(settings) as producer:
+        with pytest.raises(DeliveryError, match=f"^A record for {topic} at level 0 was not delivered: {told}"):
+            producer.send(ProducerRecord(topic, b"", level=0 if levels else None)).result(30)
+
+
 def test_a_full_queue_makes_send_wait_and_loses_nothing(cluster: Cluster) -> None:
     topic = cluster.topic()
     with cluster.producer(**{"queue.buffering.max.messages": 10}) as producer:

@@ -28,6 +28,7 @@ OnDelivery = Callable[[Exception | None, RecordMetadata | None], object]
 
 _AGAIN_AFTER = 10.0
 _MOST_SENTENCES = 100
+_NO_SUCH_TOPIC = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION"}  # the last: its name is none
 
 _making_watchers = threading.Lock()
 _counting = threading.Lock()
@@ -165,8 +166,18 @@ def not_delivered(destination: Destination, error: ReportError) -> DeliveryError
     right = client.missing_right(error, kafka_topic) if client else right_for(error.name(), "Write", topic=kafka_topic)
     if right:
         return DeliveryRefusedError(f"A record for {topic} at level {level} was not delivered. {right.missing()}")
+    if error.name() in _NO_SUCH_TOPIC:
+        why = f"Kafka has no topic {kafka_topic}. {_how_to_have(destination)}"
+        return DeliveryError(f"A record for {topic} at level {level} was not delivered: {why}")
     reason = client.reason_of(error) if client else error.str()
     return DeliveryError(f"A record for {topic} at level {level} was not delivered: {reason}.")
+
+
+def _how_to_have(destination: Destination) -> str:
+    """Return what to do about a topic that Kafka has not."""
+    topic, kafka_topic = destination.topic, destination.kafka_topic
+    how = how_to_create(topic) if kafka_topic == topic else f"Create {topic} with its levels."
+    return f"{how} Or correct the name."
 
 
 class _Failures:
@@ -351,9 +362,8 @@ class DeliveryFuture(Future[RecordMetadata]):
         to = self.destination
         late = f"A record for {to.topic} at level {to.level} was not delivered within {timeout:g} s"
         if to.client and to.client.is_missing(to.kafka_topic):
-            how = how_to_create(to.topic) if to.kafka_topic == to.topic else f"Create {to.topic} with its levels."
             why = f"as Kafka has no topic {to.kafka_topic}; it may still be, once it has"
-            return TimeoutError(f"{late}, {why}. {how} Or correct the name.")
+            return TimeoutError(f"{late}, {why}. {_how_to_have(to)}")
         return TimeoutError(f"{late}; it may still be{to.client.because() if to.client else ''}.")
 
     def cancel(self) -> bool:
