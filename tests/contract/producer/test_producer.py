@@ -210,9 +210,11 @@ def test_a_record_for_a_topic_that_cannot_be_is_refused_with_what_to_do(
     kafka_cluster: Cluster, levels: int | None, topic: str, told: str
 ) -> None:
     settings = kafka_cluster.config({})
-    with PriorityProducer({**settings, "levels": levels}) if levels else Producer(settings) as producer:
-        with pytest.raises(DeliveryError, match=f"^A record for {topic} at level 0 was not delivered: {told}"):
-            producer.send(ProducerRecord(topic, b"", level=0 if levels else None)).result(30)
+    with (
+        PriorityProducer({**settings, "levels": levels}) if levels else Producer(settings) as producer,
+        pytest.raises(DeliveryError, match=f"^A record for {topic} at level 0 was not delivered: {told}"),
+    ):
+        producer.send(ProducerRecord(topic, b"", level=0 if levels else None)).result(30)
 
 
 def test_a_full_queue_makes_send_wait_and_loses_nothing(cluster: Cluster) -> None:
