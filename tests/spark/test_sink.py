@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import threading
 import time
 import uuid
 from collections import Counter
@@ -22,7 +23,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from headway.broker import LocalBroker
 from headway.errors import DeliveryError, TransactionError
 from headway.kafka.admin import Admin
-from headway.kafka.reading.commit_markers import create_marker_topic
+from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_topic
 from headway.spark.sink.markers import Part
 from headway.spark.sink.options import parse
 from headway.spark.sink.writers import Target, Written, write_part
@@ -228,6 +229,39 @@ def test_a_task_that_takes_longer_than_its_transaction_may_is_told_so_and_waits_
 
     with pytest.raises(TransactionError, match=r"A task took \d+ s, and its transaction may take 1 s"):
         write_part(Target(options, None), slowly(), Part(orders.topic, 0, 0))
+
+
+def test_a_task_takes_its_slot_while_its_first_rows_are_on_their_way(
+    orders: "LevelTopics", monkeypatch: pytest.MonkeyPatch
+) -> None:
+    target, part = task(orders)
+    looked = threading.Event()
+    newest = CommitMarkers.newest
+
+    def noted(markers: CommitMarkers, key: bytes) -> dict[bytes, bytes]:
+        found = newest(markers, key)
+        looked.set()
+        return found
+
+    def after_the_look() -> Iterator[pa.RecordBatch]:
+        assert looked.wait(30)
+        yield from batches(1)
+
+    monkeypatch.setattr(CommitMarkers, "newest", noted)
+    assert write_part(target, after_the_look(), part) == Written(1)
+    assert values(orders.servers, f"{orders.topic}-0") == [1]
+
+
+def test_a_task_whose_rows_never_come_needs_no_kafka() -> None:
+    target = Target(parse({"kafka.bootstrap.servers": "127.0.0.1:1", "topic": "orders-0"}), None)
+
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from batches()
+        raise ValueError("no such column")
+
+    assert write_part(target, iter(()), Part("query", 0, 0)) == Written(0)
+    with pytest.raises(ValueError, match="no such column"):
+        write_part(target, failing(), Part("query", 0, 0))
 
 
 # The same number, and other rows

@@ -106,20 +106,25 @@ def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
     """Return the settings for how much is fetched ahead of the reader, and of a partition at a time.
 
     Records fetched from behind the end of a range are useless, and cost the broker and the client as much as those
-    that are read. But with too little fetched ahead, a long range is waited for.
+    that are read. But with too little fetched ahead, a long range is waited for. Powers of two: the client of one task
+    serves the next, if that needs the same settings.
 
     >>> partition = TopicPartition("orders", partition=0)
     >>> fetched_ahead([Range(partition, 0, 500)])
-    {'queued.max.messages.kbytes': 1024, 'fetch.message.max.bytes': 512000}
+    {'queued.max.messages.kbytes': 1024, 'fetch.message.max.bytes': 524288}
     >>> fetched_ahead([Range(partition, 0, 30_000)])
-    {'queued.max.messages.kbytes': 1875, 'fetch.message.max.bytes': 1048576}
+    {'queued.max.messages.kbytes': 2048, 'fetch.message.max.bytes': 1048576}
     """
     longest = max((item.length for item in wanted), default=0)
     least, most = 1024, DEFAULTS["queued.max.messages.kbytes"]
     return {
-        "queued.max.messages.kbytes": min(most, max(least, longest * _LIKELY_SIZE // 1024)),
-        "fetch.message.max.bytes": min(_MOST_FETCH, max(_LEAST_FETCH, longest * _LIKELY_MOST)),
+        "queued.max.messages.kbytes": min(most, max(least, _power_of_two(longest * _LIKELY_SIZE // 1024))),
+        "fetch.message.max.bytes": min(_MOST_FETCH, max(_LEAST_FETCH, _power_of_two(longest * _LIKELY_MOST))),
     }
+
+
+def _power_of_two(least: int) -> int:
+    return 1 << max(0, least - 1).bit_length()
 
 
 class RangeReader(Closable):

@@ -12,10 +12,13 @@ This relies on the same rows being in the same task again. Spark provides it if 
 anything behind `repartition(n, columns)`).
 """
 
+import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -32,6 +35,7 @@ from headway.kafka.binding.time_limits import BROKER_RESTARTS_WITHIN
 from headway.kafka.producer.columnar import ColumnarProducer, Columns
 from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_topic
 from headway.spark.session.error_messages import one_sentence
+from headway.spark.session.kept_clients import KeptClients
 from headway.spark.sink.digest import RowsDigest
 from headway.spark.sink.markers import Marked, Part, read_marker
 from headway.spark.sink.options import SinkOptions, check_columns, for_batch, for_stream, parse
@@ -39,6 +43,8 @@ from headway.spark.sink.rows import chunks
 from headway.spark.sink.scheduled_rows import DueRows, Lines, find_lines, line_settings
 
 _LOOK_FOR_COMMIT_EVERY = 0.5
+_MARKERS: KeptClients[CommitMarkers] = KeptClients()
+_NO_ROWS_WITHIN = 0.005  # seconds, in which a task without rows ends
 _PREPARED_FOR = 10.0  # seconds; Spark makes a writer for each micro-batch
 
 
@@ -63,6 +69,12 @@ class Target(NamedTuple):
         """Return a producer for the rows of one task."""
         defaults = line_settings(in_transaction=transactional_id is not None) if self.lines else {}
         return ColumnarProducer({**defaults, **self.options.kafka}, transactional_id)
+
+    def markers(self) -> AbstractContextManager[CommitMarkers]:
+        """Return a reader of the markers, as a context."""
+        kafka, topic = self.options.kafka, self.options.marker_topic
+        made_of = (*sorted(kafka.items()), topic, self.named)
+        return _MARKERS.borrowed(made_of, lambda: CommitMarkers(kafka, topic, read_marker, lasting=self.named))
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
@@ -146,51 +158,87 @@ def _prepare(
 
 def write_part(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
     """Write the rows of a task in one transaction with its marker, unless they are there already."""
-    with one_sentence():
+    is_once = target.options.delivery == "exactly_once"
+    with one_sentence(), _opened_beside(target, part) if is_once else nullcontext() as slot_when_open:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return Written(0)
         rows = chain([first], batches)
-        if target.options.delivery == "at_least_once":
-            with target.producer() as producer:
-                return Written(_send(producer, target, rows))
-        return _write_once(target, rows, part)
+        if slot_when_open:
+            return _write_once(target, slot_when_open(), rows, part)
+        with target.producer() as producer:
+            return Written(_send(producer, target, rows))
 
 
-def _write_once(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
-    options, digest = target.options, RowsDigest()
-    with (
-        target.producer(f"headway-sink-{part.slot}") as producer,
-        CommitMarkers(options.kafka, options.marker_topic, read_marker, lasting=target.named) as markers,
-    ):
-        marked = Marked.read(markers.newest(part.key), part.key)
-        if marked.is_by_this_run(part):
-            return Written(0)
-        if not marked.has_none_of(part):
-            before = 0
-            for batch in batches:
-                deque(_chunks(batch, options, producer, digest=digest, first=before), maxlen=0)
-                before += batch.num_rows
-            if not marked.has(part, digest, options.keep_version):
-                raise marked.refusal(part, digest, options.marker_topic)
-            return Written(0)
-        began, may_take = time.monotonic(), producer.transaction_timeout
+class Slot(NamedTuple):
+    """A part's slot, taken: its producer has fenced off earlier attempts, and then its markers were looked at."""
+
+    producer: ColumnarProducer
+    markers: CommitMarkers
+    marked: Marked
+
+
+@contextmanager
+def _slot(target: Target, part: Part) -> Iterator[Slot]:
+    with target.producer(f"headway-sink-{part.slot}") as producer, target.markers() as markers:
+        yield Slot(producer, markers, Marked.read(markers.newest(part.key), part.key))
+
+
+@contextmanager
+def _opened_beside(target: Target, part: Part) -> Iterator[Callable[[], Slot]]:
+    """Take the slot while the caller waits for the first rows; yield a function that returns it, or raises.
+
+    Many tasks have no rows, and end before the slot is taken for them.
+    """
+    decided, is_wanted = threading.Event(), True
+
+    def take() -> Slot | None:
+        decided.wait(_NO_ROWS_WITHIN)
+        return opened.enter_context(_slot(target, part)) if is_wanted else None
+
+    def slot() -> Slot:
+        decided.set()
+        return taking.result()  # type: ignore[return-value]  # it is wanted
+
+    with ExitStack() as opened, ThreadPoolExecutor(1, thread_name_prefix="headway-slot") as thread:
+        taking = thread.submit(take)
         try:
-            # An unnamed write never comes again after a restart: nothing is ever compared with its rows.
-            rows = _send(producer, target, batches, digest if target.named else None)
-            marker = marked.with_this(part, rows, digest)
-            producer.mark(options.marker_topic, markers.partition_of(part.key), part.key, marker.encode())
-            producer.commit()
-        except FencedError as error:
-            if (took := time.monotonic() - began) > may_take:
-                raise TransactionError(
-                    f"A task took {took:.0f} s, and its transaction may take {may_take:g} s. Divide the rows into more "
-                    "tasks, or raise the option kafka.transaction.timeout.ms."
-                ) from error
-            if not _other_attempt_commits(markers, part, may_take):
-                raise
-            return Written(0)
-        return Written(rows)
+            yield slot
+        finally:
+            is_wanted = False
+            decided.set()
+
+
+def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
+    options, digest = target.options, RowsDigest()
+    producer, markers, marked = slot
+    if marked.is_by_this_run(part):
+        return Written(0)
+    if not marked.has_none_of(part):
+        before = 0
+        for batch in batches:
+            deque(_chunks(batch, options, producer, digest=digest, first=before), maxlen=0)
+            before += batch.num_rows
+        if not marked.has(part, digest, options.keep_version):
+            raise marked.refusal(part, digest, options.marker_topic)
+        return Written(0)
+    began, may_take = time.monotonic(), producer.transaction_timeout
+    try:
+        # An unnamed write never comes again after a restart: nothing is ever compared with its rows.
+        rows = _send(producer, target, batches, digest if target.named else None)
+        marker = marked.with_this(part, rows, digest)
+        producer.mark(options.marker_topic, markers.partition_of(part.key), part.key, marker.encode())
+        producer.commit()
+    except FencedError as error:
+        if (took := time.monotonic() - began) > may_take:
+            raise TransactionError(
+                f"A task took {took:.0f} s, and its transaction may take {may_take:g} s. Divide the rows into more "
+                "tasks, or raise the option kafka.transaction.timeout.ms."
+            ) from error
+        if not _other_attempt_commits(markers, part, may_take):
+            raise
+        return Written(0)
+    return Written(rows)
 
 
 def _other_attempt_commits(markers: CommitMarkers, part: Part, within: float) -> bool:

@@ -13,11 +13,14 @@ from headway.kafka.reading.range_reader import Message, Range, RangeReader, fetc
 from headway.records import TopicPartition
 from headway.runtime.gc_pause import GcPause
 from headway.spark.session.error_messages import one_sentence
+from headway.spark.session.kept_clients import KeptClients
 from headway.spark.source import range_packing
 from headway.spark.source import schema as columns
 from headway.spark.source.options import Options
 
 log = logging.getLogger(__name__)
+
+_READERS: KeptClients[RangeReader] = KeptClients()
 
 
 def input_partitions(wanted: Sequence[Range], tasks: int, *, split: bool) -> list[InputPartition]:
@@ -32,10 +35,15 @@ def read(
     wanted: list[Range] = partition.value or []  # Spark hands out `None` for a batch with no partitions
     schema = to_arrow_schema(asked, timezone="UTC")
     kafka = {**fetched_ahead(wanted), **options.kafka, "isolation.level": options.isolation}
-    reader = RangeReader(kafka, skip_lost=not options.fail_on_data_loss)
+    skip_lost = not options.fail_on_data_loss
+    made_of = (*sorted(kafka.items()), skip_lost)
     without_time: dict[TopicPartition, _WithoutTime] = {}
     try:
-        with one_sentence(), GcPause(), reader:
+        with (
+            one_sentence(),
+            GcPause(),
+            _READERS.borrowed(made_of, lambda: RangeReader(kafka, skip_lost=skip_lost)) as reader,
+        ):
             for source, found in reader.read(wanted):
                 records = found if keys is None else [record for record in found if record.key() in keys]
                 if not records:
