@@ -47,7 +47,7 @@ Offsets = dict[TopicPartition, int]
 STALL_TIMEOUT_S = 60.0
 """The seconds that ranges may give nothing before reading them fails."""
 
-TOGETHER = 5_000
+TOGETHER = 20_000
 """The sum of offsets up to which ranges are read at the same time: one after the other would take longer."""
 
 HOW_TO_GO_ON = (
@@ -83,7 +83,7 @@ _LOST = (
 
 _Place = tuple[str | None, int | None]  # Kafka's topic and partition
 _LIKELY_SIZE = 64  # of a record in bytes; if records are larger, less than a range is fetched ahead
-_LIKELY_MOST = 1024  # of a record in bytes; if records are larger, a short range takes more than one fetch
+_LIKELY_MOST = 256  # of a record in bytes; if records are larger, a short range takes more than one fetch
 _LEAST_FETCH, _MOST_FETCH = 65_536, 1_048_576  # bytes of a partition in one fetch; the most is librdkafka's own
 _FEW = 128  # messages
 
@@ -111,7 +111,7 @@ def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
 
     >>> partition = TopicPartition("orders", partition=0)
     >>> fetched_ahead([Range(partition, 0, 500)])
-    {'queued.max.messages.kbytes': 1024, 'fetch.message.max.bytes': 524288}
+    {'queued.max.messages.kbytes': 1024, 'fetch.message.max.bytes': 131072}
     >>> fetched_ahead([Range(partition, 0, 30_000)])
     {'queued.max.messages.kbytes': 2048, 'fetch.message.max.bytes': 1048576}
     """
@@ -152,11 +152,8 @@ class RangeReader(Closable):
         if Kafka gives nothing for `STALL_TIMEOUT_S`. Raises `AuthenticationError` if the brokers do not let this client
         in, and `AuthorizationError` if it may not read a topic.
         """
-        if sum(item.length for item in wanted) <= TOGETHER:
-            yield from self._read_together(wanted, TOGETHER)
-            return
-        for item in wanted:
-            yield from self._read_together([item], batch)
+        for group in _read_at_once(wanted):
+            yield from self._read_together(group, batch)
 
     def _read_together(self, wanted: Sequence[Range], batch: int) -> Iterator[tuple[TopicPartition, list[Message]]]:
         self._consumer.assign([kafka_partition(item.partition, item.start) for item in wanted])
@@ -235,6 +232,20 @@ class RangeReader(Closable):
             f"{STALL_TIMEOUT_S:g} s ({self._connection.reason}). Check that its broker runs and can be reached from "
             "where the tasks run."
         )
+
+
+def _read_at_once(wanted: Sequence[Range]) -> Iterator[list[Range]]:
+    """Yield the ranges in their order, in groups of up to `TOGETHER` offsets; a longer range is alone."""
+    group: list[Range] = []
+    length = 0
+    for item in wanted:
+        if group and length + item.length > TOGETHER:
+            yield group
+            group, length = [], 0
+        group.append(item)
+        length += item.length
+    if group:
+        yield group
 
 
 def _most_useful(unfinished: Collection[Range]) -> int:
