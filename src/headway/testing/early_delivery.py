@@ -40,7 +40,10 @@ class EarlyDelivery:
 
     @contextmanager
     def delivering(self) -> Iterator[None]:
-        """While a `with` block lasts, let a relay deliver what is due; schedules from before are not looked at."""
+        """While a `with` block lasts, let a relay deliver what is due.
+
+        Schedules that earlier runs have left are cancelled if the clock would deliver them, else not looked at.
+        """
         if self._name is None or not self._advance:
             self._before = frozenset(map(identity, self._all()))
             yield
@@ -49,6 +52,7 @@ class EarlyDelivery:
         relay = Relay(self._settings, name=self._name, mode="low-latency")
         with relay.running(), Scheduler(self._settings, name=self._name) as self._scheduler:
             self._await_relay()  # what others have left as commands would become new schedules later
+            self._cancel_earlier(self._scheduler)
             self._before = frozenset(map(identity, self._all()))
             self._clock = AdvancedClock(_now(), self._advance)
             yield
@@ -63,6 +67,12 @@ class EarlyDelivery:
         for each in reached:
             self._scheduler.reschedule(each.handle, _RIGHT_NOW)
         return len(reached)
+
+    def _cancel_earlier(self, scheduler: Scheduler) -> None:
+        """Cancel what is pending for the topics: by the real clock it may come in the midst of this run."""
+        earlier = [each for each in self._all() if each.schedule.topic in self._topics]
+        for cancelled in [scheduler.begin_to_cancel(each.handle) for each in earlier]:
+            cancelled.result(self._timeout)
 
     def _await_relay(self) -> None:
         """Return when the relay has carried out all commands: until then a schedule with an id is none."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from headway import ConsumerRecord, Producer, ProducerRecord, create_topic
+from headway import ConsumerRecord, Producer, ProducerRecord, Scheduler, create_topic
 from headway.broker import LocalBroker
 from headway.errors import ConfigError, HandlerError, KafkaError
 from headway.testing import MockCluster, run_until_idle
@@ -212,6 +212,22 @@ def test_schedules_with_an_id_are_those_of_the_run_and_no_others(headway_broker:
     run = run_until_idle(reminders.remind, settings, [ProducerRecord("carts", "ordered 9")], advance=60, timeout=90)
     assert [each.value for each in run.schedules] == [b"reminder 9", b"last call 9"]
     assert run.schedules[1].handle == "id:9"
+
+
+@pytest.mark.kafka
+def test_what_an_earlier_test_has_left_to_come_does_not_come_into_this_one(headway_broker: LocalBroker) -> None:
+    settings = kafka_of(headway_broker)
+    run_until_idle(reminders.remind, settings)  # creates the topic
+    with Scheduler(settings) as scheduler:
+        scheduler.send_later("10", "an earlier one for tomorrow", "carts", 86_400).wait(30)
+        for tenths in range(1, 100, 2):  # some of them while the other run lasts, however long it takes
+            scheduler.send_later("10", "an earlier one", "carts", tenths / 10).wait(30)
+            scheduler.send_later("10", "one with an id", "carts", tenths / 10, id=f"earlier {tenths}").wait(30)
+    run = run_until_idle(
+        reminders.remind, settings, [ProducerRecord("carts", "ordered 10")], advance=2 * 86_400, timeout=90
+    )
+    assert [call.records[0].value for call in run.calls] == [b"ordered 10", b"reminder 10"]
+    assert [each.value for each in run.schedules] == [b"last call 10"]
 
 
 @pytest.mark.kafka
