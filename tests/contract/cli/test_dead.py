@@ -192,6 +192,7 @@ def test_what_was_dealt_with_in_another_way_is_settled_without_being_sent(shop: 
     assert settle("--all", "--dry-run").stdout == "4 dead letters would be settled.\n"
     refused = settle("0:1", answer="n\n")
     assert (refused.exit_code, shop.still_open()) == (1, ["0:0", "0:1", "0:2", "1:0"])
+    assert "Nothing was done. In a script, where nobody answers, add --yes." in settle("0:1").stderr
     assert settle("0:1", "--yes").stdout == "1 dead letter settled.\n"
     assert settle("--exception", "Declined", "--yes").stdout == "1 dead letter settled.\n"
     assert shop.still_open() == ["0:0", "0:2"]

@@ -50,7 +50,7 @@ def test_deleting_asks_first(headway_topic: str) -> None:
     topics("create", headway_topic, "--levels", "2")
     refused = topics("delete", headway_topic, answer="n\n")
     assert refused.exit_code == 1
-    assert f"Delete {headway_topic}-0, {headway_topic}-1 and all their records?" in refused.stdout
+    assert f"Delete {headway_topic}-0, {headway_topic}-1 and all their records?" in refused.stderr
     assert len(listed(headway_topic)) == 1
     assert topics("delete", headway_topic, answer="y\n").exit_code == 0
     assert listed(headway_topic) == []

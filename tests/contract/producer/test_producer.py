@@ -183,7 +183,11 @@ def test_who_waits_for_a_record_to_a_missing_topic_is_told_so_and_it_goes_once_t
 ) -> None:
     settings = kafka_cluster.config({})
     missing = f"{headway_topic}-0" if has_levels else headway_topic
-    how = f"Create {headway_topic} with its levels." if has_levels else how_to_create(headway_topic)
+    how = (
+        f"Create it with its levels, as `headway topics create {headway_topic} --levels 3`."
+        if has_levels
+        else how_to_create(headway_topic)
+    )
     record = ProducerRecord(headway_topic, b"", level=0 if has_levels else None)
     with PriorityProducer({**settings, "levels": 2}) if has_levels else Producer(settings) as producer:
         sent, told, until = producer.send(record), "", time.monotonic() + 30
@@ -203,7 +207,7 @@ def test_who_waits_for_a_record_to_a_missing_topic_is_told_so_and_it_goes_once_t
     ("levels", "topic", "told"),
     [
         (None, "our orders", "Kafka has no topic our orders. Kafka takes no such name"),
-        (2, "our orders", "Kafka has no topic our orders-0. Create our orders with its levels. Or correct the name."),
+        (2, "our orders", "Kafka has no topic our orders-0. Kafka takes no such name"),
     ],
 )
 def test_a_record_for_a_topic_that_cannot_be_is_refused_with_what_to_do(

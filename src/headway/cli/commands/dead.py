@@ -14,7 +14,7 @@ from headway.cli.dead_letters.letters import Filter, Letter, Place, PlaceType, j
 from headway.cli.dead_letters.sending_again import Plan, SendingAgain, goals, letters, make_plan, sent
 from headway.cli.display.json_lines import json_option
 from headway.cli.display.tables import Column, show_table
-from headway.cli.display.terminal import Complaints, Progress, complaints, stderr_is_terminal
+from headway.cli.display.terminal import Complaints, Progress, complaints, confirm, stderr_is_terminal
 from headway.cli.display.texts import Moment
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.config import OWN_KEYS
@@ -229,7 +229,7 @@ def settle(
             click.echo(f"{number} would be settled.")
             return
         if not yes:
-            click.confirm(f"Settle {number} without sending?", abort=True, err=True)
+            confirm(f"Settle {number} without sending?")
         dead.remember(found.existing, found.offsets)
         click.echo(f"{number} settled.")
 
@@ -251,7 +251,7 @@ def _send(
     """Ask, and send; return the exit code. Letters that could not be remembered are not sent."""
     dead.memory_of(plan.existing, plan.destinations)
     if ask:
-        click.confirm(f"Send {sent(plan.topics)} again{goals(plan.topics)}?", abort=True, err=True)
+        confirm(f"Send {sent(plan.topics)} again{goals(plan.topics)}?")
     if not settled_too:  # somebody may have sent them while this waited for the answer
         plan.without({partition: Done(offset_map) for partition, offset_map in dead.settled().items()})
     dead.remember(plan.existing, dict.fromkeys(plan.destinations, ()))

@@ -7,6 +7,7 @@ import click
 from headway.cli.commands.levels import LEVELS
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import Column, show_table
+from headway.cli.display.terminal import confirm
 from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
 from headway.cli.options.logical_topics import LogicalTopic, logical_topics, require_levels
 from headway.core.levels.naming import level_topic
@@ -125,7 +126,7 @@ def delete(topic: str, levels: int | None, yes: bool, connection: ConnectionSett
     found = require_levels(topic, kafka_topics, levels, may_create=False) if has_levels else 0
     names = [level_topic(topic, level) for level in range(found)] or [topic]
     if not yes:
-        click.confirm(f"Delete {', '.join(names)} and all their records?", abort=True)
+        confirm(f"Delete {', '.join(names)} and all their records?")
     admin.delete(names)
     click.echo(f"Deleted {', '.join(names)}.")
 

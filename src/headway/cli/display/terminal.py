@@ -127,3 +127,12 @@ def summary(done: str, per_level: Sequence[int], size: int, seconds: float) -> s
     width = len(f"{max(per_level):,}")
     levels = (f"\n  level {level}  {per_level[level]:{width},}" for level in reversed(range(len(per_level))))
     return text + "".join(levels)
+
+
+def confirm(question: str) -> None:
+    """Ask a question on stderr; raise `click.Abort` unless the answer is yes, with what a script is to do."""
+    try:
+        click.confirm(question, abort=True, err=True)
+    except click.Abort:
+        click.echo("\nNothing was done. In a script, where nobody answers, add --yes.", err=True)
+        raise

@@ -28,6 +28,7 @@ OnDelivery = Callable[[Exception | None, RecordMetadata | None], object]
 
 _AGAIN_AFTER = 10.0
 _MOST_SENTENCES = 100
+_SOME_LEVELS = 3  # for an example
 _NO_SUCH_TOPIC = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION"}  # the last: its name is none
 
 _making_watchers = threading.Lock()
@@ -176,7 +177,7 @@ def not_delivered(destination: Destination, error: ReportError) -> DeliveryError
 def _how_to_have(destination: Destination) -> str:
     """Return what to do about a topic that Kafka has not."""
     topic, kafka_topic = destination.topic, destination.kafka_topic
-    how = how_to_create(topic) if kafka_topic == topic else f"Create {topic} with its levels."
+    how = how_to_create(topic, None if kafka_topic == topic else _SOME_LEVELS)
     return f"{how} Or correct the name."
 
 
