@@ -183,11 +183,7 @@ def test_who_waits_for_a_record_to_a_missing_topic_is_told_so_and_it_goes_once_t
 ) -> None:
     settings = kafka_cluster.config({})
     missing = f"{headway_topic}-0" if has_levels else headway_topic
-    how = (
-        f"Create it with its levels, as `headway topics create {headway_topic} --levels 3`."
-        if has_levels
-        else how_to_create(headway_topic)
-    )
+    how = how_to_create(headway_topic, 3 if has_levels else None)
     record = ProducerRecord(headway_topic, b"", level=0 if has_levels else None)
     with PriorityProducer({**settings, "levels": 2}) if has_levels else Producer(settings) as producer:
         sent, told, until = producer.send(record), "", time.monotonic() + 30
