@@ -73,11 +73,18 @@ class LevelTopics:
 
     def send(self, level: int, values: Iterable[object], partition: int | None = None, **fields: Any) -> None:
         """Send one record per value to a partition, or to one after the other, and wait for delivery."""
+        refused: list[Any] = []
+
+        def reported(error: Any, _: object) -> None:
+            if error:
+                refused.append(error)
+
         for number, value in enumerate(values):
             at = number % self.partitions if partition is None else partition
             data = None if value is None else str(value).encode()
-            self._producer.produce(f"{self.topic}-{level}", data, partition=at, **fields)
+            self._producer.produce(f"{self.topic}-{level}", data, partition=at, on_delivery=reported, **fields)
         assert self._producer.flush(30) == 0
+        assert refused == []
 
     def add_partitions(self, partitions: int) -> None:
         """Let every level have so many partitions."""

@@ -78,9 +78,8 @@ class SentTransaction:
         try:
             return self._ended.result(timeout)
         except TimeoutError:
-            if self._ended.done():
-                raise
-            return None
+            # It may have ended since, or this error may be its own.
+            return self._ended.result() if self._ended.done() else None
 
     def give_up(self) -> bool:
         """Abort the transaction, unless its end is on the way; return False: its outcome must still be asked for."""

@@ -123,6 +123,7 @@ class CommitMarkers(Closable):
         """Return the partition that holds the markers of this key's writer. Raises `KafkaError`."""
         if not self._is_known:
             self._await_topic()
+            self._is_known = True
         return crc32(_writer(key)) % _PARTITIONS
 
     def last(self, key: bytes) -> bytes | None:
@@ -135,7 +136,6 @@ class CommitMarkers(Closable):
         Markers of other keys that are older than this key's are left out. Waits for open transactions. Raises
         `KafkaError`.
         """
-        self._await_topic()  # also if it was there at the last look: it may be gone since
         partition, writer = self.partition_of(key), _writer(key)
         begin, stop = self._extent(partition)
         start, span = max(begin, stop - _FIRST_SPAN), _FIRST_SPAN
@@ -144,7 +144,6 @@ class CommitMarkers(Closable):
             stop, span = start, span * _SPAN_GROWS
             start = max(begin, stop - span)
             found = {**self._scan(writer, partition, start, stop), **found}
-        self._consumer.assign([])  # or it would go on to fetch until the next look
         return {key: value for key, value in found.items() if value is not None}
 
     def _scan(self, writer: bytes, partition: int, start: int, stop: int | None) -> dict[bytes, bytes | None]:
@@ -217,7 +216,6 @@ class CommitMarkers(Closable):
                 )
             time.sleep(0.02)
         _check_partitions(self._topic, count)
-        self._is_known = True
 
     def _count_partitions(self) -> int:
         about = self._ask(lambda seconds: self._consumer.list_topics(self._topic, timeout=seconds)).topics[self._topic]

@@ -106,8 +106,7 @@ def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
     """Return the settings for how much is fetched ahead of the reader, and of a partition at a time.
 
     Records fetched from behind the end of a range are useless, and cost the broker and the client as much as those
-    that are read. But with too little fetched ahead, a long range is waited for. Powers of two: the client of one task
-    serves the next, if that needs the same settings.
+    that are read. But with too little fetched ahead, a long range is waited for.
 
     >>> partition = TopicPartition("orders", partition=0)
     >>> fetched_ahead([Range(partition, 0, 500)])
@@ -163,7 +162,7 @@ class RangeReader(Closable):
             messages = self._consumer.consume(min(batch, _most_useful(unfinished.values())), 0.05)
             self._connection.check(self._consumer)
             has_errors = any(map(Message.error, messages))
-            for place, group in _by_place(messages, alone=len(wanted) == 1):
+            for place, group in _by_place(messages, alone=len(wanted) == 1 and not has_errors):
                 if (item := unfinished.get(place)) is None:
                     continue  # records behind a range were fetched with it
                 errors = list(filter(Message.error, group)) if has_errors else []
@@ -284,8 +283,9 @@ def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_Place, lis
     """Return the messages of each partition, in their order; `alone` means that they all are of one."""
     if not messages:
         return []
-    if alone:
-        return [((messages[0].topic(), messages[0].partition()), messages)]
+    first, last = ((each.topic(), each.partition()) for each in (messages[0], messages[-1]))
+    if alone and first == last:
+        return [(first, messages)]
     groups: dict[_Place, list[Message]] = {}
     for message in messages:
         groups.setdefault((message.topic(), message.partition()), []).append(message)

@@ -18,7 +18,7 @@ import uuid
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import chain
@@ -35,7 +35,6 @@ from headway.kafka.binding.time_limits import BROKER_RESTARTS_WITHIN
 from headway.kafka.producer.columnar import ColumnarProducer, Columns
 from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_topic
 from headway.spark.session.error_messages import one_sentence
-from headway.spark.session.kept_clients import KeptClients
 from headway.spark.sink.digest import RowsDigest
 from headway.spark.sink.markers import Marked, Part, read_marker
 from headway.spark.sink.options import SinkOptions, check_columns, for_batch, for_stream, parse
@@ -43,7 +42,6 @@ from headway.spark.sink.rows import chunks
 from headway.spark.sink.scheduled_rows import DueRows, Lines, find_lines, line_settings
 
 _LOOK_FOR_COMMIT_EVERY = 0.5
-_MARKERS: KeptClients[CommitMarkers] = KeptClients()
 _NO_ROWS_WITHIN = 0.005  # seconds, in which a task without rows ends
 _PREPARED_FOR = 10.0  # seconds; Spark makes a writer for each micro-batch
 
@@ -70,11 +68,9 @@ class Target(NamedTuple):
         defaults = line_settings(in_transaction=transactional_id is not None) if self.lines else {}
         return ColumnarProducer({**defaults, **self.options.kafka}, transactional_id)
 
-    def markers(self) -> AbstractContextManager[CommitMarkers]:
-        """Return a reader of the markers, as a context."""
-        kafka, topic = self.options.kafka, self.options.marker_topic
-        made_of = (*sorted(kafka.items()), topic, self.named)
-        return _MARKERS.borrowed(made_of, lambda: CommitMarkers(kafka, topic, read_marker, lasting=self.named))
+    def markers(self) -> CommitMarkers:
+        """Return a reader of the markers."""
+        return CommitMarkers(self.options.kafka, self.options.marker_topic, read_marker, lasting=self.named)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):

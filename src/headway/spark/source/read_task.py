@@ -13,14 +13,11 @@ from headway.kafka.reading.range_reader import Message, Range, RangeReader, fetc
 from headway.records import TopicPartition
 from headway.runtime.gc_pause import GcPause
 from headway.spark.session.error_messages import one_sentence
-from headway.spark.session.kept_clients import KeptClients
 from headway.spark.source import range_packing
 from headway.spark.source import schema as columns
 from headway.spark.source.options import Options
 
 log = logging.getLogger(__name__)
-
-_READERS: KeptClients[RangeReader] = KeptClients()
 
 
 def input_partitions(wanted: Sequence[Range], tasks: int, *, split: bool) -> list[InputPartition]:
@@ -35,15 +32,10 @@ def read(
     wanted: list[Range] = partition.value or []  # Spark hands out `None` for a batch with no partitions
     schema = to_arrow_schema(asked, timezone="UTC")
     kafka = {**fetched_ahead(wanted), **options.kafka, "isolation.level": options.isolation}
-    skip_lost = not options.fail_on_data_loss
-    made_of = (*sorted(kafka.items()), skip_lost)
+    reader = RangeReader(kafka, skip_lost=not options.fail_on_data_loss)
     without_time: dict[TopicPartition, _WithoutTime] = {}
     try:
-        with (
-            one_sentence(),
-            GcPause(),
-            _READERS.borrowed(made_of, lambda: RangeReader(kafka, skip_lost=skip_lost)) as reader,
-        ):
+        with one_sentence(), GcPause(), reader:
             for source, found in reader.read(wanted):
                 records = found if keys is None else [record for record in found if record.key() in keys]
                 if not records:
