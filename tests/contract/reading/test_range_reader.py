@@ -91,6 +91,30 @@ def test_what_is_lost_from_the_start_of_a_range_is_skipped_with_a_warning_and_co
     ]
 
 
+@pytest.mark.parametrize("kind", ["record", "end"])
+def test_a_message_of_another_partition_before_the_first_records_takes_none_of_them_along(
+    brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch, kind: str
+) -> None:
+    fill(brokers, 10)
+    fill(brokers, 1, partition=1)
+    settings = {"bootstrap.servers": brokers.bootstrap_servers}
+    other = ck.Consumer({**settings, "group.id": "other", "enable.partition.eof": True, "log_level": 0})
+    other.assign([ck.TopicPartition("orders-0", 1, 0)])
+    messages = other.consume(2, 30)
+    other.close()
+    stray = [next(each for each in messages if (each.error() is None) == (kind == "record"))]
+    with RangeReader(settings) as reader:
+        consume = reader._consumer.consume
+
+        def mixed(most: int, within: float) -> list[ck.Message]:
+            found = consume(most, within)
+            return [*(stray.pop() for _ in stray[:] if found), *found]
+
+        monkeypatch.setattr(reader._consumer, "consume", mixed)
+        read = [record.offset() for _, records in reader.read([Range(ORDERS, 0, 10)]) for record in records]
+    assert (read, stray) == (list(range(10)), [])
+
+
 @contextmanager
 def growing(brokers: MockBrokers) -> Iterator[threading.Thread]:
     """Partition 0 gets records all the time, but not for ever."""
