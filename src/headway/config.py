@@ -246,6 +246,11 @@ class ProducerSettings:
         )
 
 
+def settings_beside(config: Config) -> dict[str, Any]:
+    """Return Kafka's settings for a client that works beside another one; the logger stays with that one."""
+    return {key: value for key, value in config.items() if key not in (*OWN_KEYS, "logger")}
+
+
 def idempotent_by_default(kafka: Config) -> dict[str, Any]:
     """Return a producer's settings with `enable.idempotence`: true unless they set it or rule it out."""
     possible = all(fits(key, kafka[key]) for key, fits in _IDEMPOTENT.items() if key in kafka)

@@ -221,8 +221,8 @@ def settle(
             found = open_letters(dead, choice, progress)
         number = letters(found.size)
         if not found.size:
-            what = "none of these letters is open" if places else _none(is_such=bool(filter), is_open=True)
-            click.echo(f"Nothing to settle: {what if places else f'{topic} holds {what}'}.", err=True)
+            none = f"{topic} holds {_none(is_such=bool(filter), is_open=True)}"
+            click.echo(f"Nothing to settle: {'none of these letters is open' if places else none}.", err=True)
             return
         dead.memory_of(found.existing, found.offsets)  # raises if they are too scattered to be remembered
         if dry_run:

@@ -3,7 +3,7 @@
 import logging
 from concurrent.futures import Future
 
-from headway.config import OWN_KEYS, Config
+from headway.config import Config, settings_beside
 from headway.core.rights import Right
 from headway.errors import HeadwayError
 from headway.kafka.admin import Admin
@@ -22,7 +22,7 @@ class AccessWatch:
     """
 
     def __init__(self, config: Config) -> None:
-        self._config = {key: value for key, value in config.items() if key not in (*OWN_KEYS, "logger")}
+        self._config = settings_beside(config)
         self._rights: dict[Right, None] = {}
         self._admin: Admin | None = None
         self._asked: Future[Right | None] | None = None

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from headway.config import OWN_KEYS, Config
+from headway.config import Config, settings_beside
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.coordinator import ask_for_members, coordinator_client
@@ -34,7 +34,7 @@ class GroupWatch:
     """
 
     def __init__(self, config: Config) -> None:
-        self._config = {key: value for key, value in config.items() if key not in (*OWN_KEYS, "logger")}
+        self._config = settings_beside(config)
         self._group = str(config["group.id"])
         self._admin: AdminClient | None = None
         self._asked: Future[ConsumerGroupDescription] | None = None

@@ -7,7 +7,7 @@ misspelt topic in silence.
 import contextlib
 from collections.abc import Callable, Collection
 
-from headway.config import OWN_KEYS, Config
+from headway.config import Config, settings_beside
 from headway.errors import HeadwayError
 from headway.kafka.admin import Admin
 from headway.runtime.background import in_background
@@ -22,11 +22,10 @@ def look_for_missing(topics: Collection[str], config: Config, tell: Callable[[st
     same, and reports it.
     """
     named = [topic for topic in topics if not topic.startswith("^")]
-    own = {key: value for key, value in config.items() if key not in (*OWN_KEYS, "logger")}
 
     def look() -> None:
         with contextlib.suppress(HeadwayError):
-            there = Admin(own, _BROKERS_ANSWER_WITHIN).topics("Read").look_up(named)
+            there = Admin(settings_beside(config), _BROKERS_ANSWER_WITHIN).topics("Read").look_up(named)
             for topic in named:
                 if topic not in there:
                     tell(topic)

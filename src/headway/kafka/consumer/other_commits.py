@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 
-from headway.config import OWN_KEYS, Config
+from headway.config import Config, settings_beside
 from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.levels.naming import level_group
 from headway.errors import ConfigError, KafkaError
@@ -49,7 +49,7 @@ class OtherCommits:
     def __init__(
         self, config: Config, base: str, *, per_level: bool, subscription: Callable[[], GroupSubscription]
     ) -> None:
-        self._config = {key: value for key, value in config.items() if key not in (*OWN_KEYS, "logger")}
+        self._config = settings_beside(config)
         self._base = base
         self._per_level = per_level
         self._subscription = subscription

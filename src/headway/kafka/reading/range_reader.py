@@ -110,20 +110,16 @@ def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
 
     >>> partition = TopicPartition("orders", partition=0)
     >>> fetched_ahead([Range(partition, 0, 500)])
-    {'queued.max.messages.kbytes': 1024, 'fetch.message.max.bytes': 131072}
+    {'queued.max.messages.kbytes': 1024, 'fetch.message.max.bytes': 128000}
     >>> fetched_ahead([Range(partition, 0, 30_000)])
-    {'queued.max.messages.kbytes': 2048, 'fetch.message.max.bytes': 1048576}
+    {'queued.max.messages.kbytes': 1875, 'fetch.message.max.bytes': 1048576}
     """
     longest = max((item.length for item in wanted), default=0)
     least, most = 1024, DEFAULTS["queued.max.messages.kbytes"]
     return {
-        "queued.max.messages.kbytes": min(most, max(least, _power_of_two(longest * _LIKELY_SIZE // 1024))),
-        "fetch.message.max.bytes": min(_MOST_FETCH, max(_LEAST_FETCH, _power_of_two(longest * _LIKELY_MOST))),
+        "queued.max.messages.kbytes": min(most, max(least, longest * _LIKELY_SIZE // 1024)),
+        "fetch.message.max.bytes": min(_MOST_FETCH, max(_LEAST_FETCH, longest * _LIKELY_MOST)),
     }
-
-
-def _power_of_two(least: int) -> int:
-    return 1 << max(0, least - 1).bit_length()
 
 
 class RangeReader(Closable):
@@ -280,7 +276,7 @@ def _place(item: Range) -> _Place:
 
 
 def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_Place, list[Message]]]:
-    """Return the messages of each partition, in their order; `alone` means that they all are of one."""
+    """Return the messages of each partition, in their order; with `alone` all are of one if the ends are."""
     if not messages:
         return []
     first, last = ((each.topic(), each.partition()) for each in (messages[0], messages[-1]))
