@@ -1,5 +1,6 @@
 """What all tests share. The real Apache Kafka comes from `headway.testing.fixtures`, as it does for users."""
 
+import faulthandler
 import signal
 import sys
 import threading
@@ -7,6 +8,8 @@ import time
 from collections.abc import Generator
 
 import pytest
+import pytest_timeout  # type: ignore[import-untyped]
+from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
@@ -40,6 +43,22 @@ class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """How tests are divided, where several processes run them."""
     return OneSpark(config, log)
+
+
+_FAILED_ENDS_WITHIN = 120.0
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
+    """Give a test that failed a time in which it must end, or the run would wait for its fixtures for ever.
+
+    pytest and pytest-timeout lift their limits from a test that fails, for a debugger that may look at it.
+    """
+    if isinstance(node, pytest.Item):
+        limit = pytest_timeout.Settings(_FAILED_ENDS_WITHIN, "signal", False, False)
+        node.config.hook.pytest_timeout_set_timer(item=node, settings=limit)
+        where = node.config.stash[fault_handler_stderr_fd_key]
+        faulthandler.dump_traceback_later(_FAILED_ENDS_WITHIN + 60, file=where, exit=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
