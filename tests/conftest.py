@@ -46,6 +46,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
 
 
 _FAILED_ENDS_WITHIN = 120.0
+_SOME_TEST_ENDS_WITHIN = 900.0
+
+
+def pytest_runtest_logreport(report: pytest.TestReport) -> None:
+    """End a run of several processes that stands still, and say where: no test may take so long."""
+    if not hasattr(report, "node"):  # it is the process of the test itself, with limits of its own
+        return
+    faulthandler.dump_traceback_later(_SOME_TEST_ENDS_WITHIN, file=sys.__stderr__ or 2, exit=True)
+
+
+def pytest_sessionfinish() -> None:
+    """Take the time that is needed to end."""
+    faulthandler.cancel_dump_traceback_later()
 
 
 @pytest.hookimpl(trylast=True)

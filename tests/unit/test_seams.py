@@ -12,6 +12,7 @@ NOT_OURS = {
     "_exit": "`os._exit`, by which a process dies without a word",
     "_gateway": "PySpark's, which has no public way to end its Java",
     "_jvm": "PySpark's, which has no public way to end its Java",
+    "_pytest": "pytest's, which tells nobody else where its tracebacks go",
     "_popen": "the standard library's, in which a process's end is noted too late",
 }
 PATCHES = {"setattr", "delattr", "getattr", "hasattr", "patch", "object", "made_by"}

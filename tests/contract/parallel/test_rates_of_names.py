@@ -19,6 +19,7 @@ pytestmark = pytest.mark.kafka
 
 RATE = 20
 SECONDS = 3
+LONGEST = 1.9 * SECONDS  # twice SECONDS would be half the rate; the rest is for a busy machine
 BY_TENANT: dict[str, Any] = {"tenant": "key:/", "tenant_rate_limit": RATE}
 
 
@@ -93,7 +94,7 @@ def test_a_tenants_records_start_at_its_rate_and_hold_up_nobody_else(
     member.stop()
     of_flood, of_quiet = times_of(notes, "flood"), times_of(notes, "quiet")
     assert at_most(of_flood, RATE)
-    assert max(of_flood) - min(of_flood) <= 1.5 * SECONDS
+    assert max(of_flood) - min(of_flood) <= LONGEST
     assert max(of_quiet) - min(*of_quiet, *of_flood) < SECONDS / 2
 
 
@@ -109,7 +110,7 @@ def test_each_keys_records_start_in_order_at_its_rate(kafka_cluster: Cluster, no
         calls = [call for call in handlers.calls(notes) if call.key == f"key-{key}"]
         assert [call.value for call in calls] == [str(i) for i in range(count)]
         assert at_most([call.at for call in calls], RATE)
-        assert calls[-1].at - calls[0].at <= 1.5 * SECONDS
+        assert calls[-1].at - calls[0].at <= LONGEST
 
 
 def test_retries_count_and_records_without_a_key_have_no_limit_by_key(kafka_cluster: Cluster, notes: Path) -> None:
@@ -141,7 +142,7 @@ def test_the_members_of_a_group_share_a_tenants_rate(kafka_cluster: Cluster, not
         member.stop()
     times = times_of(notes, "flood")
     assert at_most(times, RATE)
-    assert max(times) - min(times) <= 1.5 * SECONDS
+    assert max(times) - min(times) <= LONGEST
 
 
 def test_a_worker_has_the_rates_of_names(kafka_cluster: Cluster, notes: Path) -> None:

@@ -15,6 +15,7 @@ from headway.kafka.reading.range_reader import Range, RangeReader, fetched_ahead
 from headway.records import TopicPartition
 from tests.contract.conftest import PARTITIONS, Cluster
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
+from tests.made import made_by
 
 ORDERS = TopicPartition("orders", partition=0)
 FETCH, FIND_COORDINATOR = 1, 10  # requests, by Kafka's numbers
@@ -103,14 +104,15 @@ def test_a_message_of_another_partition_before_the_first_records_takes_none_of_t
     messages = other.consume(2, 30)
     other.close()
     stray = [next(each for each in messages if (each.error() is None) == (kind == "record"))]
-    with RangeReader(settings) as reader:
-        consume = reader._consumer.consume
+    with made_by("headway.kafka.reading.range_reader.unjoined_consumer") as consumers, RangeReader(settings) as reader:
+        [consumer] = consumers
+        consume = consumer.consume
 
         def mixed(most: int, within: float) -> list[ck.Message]:
             found = consume(most, within)
             return [*(stray.pop() for _ in stray[:] if found), *found]
 
-        monkeypatch.setattr(reader._consumer, "consume", mixed)
+        monkeypatch.setattr(consumer, "consume", mixed)
         read = [record.offset() for _, records in reader.read([Range(ORDERS, 0, 10)]) for record in records]
     assert (read, stray) == (list(range(10)), [])
 

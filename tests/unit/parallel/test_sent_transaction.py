@@ -1,6 +1,5 @@
 """The answer of a transaction that is on its way."""
 
-import threading
 from concurrent.futures import Future
 from typing import Any
 
@@ -22,34 +21,26 @@ class EndsMeanwhile(Future[Any]):
             raise
 
 
-@pytest.fixture
-def sent() -> Any:
-    wake, goes_on = Wakeup(), threading.Event()
-
-    def carry_out(_: threading.Event) -> dict[Any, Any]:
-        goes_on.wait(30)
-        return {}
-
-    sent = SentTransaction(carry_out, wake)
-    yield sent
-    goes_on.set()
-    sent._ended.result(30)
-    wake.close()
+def answer_of(transaction: Future[Any], monkeypatch: pytest.MonkeyPatch) -> Any:
+    """What is known at once of a transaction that its thread carries out so."""
+    monkeypatch.setattr("headway.parallel.transactions.in_background", lambda _: transaction)
+    wake = Wakeup()
+    try:
+        return SentTransaction(lambda _: {}, wake).answer(0.0)
+    finally:
+        wake.close()
 
 
-def test_a_transaction_that_is_not_done_has_no_answer_yet(sent: SentTransaction) -> None:
-    assert sent.answer(0.0) is None
+def test_a_transaction_that_is_not_done_has_no_answer_yet(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert answer_of(Future(), monkeypatch) is None
 
 
-def test_a_transaction_that_ends_as_its_answer_is_given_up_has_that_answer(sent: SentTransaction) -> None:
-    begun, sent._ended = sent._ended, EndsMeanwhile()
-    assert sent.answer(0.0) == {}
-    sent._ended = begun
+def test_a_transaction_that_ends_as_its_answer_is_given_up_has_that_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert answer_of(EndsMeanwhile(), monkeypatch) == {}
 
 
-def test_a_time_out_of_its_own_is_raised(sent: SentTransaction) -> None:
-    begun, sent._ended = sent._ended, Future()
-    sent._ended.set_exception(TimeoutError("Kafka was late."))
+def test_a_time_out_of_its_own_is_raised(monkeypatch: pytest.MonkeyPatch) -> None:
+    late = Future[Any]()
+    late.set_exception(TimeoutError("Kafka was late."))
     with pytest.raises(TimeoutError, match="Kafka was late"):
-        sent.answer(0.0)
-    sent._ended = begun
+        answer_of(late, monkeypatch)
