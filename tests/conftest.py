@@ -6,6 +6,8 @@ import sys
 import threading
 import time
 from collections.abc import Generator
+from functools import cache
+from pathlib import Path
 
 import pytest
 import pytest_timeout  # type: ignore[import-untyped]
@@ -33,16 +35,29 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker("kafka")
 
 
-class OneSpark(LoadScopeScheduling):  # type: ignore[misc]
-    """Spark's tests go to one process, which alone has a session; of all others each goes where there is time."""
+class TogetherWhatShares(LoadScopeScheduling):  # type: ignore[misc]
+    """Tests that share what is dear to start go to one process; of all others each goes where there is time.
+
+    Shared are Spark's session, the broker with TLS and rights, and the fixtures of a module.
+    """
 
     def _split_scope(self, nodeid: str) -> str:
-        return "spark" if nodeid.startswith("tests/spark/") else nodeid
+        file = nodeid.partition("::")[0]
+        return "spark" if file.startswith("tests/spark/") else _shared_by(self.config.rootpath / file) or nodeid
+
+
+@cache
+def _shared_by(file: Path) -> str | None:
+    """Return the name of what the tests of a file share, if they do."""
+    text = file.read_text(encoding="utf-8")
+    if "headway_secure_broker" in text:
+        return "secure"
+    return str(file) if 'scope="module"' in text else None
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
     """How tests are divided, where several processes run them."""
-    return OneSpark(config, log)
+    return TogetherWhatShares(config, log)
 
 
 _FAILED_ENDS_WITHIN = 120.0

@@ -6,7 +6,7 @@ handlers that do nothing, use a core for 1 ms and wait for 10 ms. (c) It goes on
 second, skewed load, a straggler, a lost executor and an hour's outage. A whole run draws docs/scale.svg.
 
 Run it with `PYTHONPATH=benchmarks python -m simulation.against_real_runs`, on a machine that does nothing else: it
-takes a quarter of an hour. docs/scale.md has none of its figures before its errors are within the aim.
+takes half an hour. Each query runs in two sessions, and their difference says how well any model can do.
 """
 
 import asyncio
@@ -146,6 +146,14 @@ class Took(NamedTuple):
 Runs = dict[Case, Took]
 
 
+def _mean(rounds: Sequence[Runs]) -> Runs:
+    """Return for each query the mean of its sessions."""
+    return {
+        case: Took(*(statistics.fmean(values) for values in zip(*(each[case] for each in rounds), strict=True)))
+        for case in rounds[0]
+    }
+
+
 @dataclass(slots=True)
 class Bench:
     """A broker with a backlog for each number of partitions, and one session."""
@@ -190,6 +198,9 @@ def _progress(frame: DataFrame) -> list[Any]:
         finally:
             query.stop()
     return full
+
+
+MASTERS = {"1 slot": "local[1]", "2 slots": "local[2]", "2 executors": "local-cluster[2,1,1024]"}
 
 
 @contextmanager
@@ -431,19 +442,24 @@ def measure(report: Report, options: Options) -> None:
     measured = Measured.of(counts[-1], *((60_000, 8_000) if quick else (300_000, 20_000)))
     to_measure = [getattr(measured, each.name) for each in fields(measured)]
     to_predict = cases(quick=quick)
-    runs: dict[str, Runs] = {}
+    rounds: list[dict[str, Runs]] = []
     with options.broker() as servers:
         topics = {count: fill(servers, count, 1_000_000 if quick else 4_000_000) for count in track(counts, "Filling")}
-        masters = {"1 slot": "local[1]", "2 slots": "local[2]", "2 executors": "local-cluster[2,1,1024]"}
-        for name, master in masters.items():
-            with session(servers, master, topics) as bench:
-                bench.run(Case(2, 10_000, "nothing"))  # Java and Python are warm from here on
-                wanted = to_predict if name == "2 executors" else [*to_measure, *to_predict]
-                runs[name] = {case: bench.run(case) for case in track(wanted, f"Real runs, {name}")}
-                for case in wanted:
-                    report.add(f"{name}, {case}", "real", 1000 * runs[name][case].took, "ms")
-                if name == "2 slots":
-                    start, broker = _start_of_a_task(bench.spark), _broker_share(bench, measured.read_twice)
+        for number in range(1 if quick else 2):
+            rounds.append({})
+            for name, master in MASTERS.items():
+                with session(servers, master, topics) as bench:
+                    bench.run(Case(2, 10_000, "nothing"))  # Java and Python are warm from here on
+                    wanted = to_predict if name == "2 executors" else [*to_measure, *to_predict]
+                    rounds[-1][name] = {
+                        case: bench.run(case) for case in track(wanted, f"Session {number + 1}, {name}")
+                    }
+                    if name == "2 slots":
+                        start, broker = _start_of_a_task(bench.spark), _broker_share(bench, measured.read_twice)
+    runs = {name: _mean([each[name] for each in rounds]) for name in MASTERS}
+    for name, of_name in runs.items():
+        for case, took in of_name.items():
+            report.add(f"{name}, {case}", "real", 1000 * took.took, "ms")
     here, elsewhere = costs_of(measured, runs["1 slot"], runs["2 slots"], start, broker)
     for cost in fields(here):
         report.add("costs here", cost.name, 1e6 * getattr(here, cost.name), "µs")
@@ -460,6 +476,14 @@ def measure(report: Report, options: Options) -> None:
         for name, executors in slots.items()
         for error in compare(report, name, executors, here, to_predict, runs[name])
     ]
+    differences = [
+        max(each) / min(each) - 1
+        for name in MASTERS
+        for case in to_predict
+        for each in [[of_round[name][case].took for of_round in rounds]]
+    ]
+    report.add("two sessions with the same query differ by", "median", 100 * statistics.median(differences), "%")
+    report.add("two sessions with the same query differ by", "largest", 100 * max(differences), "%")
     report.at_most("median error of the predictions", statistics.median(errors), 0.15)
     report.at_most("largest error of the predictions", max(errors), 0.15)
     clusters = beyond(report, elsewhere, quick=quick)
