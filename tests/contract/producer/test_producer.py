@@ -309,6 +309,23 @@ def test_an_aborted_transaction_is_not_read_and_a_committed_one_is_whole(kafka_c
 
 
 @pytest.mark.kafka
+def test_a_transaction_that_is_aborted_at_once_after_a_commit_leaves_the_producer_in_order(
+    kafka_cluster: Cluster,
+) -> None:
+    topic, rounds = kafka_cluster.topic(), 60
+    with kafka_cluster.producer(**{"transactional.id": topic}) as producer:
+        producer.init_transactions()
+        for number in range(rounds):
+            with producer.transaction():
+                producer.send(topic, b"yes")
+            producer.begin_transaction()
+            producer.send(topic, b"no")
+            time.sleep(number % 5 / 1000)  # Kafka begins it, or does not, before it is aborted
+            producer.abort_transaction()
+    assert [record.value for record in read_all(kafka_cluster, topic, rounds)] == [b"yes"] * rounds
+
+
+@pytest.mark.kafka
 @pytest.mark.parametrize("lost", [{"value": b"x" * 2_000_000}, {"value": object()}, {"value": b"v", "partition": 99}])
 def test_a_transaction_of_which_a_record_could_not_be_sent_is_not_committed(
     kafka_cluster: Cluster, lost: dict[str, Any]

@@ -14,6 +14,9 @@ from headway.runtime.background import in_background
 HANGS_AFTER = 10.0
 """The seconds after which a call that was to take `SLICE` is thought never to return."""
 
+_BEGUN_WITHIN = 1.0
+"""The seconds after which a record that is not acknowledged is no reason to wait with an abort."""
+
 
 class TransactionalClient(RenewableProducer):
     """A producer whose records can be part of transactions, if it has a `transactional.id`.
@@ -91,6 +94,10 @@ class TransactionalClient(RenewableProducer):
 
     def abort_transaction(self, timeout: float) -> None:
         """Abort the transaction."""
+        # Right after a commit Kafka may begin the next transaction some milliseconds later. If librdkafka aborts it
+        # before, Kafka knows of none, and librdkafka takes that answer for a fatal error (its issue 4849).
+        if self.queued() and self.why_aborted() is None:
+            self.flush(min(_BEGUN_WITHIN, timeout))
         self._end_transaction(self._producer.abort_transaction, timeout)
 
     def _end_transaction(self, end: Callable[[float], None], timeout: float) -> None:
