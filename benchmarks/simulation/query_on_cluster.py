@@ -276,7 +276,7 @@ def simulate(
         reached = StreamOffset(stops, {})
         parts = ranges(position, reached)
         records = sum(each.length for each in parts)
-        reached = replace(reached, tasks=query.tasks.count(records, cores), split=query.tasks.split)
+        reached = replace(reached, tasks=query.tasks.count(parts, cores), split=query.tasks.split)
         groups = divide(parts, reached.tasks, split=reached.split)
         works = [work_of(group, costs, handler) for group in groups]
         took = makespan(works, executors, costs.start, planned_at) if works else 0.0

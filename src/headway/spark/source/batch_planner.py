@@ -3,13 +3,13 @@
 import logging
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from headway.errors import KafkaError
 from headway.kafka.consumer.external_commits import ExternalCommits
 from headway.kafka.reading.catalog import Catalog
-from headway.kafka.reading.range_reader import HOW_TO_GO_ON, Offsets
+from headway.kafka.reading.range_reader import HOW_TO_GO_ON, Offsets, Range
 from headway.spark.session.parallelism import cluster_parallelism
 from headway.spark.source.data_loss import bridge
 from headway.spark.source.level_split import LevelSplit, Sightings, longest_waits
@@ -92,9 +92,9 @@ class BatchPlanner:
         is_first = begin.begun == begin.offsets  # as `initial` says
         limit = self._control.limit if self._control else None
         planned = replace(planned, begun=start if is_first else None, limit=limit)
-        records = sum(item.length for item in ranges(begin, planned))
-        self._planned = planned, records, time.monotonic()
-        return _divided(planned, records, self._options.tasks)
+        wanted = ranges(begin, planned)
+        self._planned = planned, sum(item.length for item in wanted), time.monotonic()
+        return _divided(planned, wanted, self._options.tasks)
 
     def close(self) -> None:
         """Close the connections."""
@@ -161,10 +161,10 @@ class BatchPlanner:
             self._committed = offsets
 
 
-def _divided(planned: StreamOffset, records: int, options: TaskOptions) -> StreamOffset:
+def _divided(planned: StreamOffset, wanted: Collection[Range], options: TaskOptions) -> StreamOffset:
     """Return the plan with the number of tasks that suits the cluster; it stays with the micro-batch."""
     cores = cluster_parallelism() or os.cpu_count() or 1
-    return replace(planned, tasks=options.count(records, cores), split=options.split)
+    return replace(planned, tasks=options.count(wanted, cores), split=options.split)
 
 
 def _commits(options: Options) -> ExternalCommits | None:

@@ -59,9 +59,8 @@ class BatchReader(DataSourceReader):
         """Return the ranges, a group for each task."""
         with one_sentence():
             wanted = self._ranges()
-            records = sum(item.length for item in wanted)
             options = self._options.tasks
-            return read_task.input_partitions(wanted, options.count(records, _LEAST_TASKS), split=options.split)
+            return read_task.input_partitions(wanted, options.count(wanted, _LEAST_TASKS), split=options.split)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one group of ranges."""

@@ -5,7 +5,7 @@ end alone, which Spark keeps in its checkpoint. So a replayed micro-batch reads 
 tasks, on any machine. The sink relies on it: it knows by a task's number which rows it has written.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from heapq import heapify, heapreplace
 from operator import attrgetter
@@ -19,6 +19,12 @@ RECORDS_PER_TASK = 100_000
 
 RECORDS_FOR_ONE = 1_000
 """The records up to which one task reads all sooner than two have started."""
+
+RANGES_FOR_ONE = 50
+"""The ranges up to which it does: each costs a task 1 to 2 ms, however short it is."""
+
+RECORDS_OF_A_RANGE = 500
+"""The records that take as long as it takes to begin a range."""
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
@@ -50,12 +56,14 @@ class TaskOptions:
     most_records: int | None = None
     split: bool = False
 
-    def count(self, records: int, cores: int) -> int:
-        """Return how many tasks read so many records where `cores` run at once.
+    def count(self, wanted: Collection[Range], cores: int) -> int:
+        """Return how many tasks read the ranges where `cores` run at once.
 
         Without options it is one for few records, then one for each core, and more where that many pay their start.
         """
-        found = self.least or (1 if records <= RECORDS_FOR_ONE else cores)
+        records = sum(item.length for item in wanted)
+        few = records <= RECORDS_FOR_ONE and len(wanted) <= RANGES_FOR_ONE
+        found = self.least or (1 if few else cores)
         if records > RECORDS_FOR_ONE:
             found = max(found, records // RECORDS_PER_TASK)
         return found if self.most_records is None else max(found, -(-records // self.most_records))
@@ -86,10 +94,10 @@ def cut(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:
 
 
 def pack(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:
-    """Return the ranges in at most `tasks` groups of about equal length; none is split and no group is empty."""
+    """Return the ranges in at most `tasks` groups that take about the same time; none is split, no group is empty."""
     groups: list[tuple[int, int, list[Range]]] = [(0, number, []) for number in range(tasks)]
     heapify(groups)
     for item in sorted(wanted, key=attrgetter("length"), reverse=True):
         length, number, members = groups[0]
-        heapreplace(groups, (length + item.length, number, [*members, item]))
+        heapreplace(groups, (length + item.length + RECORDS_OF_A_RANGE, number, [*members, item]))
     return [members for _, _, members in sorted(groups, key=lambda group: group[1]) if members]

@@ -11,7 +11,7 @@ from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import Offsets, Range
 from headway.kafka.reading.topic_naming import PlainPartition, TopicNaming, kafka_topic
 from headway.records import TopicPartition
-from headway.spark.source.range_packing import TaskOptions, cut, pack, ranges
+from headway.spark.source.range_packing import RANGES_FOR_ONE, RECORDS_OF_A_RANGE, TaskOptions, cut, pack, ranges
 from headway.spark.source.stream_offset import StreamOffset, naming_of
 
 LEVELS = 3
@@ -65,6 +65,14 @@ def test_a_topic_that_was_created_again_is_read_from_its_first_offset() -> None:
     assert ranges(reached({at: 5}), reached({at: 3})) == [Range(at, 0, 3)]
 
 
+def one_range(records: int) -> list[Range]:
+    return [Range(TopicPartition("orders", partition=0), 0, records)]
+
+
+def short_ranges(count: int) -> list[Range]:
+    return [Range(TopicPartition("orders", partition=1 + number), 0, 1) for number in range(count)]
+
+
 @given(backlogs, st.integers(1, 8))
 def test_packing_splits_no_range_and_loses_none(backlog: dict[TopicPartition, tuple[int, int]], tasks: int) -> None:
     wanted = ranges(*map(reached, start_and_end(backlog)))
@@ -78,10 +86,15 @@ def test_groups_differ_by_no_more_than_their_longest_range(
     backlog: dict[TopicPartition, tuple[int, int]], tasks: int
 ) -> None:
     groups = pack(ranges(*map(reached, start_and_end(backlog))), tasks)
-    lengths = [[item.length for item in group] for group in groups]
-    if len(lengths) == tasks:
-        shortest = min(map(sum, lengths))
-        assert all(sum(group) - max(group) <= shortest for group in lengths)
+    costs = [[item.length + RECORDS_OF_A_RANGE for item in group] for group in groups]
+    if len(costs) == tasks:
+        least = min(map(sum, costs))
+        assert all(sum(group) - max(group) <= least for group in costs)
+
+
+def test_thousands_of_short_ranges_do_not_share_one_task_because_another_has_a_long_one() -> None:
+    long, short = [Range(TopicPartition("orders", partition=0), 0, 100_000)], short_ranges(999)
+    assert all(100 < len(group) < 900 for group in pack(long + short, 2))
 
 
 def test_a_range_is_sent_to_a_task_in_no_more_memory_however_long_it_is() -> None:
@@ -91,16 +104,22 @@ def test_a_range_is_sent_to_a_task_in_no_more_memory_however_long_it_is() -> Non
 
 def test_a_small_micro_batch_is_one_task_and_a_large_one_more_than_the_cluster_has_cores() -> None:
     options = TaskOptions()
-    assert options.count(records=1_000, cores=2) == 1
-    assert options.count(records=1_001, cores=2) == 2
-    assert options.count(records=10_000_000, cores=2) == 100
+    assert options.count(one_range(1_000), cores=2) == 1
+    assert options.count(one_range(1_001), cores=2) == 2
+    assert options.count(one_range(10_000_000), cores=2) == 100
+
+
+def test_few_records_of_many_partitions_are_read_by_all_cores() -> None:
+    assert TaskOptions().count(short_ranges(RANGES_FOR_ONE), cores=8) == 1
+    assert TaskOptions().count(short_ranges(RANGES_FOR_ONE + 1), cores=8) == 8
+    assert TaskOptions(least=2).count(short_ranges(999), cores=8) == 2
 
 
 def test_the_user_says_how_many_tasks_there_are_at_least_and_how_many_records_one_has_at_most() -> None:
-    assert TaskOptions(least=7).count(records=10, cores=2) == 7
-    assert TaskOptions(least=7).count(records=10_000_000, cores=2) == 100
-    assert TaskOptions(least=1).count(records=50_000, cores=2) == 1
-    assert TaskOptions(most_records=100).count(records=1_001, cores=2) == 11
+    assert TaskOptions(least=7).count(one_range(10), cores=2) == 7
+    assert TaskOptions(least=7).count(one_range(10_000_000), cores=2) == 100
+    assert TaskOptions(least=1).count(one_range(50_000), cores=2) == 1
+    assert TaskOptions(most_records=100).count(one_range(1_001), cores=2) == 11
 
 
 @given(backlogs, st.integers(1, 50))
