@@ -6,7 +6,7 @@ task after another, and the tasks of an executor share its cores. No time passes
 """
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
@@ -25,6 +25,8 @@ RANGES = 200
 """Of each level, the ranges whose waits are noted in a micro-batch."""
 POINTS = 5
 """Of each range, the records whose waits are noted, evenly over it."""
+GOLDEN = (5**0.5 - 1) / 2
+"""The part of a step by which each partition is behind the one before: any number of them are spread evenly so."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -266,12 +268,14 @@ def simulate(
     split = LevelSplit(policy, levels, query.most, Sightings())
     control = LimitControl(query.target, 16, query.most) if query.target else None
     rates = arrivals.by_partition()
+    # Else slow partitions would all have their next record in one instant.
+    phases = {at: number * GOLDEN % 1 for number, at in enumerate(rates)}
     position = StreamOffset(dict.fromkeys(rates, 0), {})
     cores = sum(each.slots for each in executors)
     outcome, now = Outcome(), 0.0
     while now < seconds:
         planned_at = now + costs.plan * len(rates)
-        ends = {at: floor(rate * (planned_at + arrivals.outage)) for at, rate in rates.items()}
+        ends = {at: floor(rate * (planned_at + arrivals.outage) + phases[at]) for at, rate in rates.items()}
         stops = split.stops(position.offsets, ends, planned_at, control.limit if control else None)
         reached = StreamOffset(stops, {})
         parts = ranges(position, reached)
@@ -284,7 +288,12 @@ def simulate(
         used = sum(work.seconds * work.load for work in works)
         batch = Batch(now, ended, records, len(groups), used)
         outcome.batches.append(batch)
-        _note_waits(outcome, parts, rates, arrivals.outage, ended)
+        for level, of_level in _by_level(parts).items():
+            step = 1 + len(of_level) // RANGES
+            for each in of_level[::step]:
+                for offset in _some_of(each):
+                    came = (offset + 1 - phases[each.partition]) / rates[each.partition] - arrivals.outage
+                    outcome.waits.setdefault(level, []).append((ended - came, each.length * step / POINTS, came))
         outcome.lag.append((ended, sum(ends.values()) - sum(stops.values())))
         if control:
             control.note(records, ended - now)
@@ -293,20 +302,16 @@ def simulate(
     return outcome
 
 
-def _note_waits(
-    outcome: Outcome, parts: Sequence[Range], rates: Mapping[TopicPartition, float], outage: float, ended: float
-) -> None:
-    """Note the waits of some records of each range; of thousands of ranges, of each nth of a level."""
-    by_level: dict[int, list[Range]] = {}
+def _by_level(parts: Sequence[Range]) -> dict[int, list[Range]]:
+    found: dict[int, list[Range]] = {}
     for each in parts:
-        by_level.setdefault(each.partition.level, []).append(each)
-    for level, of_level in by_level.items():
-        step = 1 + len(of_level) // RANGES
-        for each in of_level[::step]:
-            for point in range(POINTS):
-                offset = each.start + each.length * (point + 0.5) / POINTS
-                came = offset / rates[each.partition] - outage
-                outcome.waits.setdefault(level, []).append((ended - came, each.length * step / POINTS, came))
+        found.setdefault(each.partition.level, []).append(each)
+    return found
+
+
+def _some_of(part: Range) -> Iterator[int]:
+    """Return the offsets of `POINTS` records of a range, which stand for all of it."""
+    return (part.start + floor(part.length * (point + 0.5) / POINTS) for point in range(POINTS))
 
 
 def even(partitions: int) -> list[float]:

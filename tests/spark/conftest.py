@@ -1,12 +1,14 @@
 """One Spark session for all tests, and level topics to read in it."""
 
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import pytest
-from confluent_kafka import Producer
+from confluent_kafka import KafkaError, Producer
 from confluent_kafka import TopicPartition as KafkaPartition
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewPartitions, NewTopic
@@ -42,6 +44,11 @@ def spark() -> Iterator[SparkSession]:
     SparkContext._gateway = SparkContext._jvm = None
 
 
+def _note_error(errors: dict[int, Any], number: int, error: Any, _: object) -> None:
+    if error:
+        errors[number] = error
+
+
 @dataclass
 class LevelTopics:
     """The level topics of one topic, which tests fill, cut off and extend."""
@@ -73,18 +80,25 @@ class LevelTopics:
 
     def send(self, level: int, values: Iterable[object], partition: int | None = None, **fields: Any) -> None:
         """Send one record per value to a partition, or to one after the other, and wait for delivery."""
-        refused: list[Any] = []
+        wanted = [
+            (number % self.partitions if partition is None else partition, value) for number, value in enumerate(values)
+        ]
+        deadline = time.monotonic() + 30
+        while wanted := self._refused(level, wanted, fields):
+            assert time.monotonic() < deadline, wanted
 
-        def reported(error: Any, _: object) -> None:
-            if error:
-                refused.append(error)
-
-        for number, value in enumerate(values):
-            at = number % self.partitions if partition is None else partition
+    def _refused(
+        self, level: int, wanted: list[tuple[int, object]], fields: dict[str, Any]
+    ) -> list[tuple[int, object]]:
+        """Send records; return those whose time Kafka refuses, as it does until a topic's new settings hold."""
+        errors: dict[int, Any] = {}
+        for number, (at, value) in enumerate(wanted):
             data = None if value is None else str(value).encode()
-            self._producer.produce(f"{self.topic}-{level}", data, partition=at, on_delivery=reported, **fields)
+            note = partial(_note_error, errors, number)
+            self._producer.produce(f"{self.topic}-{level}", data, partition=at, on_delivery=note, **fields)
         assert self._producer.flush(30) == 0
-        assert refused == []
+        assert [error for error in errors.values() if error.code() != KafkaError.INVALID_TIMESTAMP] == []
+        return [wanted[number] for number in sorted(errors)]
 
     def add_partitions(self, partitions: int) -> None:
         """Let every level have so many partitions."""
