@@ -15,7 +15,7 @@ import statistics
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from functools import cache
@@ -152,6 +152,12 @@ def _mean(rounds: Sequence[Runs]) -> Runs:
         case: Took(*(statistics.fmean(values) for values in zip(*(each[case] for each in rounds), strict=True)))
         for case in rounds[0]
     }
+
+
+def _differences(sessions: Iterable[Sequence[Runs]], cases: Sequence[Case]) -> list[float]:
+    """Return by which part each query takes longer in its slowest session than in its quickest."""
+    took = ([runs[case].took for runs in of_one] for of_one in sessions for case in cases)
+    return [max(each) / min(each) - 1 for each in took]
 
 
 @dataclass(slots=True)
@@ -454,7 +460,7 @@ def measure(report: Report, options: Options) -> None:
                     rounds[-1][name] = {
                         case: bench.run(case) for case in track(wanted, f"Session {number + 1}, {name}")
                     }
-                    if name == "2 slots":
+                    if name == "2 slots" and number == 0:
                         start, broker = _start_of_a_task(bench.spark), _broker_share(bench, measured.read_twice)
     runs = {name: _mean([each[name] for each in rounds]) for name in MASTERS}
     for name, of_name in runs.items():
@@ -476,12 +482,7 @@ def measure(report: Report, options: Options) -> None:
         for name, executors in slots.items()
         for error in compare(report, name, executors, here, to_predict, runs[name])
     ]
-    differences = [
-        max(each) / min(each) - 1
-        for name in MASTERS
-        for case in to_predict
-        for each in [[of_round[name][case].took for of_round in rounds]]
-    ]
+    differences = _differences(([each[name] for each in rounds] for name in MASTERS), to_predict)
     report.add("two sessions with the same query differ by", "median", 100 * statistics.median(differences), "%")
     report.add("two sessions with the same query differ by", "largest", 100 * max(differences), "%")
     report.at_most("median error of the predictions", statistics.median(errors), 0.15)

@@ -6,7 +6,7 @@ task after another, and the tasks of an executor share its cores. No time passes
 """
 
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from heapq import heappop, heappush
 from itertools import count
@@ -270,6 +270,10 @@ def simulate(
     rates = arrivals.by_partition()
     # Else slow partitions would all have their next record in one instant.
     phases = {at: number * GOLDEN % 1 for number, at in enumerate(rates)}
+
+    def came(at: TopicPartition, offset: int) -> float:
+        return (offset + 1 - phases[at]) / rates[at] - arrivals.outage
+
     position = StreamOffset(dict.fromkeys(rates, 0), {})
     cores = sum(each.slots for each in executors)
     outcome, now = Outcome(), 0.0
@@ -288,12 +292,7 @@ def simulate(
         used = sum(work.seconds * work.load for work in works)
         batch = Batch(now, ended, records, len(groups), used)
         outcome.batches.append(batch)
-        for level, of_level in _by_level(parts).items():
-            step = 1 + len(of_level) // RANGES
-            for each in of_level[::step]:
-                for offset in _some_of(each):
-                    came = (offset + 1 - phases[each.partition]) / rates[each.partition] - arrivals.outage
-                    outcome.waits.setdefault(level, []).append((ended - came, each.length * step / POINTS, came))
+        _note_waits(outcome, parts, came, ended)
         outcome.lag.append((ended, sum(ends.values()) - sum(stops.values())))
         if control:
             control.note(records, ended - now)
@@ -302,16 +301,19 @@ def simulate(
     return outcome
 
 
-def _by_level(parts: Sequence[Range]) -> dict[int, list[Range]]:
-    found: dict[int, list[Range]] = {}
+def _note_waits(
+    outcome: Outcome, parts: Sequence[Range], came: Callable[[TopicPartition, int], float], ended: float
+) -> None:
+    """Note the waits of some records of each range; of thousands of ranges, of each nth of a level."""
+    by_level: dict[int, list[Range]] = {}
     for each in parts:
-        found.setdefault(each.partition.level, []).append(each)
-    return found
-
-
-def _some_of(part: Range) -> Iterator[int]:
-    """Return the offsets of `POINTS` records of a range, which stand for all of it."""
-    return (part.start + floor(part.length * (point + 0.5) / POINTS) for point in range(POINTS))
+        by_level.setdefault(each.partition.level, []).append(each)
+    for level, of_level in by_level.items():
+        step = 1 + len(of_level) // RANGES
+        for each in of_level[::step]:
+            for point in range(POINTS):
+                at = came(each.partition, each.start + floor(each.length * (point + 0.5) / POINTS))
+                outcome.waits.setdefault(level, []).append((ended - at, each.length * step / POINTS, at))
 
 
 def even(partitions: int) -> list[float]:

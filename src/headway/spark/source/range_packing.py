@@ -98,6 +98,6 @@ def pack(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:
     groups: list[tuple[int, int, list[Range]]] = [(0, number, []) for number in range(tasks)]
     heapify(groups)
     for item in sorted(wanted, key=attrgetter("length"), reverse=True):
-        length, number, members = groups[0]
-        heapreplace(groups, (length + item.length + RECORDS_OF_A_RANGE, number, [*members, item]))
+        cost, number, members = groups[0]
+        heapreplace(groups, (cost + item.length + RECORDS_OF_A_RANGE, number, [*members, item]))
     return [members for _, _, members in sorted(groups, key=lambda group: group[1]) if members]
