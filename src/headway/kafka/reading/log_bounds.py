@@ -34,6 +34,7 @@ NONE_THAT_LATE = -1
 
 _TIMEOUTS = (0.5, 1.0, 2.0)  # seconds, of one request after the other
 _LONGEST_TIMEOUT = 5.0
+_IN_ONE_QUESTION = 500  # partitions: librdkafka looks for each answer among all that were asked for
 _WITHOUT_A_LEADER_OR_GONE = (
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
     ck.KafkaError._UNKNOWN_PARTITION,
@@ -126,9 +127,17 @@ def list_offsets(
     An offset that the leader does not tell counts as the error LEADER_NOT_AVAILABLE. The same client may then never
     find the leader again: ask with a new one the next time.
     """
-    names = {ck.TopicPartition(*partition): which for partition, which in wanted.items()}
-    answers = client.list_offsets(names, isolation_level=_LEVELS[isolation], request_timeout=timeout)
-    return {(name.topic, name.partition): _offset(answer, names[name]) for name, answer in answers.items()}
+    names = [(ck.TopicPartition(*partition), which) for partition, which in wanted.items()]
+    asked = [
+        client.list_offsets(
+            dict(names[first : first + _IN_ONE_QUESTION]),
+            isolation_level=_LEVELS[isolation],
+            request_timeout=timeout,
+        )
+        for first in range(0, len(names), _IN_ONE_QUESTION)
+    ]
+    answers = {(name.topic, name.partition): answer for some in asked for name, answer in some.items()}
+    return {partition: _offset(answers[partition], which) for partition, which in wanted.items()}
 
 
 def watermarks(

@@ -7,7 +7,7 @@ its end, not after a count of records. Compaction and transaction markers leave 
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from operator import methodcaller
 from typing import NamedTuple
 
@@ -50,6 +50,9 @@ STALL_TIMEOUT_S = 60.0
 TOGETHER = 20_000
 """The sum of offsets up to which ranges are read at the same time: one after the other would take longer."""
 
+MOST_TOGETHER = 500
+"""The most ranges that are read at the same time: every fetch names all of them."""
+
 HOW_TO_GO_ON = (
     "Records have aged out, or the topic was deleted and created again. Set failOnDataLoss to false to go on with what "
     "is there, or start anew with a new checkpoint."
@@ -85,7 +88,7 @@ _Place = tuple[str | None, int | None]  # Kafka's topic and partition
 _LIKELY_SIZE = 64  # of a record in bytes; if records are larger, less than a range is fetched ahead
 _LIKELY_MOST = 256  # of a record in bytes; if records are larger, a short range takes more than one fetch
 _LEAST_FETCH, _MOST_FETCH = 65_536, 1_048_576  # bytes of a partition in one fetch; the most is librdkafka's own
-_FEW = 128  # messages
+_FEW = 128
 
 
 class Range(NamedTuple):
@@ -153,9 +156,11 @@ class RangeReader(Closable):
     def _read_together(self, wanted: Sequence[Range], batch: int) -> Iterator[tuple[TopicPartition, list[Message]]]:
         self._consumer.assign([kafka_partition(item.partition, item.start) for item in wanted])
         unfinished = {_place(item): item for item in wanted}
+        left, longest = sum(item.length for item in wanted), max(item.length for item in wanted)
         moved = time.monotonic()
         while unfinished:
-            messages = self._consumer.consume(min(batch, _most_useful(unfinished.values())), 0.05)
+            # Beyond a range's end messages are useless, and few calls cost little.
+            messages = self._consumer.consume(min(batch, left, max(_FEW, longest)), 0.05)
             self._connection.check(self._consumer)
             has_errors = any(map(Message.error, messages))
             for place, group in _by_place(messages, alone=len(wanted) == 1 and not has_errors):
@@ -167,22 +172,20 @@ class RangeReader(Closable):
                     self._warn_if_aged_out(item)
                 if records:
                     yield item.partition, records
-                self._advance(unfinished, item, group, errors)
-                if place not in unfinished:  # or all that follows in its topic would be fetched beside the others
+                rest = self._rest(item, group, errors)
+                left -= item.length - rest.length
+                if rest.length:
+                    unfinished[place] = rest
+                else:
+                    del unfinished[place]
                     self._consumer.stop(kafka_topic(item.partition), item.partition.partition)
                 moved = time.monotonic()  # not for messages behind other ranges
             if time.monotonic() - moved > STALL_TIMEOUT_S:
                 raise self._stalled(next(iter(unfinished.values())))
 
-    def _advance(
-        self, unfinished: dict[_Place, Range], item: Range, messages: list[Message], errors: list[Message]
-    ) -> None:
-        """Note how far the messages reach: the range goes on behind them, or is done."""
-        position = self._position_after(messages, errors, item)
-        if position < item.end:
-            unfinished[_place(item)] = Range(item.partition, position, item.end)
-        else:
-            del unfinished[_place(item)]
+    def _rest(self, item: Range, messages: list[Message], errors: list[Message]) -> Range:
+        """Return what is left of a range behind these messages."""
+        return item._replace(start=min(item.end, self._position_after(messages, errors, item)))
 
     def _position_after(self, messages: list[Message], errors: list[Message], wanted: Range) -> int:
         last = messages[-1]
@@ -234,19 +237,13 @@ def _read_at_once(wanted: Sequence[Range]) -> Iterator[list[Range]]:
     group: list[Range] = []
     length = 0
     for item in wanted:
-        if group and length + item.length > TOGETHER:
+        if group and (length + item.length > TOGETHER or len(group) == MOST_TOGETHER):
             yield group
             group, length = [], 0
         group.append(item)
         length += item.length
     if group:
         yield group
-
-
-def _most_useful(unfinished: Collection[Range]) -> int:
-    """Return how many messages to take at once: beyond a range's end they are useless, and few calls cost little."""
-    lengths = [item.length for item in unfinished]
-    return min(sum(lengths), max(_FEW, *lengths))
 
 
 def kafka_partition(partition: TopicPartition, offset: int = ck.OFFSET_INVALID) -> ck.TopicPartition:

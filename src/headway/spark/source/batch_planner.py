@@ -73,9 +73,7 @@ class BatchPlanner:
         if self._commits and self._target and begin.offsets == self._target.offsets:
             self._commits.await_answers()  # the query ends now, and Spark kills this process without waiting for it
         self.seen = self._target or self._ends()
-        # An idle query need not ask: if nothing is left to read, nothing can be lost.
-        first = begin.offsets if self.seen == begin else self._catalog.starts(list(self.seen.offsets))
-        start, losses = bridge(begin, self.seen, first)
+        start, losses = bridge(begin, self.seen, self._starts(begin, self.seen))
         if losses and self._options.fail_on_data_loss:
             raise KafkaError(f"{losses[0]} {HOW_TO_GO_ON}")
         # A new partition is first recorded at its start, so that its first range is in Spark's log, too.
@@ -104,6 +102,12 @@ class BatchPlanner:
     def _ends(self) -> StreamOffset:
         partitions, topic_ids = self._options.selection.find(self._catalog, self._options.naming)
         return StreamOffset(self._catalog.ends(partitions), topic_ids)
+
+    def _starts(self, begin: StreamOffset, seen: StreamOffset) -> Offsets:
+        """Return the first offset of each partition; the end where nothing is left to read, so nothing can be lost."""
+        reached, ends = begin.offsets, seen.offsets
+        asked = [at for at, end in ends.items() if reached.get(at) != end or not begin.same_topic(seen, at)]
+        return ends | self._catalog.starts(asked)
 
     def _stops(self, start: Offsets, end: Offsets, now: float, *, limited: bool) -> Offsets:
         if self._admission is None or not limited:

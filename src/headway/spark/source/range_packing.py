@@ -99,5 +99,6 @@ def pack(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:
     heapify(groups)
     for item in sorted(wanted, key=attrgetter("length"), reverse=True):
         cost, number, members = groups[0]
-        heapreplace(groups, (cost + item.length + RECORDS_OF_A_RANGE, number, [*members, item]))
+        members.append(item)
+        heapreplace(groups, (cost + item.length + RECORDS_OF_A_RANGE, number, members))
     return [members for _, _, members in sorted(groups, key=lambda group: group[1]) if members]

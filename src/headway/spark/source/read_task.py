@@ -1,7 +1,7 @@
 """The work of Spark's tasks: the records of a group of ranges, as Arrow batches."""
 
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -16,8 +16,12 @@ from headway.spark.session.error_messages import one_sentence
 from headway.spark.source import range_packing
 from headway.spark.source import schema as columns
 from headway.spark.source.options import Options
+from headway.spark.source.schema import Run
 
 log = logging.getLogger(__name__)
+
+ENOUGH_RECORDS, ENOUGH_BYTES = 1_000, 1_000_000
+"""The least of a batch, but the last, if there are ranges with so much."""
 
 
 def input_partitions(wanted: Sequence[Range], tasks: int, *, split: bool) -> list[InputPartition]:
@@ -36,17 +40,36 @@ def read(
     without_time: dict[TopicPartition, _WithoutTime] = {}
     try:
         with one_sentence(), GcPause(), reader:
-            for source, found in reader.read(wanted):
-                records = found if keys is None else [record for record in found if record.key() in keys]
-                if not records:
-                    continue
-                batch = columns.record_batch(records, source, schema)
+            for runs in _joined(_with_keys(reader.read(wanted), keys)):
+                batch = columns.record_batch(runs, schema)
                 if "timestamp" in schema.names and batch.column("timestamp").null_count:
-                    without_time.setdefault(source, _WithoutTime()).add(batch.column("timestamp"), records)
+                    _note_untimed(batch.column("timestamp"), runs, without_time)
                 yield batch
     finally:
         for source, untimed in without_time.items():
             log.warning("In %s %s", name_of(source), untimed)
+
+
+def _with_keys(found: Iterable[Run], keys: Collection[bytes] | None) -> Iterator[Run]:
+    """Yield the runs, with the records of these keys alone if there are any."""
+    for source, records in found:
+        if wanted := records if keys is None else [record for record in records if record.key() in keys]:
+            yield source, wanted
+
+
+def _joined(found: Iterable[Run]) -> Iterator[list[Run]]:
+    """Yield the runs in lists, several to a list if they are short: a batch of two rows costs Spark 1 ms."""
+    joined: list[Run] = []
+    records = size = 0
+    for run in found:
+        joined.append(run)
+        records += len(run[1])
+        size += sum(map(len, run[1])) if records < ENOUGH_RECORDS else 0
+        if records >= ENOUGH_RECORDS or size >= ENOUGH_BYTES:
+            yield joined
+            joined, records, size = [], 0, 0
+    if joined:
+        yield joined
 
 
 @dataclass(slots=True)
@@ -70,3 +93,12 @@ class _WithoutTime:
             f"at offset {self.offset}, has {self.stamp}. Kafka's timestamps are milliseconds since 1970: let the "
             "producer send these."
         )
+
+
+def _note_untimed(timestamps: pa.Array, runs: Sequence[Run], found: dict[TopicPartition, _WithoutTime]) -> None:
+    begin = 0
+    for source, records in runs:
+        of_run = timestamps.slice(begin, len(records))
+        if of_run.null_count:
+            found.setdefault(source, _WithoutTime()).add(of_run, records)
+        begin += len(records)

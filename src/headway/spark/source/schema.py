@@ -1,6 +1,6 @@
 """The columns of `format("headway")`: those of Spark's own Kafka source, and `level`."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
 
 import numpy as np
@@ -79,11 +79,22 @@ def projection(asked: StructType, include_headers: bool) -> StructType:
     return asked
 
 
-def record_batch(messages: Sequence[Message], partition: TopicPartition, columns: pa.Schema) -> pa.RecordBatch:
-    """Return the records of one partition as Arrow columns of the given schema."""
+Run = tuple[TopicPartition, Sequence[Message]]
+"""Consecutive records of one partition."""
+
+
+def record_batch(runs: Sequence[Run], columns: pa.Schema) -> pa.RecordBatch:
+    """Return the records of some partitions, in this order, as Arrow columns of the given schema."""
+    messages = runs[0][1] if len(runs) == 1 else [message for _, found in runs for message in found]
     return pa.RecordBatch.from_arrays(
-        [_MAKERS[each.name](messages, partition, each.type) for each in columns], schema=columns
+        [_MAKERS[each.name](messages, runs, each.type) for each in columns], schema=columns
     )
+
+
+def _of_runs(values: Iterable[str | int], runs: Sequence[Run], type: pa.DataType) -> pa.Array:
+    """Return the column with one value for all records of a run."""
+    indices = np.repeat(np.arange(len(runs)), [len(found) for _, found in runs])
+    return pa.array(values, type).take(pa.array(indices))
 
 
 def _timestamps(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
@@ -96,9 +107,10 @@ def _timestamps(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
     return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(type)
 
 
-def _offsets(messages: Sequence[Message]) -> pa.Array:
+def _offsets(messages: Sequence[Message], runs: Sequence[Run]) -> pa.Array:
     first, last = messages[0].offset() or 0, messages[-1].offset() or 0
-    if last - first == len(messages) - 1:  # no gaps by compaction or transactions: a hundredth of the time
+    # No gaps by compaction or transactions: a hundredth of the time.
+    if len(runs) == 1 and last - first == len(messages) - 1:
         return pa.array(np.arange(first, last + 1))
     return pa.array(map(Message.offset, messages), pa.int64())
 
@@ -122,17 +134,17 @@ def _header_list(message: Message) -> list[dict[str, str | bytes | None]] | None
     return [{"key": key, "value": value} for key, value in headers] if headers else None
 
 
-_Maker = Callable[[Sequence[Message], TopicPartition, pa.DataType], pa.Array]
+_Maker = Callable[[Sequence[Message], Sequence[Run], pa.DataType], pa.Array]
 
 # Each column is a `map` over a method of the message: no Python code runs for a record.
 _MAKERS: Mapping[str, _Maker] = {
     "key": lambda messages, _, kind: pa.array(map(Message.key, messages), kind),
     "value": lambda messages, _, kind: pa.array(map(Message.value, messages), kind),
-    "topic": lambda messages, at, kind: pa.repeat(pa.scalar(at.topic, kind), len(messages)),
-    "partition": lambda messages, at, kind: pa.repeat(pa.scalar(at.partition, kind), len(messages)),
-    "offset": lambda messages, _, kind: _offsets(messages),
+    "topic": lambda _, runs, kind: _of_runs([at.topic for at, _ in runs], runs, kind),
+    "partition": lambda _, runs, kind: _of_runs([at.partition for at, _ in runs], runs, kind),
+    "offset": lambda messages, runs, _: _offsets(messages, runs),
     "timestamp": lambda messages, _, kind: _timestamps(messages, kind),
     "timestampType": lambda messages, _, kind: _timestamp_types(messages),
     "headers": lambda messages, _, kind: _headers(messages, kind),
-    "level": lambda messages, at, kind: pa.repeat(pa.scalar(at.level, kind), len(messages)),
+    "level": lambda _, runs, kind: _of_runs([at.level for at, _ in runs], runs, kind),
 }
