@@ -88,7 +88,7 @@ _Place = tuple[str | None, int | None]  # Kafka's topic and partition
 _LIKELY_SIZE = 64  # of a record in bytes; if records are larger, less than a range is fetched ahead
 _LIKELY_MOST = 256  # of a record in bytes; if records are larger, a short range takes more than one fetch
 _LEAST_FETCH, _MOST_FETCH = 65_536, 1_048_576  # bytes of a partition in one fetch; the most is librdkafka's own
-_FEW = 128
+_FEW = 128  # messages
 
 
 class Range(NamedTuple):
