@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
-from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as sf
 from pyspark.sql.types import StructType
 
@@ -16,6 +16,7 @@ from headway.delay.topic_names import TopicNames
 from headway.delay.topics import create_topics
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.admin import Admin
+from headway.spark import Output, outputs, parallel_map
 from headway.spark.sink.markers import Part
 from headway.spark.sink.options import parse
 from headway.spark.sink.scheduled_rows import find_lines
@@ -179,6 +180,43 @@ def test_a_transaction_that_could_hide_what_is_due_for_longer_than_relays_wait_i
         ConfigError, match=r"transaction\.timeout\.ms is 300000; with a column due it must be at most 45000"
     ):
         find_lines({"bootstrap.servers": "localhost:1", "transaction.timeout.ms": "300000"}, "delay")
+
+
+def test_an_output_expires_and_one_whose_time_the_sink_would_refuse_is_a_dead_letter(
+    spark: SparkSession, orders: "LevelTopics"
+) -> None:
+    now = int(time.time())
+    times = {"good": (0, 60), "never": (0, None), "before": (30, 20), "ancient": (0, -2 * now), "no time": (0, "?")}
+    frame = spark.createDataFrame(
+        [
+            (name, str(now + due), None if after is None else after if after == "?" else str(now + int(after)))
+            for name, (due, after) in times.items()
+        ],
+        "value string, due string, expires string",
+    )
+    rows = parallel_map(frame, lambda row: row.value, "string", key=None)
+
+    def at(name: str) -> Column:
+        return sf.coalesce(sf.timestamp_seconds(sf.expr(f"try_cast({name} AS bigint)")).cast("string"), name)
+
+    record = Output(f"{orders.topic}-0", value="result", due=at("due"), expires=at("expires"))
+    write(outputs(rows, record, dead_letter_topic=f"{orders.topic}-1"), orders)
+    with Relay({"bootstrap.servers": orders.servers}, name=orders.topic).running():
+        found = {record.value: dict(record.headers or ()) for record in delivered(orders, 0, 2)}
+    assert {value: headers.get("headway.expires") for value, headers in found.items()} == {
+        b"good": b"%d" % ((now + 60) * 1000),
+        b"never": None,
+    }
+    why = {
+        letter.value: dict(letter.headers)["headway.error.message"].decode()
+        for letter in committed(orders.servers, f"{orders.topic}-1")
+    }
+    to = f"its output to {orders.topic}-0"
+    assert why == {
+        b"before": f"{to} would have expired when it is due",
+        b"ancient": f"{to} expires {-now * 1000} ms after 1970",
+        b"no time": f"{to} expires at what is no time",
+    }
 
 
 def test_a_row_that_expires_has_the_header_whether_it_is_due_now_or_later(

@@ -178,8 +178,13 @@ def test_without_levels_a_topic_is_read_as_it_is_by_name_pattern_or_partition(
         return spark.read.format("headway").options(**given).load().count()
 
     plain = spark.read.format("headway").options(subscribe=topics.payments)
-    columns = plain.option("kafka.bootstrap.servers", topics.servers).load().selectExpr("level", "topic")
-    assert not has_level_topics(columns.schema)
+    plain = plain.option("kafka.bootstrap.servers", topics.servers)
+    assert not has_level_topics(plain.load().selectExpr("level", "topic"))
+    assert not has_level_topics(plain.load().selectExpr("CAST(level AS int) level", "topic"))
+    assert not has_level_topics(plain.schema("topic string, level int").load())
+    assert has_level_topics(plain.option("levels", "1").load())
+    assert has_level_topics(plain.option("levels", "1").schema("topic string, level int").load())
+    assert has_level_topics(spark.createDataFrame([("orders", 1)], "topic string, level int"))
     assert count(subscribe=topics.payments) == 10
     assert count(subscribe=f"{topics.payments},{topics.clicks}") == 14
     assert count(subscribePattern=topics.payments.removesuffix("payments") + ".*") == 14

@@ -70,6 +70,13 @@ def test_partitions_stay_whole_in_streams_unless_it_is_asked_for(
     assert sorted(tasks.values()) == [50, 50, ROWS // 2, ROWS // 2]
 
 
+def test_whole_partitions_share_a_task_only_within_the_records_that_the_option_says(
+    spark: SparkSession, filled: "LevelTopics", tmp_path: Path
+) -> None:
+    [tasks] = tasks_of(spark, filled, tmp_path, minPartitions=1, maxRecordsPerPartition=ROWS // 2 + 40)
+    assert sorted(tasks.values()) == [100, ROWS // 2, ROWS // 2]
+
+
 def test_the_tasks_follow_from_what_the_session_runs_at_once(
     spark: SparkSession, filled: "LevelTopics", tmp_path: Path
 ) -> None:
@@ -151,6 +158,11 @@ def test_a_key_is_refused_where_its_rows_may_be_in_several_tasks(spark: SparkSes
     assert not refused(batch.load(), key=None)
     assert not refused(repartition_by_key(batch.load()))
     assert not refused(batch.load().repartition(2, "key"))
+    assert not refused(batch.load().groupBy("key").count())
+    names = spark.createDataFrame([(0, "low")], "level int, SortCode string")
+    assert refused(batch.load().join(F.broadcast(names), "level"))
+    assert refused(batch.load().union(batch.load().distinct()))
+    assert refused(batch.load().withColumn("Repartition", F.lit("Aggregate")))
     assert not refused(batch.option("splitPartitions", "false").load())
     assert not refused(stream.load())
     assert refused(stream.option("splitpartitions", "TRUE").load())

@@ -15,6 +15,7 @@ from headway.broker import LocalBroker
 from headway.errors import ConfigError, HeadwayError
 from headway.spark import run_workers
 from tests.spark.cluster import Cluster, Driver, standalone_cluster
+from tests.spark.stored import committed
 
 pytestmark = [pytest.mark.spark, pytest.mark.kafka]
 
@@ -137,6 +138,23 @@ def test_a_record_that_kills_its_process_is_set_aside_and_the_others_are_handled
 
     assert len(running.results) == 1  # it was one task, which outlived its processes
     assert work.handled() == set(range(100)) - {50}
+
+
+def test_outputs_in_transactions_are_there_once_although_a_process_is_killed(
+    spark: SparkSession, headway_broker: LocalBroker, tmp_path: Path
+) -> None:
+    work = Work(headway_broker.bootstrap_servers, "spark-workers-once", tmp_path)
+    answers = Work(headway_broker.bootstrap_servers, "spark-workers-once-out", tmp_path)
+    work.send(range(100))
+    with run_workers(spark, f"{HANDLERS}:once", 1, {"bootstrap.servers": work.servers}) as running:
+        await_that(lambda: len(committed(work.servers, answers.topic)) >= 100)
+        running.stop()
+        assert running.wait(60)
+
+    assert (tmp_path / "killed").exists()
+    assert work.lag() == 0
+    numbers = sorted(int(record.value or b"") for record in committed(work.servers, answers.topic))
+    assert numbers == list(range(100))
 
 
 def test_a_handler_that_is_not_there_is_a_sentence_at_once(spark: SparkSession) -> None:

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from headway import FatalError, Retries, worker
+from headway import FatalError, ProducerRecord, Retries, worker
 from headway.core.retry import fixed_backoff
 
 
@@ -41,6 +41,23 @@ def refusing(record: Any, context: Any) -> None:
     """Fail for good, with nobody to keep the record."""
 
     raise FatalError("never")
+
+
+@worker(
+    "spark-workers-once",
+    group="spark-workers-once",
+    produces="spark-workers-once-out",
+    max_concurrency=4,
+    commit_mode="transactional",
+)
+def once(record: Any, context: Any) -> ProducerRecord:
+    """Answer it; one record kills its process, the first time."""
+    time.sleep(0.02)
+    killed = Path(record.value.decode(), "killed")
+    if record.key == b"50" and not killed.exists():
+        killed.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return ProducerRecord("spark-workers-once-out", record.key, key=record.key)
 
 
 @worker(

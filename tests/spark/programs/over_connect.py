@@ -29,6 +29,7 @@ def main(servers: str, topic: str, checkpoint: str) -> dict[str, Any]:
     kafka = {"kafka.bootstrap.servers": servers}
     given = {**kafka, "subscribe": topic, "levels": "3", "startingOffsets": "earliest"}
     batch = session.read.format("headway").options(**given).load()
+    whole = session.read.format("headway").options(**given, splitPartitions="false").load()
     stream = session.readStream.format("headway").options(**given, minPartitions="2").load()
 
     sent = outputs(
@@ -41,7 +42,8 @@ def main(servers: str, topic: str, checkpoint: str) -> dict[str, Any]:
     copies = session.read.format("headway").options(**(given | {"subscribe": f"{topic}-out"})).load()
     return {
         "rows": batch.count(),
-        "sizes": sorted({row.result.size for row in parallel_map(batch, length, "size int", key="key").collect()}),
+        "sizes": sorted({row.result.size for row in parallel_map(whole, length, "size int", key="key").collect()}),
+        "split": sentence(lambda: parallel_map(batch, length, "size int", key="key")),
         "copies": copies.count(),
         "pending": spark_delay.pending(session, {"bootstrap.servers": servers}).count(),
         "follow_cluster": sentence(lambda: follow_cluster(session)),

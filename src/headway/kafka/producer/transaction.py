@@ -96,9 +96,10 @@ class TransactionalClient(RenewableProducer):
         """Abort the transaction."""
         # Right after a commit Kafka may begin the next transaction some milliseconds later. If librdkafka aborts it
         # before, Kafka knows of none, and librdkafka takes that answer for a fatal error (its issue 4849).
+        deadline = time.monotonic() + timeout
         if self.queued() and self.why_aborted() is None:
             self.flush(min(_BEGUN_WITHIN, timeout))
-        self._end_transaction(self._producer.abort_transaction, timeout)
+        self._end_transaction(self._producer.abort_transaction, max(0.0, deadline - time.monotonic()))
 
     def _end_transaction(self, end: Callable[[float], None], timeout: float) -> None:
         """End a transaction, in this thread's turn at reports: both ways flush, and so take reports."""

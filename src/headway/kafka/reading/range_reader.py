@@ -150,6 +150,7 @@ class RangeReader(Closable):
         if Kafka gives nothing for `STALL_TIMEOUT_S`. Raises `AuthenticationError` if the brokers do not let this client
         in, and `AuthorizationError` if it may not read a topic.
         """
+        self._consumer.find_leaders({kafka_topic(item.partition) for item in wanted})  # one question, not one a group
         for group in _read_at_once(wanted):
             yield from self._read_together(group, batch)
 

@@ -58,7 +58,7 @@ class UnjoinedConsumer(ck.Consumer):
         """
         while self._read:
             capi.stop_reading(self, self._read.pop())
-        self._find_leaders({each.topic for each in partitions} - self._known)
+        self.find_leaders({each.topic for each in partitions})
         for each in partitions:
             place = each.topic, each.partition
             self._read.add(place)  # noted first, so that an interruption leaves no partition read and unknown
@@ -81,8 +81,9 @@ class UnjoinedConsumer(ck.Consumer):
         self._read.discard((topic, partition))
         capi.stop_reading(self, (topic, partition))
 
-    def _find_leaders(self, topics: set[str]) -> None:
-        """Ask any broker about topics: who reads before the leaders are known waits for half a second."""
+    def find_leaders(self, of_topics: Collection[str]) -> None:
+        """Ask any broker about new topics: who reads before the leaders are known waits for half a second."""
+        topics = set(of_topics) - self._known
         self._known |= topics
         with contextlib.suppress(ck.KafkaException):  # reading goes on to look for them
             if len(topics) > _MOST_BY_NAME:

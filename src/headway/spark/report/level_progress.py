@@ -16,6 +16,7 @@ from pyspark.sql.streaming.listener import (
 
 from headway.kafka.reading.topic_naming import TopicNaming
 from headway.spark.source.offset_json import from_json
+from headway.spark.stage.outcomes import OBSERVED_OUTPUTS, OBSERVED_STAGE
 
 
 class LevelProgress(NamedTuple):
@@ -59,6 +60,20 @@ def limit_of(source: Mapping[str, Any]) -> int | None:
     return limit if isinstance(limit, int) else None
 
 
+def outcomes_of(progress: Mapping[str, Any]) -> dict[str, dict[str, int]]:
+    """Return what a query's progress counts of its stages: of each `parallel_map` the outcomes, by its handler.
+
+    With them is how many rows had more than one attempt, as `retried`. Of `outputs` there are the records, and the dead
+    letters among them.
+    """
+    observed = progress.get("observedMetrics") or {}
+    return {
+        name: dict(counts)
+        for name, counts in observed.items()
+        if name.startswith((OBSERVED_STAGE, OBSERVED_OUTPUTS)) and counts
+    }
+
+
 def table(progress: Mapping[str, Any]) -> str:
     """Return a query's progress as text for people: a line for the micro-batch, and one for each level."""
     took = progress.get("durationMs", {}).get("triggerExecution", progress.get("batchDuration", 0)) / 1000
@@ -71,7 +86,12 @@ def table(progress: Mapping[str, Any]) -> str:
     lines[0] += "".join(f", limit {limit:,}" for source in sources if (limit := limit_of(source)) is not None)
     for each in chain.from_iterable(levels):
         oldest = "" if not each.oldest_wait else f", the oldest for {each.oldest_wait:,.0f} s"
-        lines.append(f"  level {each.level}  {each.read:>11,} read  {each.waiting:>11,} waiting{oldest}")
+        share = f"{each.read / rows:>4.0%}" if rows else "    "
+        lines.append(f"  level {each.level}  {each.read:>11,} read {share}  {each.waiting:>11,} waiting{oldest}")
+    # In the order in which they were made; Spark has them by name.
+    for stage, counts in sorted(outcomes_of(progress).items(), key=lambda each: int(each[0].rpartition("#")[2])):
+        told = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in counts.items() if number)
+        lines.append(f"  {stage.removeprefix('headway ').rpartition(' #')[0]}: {told or 'nothing'}")
     return "\n".join(lines)
 
 

@@ -26,7 +26,7 @@ from headway.spark.option_parsing import KAFKA_PREFIX, SERVERS, refuse_unknown, 
 Delivery = Literal["exactly_once", "at_least_once"]
 
 NAMES = ("topic", "priorities", "delivery", "txnAppId", "txnVersion", "keepVersion", "markerTopic", "schedulerName")
-_OF_SPARK = ("checkpointlocation", "path", "queryname")  # Spark hands its own on, the last in declarative pipelines
+_OF_SPARK = ("checkpointlocation", "queryname")  # Spark hands its own on, the last in declarative pipelines
 MARKER_TOPIC = "headway-markers"
 _VERSION = "a number that grows with each write"
 
@@ -57,6 +57,8 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     options = {name.lower(): value for name, value in given.items()}
     for name in _OF_SPARK:
         options.pop(name, None)
+    if path := options.pop("path", ""):
+        raise ConfigError(f"The headway sink has no path, and it is {path!r}. Name the topic by the option topic.")
     refuse_unknown("sink", NAMES, options)
     app_id, version = options.get("txnappid"), options.get("txnversion")
     if (app_id is None) != (version is None):
@@ -68,6 +70,8 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     keep_version = options.get("keepversion")
     if keep_version is not None and delivery == "at_least_once":
         raise ConfigError("The option keepVersion is for delivery=exactly_once. Remove it.")
+    if "markertopic" in options and delivery == "at_least_once":
+        raise ConfigError("The option markerTopic is for delivery=exactly_once. Remove it.")
     if app_id is not None and delivery == "at_least_once":
         raise ConfigError(
             "The options txnAppId and txnVersion say what is there already, which delivery=at_least_once does not look "

@@ -10,6 +10,7 @@ from headway.errors import KafkaError
 from headway.kafka.consumer.external_commits import ExternalCommits
 from headway.kafka.reading.catalog import Catalog
 from headway.kafka.reading.range_reader import HOW_TO_GO_ON, Offsets, Range
+from headway.kafka.reading.topic_naming import kafka_topic
 from headway.spark.session.parallelism import cluster_parallelism
 from headway.spark.source.data_loss import bridge
 from headway.spark.source.level_split import LevelSplit, Sightings, longest_waits
@@ -72,7 +73,7 @@ class BatchPlanner:
         self._commit(begin.offsets)
         if self._commits and self._target and begin.offsets == self._target.offsets:
             self._commits.await_answers()  # the query ends now, and Spark kills this process without waiting for it
-        self.seen = self._target or self._ends()
+        self.seen = self._with_unlisted(begin, self._target or self._ends())
         start, losses = bridge(begin, self.seen, self._starts(begin, self.seen))
         if losses and self._options.fail_on_data_loss:
             raise KafkaError(f"{losses[0]} {HOW_TO_GO_ON}")
@@ -102,6 +103,19 @@ class BatchPlanner:
     def _ends(self) -> StreamOffset:
         partitions, topic_ids = self._options.selection.find(self._catalog, self._options.naming)
         return StreamOffset(self._catalog.ends(partitions), topic_ids)
+
+    def _with_unlisted(self, begin: StreamOffset, seen: StreamOffset) -> StreamOffset:
+        """Return what is seen, with partitions that are not listed although their topic is the same: none can go.
+
+        A broker that lags behind the others may answer so when a topic has just got more partitions.
+        """
+        if self._options.selection.assigned is not None:
+            return seen
+        ids = {name: topic_id for name, topic_id in seen.topic_ids.items() if begin.topic_ids.get(name) == topic_id}
+        unlisted = {
+            at: offset for at, offset in begin.offsets.items() if at not in seen.offsets and kafka_topic(at) in ids
+        }
+        return replace(seen, offsets=seen.offsets | unlisted) if unlisted else seen
 
     def _starts(self, begin: StreamOffset, seen: StreamOffset) -> Offsets:
         """Return the first offset of each partition; the end where nothing is left to read, so nothing can be lost."""

@@ -6,28 +6,47 @@ wait. Spark's checkpoint has what was decided. To read it again nothing of this 
 
 from collections import defaultdict, deque
 from collections.abc import Sequence
+from itertools import pairwise
 
 from headway.core.levels.policies import Fair, Policy
 from headway.kafka.reading.range_reader import Offsets
 from headway.records import TopicPartition
 
-_SIGHTINGS = 64
+_DENSE = 32
+_PART_OF_AGE = 8
+_SIGHTINGS = 128
 
 
 class Sightings:
     """The partitions' ends at past times: a record before such an end has waited at least since then.
 
-    Times are kept `spacing` seconds apart, and only the last 64 of them.
+    Times are kept `spacing` seconds apart, those older than 32 of these up to an eighth of their age, and the last 128.
+    So a wait is known for days, an eighth too short at the most.
     """
 
     def __init__(self, spacing: float = 0) -> None:
         self._spacing = spacing
         self._ends: deque[tuple[float, Offsets]] = deque(maxlen=_SIGHTINGS)
+        self._partitions: dict[TopicPartition, TopicPartition] = {}  # one object for each, in all sightings
 
     def note(self, ends: Offsets, now: float) -> None:
         """Note where the partitions end now."""
         if not self._ends or now - self._ends[-1][0] >= self._spacing:
-            self._ends.append((now, ends))
+            self._thin_out(now)
+            own = self._partitions
+            self._ends.append((now, {own.setdefault(at, at): offset for at, offset in ends.items()}))
+
+    def _thin_out(self, now: float) -> None:
+        """Drop old times whose neighbours are near each other, as seen from now."""
+        times = [seen for seen, _ in self._ends]
+        kept = times[:1]
+        for seen, following in pairwise(times[1:]):
+            age = now - seen
+            if age < _DENSE * self._spacing or following - kept[-1] > age / _PART_OF_AGE:
+                kept.append(seen)
+        if len(kept) + 1 < len(times):
+            wanted = {*kept, times[-1]}
+            self._ends = deque((each for each in self._ends if each[0] in wanted), maxlen=_SIGHTINGS)
 
     def before(self, time: float) -> Offsets:
         """Return the partitions' ends at the last sighting before a time."""
@@ -48,11 +67,12 @@ def longest_waits(sightings: Sightings, reached: Offsets, end: Offsets, now: flo
     >>> longest_waits(sightings, {at: 3}, {at: 5}, now=12.0)
     {2: 2.0}
     """
-    waits = {}
-    for level in sorted({at.level for at, stop in end.items() if reached[at] < stop}):
-        since = sightings.first_beyond({at: offset for at, offset in reached.items() if at.level == level})
-        waits[level] = 0.0 if since is None else now - since
-    return waits
+    unread: dict[int, Offsets] = defaultdict(dict)
+    for at, stop in end.items():
+        if reached[at] < stop:
+            unread[at.level][at] = reached[at]
+    since = {level: sightings.first_beyond(unread[level]) for level in sorted(unread)}
+    return {level: 0.0 if seen is None else now - seen for level, seen in since.items()}
 
 
 class Unread:

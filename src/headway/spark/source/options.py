@@ -205,6 +205,11 @@ def _check_sharing(parsed: Options, options: Mapping[str, str]) -> None:
         raise ConfigError(
             f"The option minRecordsPerTrigger is {parsed.min_records}, above maxRecordsPerTrigger={parsed.max_records}."
         )
+    if parsed.target_trigger_time is not None and parsed.min_records > 1:
+        raise ConfigError(
+            "The option minRecordsPerTrigger waits for many records, and targetTriggerTime wants micro-batches that "
+            "are short. Remove one of the two, or have two queries."
+        )
     parsed.make_policy()
 
 

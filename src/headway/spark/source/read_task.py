@@ -36,10 +36,9 @@ def read(
     wanted: list[Range] = partition.value or []  # Spark hands out `None` for a batch with no partitions
     schema = to_arrow_schema(asked, timezone="UTC")
     kafka = {**fetched_ahead(wanted), **options.kafka, "isolation.level": options.isolation}
-    reader = RangeReader(kafka, skip_lost=not options.fail_on_data_loss)
     without_time: dict[TopicPartition, _WithoutTime] = {}
     try:
-        with one_sentence(), GcPause(), reader:
+        with one_sentence(), GcPause(), RangeReader(kafka, skip_lost=not options.fail_on_data_loss) as reader:
             for runs in _joined(_with_keys(reader.read(wanted), keys)):
                 batch = columns.record_batch(runs, schema)
                 if "timestamp" in schema.names and batch.column("timestamp").null_count:
@@ -64,12 +63,17 @@ def _joined(found: Iterable[Run]) -> Iterator[list[Run]]:
     for run in found:
         joined.append(run)
         records += len(run[1])
-        size += sum(map(len, run[1])) if records < ENOUGH_RECORDS else 0
+        size += _size(run[1]) if records < ENOUGH_RECORDS else 0
         if records >= ENOUGH_RECORDS or size >= ENOUGH_BYTES:
             yield joined
             joined, records, size = [], 0, 0
     if joined:
         yield joined
+
+
+def _size(records: Iterable[Message]) -> int:
+    """Return the bytes of keys and values."""
+    return sum(len(record) + len(record.key() or b"") for record in records)
 
 
 @dataclass(slots=True)

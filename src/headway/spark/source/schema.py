@@ -6,6 +6,7 @@ from operator import itemgetter
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame
 from pyspark.sql.types import (
     ArrayType,
     BinaryType,
@@ -20,6 +21,7 @@ from pyspark.sql.types import (
 from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import Message
 from headway.records import TopicPartition, headers_of
+from headway.spark.session.plan_sources import planned_sources
 
 EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
 """The bounds of the years 1 to 9999, as in Spark and Python. In the column `timestamp` other times are null."""
@@ -30,12 +32,15 @@ _HEADER = StructType([StructField("key", StringType()), StructField("value", Bin
 _OWN_NAMES = "headway.topicsUnderOwnNames"  # in the metadata of `level`, which Spark keeps through projections
 
 
-def has_level_topics(columns: StructType) -> bool:
+def has_level_topics(df: DataFrame) -> bool:
     """Return whether the Kafka topic of a row has its level at the end, as in `orders-2`.
 
     Not for rows that were read without the option `levels`: there the topic is Kafka's, and the level a priority.
     """
-    return "level" in columns.names and not columns["level"].metadata.get(_OWN_NAMES, False)
+    if "level" not in df.columns or df.schema["level"].metadata.get(_OWN_NAMES, False):
+        return False
+    sources = planned_sources(df)  # the metadata are not in a schema of the user's, nor behind a cast
+    return not sources or any("levels" in source.options for source in sources)
 
 
 def schema(include_headers: bool, *, level_topics: bool = True) -> StructType:

@@ -67,10 +67,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
         """Return the ranges of a micro-batch, a group for each task."""
-        naming = naming_of(end, self._options.naming)
-        stop = StreamOffset.from_json(end, naming)
-        wanted = range_packing.ranges(StreamOffset.from_json(start, naming), stop)
-        return read_task.input_partitions(wanted, stop.tasks, split=stop.split)
+        with one_sentence():
+            naming = naming_of(end, self._options.naming)
+            stop = StreamOffset.from_json(end, naming)
+            wanted = range_packing.ranges(StreamOffset.from_json(start, naming), stop)
+            return read_task.input_partitions(wanted, stop.tasks, split=stop.split)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one group of ranges."""

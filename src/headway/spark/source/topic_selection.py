@@ -1,7 +1,8 @@
 """The choice of topics and partitions: the options `subscribe`, `subscribePattern`, `assign` and `priorities`."""
 
 import re
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from headway.core.levels.naming import level_topic
@@ -32,7 +33,7 @@ class Selection:
         A topic that matches a pattern counts as existing when all its levels exist.
         """
         if self.pattern is not None:
-            return catalog.find(_matching(self.pattern, catalog.topics(), naming.levels), naming)
+            return catalog.find(_matching(self.pattern, catalog.topics().seen, naming.levels), naming)
         found = catalog.find(self.topics, naming)
         return found if self.assigned is None else _only(self.assigned, found, naming.levels or 1)
 
@@ -91,7 +92,7 @@ def _assigned(value: str) -> dict[str, tuple[int, ...]]:
     return {topic: tuple(partitions) for topic, partitions in form.items()}
 
 
-def _matching(pattern: str, kafka_topics: Mapping[str, int], levels: int | None) -> list[str]:
+def _matching(pattern: str, kafka_topics: Collection[str], levels: int | None) -> list[str]:
     if levels is None:
         return sorted(topic for topic in kafka_topics if re.fullmatch(pattern, topic) and not topic.startswith("__"))
     lowest = (name.removesuffix("-0") for name in kafka_topics if name.endswith("-0") and not name.startswith("__"))
@@ -105,9 +106,9 @@ def _matching(pattern: str, kafka_topics: Mapping[str, int], levels: int | None)
 def _only(assigned: Mapping[str, tuple[int, ...]], found: TopicLevels, levels: int) -> TopicLevels:
     wanted = {(topic, partition) for topic, partitions in assigned.items() for partition in partitions}
     kept = [each for each in found.partitions if (each.topic, each.partition) in wanted]
+    levels_of = Counter((each.topic, each.partition) for each in kept)
     for topic, partition in sorted(wanted):
-        there = sum((each.topic, each.partition) == (topic, partition) for each in kept)
-        if there < levels:
+        if (there := levels_of[topic, partition]) < levels:
             raise KafkaError(
                 f"The option assign names partition {partition} of {topic}, which {levels - there} of its {levels} "
                 "levels do not have. Leave it out, or give every level as many partitions."

@@ -1,7 +1,6 @@
 """The order by key behind a source that splits partitions, and for more tasks than a topic has partitions."""
 
 from collections.abc import Iterator
-from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
@@ -12,12 +11,10 @@ from headway.declarations import check_whole
 from headway.errors import ConfigError
 from headway.spark.session.error_messages import one_sentence
 from headway.spark.session.plan_names import shown_as
+from headway.spark.session.plan_sources import PlannedSource, planned_sources
 
 _PLACE = ("topic", "level", "partition", "offset")
 _ROWS_OF_A_BATCH = 10_000
-
-# Spark's operators behind which rows are not where the source had them: their order is then the user's own matter.
-_MOVING = ("Repartition", "Join", "Aggregate", "Window", "Sort", "Union", "Distinct", "Deduplicate")
 
 
 def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFrame:
@@ -47,30 +44,17 @@ def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFram
 def check_keys_stay_together(df: DataFrame) -> None:
     """Raise `ConfigError` for a frame of which the source may have divided a key over tasks.
 
-    Over Spark Connect the plan cannot be read, and nothing is checked.
+    Where rows are in other tasks since, as behind an aggregation, their order is the user's own matter.
     """
-    if not hasattr(df, "_jdf"):
-        return
-    plan = df._jdf.queryExecution().analyzed()
-    if any(_is_split(leaf) for leaf in _leaves(plan)) and not any(name in plan.toString() for name in _MOVING):
+    if any(_is_split(source) and not source.moved for source in planned_sources(df)):
         raise ConfigError(
             'The DataFrame is from format("headway") with split partitions, so rows of a key can be in several tasks. '
             "Set splitPartitions to false, put repartition_by_key before parallel_map, or say key=None for no order."
         )
 
 
-def _leaves(plan: Any) -> Iterator[Any]:
-    found = plan.collectLeaves()
-    return (found.apply(number) for number in range(found.size()))
-
-
-def _is_split(leaf: Any) -> bool:
-    match leaf.getClass().getSimpleName():
-        case "DataSourceV2Relation" if leaf.table().name() == "headway":
-            return str(leaf.options().getOrDefault("splitPartitions", "true")).lower() == "true"
-        case "StreamingRelationV2" if leaf.sourceName() == "headway":
-            return str(leaf.extraOptions().getOrDefault("splitPartitions", "false")).lower() == "true"
-    return False
+def _is_split(source: PlannedSource) -> bool:
+    return source.options.get("splitpartitions", "false" if source.is_stream else "true").strip().lower() == "true"
 
 
 def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

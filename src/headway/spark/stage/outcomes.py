@@ -2,9 +2,12 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from itertools import count
+from typing import Any, Literal, get_args
 
 import pyarrow as pa  # type: ignore[import-untyped]
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     DataType,
@@ -29,6 +32,33 @@ ERROR = StructType(
         StructField("reason", StringType()),
     ]
 )
+
+
+OBSERVED_STAGE, OBSERVED_OUTPUTS = "headway parallel_map of ", "headway outputs with dead letters in "
+"""How the names of the metrics begin that a query's progress has of its stages, in `observedMetrics`."""
+
+_numbers = count(1)
+
+
+def observed_outcomes(rows: DataFrame, handler: str) -> DataFrame:
+    """Return the rows of a stage; the progress of their query counts the outcomes."""
+    kinds = [sf.count_if(sf.col("outcome") == kind).alias(kind) for kind in get_args(Kind)]
+    return rows.observe(_unique(OBSERVED_STAGE + handler), *kinds, sf.count_if(sf.col("attempts") > 1).alias("retried"))
+
+
+def observed_records(rows: DataFrame, dead_letter_topic: str) -> DataFrame:
+    """Return rows with a `record`, null for none; the progress of their query counts records and dead letters."""
+    is_letter = sf.col("record.topic") == dead_letter_topic
+    return rows.observe(
+        _unique(OBSERVED_OUTPUTS + dead_letter_topic),
+        sf.count_if(sf.col("record").isNotNull()).alias("records"),
+        sf.count_if(is_letter).alias("dead_letters"),
+    )
+
+
+def _unique(name: str) -> str:
+    """Return the name with a number: Spark takes a name for one set of metrics alone."""
+    return f"{name} #{next(_numbers)}"
 
 
 def outcome_columns(result: DataType, *, later: bool = False) -> StructType:

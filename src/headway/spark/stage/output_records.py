@@ -14,6 +14,7 @@ from pyspark.sql.types import ArrayType, BinaryType, DataType, StringType
 
 from headway.core.delay.schedule import HEADER
 from headway.core.levels.naming import MOST_LEVELS, is_topic_name
+from headway.core.untrusted import LATEST
 from headway.dead_letters import PREFIX
 from headway.declarations import check_choice
 from headway.errors import ConfigError
@@ -21,7 +22,7 @@ from headway.expiry import HEADER as EXPIRES
 from headway.history import HEADER as HISTORY
 from headway.parallel.run_parts import OnExpired
 from headway.spark.source.schema import has_level_topics
-from headway.spark.stage.outcomes import AGAIN_AT
+from headway.spark.stage.outcomes import AGAIN_AT, observed_records
 
 _HEADERS = "array<struct<key: string, value: binary>>"
 _OF_OUTCOMES = ("outcome", "attempts", "error", "done", "history")
@@ -46,6 +47,7 @@ class Output:
         level: A whole number.
         headers: An array of structs of `key` and `value`.
         due: The time at which a relay delivers the record; null is now.
+        expires: The time from which on nobody handles the record any more; null is never.
         where: The condition for the record, as an expression in SQL or of Spark's; None for always.
         each: The array of whose elements records are made, as `result` of a handler that returns a list; null is an
             empty one.
@@ -57,6 +59,7 @@ class Output:
     level: Given | None = None
     headers: Given | None = None
     due: Given | None = None
+    expires: Given | None = None
     where: Given | None = None
     each: Column | str | None = None
 
@@ -102,25 +105,31 @@ def outputs(
     comes_again = AGAIN_AT in outcomes.columns
     if comes_again:
         check_comes_again(outcomes)
-    has_due = comes_again or any(record.due is not None for record in records)
-    parts = [_Part(outcomes, record, has_due=has_due) for record in records]
+    times = [
+        name
+        for name in ("due", "expires")
+        if any(getattr(record, name) is not None for record in records) or (name == "due" and comes_again)
+    ]
+    parts = [_Part(outcomes, record, times) for record in records]
     reasons = [reason for part in parts for reason in part.each_reason(_reasons)]
     wrong = sf.when(sf.col("outcome") == "ok", sf.coalesce(sf.lit(None).cast("string"), *reasons))
-    letter = _struct(_Part(outcomes, _dead_letter(outcomes, dead_letter_topic, wrong), has_due=has_due), None)
+    letter = _struct(_Part(outcomes, _dead_letter(outcomes, dead_letter_topic, wrong), times), None)
     made = sf.concat(*(part.array(_struct) for part in parts)) if parts else sf.array()
     each = sf.when((sf.col("outcome") == "ok") & wrong.isNull(), sf.filter(made, sf.isnotnull))
     if comes_again:
         is_later = (sf.col("outcome") == "later") & sf.col("history").isNotNull()
-        each = each.when(is_later, sf.array(_again(outcomes)))
+        each = each.when(is_later, sf.array(_again(outcomes, times)))
     if on_expired == "drop":
         each = each.when(sf.col("outcome") == "expired", sf.filter(sf.array(letter), lambda _: sf.lit(False)))
     each = each.otherwise(sf.array(letter))
     known_by = _identity(outcomes) if identity is None else _column(identity)
     if known_by is None:
-        return outcomes.select(sf.explode(each).alias("record")).select("record.*")
+        exploded = outcomes.select(sf.explode(each).alias("record"))
+        return observed_records(exploded, dead_letter_topic).select("record.*")
     # A row without records this time counts, too: next time it may have some.
     exploded = outcomes.select(known_by.alias("identity"), sf.explode_outer(each).alias("record"))
-    return exploded.select("record.*", "identity", sf.isnull("record").alias("skip"))
+    counted = observed_records(exploded, dead_letter_topic)
+    return counted.select("record.*", "identity", sf.isnull("record").alias("skip"))
 
 
 def check_comes_again(df: DataFrame) -> None:
@@ -134,8 +143,9 @@ def check_comes_again(df: DataFrame) -> None:
             )
 
 
-def _again(outcomes: DataFrame) -> Column:
+def _again(outcomes: DataFrame, times: Sequence[str]) -> Column:
     """Return the record of a row that comes again, as a struct."""
+    at = {"due": sf.col(AGAIN_AT), "expires": sf.lit(None).cast("timestamp")}  # its own header says when it expires
     own = sf.filter(_headers(outcomes), lambda header: header["key"] != HISTORY)
     history = sf.struct(sf.lit(HISTORY).alias("key"), sf.encode("history", "UTF-8").alias("value"))
     return sf.struct(
@@ -143,7 +153,7 @@ def _again(outcomes: DataFrame) -> Column:
         sf.col("key").cast("binary").alias("key"),
         sf.col("value").cast("binary").alias("value"),
         sf.concat(own, sf.array(history)).cast(_HEADERS).alias("headers"),
-        sf.col(AGAIN_AT).alias("due"),
+        *(at[name].alias(name) for name in times),
         sf.col("partition").cast("int").alias("partition"),
     )
 
@@ -163,10 +173,10 @@ def _identity(outcomes: DataFrame) -> Column | None:
 class _Part:
     """The records that an `Output` makes of a row: one, or one for each element of an array."""
 
-    def __init__(self, outcomes: DataFrame, record: Output, *, has_due: bool) -> None:
+    def __init__(self, outcomes: DataFrame, record: Output, times: Sequence[str]) -> None:
         self.outcomes = outcomes
         self.record = record
-        self.has_due = has_due
+        self.times = times
         self._elements: Column | None = None
         if record.each is None:
             for name in (field.name for field in fields(record)):
@@ -220,8 +230,7 @@ def _struct(part: _Part, element: Column | None) -> Column:
         _bytes(part, "value", record.value, element).alias("value"),
         _or_null(record.headers, element).cast(_HEADERS).alias("headers"),
     ]
-    if part.has_due:
-        made.append(_or_null(record.due, element).try_cast("timestamp").alias("due"))
+    made += [_or_null(getattr(record, name), element).try_cast("timestamp").alias(name) for name in part.times]
     if AGAIN_AT in part.outcomes.columns:
         made.append(sf.lit(None).cast("int").alias("partition"))
     return _where(record, element, sf.struct(*made))
@@ -254,14 +263,36 @@ def _reasons(part: _Part, element: Column | None) -> list[Column]:
         reasons.append(
             sf.when(sf.exists(headers, _has_no_name), f"a header of its output to {record.topic} has no name")
         )
-    if record.due is not None:
-        due = _given(record.due, element)
-        no_time = f"its output to {record.topic} is due at what is no time"
-        reasons.append(sf.when(due.isNotNull() & due.try_cast("timestamp").isNull(), no_time))
-    if record.headers is not None and record.due is not None:
-        taken = f"a header of its output to {record.topic} is named {HEADER}, which is ours"
-        reasons.append(sf.when(sf.exists(headers, lambda header: header["key"] == HEADER), taken))
+    for given, what, ours in ((record.due, "is due", HEADER), (record.expires, "expires", EXPIRES)):
+        if given is None:
+            continue
+        time = _given(given, element)
+        no_time = f"its output to {record.topic} {what} at what is no time"
+        reasons.append(sf.when(time.isNotNull() & time.try_cast("timestamp").isNull(), no_time))
+        if record.headers is not None:
+            reasons.append(
+                sf.when(
+                    _is_among(headers, ours), f"a header of its output to {record.topic} is named {ours}, which is ours"
+                )
+            )
+    if record.expires is not None:
+        reasons += _wrong_expiries(record, element)
     return [_where(record, element, reason) for reason in reasons]
+
+
+def _wrong_expiries(record: Output, element: Column | None) -> list[Column]:
+    """Return the reasons why the sink would refuse the time at which a record expires."""
+    at = sf.unix_millis(_or_null(record.expires, element).try_cast("timestamp"))
+    outside = sf.concat(sf.lit(f"its output to {record.topic} expires "), at.cast("string"), sf.lit(" ms after 1970"))
+    reasons = [sf.when(~at.between(0, LATEST), outside)]
+    if record.due is not None:
+        due = sf.unix_millis(_given(record.due, element).try_cast("timestamp"))
+        reasons.append(sf.when(at <= due, f"its output to {record.topic} would have expired when it is due"))
+    return reasons
+
+
+def _is_among(headers: Column, name: str) -> Column:
+    return sf.exists(headers, lambda header: header["key"] == name)
 
 
 def _has_no_name(header: Column) -> Column:
@@ -329,7 +360,7 @@ def _dead_letter(outcomes: DataFrame, topic: str, wrong: Column) -> Output:
 
 
 def _kafka_topic(outcomes: DataFrame) -> Column:
-    return sf.concat_ws("-", "topic", "level") if has_level_topics(outcomes.schema) else sf.col("topic")
+    return sf.concat_ws("-", "topic", "level") if has_level_topics(outcomes) else sf.col("topic")
 
 
 def _if_tried_before(path: str) -> Column:

@@ -32,7 +32,7 @@ from headway.spark.session.session_context import context_of
 from headway.spark.source.schema import has_level_topics
 from headway.spark.stage.input_row import InputRow
 from headway.spark.stage.key_order import check_keys_stay_together
-from headway.spark.stage.outcomes import outcome_columns
+from headway.spark.stage.outcomes import observed_outcomes, outcome_columns
 from headway.spark.stage.output_records import check_comes_again
 from headway.spark.stage.python_worker import kept, pickled
 from headway.spark.stage.rate_office import limit_for
@@ -78,7 +78,8 @@ def parallel_map(
     `expired` for a row whose header said so before its handler was called. With `later` or a `deadline` it may be
     `later`, and a column `again_at` has the time. `error` has `exception`, `message` and `reason`; `started` and `done`
     are the times of the last attempt. `history` is the header that the row's record has where it goes. `outputs` makes
-    records of all rows: results, dead letters, and those that come again.
+    records of all rows: results, dead letters, and those that come again. The progress of a query counts the outcomes,
+    in `observedMetrics`; `ProgressListener` shows them.
 
     No row fails its task, whatever its content. A result that is not of the schema's type makes its row a failed one,
     and so does a value that its handler reads and Python cannot represent.
@@ -135,7 +136,7 @@ def parallel_map(
         time_limit=time_limit,
         retries=retries,
         columns=outcome_columns(_result_type(schema), later=later or deadline is not None),
-        level_topics=has_level_topics(df.schema),
+        level_topics=has_level_topics(df),
         later=later or deadline is not None,
         deadline=deadline,
         batches=batches,
@@ -160,7 +161,8 @@ def parallel_map(
         )
         settings = replace(settings, rate=limit_for(float(rate_limit), context))
     run = shown_as(f"headway parallel_map of {_short(handler)}", _run_stage(pickled(handler, lifespan), settings))
-    return df.mapInArrow(run, StructType([*df.schema.fields, *settings.columns.fields]), profile=profile)
+    rows = df.mapInArrow(run, StructType([*df.schema.fields, *settings.columns.fields]), profile=profile)
+    return observed_outcomes(rows, _short(handler))
 
 
 def _short(handler: RowHandler) -> str:

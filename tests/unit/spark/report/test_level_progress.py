@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from headway.spark.report.level_progress import LevelProgress, by_level, limit_of, table
+from headway.spark.report.level_progress import LevelProgress, by_level, limit_of, outcomes_of, table
 
 START = {"offsets": {"orders": {"0": {"0": 5, "1": 5}, "1": {"0": 0, "1": 0}}}, "topicIds": {}, "tasks": 1}
 END = {"offsets": {"orders": {"0": {"0": 9, "1": 5}, "1": {"0": 2, "1": 1}}}, "topicIds": {}, "tasks": 1, "limit": 7}
@@ -42,6 +42,23 @@ def test_the_table_names_the_query_and_its_levels() -> None:
     progress = {"name": "copies", "batchId": 3, "numInputRows": 7, "durationMs": {"triggerExecution": 812}}
     assert table(progress | {"sources": [SOURCE]}).splitlines() == [
         "copies, micro-batch 3: 7 records in 0.8 s, limit 7",
-        "  level 1            3 read            0 waiting",
-        "  level 0            4 read        1,000 waiting, the oldest for 41 s",
+        "  level 1            3 read  43%            0 waiting",
+        "  level 0            4 read  57%        1,000 waiting, the oldest for 41 s",
+    ]
+
+
+def test_the_table_tells_what_came_of_the_rows_of_each_stage() -> None:
+    observed = {
+        "headway parallel_map of charge #1": {"ok": 1234, "failed": 2, "parked": 0, "later": 0, "retried": 3},
+        "headway outputs with dead letters in orders-dead #2": {"records": 1236, "dead_letters": 2},
+        "headway parallel_map of lines #3": {"ok": 0, "failed": 0},
+        "headway parallel_map of unknown #4": None,
+        "mine": {"rows": 5},
+    }
+    progress = {"name": "copies", "batchId": 3, "numInputRows": 0, "sources": [], "observedMetrics": observed}
+    assert list(outcomes_of(progress)) == list(observed)[:3]
+    assert table(progress).splitlines()[1:] == [
+        "  parallel_map of charge: 1,234 ok, 2 failed, 3 retried",
+        "  outputs with dead letters in orders-dead: 1,236 records, 2 dead letters",
+        "  parallel_map of lines: nothing",
     ]

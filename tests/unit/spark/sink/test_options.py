@@ -42,6 +42,8 @@ def test_settings_that_can_be_secret_are_not_in_the_repr() -> None:
         ),
         ({**KAFKA, "keepVersion": "last"}, "keepVersion is 'last'; it must be a whole number"),
         ({**KAFKA, "keepVersion": "1", "delivery": "at_least_once"}, "keepVersion is for delivery=exactly_once."),
+        ({**KAFKA, "markerTopic": "m", "delivery": "at_least_once"}, "markerTopic is for delivery=exactly_once."),
+        ({**KAFKA, "path": "orders"}, "has no path, and it is 'orders'. Name the topic by the option topic."),
         ({**KAFKA, "kafka.transactional.id": "x"}, "kafka.transactional.id cannot be set"),
     ],
 )

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
+from headway.errors import KafkaError
 from headway.kafka.reading.catalog import TopicLevels
 from headway.kafka.reading.range_reader import Offsets, Range
 from headway.kafka.reading.topic_naming import TopicNaming
@@ -56,6 +57,29 @@ def reader(start: str) -> StreamReader:
 
 def read(by: StreamReader, start: dict[str, Any], end: dict[str, Any]) -> list[Range]:
     return [item for task in by.partitions(start, end) for item in task.value]
+
+
+def test_partitions_that_a_lagging_broker_does_not_list_are_not_lost_nor_read_anew(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    there = [ORDERS, TopicPartition("orders", partition=1)]
+    listed = list(there)
+    ids = {"orders-0": "id"}
+    monkeypatch.setattr(GrowingTopic, "find", lambda *_: TopicLevels(list(listed), dict(ids)))
+    query = reader("earliest")
+    begin = query.latestOffset(query.initialOffset(), ReadAllAvailable())
+    for _ in range(2):
+        listed[:] = there[:1]
+        shorter = query.latestOffset(begin, ReadAllAvailable())
+        assert [item.partition for item in read(query, begin, shorter)] == [ORDERS]
+        listed[:] = there
+        begin = query.latestOffset(shorter, ReadAllAvailable())
+        second = read(query, shorter, begin)[1]
+        assert second.length < 10
+    listed[:] = there[:1]
+    ids["orders-0"] = "of another topic"
+    with pytest.raises(KafkaError, match="The query has read partition 1 of the Kafka topic orders-0"):
+        query.latestOffset(begin, ReadAllAvailable())
 
 
 @pytest.mark.parametrize("start", STARTS)

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from headway.core.levels.policies import PolicyName, make_policy
 from headway.kafka.reading.range_reader import Offsets
 from headway.records import TopicPartition
-from headway.spark.source.level_split import LevelSplit, Sightings
+from headway.spark.source.level_split import LevelSplit, Sightings, longest_waits
 
 LEVELS = 3
 
@@ -121,11 +121,30 @@ def test_a_partition_with_little_is_not_held_back_by_one_with_much() -> None:
     assert fair.stops({much: 0, little: 0}, {much: 1_000_000, little: 3}, 0) == {much: 7, little: 3}
 
 
+def test_how_long_a_record_waits_is_known_for_days_and_as_exactly_as_a_policy_needs() -> None:
+    at, spacing = TopicPartition("orders", partition=0), 3.75
+    sightings, first = Sightings(spacing), 7.0
+    for number in range(2 * 24 * 900):
+        now = first + number * spacing
+        sightings.note({at: number + 1}, now)
+        if number % 997 == 0:
+            [wait] = longest_waits(sightings, {at: 0}, {at: 1}, now).values()
+            assert wait == now - first
+            middle = number // 2  # the first record after it was seen half of the time ago
+            [wait] = longest_waits(sightings, {at: middle}, {at: number + 2}, now).values()
+            true = now - (first + middle * spacing)
+            assert true * 7 / 8 - spacing <= wait <= true
+    recent = now - 16 * spacing
+    seen = sightings.before(recent)[at]
+    assert recent - 2 * spacing <= first + (seen - 1) * spacing < recent
+
+
 def test_sightings_are_kept_apart_and_bounded() -> None:
     at = TopicPartition("orders", partition=0)
     sightings = Sightings(spacing=1)
     for tenth in range(1_000):
         sightings.note({at: tenth}, tenth / 10)
     assert sightings.before(99.05) == {at: 980} or sightings.before(99.05) == {at: 990}
-    assert sightings.before(1) == {}
+    assert sightings.before(1) == {at: 0}  # old ones are kept further apart
+    assert sightings.before(0) == {}
     assert sightings.first_beyond({at: 985}) == 99

@@ -74,6 +74,10 @@ def test_the_policy_shares_the_limit_as_the_distributor_says(distributor: str, s
         ({"targetTriggerTime": "100ms"}, "targetTriggerTime is '100ms'; it must be at least 0.25 s"),
         ({"targetTriggerTime": "soon"}, "targetTriggerTime is 'soon'; it must be a duration"),
         ({"targetTriggerTime": "1s", "policy": "capacity_burst"}, "capacity_burst has fixed parts of it"),
+        (
+            {"targetTriggerTime": "1s", "minRecordsPerTrigger": "2"},
+            "minRecordsPerTrigger waits for many records, and targetTriggerTime wants micro-batches that are short.",
+        ),
         ({"maxTriggerDelay": "soon"}, "maxTriggerDelay is 'soon'; it must be a duration"),
         ({"minRecordsPerTrigger": "10", "maxRecordsPerTrigger": "9"}, "is 10, above maxRecordsPerTrigger=9"),
         ({"isolation": "dirty"}, "isolation is 'dirty'. Choose read_committed or read_uncommitted."),

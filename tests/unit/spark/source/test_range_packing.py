@@ -122,6 +122,15 @@ def test_the_user_says_how_many_tasks_there_are_at_least_and_how_many_records_on
     assert TaskOptions(most_records=100).count(one_range(1_001), cores=2) == 11
 
 
+@given(backlogs, st.integers(1, 20_000), st.integers(1, 8))
+def test_only_a_partition_that_is_longer_makes_a_task_longer_than_the_user_says(
+    backlog: dict[TopicPartition, tuple[int, int]], most: int, cores: int
+) -> None:
+    wanted = ranges(*map(reached, start_and_end(backlog)))
+    groups = pack(wanted, TaskOptions(most_records=most).count(wanted, cores))
+    assert all(len(group) == 1 or sum(item.length for item in group) <= most for group in groups)
+
+
 @given(backlogs, st.integers(1, 50))
 def test_cut_ranges_have_equal_tasks_whatever_the_partitions_and_lose_nothing(
     backlog: dict[TopicPartition, tuple[int, int]], tasks: int
