@@ -87,6 +87,8 @@ def test_source_sink_stage_and_schedules_work_over_connect(
     [line] = [line for line in output.splitlines() if line.startswith("FOUND ")]
     found: dict[str, Any] = json.loads(line.removeprefix("FOUND "))
     assert (found["rows"], found["copies"], found["sizes"], found["pending"]) == (90, 90, [3], 0)
+    assert found["own_names"] == [True, False]
+    assert "Set splitPartitions to false, put repartition_by_key before parallel_map" in found["split"]
     assert found["follow_cluster"].endswith("which has none. Set the source's option minPartitions.")
     assert found["run_workers"].startswith("run_workers needs a session with a SparkContext, and this one is of Spark")
     assert copies(cluster, topic) == [f"{number:03}" for number in range(90)]

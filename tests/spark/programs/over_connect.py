@@ -10,6 +10,7 @@ from pyspark.sql import Row, SparkSession
 from headway.errors import ConfigError
 from headway.spark import Output, follow_cluster, outputs, parallel_map, run_workers
 from headway.spark import delay as spark_delay
+from headway.spark.source.schema import has_level_topics
 
 
 def length(row: Any) -> Row:
@@ -43,6 +44,13 @@ def main(servers: str, topic: str, checkpoint: str) -> dict[str, Any]:
     return {
         "rows": batch.count(),
         "sizes": sorted({row.result.size for row in parallel_map(whole, length, "size int", key="key").collect()}),
+        "own_names": [
+            has_level_topics(reader.schema("topic string, level int").options(**kafka, **options).load())
+            for reader, options in (
+                (session.read.format("headway"), {"subscribe": topic, "levels": "3"}),
+                (session.read.format("headway"), {"subscribe": f"{topic}-0"}),
+            )
+        ],
         "split": sentence(lambda: parallel_map(batch, length, "size int", key="key")),
         "copies": copies.count(),
         "pending": spark_delay.pending(session, {"bootstrap.servers": servers}).count(),
