@@ -230,5 +230,5 @@ def test_a_topic_that_was_not_read_before_is_read_at_once(config: dict[str, Any]
         read(topics[2:])
         for topic in topics[:4]:
             read([topic])
-        # Each of the first three took half a second, as librdkafka looked for leaders. A busy machine may wait once.
-        assert time.monotonic() - began < 1.2
+        # Each of the first three took half a second, as librdkafka looked for leaders. A busy machine may wait twice.
+        assert time.monotonic() - began < 1.45
