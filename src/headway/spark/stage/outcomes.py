@@ -35,7 +35,7 @@ ERROR = StructType(
 
 
 OBSERVED_STAGE, OBSERVED_OUTPUTS = "headway parallel_map of ", "headway outputs with dead letters in "
-"""How the names of the metrics begin that a query's progress has of its stages, in `observedMetrics`."""
+"""The beginnings of the names under which a query's progress counts its stages, in `observedMetrics`."""
 
 _numbers = count(1)
 

@@ -270,11 +270,8 @@ def _reasons(part: _Part, element: Column | None) -> list[Column]:
         no_time = f"its output to {record.topic} {what} at what is no time"
         reasons.append(sf.when(time.isNotNull() & time.try_cast("timestamp").isNull(), no_time))
         if record.headers is not None:
-            reasons.append(
-                sf.when(
-                    _is_among(headers, ours), f"a header of its output to {record.topic} is named {ours}, which is ours"
-                )
-            )
+            taken = f"a header of its output to {record.topic} is named {ours}, which is ours"
+            reasons.append(sf.when(_is_among(headers, ours), taken))
     if record.expires is not None:
         reasons += _wrong_expiries(record, element)
     return [_where(record, element, reason) for reason in reasons]
