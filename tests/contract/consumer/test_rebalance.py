@@ -3,7 +3,8 @@
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from contextlib import contextmanager
 from typing import Any
 
@@ -11,7 +12,7 @@ import pytest
 
 from headway.errors import FetchError, HeadwayError
 from headway.priority.consumer import PriorityConsumer
-from headway.records import ConsumerRecord, TopicPartition
+from headway.records import ConsumerRecord, RecordMetadata, TopicPartition
 from tests.contract.conftest import Cluster
 from tests.made import made_by
 
@@ -47,6 +48,11 @@ class Member:
         except HeadwayError as error:
             self.error = error
 
+    def holds(self) -> str:
+        """Return what it reads, and how it stands."""
+        held = sorted((at.level, at.partition) for at in self.consumer.assignment())
+        return f"{held}, {self.consumer.metrics()}, {self.error!r}"
+
     def stop(self) -> None:
         self.stopping.set()
         self.thread.join(30)
@@ -64,11 +70,19 @@ def members(cluster: Cluster, topic: str, policy: str, settings: dict[str, Any],
             member.stop()
 
 
-def wait_for(condition: Any, seconds: float = 30) -> None:
+def wait_for(condition: Any, seconds: float = 30, tell: Callable[[], str] = str) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < deadline
+        assert time.monotonic() < deadline, tell()
         threading.Event().wait(0.02)
+
+
+def missing(places: set[tuple[str, int, int, int]]) -> list[str]:
+    """Return how many records of each partition are missing, and between which offsets."""
+    offsets: dict[tuple[int, int], list[int]] = defaultdict(list)
+    for _, level, partition, offset in places:
+        offsets[level, partition].append(offset)
+    return [f"{len(of)} of level {at[0]}, {at[1]}: {min(of)}-{max(of)}" for at, of in sorted(offsets.items())]
 
 
 @pytest.mark.parametrize("settings", [EAGER, COOPERATIVE, CONSUMER_PROTOCOL], ids=["eager", "cooperative", "kip848"])
@@ -82,21 +96,25 @@ def test_members_joining_and_leaving_under_load_lose_nothing_and_keep_the_order(
     def read() -> set[tuple[str, int, int, int]]:
         return {place(record) for member in everyone for record in list(member.records)}
 
+    def send(count: int) -> list[Future[RecordMetadata]]:
+        return [producer.send(topic, str(i), str(i % 500), level=i % 3) for i in range(count)]
+
     with kafka_cluster.producer(**{"linger.ms": 5}) as producer:
-        everyone.append(Member(kafka_cluster, topic, policy, settings))
-        for i in range(count):
-            producer.send(topic, str(i), str(i % 500), level=i % 3)
-            if i == count // 3:
-                everyone.append(Member(kafka_cluster, topic, policy, settings))
-            if i == count // 2:
-                everyone.append(Member(kafka_cluster, topic, policy, settings))
+        sent: list[Future[RecordMetadata]] = []
+        for part in (count // 3, count // 6, count // 2):  # a member joins, and a part is sent meanwhile
+            everyone.append(Member(kafka_cluster, topic, policy, settings))
+            sent += send(part)
         producer.flush(30)
         wait_for(lambda: all(len(member.consumer.assignment()) > 0 for member in everyone))
         everyone[0].stop()
-        for i in range(3000):
-            producer.send(topic, str(i), str(i % 500), level=i % 3)
+        sent += send(3000)
+    kept = {(at.topic, at.level, at.partition, at.offset) for at in (future.result(30) for future in sent)}
     try:
-        wait_for(lambda: len(read()) == count + 3000)
+        wait_for(
+            lambda: len(read()) == len(kept),
+            tell=lambda: f"missing: {missing(kept - read())}; they have {[each.holds() for each in everyone[1:]]}",
+        )
+        assert read() == kept
     finally:
         for member in everyone:
             member.stop()
