@@ -82,13 +82,21 @@ def test_source_sink_stage_and_schedules_work_over_connect(
 ) -> None:
     topic = filled(cluster, 90)
     command.main(["schedule", "init", "-b", cluster.bootstrap_servers], standalone_mode=False)
-    words = [cluster.bootstrap_servers, topic, str(tmp_path / "checkpoint")]
+    words = [cluster.bootstrap_servers, topic, str(tmp_path)]
     output = run(sys.executable, "-m", "tests.spark.programs.over_connect", *words, folder=Path(__file__).parents[2])
     [line] = [line for line in output.splitlines() if line.startswith("FOUND ")]
     found: dict[str, Any] = json.loads(line.removeprefix("FOUND "))
-    assert (found["rows"], found["copies"], found["sizes"], found["pending"]) == (90, 90, [3], 0)
+    assert (found["rows"], found["copies"], found["by_key"], found["sizes"]) == (90, 90, 90, [3])
+    for level in range(3):
+        assert f"level {level}           30 read  33%            0 waiting" in found["told"]
+    assert "length: 90 succeeded" in found["told"]
+    assert "outputs: 90 records" in found["told"]
+    assert found["schedules"] == {"pending": 20, "cancelled": {"CANCELLED": 10}, "audited": [20, 10, 10, 0]}
+    assert found["pages"] == {"report": 30, "occupancy": 10, "pages": ["report.html", "schedules.html"]}
     assert found["own_names"] == [True, False]
     assert "Set splitPartitions to false, put repartition_by_key before parallel_map" in found["split"]
+    assert "rate_limit" in found["rate_limit"]
+    assert "Divide the rate by your tasks, and limit it in the handler." in found["rate_limit"]
     assert found["follow_cluster"].endswith("which has none. Set the source's option minPartitions.")
     assert found["run_workers"].startswith("run_workers needs a session with a SparkContext, and this one is of Spark")
     assert copies(cluster, topic) == [f"{number:03}" for number in range(90)]

@@ -49,6 +49,8 @@ def refusing(record: Any, context: Any) -> None:
     produces="spark-workers-once-out",
     max_concurrency=4,
     commit_mode="transactional",
+    producer_config={"transactional.id": "spark-workers-once"},  # who takes a dead one's place ends what it has open
+    config={"session.timeout.ms": 6000},  # and need not wait long until its group knows of the death
 )
 def once(record: Any, context: Any) -> ProducerRecord:
     """Answer it; one record kills its process, the first time."""
