@@ -89,8 +89,8 @@ def test_source_sink_stage_and_schedules_work_over_connect(
     assert (found["rows"], found["copies"], found["by_key"], found["sizes"]) == (90, 90, 90, [3])
     for level in range(3):
         assert f"level {level}           30 read  33%            0 waiting" in found["told"]
-    assert "length: 90 succeeded" in found["told"]
-    assert "outputs: 90 records" in found["told"]
+    assert "parallel_map of length: 90 ok" in found["told"]
+    assert f"outputs with dead letters in {topic}-dead: 90 records" in found["told"]
     assert found["schedules"] == {"pending": 20, "cancelled": {"CANCELLED": 10}, "audited": [20, 10, 10, 0]}
     assert found["pages"] == {"report": 30, "occupancy": 10, "pages": ["report.html", "schedules.html"]}
     assert found["own_names"] == [True, False]
