@@ -33,7 +33,7 @@ class HeadwayDataSource(DataSource):
     | `levels` | none | the number of level topics of each topic; without it topics are read under their own names |
     | `kafka.*` | | any setting of librdkafka, as `kafka.bootstrap.servers` |
     | `startingOffsets` | streams: `latest`, batches: `earliest` | where a new query begins: one of \
-these, a time with its zone, or JSON by topic, level (if there are levels) and partition |
+these, a time with its zone, or JSON by topic, level (if there are levels) and partition, with offsets or times |
     | `endingOffsets` | `latest` | where a batch ends, likewise |
     | `maxRecordsPerTrigger` | no limit | the most records of a micro-batch |
     | `targetTriggerTime` | none | the time that a micro-batch should take: its limit follows from the last ones |

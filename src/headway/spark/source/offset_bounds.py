@@ -1,7 +1,9 @@
 """The bounds of a read: the options `startingOffsets` and `endingOffsets`."""
 
+from collections import defaultdict
 from collections.abc import Collection, Mapping
-from typing import Literal, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 from headway.declarations import shown
 from headway.errors import ConfigError
@@ -11,14 +13,24 @@ from headway.records import TopicPartition
 from headway.spark.option_parsing import LARGEST, json_object, moment_ms
 from headway.spark.source.offset_json import from_json
 
-Bound = Literal["earliest", "latest"] | int | Mapping[TopicPartition, int]
-"""The first or the last record, a time in milliseconds since the epoch, or an offset for each partition."""
+
+@dataclass(frozen=True, slots=True)
+class BoundOfEach:
+    """Each partition's own bound: an offset, or a time in milliseconds since the epoch."""
+
+    offsets: Mapping[TopicPartition, int]
+    times: Mapping[TopicPartition, int]
+
+
+Bound = Literal["earliest", "latest"] | int | BoundOfEach
+"""The first or the last record, a time in milliseconds since the epoch, or a bound for each partition."""
 
 EARLIEST, LATEST = -2, -1
 """The numbers in JSON for the first offset of a partition and for its end, as in Spark's Kafka source."""
 
-_PLAIN_EXAMPLE = '{"orders": {"0": 23, "1": -2}}: topic, partition, offset (-2 earliest, -1 latest)'
-_EXAMPLE = '{"orders": {"2": {"0": 23, "1": -2}}}: topic, level, partition, offset (-2 earliest, -1 latest)'
+_EXPLAINED = "offset (-2 earliest, -1 latest) or time as text"
+_PLAIN_EXAMPLE = f'{{"orders": {{"0": 23, "1": -2}}}}: topic, partition, {_EXPLAINED}'
+_EXAMPLE = f'{{"orders": {{"2": {{"0": 23, "1": -2}}}}}}: topic, level, partition, {_EXPLAINED}'
 
 
 class Catalog(Protocol):
@@ -43,10 +55,13 @@ def parse_bound(name: str, value: str, naming: TopicNaming) -> Bound:
             f"The option {name} is {shown(value)}. Choose earliest, latest, a time with its zone "
             f"(2026-05-01T12:00:00Z, or milliseconds since 1970), or JSON: {_example(naming)}."
         )
+    return _possible(f"The option {name} is {shown(value)}", time)
+
+
+def _possible(said: str, time: int) -> int:
     if time > LARGEST:
         raise ConfigError(
-            f"The option {name} is {shown(value)}; a time has at most {LARGEST} milliseconds since 1970. Choose "
-            "an earlier time, or latest."
+            f"{said}; a time has at most {LARGEST} milliseconds since 1970. Choose an earlier time, or latest."
         )
     return time
 
@@ -59,27 +74,45 @@ def resolve(name: str, bound: Bound, partitions: Collection[TopicPartition], cat
         return catalog.ends(partitions)
     if isinstance(bound, int):
         return catalog.at(bound, partitions)
-    assert isinstance(bound, Mapping)  # noqa: S101 - for the type checker
-    _refuse_other_partitions(name, bound, partitions)
-    given = {partition: bound[partition] for partition in partitions}
-    first = catalog.starts([each for each, offset in given.items() if offset == EARLIEST])
-    last = catalog.ends([each for each, offset in given.items() if offset == LATEST])
-    return given | first | last
+    assert isinstance(bound, BoundOfEach)  # noqa: S101 - for the type checker
+    _refuse_other_partitions(name, {*bound.offsets, *bound.times}, partitions)
+    first = catalog.starts([each for each, offset in bound.offsets.items() if offset == EARLIEST])
+    last = catalog.ends([each for each, offset in bound.offsets.items() if offset == LATEST])
+    found = {**bound.offsets, **first, **last}
+    of_time: dict[int, list[TopicPartition]] = defaultdict(list)
+    for each, time in bound.times.items():
+        of_time[time].append(each)
+    for time, each_of_it in of_time.items():
+        found |= catalog.at(time, each_of_it)
+    return found
 
 
-def _each(name: str, value: str, naming: TopicNaming) -> dict[TopicPartition, int]:
+def _each(name: str, value: str, naming: TopicNaming) -> BoundOfEach:
     example = _example(naming)
     try:
-        offsets = from_json(json_object(name, value, example), naming)
+        given = from_json(json_object(name, value, example), naming)
     except (AttributeError, ValueError):
         raise ConfigError(f"The option {name} is {shown(value)}; it must be JSON, as {example}.") from None
-    for partition, offset in offsets.items():
-        if not isinstance(offset, int) or isinstance(offset, bool) or not EARLIEST <= offset <= LARGEST:
-            raise ConfigError(
-                f"The option {name} gives {name_of(partition)} the offset {shown(offset)}; it must be a whole number "
-                f"from 0 to {LARGEST}, -1 for the end, or -2 for the first that is there."
-            )
-    return offsets
+    times = {each: _time_of(name, each, text) for each, text in given.items() if isinstance(text, str)}
+    offsets = {each: _offset_of(name, each, number) for each, number in given.items() if each not in times}
+    return BoundOfEach(offsets, times)
+
+
+def _time_of(name: str, partition: TopicPartition, text: str) -> int:
+    said = f"The option {name} gives {name_of(partition)} the time {shown(text)}"
+    time = moment_ms(text)
+    if time is None:
+        raise ConfigError(f"{said}; give it with its zone, as 2026-05-01T12:00:00Z, or as milliseconds since 1970.")
+    return _possible(said, time)
+
+
+def _offset_of(name: str, partition: TopicPartition, number: Any) -> int:
+    if not isinstance(number, int) or isinstance(number, bool) or not EARLIEST <= number <= LARGEST:
+        raise ConfigError(
+            f"The option {name} gives {name_of(partition)} the offset {shown(number)}; it must be a whole number "
+            f"from 0 to {LARGEST}, -1 for the end, or -2 for the first that is there."
+        )
+    return number
 
 
 def _example(naming: TopicNaming) -> str:

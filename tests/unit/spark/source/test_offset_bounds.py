@@ -13,6 +13,7 @@ from headway.spark.source.offset_bounds import parse_bound, resolve
 from headway.spark.source.stream_offset import StreamOffset
 
 ONE, TWO = TopicPartition("orders", partition=0), TopicPartition("orders", partition=1)
+THIS_YEAR = 1_767_225_600_000
 
 
 class Catalog:
@@ -25,7 +26,7 @@ class Catalog:
         return dict.fromkeys(partitions, 20)
 
     def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets:
-        return dict.fromkeys(partitions, 15)
+        return dict.fromkeys(partitions, 15 if time_ms > THIS_YEAR - 1 else 11)
 
 
 @pytest.mark.parametrize(
@@ -37,9 +38,11 @@ class Catalog:
         ("1767225600000", {ONE: 15, TWO: 15}),
         ('{"orders": {"0": {"0": 12, "1": -1}}}', {ONE: 12, TWO: 20}),
         ('{"orders": {"0": {"0": -2, "1": 0}}}', {ONE: 10, TWO: 0}),
+        ('{"orders": {"0": {"0": "2026-01-01T00:00:00Z", "1": "1700000000000"}}}', {ONE: 15, TWO: 11}),
+        ('{"orders": {"0": {"0": 12, "1": "2026-01-01T00:00:00Z"}}}', {ONE: 12, TWO: 15}),
     ],
 )
-def test_a_bound_is_a_word_a_time_or_offsets(value: str, offsets: Offsets) -> None:
+def test_a_bound_is_a_word_a_time_or_an_offset_or_time_of_each_partition(value: str, offsets: Offsets) -> None:
     assert (
         resolve("startingOffsets", parse_bound("startingOffsets", value, TopicNaming(1)), [ONE, TWO], Catalog())
         == offsets
@@ -54,6 +57,8 @@ def test_a_bound_is_a_word_a_time_or_offsets(value: str, offsets: Offsets) -> No
         ('{"orders": {"0": {"0": 10000000000000000000000}}}', "the offset 10000000000000000000000; it must be"),
         ('{"orders": {"0": {"0": %s}}}' % ("9" * 5_000), "it must be JSON"),
         ('{"orders": {"0": {"%s": 1}}}' % ("9" * 5_000), "it must be JSON"),
+        ('{"orders": {"0": {"0": "noon"}}}', "partition 0 of the Kafka topic orders-0 the time 'noon'; give it with"),
+        ('{"orders": {"0": {"0": "1%s"}}}' % ("0" * 22), "orders-0 the time '10000000000000000000000'; a time has at"),
         ('{"orders": {"-1": {"0": -3}}}', "The level -1 of orders does not exist"),
         ("0000-01-01T00:00:00Z", "Choose earliest, latest, a time with its zone"),
         ("{" * 100_000, "it must be JSON"),
