@@ -55,13 +55,10 @@ def parse_bound(name: str, value: str, naming: TopicNaming) -> Bound:
             f"The option {name} is {shown(value)}. Choose earliest, latest, a time with its zone "
             f"(2026-05-01T12:00:00Z, or milliseconds since 1970), or JSON: {_example(naming)}."
         )
-    return _possible(f"The option {name} is {shown(value)}", time)
-
-
-def _possible(said: str, time: int) -> int:
     if time > LARGEST:
         raise ConfigError(
-            f"{said}; a time has at most {LARGEST} milliseconds since 1970. Choose an earlier time, or latest."
+            f"The option {name} is {shown(value)}; a time has at most {LARGEST} milliseconds since 1970. Choose "
+            "an earlier time, or latest."
         )
     return time
 
@@ -99,11 +96,14 @@ def _each(name: str, value: str, naming: TopicNaming) -> BoundOfEach:
 
 
 def _time_of(name: str, partition: TopicPartition, text: str) -> int:
-    said = f"The option {name} gives {name_of(partition)} the time {shown(text)}"
-    time = moment_ms(text)
+    said = f"The option {name} gives {name_of(partition)} the text {shown(text)}"
+    # Digits would be milliseconds elsewhere; here they may as well be an offset between quotes.
+    time = None if text.strip().isdigit() else moment_ms(text)
     if time is None:
-        raise ConfigError(f"{said}; give it with its zone, as 2026-05-01T12:00:00Z, or as milliseconds since 1970.")
-    return _possible(said, time)
+        raise ConfigError(
+            f"{said}; a text is a time with its zone, as 2026-05-01T12:00:00Z, and an offset is a number."
+        )
+    return time
 
 
 def _offset_of(name: str, partition: TopicPartition, number: Any) -> int:

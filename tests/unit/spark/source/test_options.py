@@ -64,7 +64,10 @@ def test_the_policy_shares_the_limit_as_the_distributor_says(distributor: str, s
         ({"startingOffsets": "first"}, "startingOffsets is 'first'. Choose earliest, latest, a time with its zone"),
         ({"startingOffsets": "2026-05-01 12:00"}, "Choose earliest, latest, a time with its zone"),
         ({"startingOffsets": '{"orders": 3}'}, "it must be JSON, as"),
-        ({"startingOffsets": '{"orders": {"0": {"0": "x"}}}'}, "the offset 'x'; it must be a whole number"),
+        (
+            {"startingOffsets": '{"orders": {"0": {"0": "x"}}}'},
+            "the text 'x'; a text is a time with its zone",
+        ),
         ({"policy": "strict"}, "says how the levels share maxRecordsPerTrigger, which is not given"),
         ({"policy": "lifo", "maxRecordsPerTrigger": "9"}, "policy is 'lifo'. Choose capacity_burst, fair or strict."),
         ({"distributor": "1,2", "maxRecordsPerTrigger": "9"}, "2 weights were given for 3 levels"),
