@@ -3,13 +3,16 @@
 import asyncio
 import json
 import time
+from datetime import datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
+from click.testing import CliRunner
 from pyspark.sql import SparkSession
 
 from headway import Context, Ladder, Relay, RetryLater
+from headway.cli import headway as command
 from headway.core.retry import Retries, fixed_backoff
 from headway.dead_letters import PREFIX
 from headway.delay.topics import create_topics
@@ -84,6 +87,37 @@ def test_rows_come_again_until_they_are_done_or_dead_letters_and_each_is_one_rec
     assert int(told["first.time"]) < int(told["last.time"])
     origin = [f"{orders.topic}-0", first[13].partition, first[13].offset]
     assert json.loads(told[HEADER]) == {"topic": dead, "origin": origin}
+
+
+def test_a_row_that_waits_is_listed_with_the_schedules_and_comes_no_more_once_it_is_cancelled(
+    spark: SparkSession, orders: "LevelTopics"
+) -> None:
+    def charge(row: InputRow) -> str:
+        raise RetryLater(3600)
+
+    name, server = orders.topic, ["-b", orders.servers]
+    create_topics({"bootstrap.servers": orders.servers}, name, Ladder.exponential(60, 2, 3), 2)
+    kafka = {"kafka.bootstrap.servers": orders.servers}
+    orders.send(0, [7], key=b"seven")
+    read = spark.read.format("headway").options(**kafka, subscribe=name, levels=1)
+    rows = read.options(includeHeaders=True, splitPartitions=False).load()
+    charged = parallel_map(rows, charge, "string", key="key", retries=Retries(max_attempts=2), later=True)
+    records = outputs(charged, Output(f"{name}-1", value="result"), dead_letter_topic=f"{name}-2")
+    records.write.format("headway").mode("append").options(**kafka, schedulerName=name).save()
+
+    def listed() -> list[dict[str, Any]]:
+        said = CliRunner().invoke(command, ["schedule", "list", "--name", name, "--json", *server])
+        assert said.exit_code == 0, said.output
+        return [json.loads(line) for line in said.stdout.splitlines()]
+
+    [waits] = listed()
+    assert waits["topic"] == f"{name}-0"
+    assert 3500 < datetime.fromisoformat(waits["due"]).timestamp() - time.time() < 3600
+    with Relay({"bootstrap.servers": orders.servers}, name=name).running():
+        said = CliRunner().invoke(command, ["schedule", "cancel", "--name", name, *server, waits["handle"]])
+    assert said.exit_code == 0, said.output
+    assert listed() == []
+    assert len(committed(orders.servers, f"{name}-0")) == 1
 
 
 def test_rows_that_may_come_again_need_the_columns_of_their_records(spark: SparkSession) -> None:
