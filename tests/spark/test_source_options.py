@@ -283,6 +283,15 @@ def test_what_stops_a_query_from_starting_is_one_sentence(
     assert "Traceback" not in str(caught.value)
 
 
+def test_sparks_real_time_mode_refuses_the_source_as_any_of_python(
+    spark: SparkSession, orders: "LevelTopics", tmp_path: Path
+) -> None:
+    frame = spark.readStream.format("headway").options(**orders.options).load()
+    writer = frame.select("value").writeStream.format("console").outputMode("update")
+    with pytest.raises(StreamingQueryException, match="STREAMING_REAL_TIME_MODE.INPUT_STREAM_NOT_SUPPORTED"):
+        writer.option("checkpointLocation", str(tmp_path)).trigger(realTime="5 minutes").start().awaitTermination()
+
+
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
