@@ -288,7 +288,7 @@ def test_sparks_real_time_mode_refuses_the_source_as_any_of_python(
 ) -> None:
     frame = spark.readStream.format("headway").options(**orders.options).load()
     writer = frame.select("value").writeStream.format("console").outputMode("update")
-    with pytest.raises(StreamingQueryException, match="STREAMING_REAL_TIME_MODE.INPUT_STREAM_NOT_SUPPORTED"):
+    with pytest.raises(StreamingQueryException, match="INPUT_STREAM_NOT_SUPPORTED"):
         writer.option("checkpointLocation", str(tmp_path)).trigger(realTime="5 minutes").start().awaitTermination()
 
 
