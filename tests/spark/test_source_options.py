@@ -8,6 +8,7 @@ from pathlib import Path
 from threading import Event
 from typing import TYPE_CHECKING, Any
 
+import pyspark
 import pytest
 from confluent_kafka import Producer
 from pyspark.errors import AnalysisException, StreamingQueryException
