@@ -284,7 +284,7 @@ def test_what_stops_a_query_from_starting_is_one_sentence(
     assert "Traceback" not in str(caught.value)
 
 
-@pytest.mark.skipif(pyspark.__version__ < "4.3", reason="PySpark 4.2 has no such trigger")
+@pytest.mark.skipif(pyspark.__version__.startswith("4.2."), reason="PySpark 4.2 has no such trigger")
 def test_sparks_real_time_mode_refuses_the_source_as_any_of_python(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path
 ) -> None:
