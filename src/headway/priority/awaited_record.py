@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headway.kafka.producer.delivery import Destination, Report, ReportError, Tally, not_delivered
+from headway.kafka.producer.delivery import Destination, Report, ReportError, Tally, not_delivered, without_place
 from headway.records import UNKNOWN_OFFSET, Header, RecordMetadata
 
 if TYPE_CHECKING:
@@ -68,8 +68,12 @@ class AwaitedRecord:
         if error is not None:
             self.fail(not_delivered(self.destination, error))
             return
+        offset = message.offset()
+        if offset is None and (doubt := without_place(self.destination)):
+            self.fail(doubt)
+            return
         self.tally.delivered += 1
-        self.place = (message.partition(), message.offset(), message.timestamp()[1])
+        self.place = (message.partition(), offset, message.timestamp()[1])
         self.reported.append(self)
 
     def fail(self, error: Exception) -> None:

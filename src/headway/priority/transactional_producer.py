@@ -1,5 +1,6 @@
 """Transactions of a producer (KIP-98): of the records sent in one, readers get all or none."""
 
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
@@ -46,8 +47,11 @@ class TransactionalProducer(BaseProducer):
         """Make the transaction readable; raises `KafkaError` if it must be aborted."""
         self.check_open()
         self._hand_all_over(timeout)
+        deadline = time.monotonic() + timeout
+        self.client.flush(timeout)  # as a commit does; but it would not see that a record may not be stored
+        self._raise_if_in_doubt()
         self._failed_before = None  # a record that is refused from now on is not part of it
-        self.client.commit_transaction(timeout)
+        self.client.commit_transaction(max(0.0, deadline - time.monotonic()))
         self._transaction_is_open = False
 
     def abort_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
@@ -77,6 +81,15 @@ class TransactionalProducer(BaseProducer):
                 f"{failed} records of the transaction were not sent: {why}. Abort it, which is all that can be done "
                 "with it."
             ) from cause
+
+    def _raise_if_in_doubt(self) -> None:
+        """Raise `DeliveryError` for records that have failed and with which librdkafka would commit."""
+        failed = 0 if self._failed_before is None else self._failed() - self._failed_before
+        if failed and self.client.why_aborted() is None:
+            raise DeliveryError(
+                f"{failed} records of the transaction may not be stored: their futures say why. Abort it, which is all "
+                "that can be done with it."
+            )
 
     @contextmanager
     def transaction(self, timeout: float = REQUEST_TIMEOUT) -> Iterator[None]:

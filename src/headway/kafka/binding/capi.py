@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from ctypes import byref, c_void_p
 from typing import TYPE_CHECKING
 
-from confluent_kafka import Consumer, KafkaException, Producer, cimpl
+from confluent_kafka import OFFSET_END, Consumer, KafkaException, Producer, cimpl
 from confluent_kafka.admin import AdminClient
 
 from headway.errors import KafkaError
@@ -40,6 +40,8 @@ Offsets = Mapping[Partition, tuple[int, bytes]]  # the offset to read next, and 
 
 _MEMBERSHIP_ENDS_WITHIN = 10.0
 _LOOK_AGAIN_AFTER = 0.0001
+_ASK_AGAIN_AFTER = 0.005
+_IN_ONE_QUESTION = 500  # for more librdkafka needs time with their square
 
 
 def _answer(_client: int, code: int, answered: "ListPointer", answers: list[tuple[int, dict[Partition, int]]]) -> None:
@@ -168,6 +170,26 @@ def _committed(partition: Partition, element: NativePartition, code: int) -> tup
         topic, number = partition
         return refusal_of(f"The committed offset of partition {number} of {topic} is not known", code)
     return (element.offset, metadata_of(element)) if element.offset >= 0 else None
+
+
+def await_online(client: Client, partitions: Sequence[Partition], timeout: float) -> None:
+    """Wait until the leader of each partition answers for it, as it does from when it takes records, or the time is up.
+
+    Metadata tell of a new partition, or of a new leader, some milliseconds before.
+    """
+    deadline = time.monotonic() + timeout
+    for begin in range(0, len(partitions), _IN_ONE_QUESTION):
+        asked = partitions[begin : begin + _IN_ONE_QUESTION]
+        while (left := deadline - time.monotonic()) > 0 and not _are_online(client, asked, left):
+            time.sleep(_ASK_AGAIN_AFTER)
+
+
+def _are_online(client: Client, partitions: Sequence[Partition], timeout: float) -> bool:
+    with partition_list(partitions) as asked:
+        for _, element in elements_of(asked):
+            element.offset = OFFSET_END
+        code = lib.rd_kafka_offsets_for_times(handle_of(client), asked, milliseconds(timeout))
+        return not code and not any(element.err for _, element in elements_of(asked))
 
 
 def send_offsets_to_transaction(producer: Producer, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:

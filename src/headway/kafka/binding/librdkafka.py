@@ -85,6 +85,7 @@ _declare("rd_kafka_topic_partition_list_add", POINTER(NativePartition), _List, c
 _declare("rd_kafka_topic_partition_list_destroy", None, _List)
 _declare("rd_kafka_commit_queue", c_int, c_void_p, _List, c_void_p, OnCommit, py_object)
 _declare("rd_kafka_committed", c_int, c_void_p, _List, c_int)
+_declare("rd_kafka_offsets_for_times", c_int, c_void_p, _List, c_int)
 _declare("rd_kafka_consumer_group_metadata_read", c_void_p, POINTER(c_void_p), c_char_p, c_size_t)
 _declare("rd_kafka_consumer_group_metadata_destroy", None, c_void_p)
 _declare("rd_kafka_consumer_group_metadata_member_id", c_char_p, c_void_p)

@@ -45,3 +45,6 @@ OPEN_TRANSACTION_ENDS_WITHIN = 90.0
 RIGHTS_ASKED_FOR_EVERY = 1.0
 """The pause between questions whether a lost right is granted again: somebody grants it, and looks whether all is well.
 """
+
+ONLINE_WITHIN = 0.5
+"""The seconds for which records wait for a partition whose leader is known, and does not answer for it yet."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,8 @@ import confluent_kafka as ck
 from headway.config import Config
 from headway.core.rights import right_for
 from headway.errors import DeliveryError, DeliveryRefusedError, HeadwayError, SerializationError
+from headway.kafka.binding.capi import await_online
+from headway.kafka.binding.time_limits import ONLINE_WITHIN
 from headway.kafka.producer.headers import size_of_headers
 from headway.kafka.producer.transaction import TransactionalClient
 from headway.records import Header
@@ -46,6 +48,7 @@ class ProducerClient(TransactionalClient):
         serving: "threading.Lock | None" = None,
     ) -> None:
         super().__init__(config, after_reports, on_refused, serving)
+        self.is_idempotent = str(config.get("enable.idempotence", "")).lower() == "true" or "transactional.id" in config
         self._produced = 0
         self._missing: set[str] = set()
 
@@ -125,7 +128,20 @@ class ProducerClient(TransactionalClient):
         """
         about = self._ask(topic, timeout)
         self._raise_if_refused(topic, about.error)
-        return len(about.partitions) if about.error is None else 0
+        if about.error is not None:
+            return 0
+        self.await_online(topic, _with_leader(about))
+        return len(about.partitions)
+
+    def await_online(self, topic: str, partitions: Collection[int]) -> None:
+        """Wait until the leaders of partitions take records for them, or for half a second.
+
+        If a leader refuses the first records for a new partition and takes the next, which are on their way already,
+        librdkafka 2.16 takes the first ones for stored, in transactions too: Kafka checks the sequence of a producer
+        only behind its first record in a partition.
+        """
+        with self._asking:  # another thread may `renew`
+            await_online(self._producer, [(topic, number) for number in partitions], ONLINE_WITHIN)
 
     def leaders(self, topic: str, timeout: float) -> tuple[int, list[int]]:
         """Return how many partitions a Kafka topic has, and those with a leader; none if it does not exist yet.
@@ -142,7 +158,7 @@ class ProducerClient(TransactionalClient):
             raise DeliveryError(f"The topic {topic} was refused: {about.error.str()}.")
         if about.error is not None and about.error.code() != ck.KafkaError.LEADER_NOT_AVAILABLE:
             return 0, []
-        return len(about.partitions), [number for number, each in about.partitions.items() if each.leader >= 0]
+        return len(about.partitions), _with_leader(about)
 
     def is_missing(self, topic: str) -> bool:
         """Return whether Kafka had no such topic when it was asked for `leaders` last."""
@@ -159,6 +175,10 @@ class ProducerClient(TransactionalClient):
                 return listing.topics[topic]
             except (TypeError, ValueError, RuntimeError) as error:  # no string, not UTF-8, or too long
                 raise DeliveryError(f"Kafka cannot be asked for the topic {topic!r}: {error}.") from error
+
+
+def _with_leader(about: "TopicMetadata") -> list[int]:
+    return [number for number, each in about.partitions.items() if each.leader >= 0]
 
 
 def closed_in_callback(client: str) -> HeadwayError:

@@ -28,11 +28,11 @@ from headway.errors import (
     TransactionError,
 )
 from headway.kafka.admin import Admin, describe
-from headway.kafka.binding.capi import await_connection
+from headway.kafka.binding.capi import await_connection, await_online
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.factory import FLUSH_SLICE, close_producer, make_client
 from headway.kafka.binding.retrying import retrying
-from headway.kafka.binding.time_limits import MISSING_TOPIC_COMES_WITHIN, ROWS_STORED_WITHIN
+from headway.kafka.binding.time_limits import MISSING_TOPIC_COMES_WITHIN, ONLINE_WITHIN, ROWS_STORED_WITHIN
 from headway.kafka.producer.headers import size_of_headers
 
 T = TypeVar("T")
@@ -158,6 +158,7 @@ class ColumnarProducer:
         room = _MOST_BYTES_ON_THE_WAY * columns.rows // max(1, columns.size)
         self._wait_until_at_most(min(_MOST_ON_THE_WAY, room))
         for topic, new in columns.suspects.items():
+            self.partitions(topic)  # which waits until they take records
             old = self._suspects.get(topic, new)
             self._suspects[topic] = Suspects(*max(old[:2], new[:2]), old.without_key or new.without_key)
         topics, of_headers = tee(columns.topics)
@@ -255,6 +256,8 @@ class ColumnarProducer:
             if error and (right := right_for(error.name(), "Write", topic=topic)):
                 raise DeliveryRefusedError(right.missing(self._connection)) from ck.KafkaException(error)
             if error is None or time.monotonic() > deadline:
+                with_leader = [number for number, each in about[topic].partitions.items() if each.leader >= 0]
+                await_online(self._producer, [(topic, number) for number in with_leader], ONLINE_WITHIN)
                 return len(about[topic].partitions)
             time.sleep(_ASK_AGAIN_AFTER)
 

@@ -63,6 +63,8 @@ ServeUntil = Callable[[Callable[[], bool], float | None], None]
 class Explains(Protocol):
     """A client that knows why it is not connected, what it may not do, and which topics there are not."""
 
+    is_idempotent: bool
+
     def because(self) -> str:
         """Return why, as the end of a sentence; empty if that is not known."""
 
@@ -158,6 +160,20 @@ class Destination:
         with _counting:
             self.tally.sent += 1
             return self.tally
+
+
+def without_place(destination: Destination) -> DeliveryError | None:
+    """Return the error for a report that a record is stored, and not where; None if none says where.
+
+    An idempotent producer of librdkafka 2.16 takes a record for stored, about which it has no answer, once a later one
+    of its partition is. Kafka may have refused it: it checks a producer's sequence only behind its first record.
+    """
+    if destination.client is None or not destination.client.is_idempotent:
+        return None
+    return DeliveryError(
+        f"A record for {destination.topic} at level {destination.level} may not be stored: Kafka has not acknowledged "
+        "it, but later ones of its partition. Look whether it is there, or send it again."
+    )
 
 
 def not_delivered(destination: Destination, error: ReportError) -> DeliveryError:
@@ -306,9 +322,13 @@ class DeliveryFuture(Future[RecordMetadata]):
         if error is not None:
             self.fail(not_delivered(self.destination, error))
             return
+        offset = message.offset()
+        if offset is None and (doubt := without_place(self.destination)):
+            self.fail(doubt)
+            return
         self.tally.delivered += 1
         self._partition = message.partition()
-        self._offset = message.offset()
+        self._offset = offset
         self._timestamp = message.timestamp()[1]
         self._state = "FINISHED"
         if self._watchers is not None or self._on_delivery is not None:

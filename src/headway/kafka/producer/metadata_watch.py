@@ -97,6 +97,7 @@ class MetadataWatch:
             self._refuse(topic, str(error).rstrip("."), type(error))
             return _ASK_LATER_AFTER
         if count and (count, frozenset(leaders)) != (topic.partition_count, topic.leaders):
+            self._client.await_online(topic.kafka_topic, set(leaders).difference(topic.leaders))
             self._learn(topic, count, leaders)
         if count and len(leaders) == count:
             self._incomplete_since.pop(topic, None)
