@@ -16,6 +16,7 @@ from pyspark import SparkContext
 from pyspark.sql import DataFrame, Row, SparkSession
 
 from headway.broker import LocalBroker
+from headway.kafka.binding.capi import await_online
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.spark import local_session
 
@@ -134,10 +135,11 @@ class LevelTopics:
         return onlooker.committed([(self.kafka_topics[level], partition) for partition in range(self.partitions)])
 
     def _await_metadata(self) -> None:
-        """The broker answers for what the controller has done a moment later; asking also tells the producer."""
+        """The broker answers for what the controller has done a moment later, and takes records again later."""
         for name in self.kafka_topics:
             while len(self._producer.list_topics(name, timeout=30).topics[name].partitions) < self.partitions:
                 pass
+            await_online(self._producer, [(name, number) for number in range(self.partitions)], 30)
 
     def _done(self, futures: dict[Any, Any]) -> None:
         for future in futures.values():
