@@ -49,7 +49,7 @@ class TopicPartition(_Address):
 
 
 UNKNOWN_OFFSET = -1
-"""The offset of a delivered record without a known one: it was sent with `acks=0`, or sent twice."""
+"""The offset of a delivered record without a known one: it was sent with `acks=0`."""
 
 
 class RecordMetadata(NamedTuple):

@@ -12,6 +12,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from headway import Producer
 from headway.errors import DeliveryError
+from headway.kafka.producer.client import ProducerClient
 from headway.records import RecordMetadata
 from tests.contract.conftest import Cluster
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
@@ -51,6 +52,32 @@ def test_a_record_that_librdkafka_only_takes_for_stored_has_failed(brokers: Mock
         assert second.result(30).offset >= 0
         with pytest.raises(DeliveryError, match="A record for orders at level 0 may not be stored"):
             first.result(30)
+
+
+def test_a_report_without_an_offset_comes_with_an_error(brokers: MockBrokers) -> None:
+    settings = {
+        "bootstrap.servers": brokers.bootstrap_servers,
+        "linger.ms": 0,
+        "retry.backoff.ms": 1000,
+        "log_level": 0,
+    }
+    reports: list[ck.KafkaError | None] = []
+    client = ProducerClient({**settings, "enable.idempotence": True})
+
+    def send(partition: int) -> None:
+        client.produce("orders", b"1", None, partition, lambda error, _: reports.append(error), 0, None)
+
+    leader = brokers.create("orders")[0]
+    send(1)
+    client.flush(30)
+    brokers.answer_after(leader, 300)
+    brokers.refuse(PRODUCE, NOT_LEADER, times=1)
+    send(0)
+    client.flush(0.1)  # until it is on its way
+    send(0)
+    client.close(30)
+    assert [error and error.name() for error in reports].count(None) == 2
+    assert "not acknowledged it, but later ones" in str(next(filter(None, reports)))
 
 
 def test_records_wait_until_the_leader_of_a_new_partition_answers_for_it(brokers: MockBrokers) -> None:

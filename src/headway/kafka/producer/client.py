@@ -26,6 +26,8 @@ OnReport = Callable[[ck.KafkaError | None, ck.Message], None]
 SERVE_AFTER = 100
 """The number of records after which a thread that calls `produce` serves the reports."""
 
+_IN_DOUBT = ck.KafkaError(ck.KafkaError._INCONSISTENT, "Kafka has not acknowledged it, but later ones")
+
 # Asking for such a topic again does not help.
 _REFUSED_TOPIC = {ck.KafkaError.TOPIC_EXCEPTION}
 
@@ -64,11 +66,15 @@ class ProducerClient(TransactionalClient):
     ) -> None:
         """Queue a record.
 
+        A report without an offset becomes one with an error, as librdkafka then only takes the record for stored.
+
         Raises `BufferError` if the queue is full, and `DeliveryError` or `SerializationError` for a record that cannot
         be sent.
         """
         self._check_process()
         self._produced += 1
+        if self.is_idempotent:
+            on_delivery = _doubting(on_delivery)
         if headers:
             size_of_headers(headers, topic)
         try:
@@ -175,6 +181,13 @@ class ProducerClient(TransactionalClient):
                 return listing.topics[topic]
             except (TypeError, ValueError, RuntimeError) as error:  # no string, not UTF-8, or too long
                 raise DeliveryError(f"Kafka cannot be asked for the topic {topic!r}: {error}.") from error
+
+
+def _doubting(on_delivery: OnReport) -> OnReport:
+    def report(error: ck.KafkaError | None, message: ck.Message) -> None:
+        on_delivery(_IN_DOUBT if error is None and message.offset() is None else error, message)
+
+    return report
 
 
 def _with_leader(about: "TopicMetadata") -> list[int]:

@@ -50,6 +50,8 @@ _DEFAULTS: Config = {
     "enable.idempotence": True,
     "linger.ms": 5,
     "batch.size": 1_000_000,
+    # With more, librdkafka can take a refused batch for stored, and no report would tell. Large batches cost no more.
+    "max.in.flight.requests.per.connection": 1,
     "partitioner": "murmur2_random",
     "log_level": 2,
     # With a longer one each transaction sleeps while the one before is being closed (100 ms by default).

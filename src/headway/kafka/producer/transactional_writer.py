@@ -22,8 +22,6 @@ from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.hand_over import hand_over
 
 _REPORTS_WITHIN = 0.05  # seconds; then it is looked whether the records still arrive, and are still wanted
-# librdkafka 2.16 reports a record as stored, and not where, that it takes for stored since a later one is.
-_NO_PLACE = ck.KafkaError(ck.KafkaError._INCONSISTENT, "librdkafka does not know whether it is stored")
 _CAUSE_WITHIN = 0.5  # seconds to wait for the cause after librdkafka has given up records because of it
 
 FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
@@ -191,11 +189,11 @@ class _Attempt:
         self._left = len(records)  # at the last look
 
         def report(position: int, error: ck.KafkaError | None, message: ck.Message) -> None:
-            if error is None and message.offset() is not None:
+            if error is None:
                 waits[position] = 0
                 stored(position, message)
             else:
-                self._refused(position, error or _NO_PLACE)
+                self._refused(position, error)
 
         self.report = report
         """Takes what became of a record; a closure, as it is called for each."""

@@ -18,14 +18,6 @@ RECORDS = [
 TOO_LARGE = ck.KafkaError(ck.KafkaError.MSG_SIZE_TOO_LARGE)
 PURGED = ck.KafkaError(ck.KafkaError._PURGE_QUEUE)
 FOR_EVER = 3600.0
-NOWHERE = b"3"
-
-
-class Reported(bytes):
-    """A record's value as a report has it, with the offset at which it is stored."""
-
-    def offset(self) -> int | None:
-        return None if self == NOWHERE else 7
 
 
 class Client:
@@ -55,7 +47,7 @@ class Client:
         reported = [each for each in self.waiting if each[0] in self.fates]
         self.waiting = [each for each in self.waiting if each[0] not in self.fates]
         for value, report in reported:
-            report(self.fates[value], Reported(value))
+            report(self.fates[value], value)
         return len(self.waiting)
 
     def why_aborted(self) -> KafkaError | None:
@@ -122,13 +114,6 @@ def test_a_record_that_may_be_stored_later_is_an_error_that_names_its_topic() ->
     client = Client({b"0": None, b"1": ck.KafkaError(ck.KafkaError._MSG_TIMED_OUT), b"2": None})
     with pytest.raises(NotStoredError, match="A record for bills was not stored") as raised:
         writer_of(client).write(RECORDS, ignore)
-    assert raised.value.positions == [1]
-
-
-def test_a_record_that_is_stored_nobody_knows_where_is_not_stored() -> None:
-    client = Client({b"0": None, NOWHERE: None})
-    with pytest.raises(NotStoredError, match="for orders was not stored: librdkafka does not know whether") as raised:
-        writer_of(client).write([RECORDS[0], OutgoingRecord("orders", NOWHERE, b"k")], ignore)
     assert raised.value.positions == [1]
 
 
