@@ -19,6 +19,7 @@ from tests.contract.mock_brokers import MockBrokers, mock_brokers
 
 PRODUCE, LIST_OFFSETS = 0, 2  # Kafka's numbers for requests
 NOT_LEADER = 6
+UNTIL_BOTH_ARE_SENT = 2_000  # milliseconds, on a busy machine
 PARTITIONS = 20
 
 
@@ -38,7 +39,7 @@ def refuse_the_first_of_two(brokers: MockBrokers, producer: Producer) -> list[Fu
     leader = brokers.create("orders")[0]
     producer.send("orders", b"known", partition=1)
     producer.flush(30)
-    brokers.answer_after(leader, 300)
+    brokers.answer_after(leader, UNTIL_BOTH_ARE_SENT)
     brokers.refuse(PRODUCE, NOT_LEADER, times=1)
     sent: list[Future[RecordMetadata]] = [producer.send("orders", b"1", partition=0)]
     producer.flush(0.1)  # until it is on its way
@@ -70,7 +71,7 @@ def test_a_report_without_an_offset_comes_with_an_error(brokers: MockBrokers) ->
     leader = brokers.create("orders")[0]
     send(1)
     client.flush(30)
-    brokers.answer_after(leader, 300)
+    brokers.answer_after(leader, UNTIL_BOTH_ARE_SENT)
     brokers.refuse(PRODUCE, NOT_LEADER, times=1)
     send(0)
     client.flush(0.1)  # until it is on its way
