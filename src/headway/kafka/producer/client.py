@@ -136,7 +136,7 @@ class ProducerClient(TransactionalClient):
         self._raise_if_refused(topic, about.error)
         if about.error is not None:
             return 0
-        self.await_online(topic, _with_leader(about))
+        self.await_online(topic, with_leader(about))
         return len(about.partitions)
 
     def await_online(self, topic: str, partitions: Collection[int]) -> None:
@@ -164,7 +164,7 @@ class ProducerClient(TransactionalClient):
             raise DeliveryError(f"The topic {topic} was refused: {about.error.str()}.")
         if about.error is not None and about.error.code() != ck.KafkaError.LEADER_NOT_AVAILABLE:
             return 0, []
-        return len(about.partitions), _with_leader(about)
+        return len(about.partitions), with_leader(about)
 
     def is_missing(self, topic: str) -> bool:
         """Return whether Kafka had no such topic when it was asked for `leaders` last."""
@@ -190,7 +190,8 @@ def _doubting(on_delivery: OnReport) -> OnReport:
     return report
 
 
-def _with_leader(about: "TopicMetadata") -> list[int]:
+def with_leader(about: "TopicMetadata") -> list[int]:
+    """Return a topic's partitions that have a leader now."""
     return [number for number, each in about.partitions.items() if each.leader >= 0]
 
 

@@ -33,6 +33,7 @@ from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.factory import FLUSH_SLICE, close_producer, make_client
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import MISSING_TOPIC_COMES_WITHIN, ONLINE_WITHIN, ROWS_STORED_WITHIN
+from headway.kafka.producer.client import with_leader
 from headway.kafka.producer.headers import size_of_headers
 
 T = TypeVar("T")
@@ -258,8 +259,8 @@ class ColumnarProducer:
             if error and (right := right_for(error.name(), "Write", topic=topic)):
                 raise DeliveryRefusedError(right.missing(self._connection)) from ck.KafkaException(error)
             if error is None or time.monotonic() > deadline:
-                with_leader = [number for number, each in about[topic].partitions.items() if each.leader >= 0]
-                await_online(self._producer, [(topic, number) for number in with_leader], ONLINE_WITHIN)
+                led = [(topic, number) for number in with_leader(about[topic])]
+                await_online(self._producer, led, ONLINE_WITHIN)
                 return len(about[topic].partitions)
             time.sleep(_ASK_AGAIN_AFTER)
 
