@@ -4,10 +4,33 @@ So one slow call does not hold up a micro-batch. An attempt that would begin aft
 either: its row is put out as soon as that is known, so that the task may end before its deadline.
 """
 
-from dataclasses import dataclass, fields
+import math
+import time
+from dataclasses import dataclass, field, fields
 from typing import NamedTuple
 
 from headway.core.retry import Again, Later, Retries, Verdict
+
+
+class Deadline:
+    """The moment at which a task's calls end; without `seconds` there is none.
+
+    It counts from the first rows: a task that waits until they are read has lost nothing of its time.
+    """
+
+    def __init__(self, seconds: float | None) -> None:
+        self.seconds = math.inf if seconds is None else seconds
+        self.at = math.inf  # by the monotonic clock
+
+    def begin(self) -> None:
+        """Let the time run, if it does not run yet."""
+        if self.at == math.inf:
+            self.at = time.monotonic() + self.seconds
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing may begin any more."""
+        return time.monotonic() >= self.at
 
 
 class Due(NamedTuple):
@@ -22,20 +45,20 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetriesUntil(Retries):
-    """Retries of which those after a moment, by the monotonic clock, are not waited for: their verdict is `Later`."""
+    """Retries of which those after a deadline are not waited for: their verdict is `Later`."""
 
-    until: float = 0.0
+    until: Deadline = field(default_factory=lambda: Deadline(None))
 
     def decide(
         self, record: object, attempt: int, error: BaseException, now: float, chance: float, untried: int = 0
     ) -> Verdict:
         """Return what to do after an attempt failed."""
         verdict = Retries.decide(self, record, attempt, error, now, chance, untried)
-        if isinstance(verdict, Again) and (verdict.at >= self.until or now >= self.until):
+        if isinstance(verdict, Again) and max(verdict.at, now) >= self.until.at:
             return Later(Due(verdict.at, verdict.untried))
         return verdict
 
 
-def retries_until(retries: Retries, until: float) -> RetriesUntil:
+def retries_until(retries: Retries, until: Deadline) -> RetriesUntil:
     """Return the same retries with this end."""
-    return RetriesUntil(**{field.name: getattr(retries, field.name) for field in fields(retries)}, until=until)
+    return RetriesUntil(**{each.name: getattr(retries, each.name) for each in fields(retries)}, until=until)

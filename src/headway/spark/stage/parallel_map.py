@@ -99,9 +99,10 @@ def parallel_map(
         retries: The times and the number of attempts at a failed row.
         later: Whether a handler may raise `RetryLater`; the row comes again after its delay, and attempts are counted
             on. Rows of its key behind it go on meanwhile. The rows need the source's columns, `headers` among them.
-        deadline: The seconds that a task may take, from its beginning. What is not done by then is `later`: calls that
-            run are cancelled and count as attempts, and rows that have not begun come again at once. The rows of a key
-            come again in their order, and those of the next micro-batch do not wait for them. It implies `later`.
+        deadline: The seconds that a task may take, from its first rows on. What is not done by then is `later`: calls
+            that run are cancelled, and count as attempts if they had at least half of that time; rows that have not
+            begun come again at once. The rows of a key come again in their order, and those of the next micro-batch do
+            not wait for them. It implies `later`.
         batches: The sizes of batches, as Batches(100, linger=0.1): the handler gets a list of rows of one key, or with
             key=None of any, and a list of contexts if it takes one. It returns a list with a result for each row, or
             one result for all; a `BatchError` names the rows that failed.

@@ -5,21 +5,26 @@ never returns from a library, or that swallows each interruption, would keep its
 up after some multiples of the time limit: the row fails for good, and never runs twice at a time.
 
 At the deadline of a task its calls are left at once, whatever they do. Their rows come again later, while a call that
-cannot be interrupted may still run.
+cannot be interrupted may still run. A call that began in the second half of the task's time had no fair try: it does
+not count as an attempt, so that a busy hour makes no dead letters of healthy rows.
 """
 
 import asyncio
+import math
 import threading
 import time
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from headway.errors import FatalError, HandlerError, TimeLimitError
+from headway.errors import FatalError, HandlerError, RetriableError, TimeLimitError
+from headway.spark.stage.deadline import Deadline
 
 _TIMES = 3  # a call may take so many times its time limit
 LONGER_BY = 10.0  # seconds, at the least, beyond its limit: a short limit may be exceeded on a busy machine
 MOST_STUCK = 100  # calls in this process: each holds a thread and its objects
 MOST_LEFT = 1_000  # the same, with those that were left at a deadline
+_FAIR_PART = 0.5  # of the deadline: a call that had less of it does not count as an attempt
+_MOST_UNCOUNTED = 50  # such calls of a row: one that always begins late, and never ends, becomes a dead letter, too
 
 stuck: set[Any] = set()  # the works, of all tasks of this process, that are given up and whose calls have not ended
 
@@ -36,12 +41,10 @@ class RunningCalls:
     Invariant: `end` reports a call that was given up or left, once; a call that has ended is never given up.
     """
 
-    def __init__(self, time_limit: float | None, deadline: float | None = None) -> None:
+    def __init__(self, time_limit: float | None, deadline: Deadline) -> None:
         self._limit = time_limit
-        self._watches = bool(time_limit or deadline)
-        self._at_deadline = (
-            f"The handler had not ended at the deadline, {deadline:g} s after its task began." if deadline else ""
-        )
+        self._deadline = deadline
+        self._watches = bool(time_limit) or deadline.seconds < math.inf
         self._patience = max(_TIMES * time_limit, time_limit + LONGER_BY) if time_limit else 0.0
         self._running: dict[Any, _Call] = {}
         self._ending = threading.Lock()  # a call that has not ended does not begin again either
@@ -69,7 +72,7 @@ class RunningCalls:
         now = time.monotonic()
         return [work for work, call in list(self._running.items()) if now - call.began > self._patience]
 
-    def leave(self) -> Sequence[tuple[Sequence[Any], TimeLimitError]]:
+    def leave(self) -> Sequence[tuple[Sequence[Any], TimeLimitError | RetriableError]]:
         """Stop waiting for all calls, cancel those of coroutines, and return their jobs with their error.
 
         Raises `HandlerError` if more calls of this process are left than a service that hangs now and then explains.
@@ -87,7 +90,15 @@ class RunningCalls:
                 "workers, and none of them has ended. Let what they wait for have a time limit of its own, as sockets "
                 "and clients do."
             )
-        return [(call.job, TimeLimitError(self._at_deadline)) for call in left.values()]
+        return [(call.job, self._cut_off(call)) for call in left.values()]
+
+    def _cut_off(self, call: _Call) -> TimeLimitError | RetriableError:
+        """Return the error of a call that the deadline ends."""
+        told = f"The handler had not ended at the deadline, {self._deadline.seconds:g} s after its task's first rows"
+        had = self._deadline.at - call.began
+        if had >= _FAIR_PART * self._deadline.seconds or any(work.untried >= _MOST_UNCOUNTED for work in call.job):
+            return TimeLimitError(f"{told}.")
+        return RetriableError(f"{told}; this counts as no attempt, as it had begun {had:.3g} s before.", untried=True)
 
     def give_up(self, work: Any) -> tuple[Sequence[Any], FatalError] | None:
         """Return the job and the error of an overdue call, and stop waiting for it; return None if it has ended.

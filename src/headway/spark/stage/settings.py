@@ -35,7 +35,7 @@ class Settings:
     columns: StructType  # the columns that the stage adds
     level_topics: bool = True  # whether the Kafka topic of a row has its level at the end
     later: bool = False  # whether rows may come again
-    deadline: float | None = None  # seconds from the beginning of the task
+    deadline: float | None = None  # seconds from the first rows of the task
     batches: Batches | None = None
     arrow_columns: tuple[str, ...] = ()  # of the Arrow batches that the handler gets in place of lists of rows
     adaptive: bool = False

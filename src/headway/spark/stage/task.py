@@ -44,7 +44,7 @@ from headway.runtime.wakeup import Wakeup
 from headway.spark.stage.arrow_batch import record_batch
 from headway.spark.stage.arrow_results import results_of_arrow
 from headway.spark.stage.batch_results import results_of_batch
-from headway.spark.stage.deadline import Due, retries_until
+from headway.spark.stage.deadline import Deadline, Due, retries_until
 from headway.spark.stage.handler_loop import answers, handler_loop
 from headway.spark.stage.held_rows import HeldRows
 from headway.spark.stage.input_batch import InputBatch, StageRow
@@ -108,9 +108,7 @@ class Stage:
             rank_of=attrgetter("priority") if settings.priority else None,
         )
         self._engine.assign(_ROWS, OffsetMap(0))
-        deadline = settings.deadline
-        self._until = math.inf if deadline is None else time.monotonic() + deadline
-        retries = settings.retries if deadline is None else retries_until(settings.retries, self._until)
+        self._deadline = Deadline(settings.deadline)
         self._rate: RateClient | None = None
         self._granted = GrantedConcurrency(
             settings.max_concurrency, adaptive=settings.adaptive, ready=self._ready, ask=self._ask
@@ -118,8 +116,9 @@ class Stage:
         admission = (
             self._granted if settings.rate else Concurrency(settings.max_concurrency, adaptive=settings.adaptive)
         )
+        retries = retries_until(settings.retries, self._deadline)
         self._dispatch = Dispatch(self._engine, retries, admission, self._wake, levels=1)
-        self._running = RunningCalls(settings.time_limit, deadline)
+        self._running = RunningCalls(settings.time_limit, self._deadline)
         self._executor = self._make_executor()
         self._failed_lanes: set[Hashable] = set()
         self._returned: dict[Hashable, float] = {}  # lanes whose rows come again, with the time of the last of them
@@ -160,6 +159,7 @@ class Stage:
     def _receive(self, records: pa.RecordBatch) -> None:
         if not records.num_rows:
             return
+        self._deadline.begin()
         keys = row_keys(records, self._settings.key)
         batch = InputBatch(records, self._held.received, keys, level_topics=self._settings.level_topics)
         if self._settings.priority:
@@ -171,7 +171,7 @@ class Stage:
             self._dispatch.let_expire()
         with self._dispatch.lock:
             self._engine.receive(_ROWS, batch.rows, now, brought=brought)
-        if self._is_over():
+        if self._deadline.is_over:
             self._return_the_rest()
         self._dispatch.feed()
 
@@ -309,7 +309,7 @@ class Stage:
         left: dict[Any, BaseException] = {}
         for work, error in failures.items():
             refused: BaseException | None = error
-            if issubclass(type(error), TimeLimitError) and not self._is_over():
+            if issubclass(type(error), TimeLimitError) and not self._deadline.is_over:
                 try:
                     refused = self._check(work, self._settings.on_time_limit(work.record.row))  # type: ignore[misc]
                 except BaseException as raised:
@@ -319,9 +319,6 @@ class Stage:
         return left
 
     # The deadline
-
-    def _is_over(self) -> bool:
-        return time.monotonic() >= self._until
 
     def _return_the_rest(self) -> None:
         """Let no call begin any more, leave those that run, and put out all rows that are here, to come again later."""
@@ -421,12 +418,12 @@ class Stage:
             self._dispatch.alarm(0, self._refill_below)
         if not is_time:
             due = self._dispatch.next_change(now) or now + _LONGEST_WAIT
-            self._wake.wait(max(0.0, min(due - now, _LONGEST_WAIT, max(self._until - now, _SHORTEST_WAIT))))
+            self._wake.wait(max(0.0, min(due - now, _LONGEST_WAIT, max(self._deadline.at - now, _SHORTEST_WAIT))))
         if self._dispatch.failure:
             raise self._dispatch.failure
         if self._shared:
             self._shared.check()
-        if self._is_over():
+        if self._deadline.is_over:
             self._return_the_rest()
         self._give_up_overdue()
         self._dispatch.feed()

@@ -245,6 +245,49 @@ def test_rows_that_come_in_after_the_deadline_come_again_at_once() -> None:
     assert calls == [0]
 
 
+def test_the_deadline_counts_from_the_first_rows_of_the_task() -> None:
+    async def call(row: InputRow, context: Context) -> int:
+        return 1
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist([], SCHEMA)
+        time.sleep(1)
+        yield pa.RecordBatch.from_pylist([record(0, b"a"), record(1, b"a")], SCHEMA)
+
+    came = [row for out in Stage(call, replace(SETTINGS, deadline=0.7)).run(rows()) for row in out.to_pylist()]
+    assert [(row["value"], row["outcome"]) for row in came] == [(0, "ok"), (1, "ok")]
+
+
+def test_a_call_that_began_late_counts_as_no_attempt_at_the_deadline_up_to_fifty_times() -> None:
+    """Else a queue that is behind makes dead letters of healthy rows: those that begin last, three times."""
+
+    async def call(row: InputRow, context: Context) -> int:
+        if row.key == b"busy":
+            raise RetriableError("busy", untried=True)
+        await asyncio.sleep(30 if row.value else 1.2)
+        return 1
+
+    one_attempt = Retries(fixed_backoff(60), max_attempts=1)
+    one_by_one = replace(SETTINGS, max_concurrency=1, retries=one_attempt, deadline=2)
+
+    def behind_a_long_call(late: dict[str, Any]) -> list[dict[str, Any]]:
+        batches = [pa.RecordBatch.from_pylist([row], SCHEMA) for row in (record(0, b"a"), late)]
+        return [row for out in Stage(call, one_by_one).run(iter(batches)) for row in out.to_pylist()]
+
+    first, late = behind_a_long_call(record(1, b"b"))
+    assert (first["outcome"], late["outcome"], late["attempts"]) == ("ok", "later", 1)
+    assert "this counts as no attempt, as it had begun 0." in late["error"]["message"]
+
+    often = [record(1, b"busy")]
+    for _ in range(50):
+        often = [again(row) for row in came_of(call, often, one_by_one)]
+    first, late = behind_a_long_call({**often[0], "key": b"b"})
+    assert (first["outcome"], late["outcome"], late["attempts"]) == ("ok", "failed", 51)
+
+    [early] = came_of(call, [record(1, b"b")], replace(one_by_one, deadline=0.3))
+    assert (early["outcome"], early["attempts"]) == ("failed", 1)
+
+
 WAYS = st.sampled_from(
     ["ok", "fails", "fatal", "later", "untried", "sleeps", "swallows", "cancels itself", "blocks", "bad result"]
 )
