@@ -92,8 +92,10 @@ class BatchPlanner:
         limit = self._control.limit if self._control else None
         planned = replace(planned, begun=start if is_first else None, limit=limit)
         wanted = ranges(begin, planned)
-        self._planned = planned, sum(item.length for item in wanted), time.monotonic()
-        return _divided(planned, wanted, self._options.tasks)
+        records = sum(item.length for item in wanted)
+        self._planned = planned, records, time.monotonic()
+        seconds = self._control.seconds_of(records) if self._control else 0.0
+        return _divided(planned, wanted, self._options.tasks, seconds)
 
     def close(self) -> None:
         """Close the connections."""
@@ -179,10 +181,10 @@ class BatchPlanner:
             self._committed = offsets
 
 
-def _divided(planned: StreamOffset, wanted: Collection[Range], options: TaskOptions) -> StreamOffset:
+def _divided(planned: StreamOffset, wanted: Collection[Range], options: TaskOptions, seconds: float) -> StreamOffset:
     """Return the plan with the number of tasks that suits the cluster; it stays with the micro-batch."""
     cores = cluster_parallelism() or os.cpu_count() or 1
-    return replace(planned, tasks=options.count(wanted, cores), split=options.split)
+    return replace(planned, tasks=options.count(wanted, cores, seconds), split=options.split)
 
 
 def _commits(options: Options) -> ExternalCommits | None:

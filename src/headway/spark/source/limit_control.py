@@ -58,6 +58,10 @@ class LimitControl:
         else:
             self._move_to(min(self._exact + (suited - self._exact) / 2, self._exact * _MOST_RISE))
 
+    def seconds_of(self, records: int) -> float:
+        """Return how long a micro-batch of so many records takes, by the limit."""
+        return AIM * self.target * records / self._exact
+
     def _move_to(self, limit: float) -> None:
         self._exact = min(self.most, max(self.least, limit))
         self.limit = round(self._exact)

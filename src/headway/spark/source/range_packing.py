@@ -20,6 +20,9 @@ RECORDS_PER_TASK = 100_000
 RECORDS_FOR_ONE = 1_000
 """The records up to which one task reads all sooner than two have started."""
 
+SECONDS_FOR_ONE = 0.1
+"""The time, as far as it is known, up to which it does: with a slow handler few records take long."""
+
 RANGES_FOR_ONE = 100
 """The ranges up to which it does: each costs a task 0.3 ms, and 1.5 ms where a backlog is behind it."""
 
@@ -56,13 +59,13 @@ class TaskOptions:
     most_records: int | None = None
     split: bool = False
 
-    def count(self, wanted: Collection[Range], cores: int) -> int:
-        """Return how many tasks read the ranges where `cores` run at once.
+    def count(self, wanted: Collection[Range], cores: int, seconds: float = 0.0) -> int:
+        """Return how many tasks read the ranges where `cores` run at once; `seconds` is what one task is known to take.
 
         Without options it is one for few records, then one for each core, and more where that many pay their start.
         """
         records = sum(item.length for item in wanted)
-        few = records <= RECORDS_FOR_ONE and len(wanted) <= RANGES_FOR_ONE
+        few = records <= RECORDS_FOR_ONE and len(wanted) <= RANGES_FOR_ONE and seconds <= SECONDS_FOR_ONE
         found = self.least or (1 if few else cores)
         if records > RECORDS_FOR_ONE:
             found = max(found, records // RECORDS_PER_TASK)

@@ -120,6 +120,12 @@ def test_without_noise_it_comes_to_the_aim_from_one_side(overhead: float, rate: 
     assert len(sides) <= 1
 
 
+def test_the_limit_says_how_long_a_micro_batch_takes() -> None:
+    control = LimitControl(TARGET, 16, MOST, limit=1_000)
+    assert control.seconds_of(1_000) == pytest.approx(AIM * TARGET)
+    assert control.seconds_of(100) == pytest.approx(0.1 * AIM * TARGET)
+
+
 @given(st.integers(2, 400), st.floats(1.5, 100))
 def test_a_target_out_of_reach_is_counted_at_the_least_limit(batches: int, seconds: float) -> None:
     control = LimitControl(TARGET, 16, MOST, limit=16)

@@ -11,7 +11,15 @@ from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import Offsets, Range
 from headway.kafka.reading.topic_naming import PlainPartition, TopicNaming, kafka_topic
 from headway.records import TopicPartition
-from headway.spark.source.range_packing import RANGES_FOR_ONE, RECORDS_OF_A_RANGE, TaskOptions, cut, pack, ranges
+from headway.spark.source.range_packing import (
+    RANGES_FOR_ONE,
+    RECORDS_OF_A_RANGE,
+    SECONDS_FOR_ONE,
+    TaskOptions,
+    cut,
+    pack,
+    ranges,
+)
 from headway.spark.source.stream_offset import StreamOffset, naming_of
 
 LEVELS = 3
@@ -107,6 +115,13 @@ def test_a_small_micro_batch_is_one_task_and_a_large_one_more_than_the_cluster_h
     assert options.count(one_range(1_000), cores=2) == 1
     assert options.count(one_range(1_001), cores=2) == 2
     assert options.count(one_range(10_000_000), cores=2) == 100
+
+
+def test_few_records_are_read_by_all_cores_if_they_are_known_to_take_long() -> None:
+    options = TaskOptions()
+    assert options.count(one_range(600), cores=3, seconds=SECONDS_FOR_ONE) == 1
+    assert options.count(one_range(600), cores=3, seconds=0.6) == 3
+    assert TaskOptions(least=2).count(one_range(600), cores=3, seconds=0.6) == 2
 
 
 def test_few_records_of_many_partitions_are_read_by_all_cores() -> None:
