@@ -284,8 +284,8 @@ def simulate(
         reached = StreamOffset(stops, {})
         parts = ranges(position, reached)
         records = sum(each.length for each in parts)
-        known = control.seconds_of(records) if control else 0.0
-        reached = replace(reached, tasks=query.tasks.count(parts, cores, known), split=query.tasks.split)
+        slow = control is not None and control.is_slow(records)
+        reached = replace(reached, tasks=query.tasks.count(parts, cores, slow=slow), split=query.tasks.split)
         groups = divide(parts, reached.tasks, split=reached.split)
         works = [work_of(group, costs, handler) for group in groups]
         took = makespan(works, executors, costs.start, planned_at) if works else 0.0

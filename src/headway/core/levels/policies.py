@@ -15,7 +15,7 @@ from collections.abc import Iterable, Sequence
 from heapq import heapify, heappop, heapreplace
 from typing import Literal, Protocol
 
-from headway.core.levels.capacity import BurstWindow, Distributor, burst_shares, distribute, exponential_shares
+from headway.core.levels.capacity import BurstWindow, Distributor, burst_shares, distribute, exponential_shares, strides
 from headway.errors import ConfigError
 
 
@@ -78,12 +78,9 @@ class Fair:
     queueing, Goyal, Vin and Cheng 1996; stride scheduling, Waldspurger 1995.)
     """
 
-    # Strides are whole numbers, so that no error adds up; shares are exact to one part in 2^32 / share.
-    _SCALE = 2**32
-
     def __init__(self, shares: Sequence[int]) -> None:
         self._capacity = sum(shares)
-        self._strides = [self._SCALE // share for share in shares]
+        self._strides = strides(shares)
         self._starts = [0] * len(shares)
         self._idle = [True] * len(shares)
         self._virtual_time = 0
@@ -178,7 +175,7 @@ class Strict:
     """The policy that serves the highest level first.
 
     A record that has waited longer than `max_wait` seconds counts as of the highest level. Of several such records the
-    one with the longest wait goes first.
+    one with the longest wait goes first, and of equal ones the highest.
     """
 
     def __init__(self, capacity: int, max_wait: float) -> None:
@@ -199,8 +196,9 @@ class Strict:
         counts = [buffer.count_from_before(now - self._max_wait) for buffer in buffers]
         if sum(counts) <= limit:
             return counts
+        # A backlog that is found at the start has waited equally long at all levels, as far as anybody knows.
         by_wait = sorted(
-            (level for level, count in enumerate(counts) if count), key=lambda i: buffers[i].oldest() or now
+            (level for level, count in enumerate(counts) if count), key=lambda i: (buffers[i].oldest() or now, -i)
         )
         return _in_order(by_wait, counts, limit)
 

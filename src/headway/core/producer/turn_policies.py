@@ -8,7 +8,7 @@ another has waited too long.
 from collections.abc import Sequence
 from typing import Protocol
 
-from headway.core.levels.capacity import Distributor, distribute
+from headway.core.levels.capacity import Distributor, distribute, strides
 from headway.core.levels.policies import PolicyName
 from headway.errors import ConfigError
 
@@ -34,10 +34,8 @@ class FairTurns:
     1996, in whole numbers.)
     """
 
-    _SCALE = 2**32
-
     def __init__(self, shares: Sequence[int]) -> None:
-        self._strides = [self._SCALE // share for share in shares]
+        self._strides = strides(shares)
         self._starts = [0] * len(shares)
         self._idle = [True] * len(shares)
         self._virtual_time = 0

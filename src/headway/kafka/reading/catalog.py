@@ -79,10 +79,15 @@ class Catalog(Admin):
         """Return the offset behind the last that can be read."""
         return self._offsets(partitions, LATEST)
 
+    def written(self, partitions: Collection[TopicPartition]) -> Offsets:
+        """Return the offset behind the last record of each partition, also of an unfinished transaction."""
+        return self._offsets(partitions, LATEST, "read_uncommitted")
+
     def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets:
         """Return each first offset with this timestamp or a later one; the end if there is none."""
+        ends = self.ends(partitions)  # first: what comes between the two questions has that time, or a later one
         found = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms))
-        return found | self.ends([each for each, offset in found.items() if offset == NONE_THAT_LATE])
+        return {each: ends[each] if offset == NONE_THAT_LATE else offset for each, offset in found.items()}
 
     def _description(
         self, answer: "TopicDescription | ck.KafkaError", asked: NamedTopic, levels: int | None
@@ -102,12 +107,16 @@ class Catalog(Admin):
             )
         raise self._failure(f"{which} cannot be read", answer, name)
 
-    def _offsets(self, partitions: Collection[TopicPartition], which: OffsetSpec) -> Offsets:
+    def _offsets(
+        self, partitions: Collection[TopicPartition], which: OffsetSpec, isolation: str | None = None
+    ) -> Offsets:
         if not partitions:
             return {}
         names = {partition: (kafka_topic(partition), partition.partition) for partition in partitions}
         wanted = dict.fromkeys(names.values(), which)
-        answers = self._patiently(lambda: list_offsets(self._client, wanted, self._isolation, ONE_ANSWER_WITHIN))
+        answers = self._patiently(
+            lambda: list_offsets(self._client, wanted, isolation or self._isolation, ONE_ANSWER_WITHIN)
+        )
         return {partition: self._offset(answers[name], partition) for partition, name in names.items()}
 
     def _offset(self, answer: int | ck.KafkaError, partition: TopicPartition) -> int:

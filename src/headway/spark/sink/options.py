@@ -25,6 +25,7 @@ from headway.spark.option_parsing import KAFKA_PREFIX, SERVERS, refuse_unknown, 
 
 Delivery = Literal["exactly_once", "at_least_once"]
 
+_TRANSACTION = "transaction.timeout.ms"
 NAMES = ("topic", "priorities", "delivery", "txnAppId", "txnVersion", "keepVersion", "markerTopic", "schedulerName")
 _OF_SPARK = ("checkpointlocation", "queryname")  # Spark hands its own on, the last in declarative pipelines
 MARKER_TOPIC = "headway-markers"
@@ -65,6 +66,10 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         raise ConfigError(
             "The options txnAppId and txnVersion belong together: the name of a job, and a number that grows with each "
             "of its writes. Give both or none."
+        )
+    if app_id is not None and not app_id.strip():
+        raise ConfigError(
+            "The option txnAppId is empty. Give the name of the job, which is the same whenever it runs again."
         )
     delivery = _delivery(options)
     keep_version = options.get("keepversion")
@@ -115,6 +120,8 @@ def _kafka(options: Mapping[str, str]) -> dict[str, str]:
     settings = {
         name.removeprefix(KAFKA_PREFIX): value for name, value in options.items() if name.startswith(KAFKA_PREFIX)
     }
+    if (timeout := settings.get(_TRANSACTION)) is not None:
+        whole_number(f"{KAFKA_PREFIX}{_TRANSACTION}", timeout, 1, "milliseconds, as 300000 for five minutes")
     for name in filter(settings.__contains__, _OWN):
         raise ConfigError(f"The option {KAFKA_PREFIX}{name} cannot be set: the option delivery decides it. Remove it.")
     return settings

@@ -15,7 +15,7 @@ from headway.spark.session.parallelism import cluster_parallelism
 from headway.spark.source.data_loss import bridge
 from headway.spark.source.level_split import LevelSplit, Sightings, longest_waits
 from headway.spark.source.limit_control import START, LimitControl
-from headway.spark.source.offset_bounds import resolve
+from headway.spark.source.offset_bounds import refuse_beyond_end, resolve
 from headway.spark.source.options import Options
 from headway.spark.source.range_packing import TaskOptions, ranges
 from headway.spark.source.stream_offset import StreamOffset
@@ -45,6 +45,7 @@ class BatchPlanner:
         self._found_nothing_at = -IDLE_PAUSE_S
         self._control = _control(options)
         self._planned: tuple[StreamOffset, int, float] | None = None
+        self._last: StreamOffset | None = None
         self.seen: StreamOffset | None = None
         self.waits: dict[int, float] = {}
 
@@ -55,6 +56,7 @@ class BatchPlanner:
             log.warning("%s yet; the query waits for one.", self._options.selection.none_found(self._options.naming))
         bound = self._options.start or "latest"
         offsets = resolve("startingOffsets", bound, partitions, self._catalog)
+        refuse_beyond_end("startingOffsets", bound, self._catalog)
         if self._target is not None:
             self.stop_at_what_is_there()  # again: records may have come since, and the end could be before the start
         return StreamOffset(offsets, topic_ids, begun=offsets)
@@ -73,16 +75,19 @@ class BatchPlanner:
         self._commit(begin.offsets)
         if self._commits and self._target and begin.offsets == self._target.offsets:
             self._commits.await_answers()  # the query ends now, and Spark kills this process without waiting for it
-        self.seen = self._with_unlisted(begin, self._target or self._ends())
+        self.seen = self._with_unfinished(begin, self._with_unlisted(begin, self._target or self._ends()))
         start, losses = bridge(begin, self.seen, self._starts(begin, self.seen))
         if losses and self._options.fail_on_data_loss:
             raise KafkaError(f"{losses[0]} {HOW_TO_GO_ON}")
         # A new partition is first recorded at its start, so that its first range is in Spark's log, too.
         end = {at: stop if at in begin.offsets else start[at] for at, stop in self.seen.offsets.items()}
-        if self._too_early(start, end):
-            return self._nothing(begin)
         now = time.monotonic()
+        if anew := [at for at, offset in start.items() if begin.offsets.get(at) != offset]:
+            self._sightings.forget(anew)
         self._sightings.note(end, now)
+        if self._too_early(start, end):
+            self.waits = longest_waits(self._sightings, start, end, now)
+            return self._nothing(begin)
         planned = StreamOffset(self._stops(start, end, now, limited=limited), self.seen.topic_ids)
         self.waits = longest_waits(self._sightings, planned.offsets, end, now)
         if planned == begin:
@@ -94,8 +99,27 @@ class BatchPlanner:
         wanted = ranges(begin, planned)
         records = sum(item.length for item in wanted)
         self._planned = planned, records, time.monotonic()
-        seconds = self._control.seconds_of(records) if self._control else 0.0
-        return _divided(planned, wanted, self._options.tasks, seconds)
+        slow = self._control is not None and self._control.is_slow(records)
+        self._last = _divided(planned, wanted, self._options.tasks, slow=slow)
+        return self._last
+
+    def replaced_topics(self, end: StreamOffset) -> set[str]:
+        """Return the Kafka topics that were created again since a micro-batch was planned which is to be read again.
+
+        Raises `KafkaError` if there are some, unless failOnDataLoss is false.
+        """
+        if end == self._last:  # planned in this run, just now
+            return set()
+        ids = self._catalog.topic_ids(end.topic_ids)
+        replaced = {name for name, planned in end.topic_ids.items() if ids.get(name, planned) != planned}
+        losses = [
+            f"A micro-batch of the Kafka topic {name} is to be read again, but the topic was deleted and created again."
+            for name in sorted(replaced)
+        ]
+        if losses and self._options.fail_on_data_loss:
+            raise KafkaError(f"{losses[0]} {HOW_TO_GO_ON}")
+        _log(losses)
+        return replaced
 
     def close(self) -> None:
         """Close the connections."""
@@ -118,6 +142,22 @@ class BatchPlanner:
             at: offset for at, offset in begin.offsets.items() if at not in seen.offsets and kafka_topic(at) in ids
         }
         return replace(seen, offsets=seen.offsets | unlisted) if unlisted else seen
+
+    def _with_unfinished(self, begin: StreamOffset, seen: StreamOffset) -> StreamOffset:
+        """Return what is seen, with no end before what was read while Kafka still has it.
+
+        A query whose isolation.level has become read_committed may have read records of open transactions.
+        """
+        behind = [
+            at
+            for at, reached in begin.offsets.items()
+            if seen.offsets.get(at, reached) < reached and begin.is_surely_same_topic(seen, at)
+        ]
+        if not behind:
+            return seen
+        written = self._catalog.written(behind)
+        kept = {at: begin.offsets[at] for at in behind if written[at] >= begin.offsets[at]}
+        return replace(seen, offsets=seen.offsets | kept)
 
     def _starts(self, begin: StreamOffset, seen: StreamOffset) -> Offsets:
         """Return the first offset of each partition; the end where nothing is left to read, so nothing can be lost."""
@@ -181,10 +221,10 @@ class BatchPlanner:
             self._committed = offsets
 
 
-def _divided(planned: StreamOffset, wanted: Collection[Range], options: TaskOptions, seconds: float) -> StreamOffset:
+def _divided(planned: StreamOffset, wanted: Collection[Range], options: TaskOptions, *, slow: bool) -> StreamOffset:
     """Return the plan with the number of tasks that suits the cluster; it stays with the micro-batch."""
     cores = cluster_parallelism() or os.cpu_count() or 1
-    return replace(planned, tasks=options.count(wanted, cores, seconds), split=options.split)
+    return replace(planned, tasks=options.count(wanted, cores, slow=slow), split=options.split)
 
 
 def _commits(options: Options) -> ExternalCommits | None:

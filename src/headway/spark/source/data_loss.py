@@ -29,10 +29,21 @@ def bridge(begin: StreamOffset, seen: StreamOffset, first: Offsets) -> Bridged:
     start: Offsets = {}
     for at, end in seen.offsets.items():
         reached = begin.offsets.get(at, first[at])
+        if end < reached and begin.is_surely_same_topic(seen, at):
+            losses.append(_lost_its_end(at, reached, end))
+            start[at] = end
+            continue
         loss = _loss(at, reached, begin, seen, first[at])
         losses += [loss] if loss else []
         start[at] = min(end, first[at] if loss else reached)
     return Bridged(start, losses)
+
+
+def _lost_its_end(at: TopicPartition, reached: int, end: int) -> str:
+    return (
+        f"The query has read {name_of(at)} up to offset {reached}, but Kafka holds only offsets before {end}: a broker "
+        "that had not got the last records became its leader, and they are lost."
+    )
 
 
 def _loss(at: TopicPartition, reached: int, begin: StreamOffset, seen: StreamOffset, first: int) -> str | None:

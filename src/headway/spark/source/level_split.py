@@ -5,7 +5,7 @@ wait. Spark's checkpoint has what was decided. To read it again nothing of this 
 """
 
 from collections import defaultdict, deque
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from itertools import pairwise
 
 from headway.core.levels.policies import Fair, Policy
@@ -35,6 +35,12 @@ class Sightings:
             self._thin_out(now)
             own = self._partitions
             self._ends.append((now, {own.setdefault(at, at): offset for at, offset in ends.items()}))
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Forget what was seen of partitions whose offsets begin anew."""
+        for _, ends in self._ends:
+            for each in partitions:
+                ends.pop(each, None)
 
     def _thin_out(self, now: float) -> None:
         """Drop old times whose neighbours are near each other, as seen from now."""

@@ -38,6 +38,7 @@ class LimitControl:
     at_least_for: int = 0
     """How many micro-batches in a row have taken too long with the least limit."""
     _was_late: bool = False
+    _each: float = field(default=0.0, init=False)  # seconds of a record of the last micro-batch; 0 if not known
     _exact: float = field(default=0.0, init=False)  # small steps add up, which a whole number would forget
 
     def __post_init__(self) -> None:
@@ -49,6 +50,7 @@ class LimitControl:
         # A small micro-batch tells little about the limit. One that is late may be a pause of the machine, two are not.
         tells = records >= self.limit * _USED or (is_late and self._was_late)
         self._was_late = is_late
+        self._each = seconds / records if records > 0 else self._each
         self.at_least_for = self.at_least_for + 1 if is_late and self.limit == self.least else 0
         if not tells or records <= 0:
             return
@@ -58,9 +60,9 @@ class LimitControl:
         else:
             self._move_to(min(self._exact + (suited - self._exact) / 2, self._exact * _MOST_RISE))
 
-    def seconds_of(self, records: int) -> float:
-        """Return how long a micro-batch of so many records takes, by the limit."""
-        return AIM * self.target * records / self._exact
+    def is_slow(self, records: int) -> bool:
+        """Return whether so many records take more than half of the time that is aimed at, by the last micro-batch."""
+        return records * self._each > AIM * self.target / 2
 
     def _move_to(self, limit: float) -> None:
         self._exact = min(self.most, max(self.least, limit))

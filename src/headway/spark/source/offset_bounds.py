@@ -38,6 +38,7 @@ class Catalog(Protocol):
 
     def starts(self, partitions: Collection[TopicPartition]) -> Offsets: ...
     def ends(self, partitions: Collection[TopicPartition]) -> Offsets: ...
+    def written(self, partitions: Collection[TopicPartition]) -> Offsets: ...
     def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets: ...
 
 
@@ -82,6 +83,18 @@ def resolve(name: str, bound: Bound, partitions: Collection[TopicPartition], cat
     for time, each_of_it in of_time.items():
         found |= catalog.at(time, each_of_it)
     return found
+
+
+def refuse_beyond_end(name: str, bound: Bound, catalog: Catalog) -> None:
+    """Raise `ConfigError` for an offset that its partition has not reached: nobody could tell when it does."""
+    if not isinstance(bound, BoundOfEach):
+        return
+    for partition, end in catalog.written([each for each, offset in bound.offsets.items() if offset >= 0]).items():
+        if (offset := bound.offsets[partition]) > end:
+            raise ConfigError(
+                f"The option {name} gives {name_of(partition)} the offset {offset}, and it ends at {end}. Give at most "
+                "that, or -1 for the end."
+            )
 
 
 def _each(name: str, value: str, naming: TopicNaming) -> BoundOfEach:

@@ -20,9 +20,6 @@ RECORDS_PER_TASK = 100_000
 RECORDS_FOR_ONE = 1_000
 """The records up to which one task reads all sooner than two have started."""
 
-SECONDS_FOR_ONE = 0.1
-"""The time, as far as it is known, up to which it does: with a slow handler few records take long."""
-
 RANGES_FOR_ONE = 100
 """The ranges up to which it does: each costs a task 0.3 ms, and 1.5 ms where a backlog is behind it."""
 
@@ -47,6 +44,8 @@ def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
 
 
 def _begin(start: StreamOffset, end: StreamOffset, partition: TopicPartition) -> int:
+    if start.is_surely_same_topic(end, partition):
+        return start.offsets[partition]  # if the end is before that, Kafka has lost records, and there are none to read
     begun_anew = not start.same_topic(end, partition) or end.offsets[partition] < start.offsets[partition]
     return 0 if begun_anew else start.offsets[partition]
 
@@ -59,13 +58,13 @@ class TaskOptions:
     most_records: int | None = None
     split: bool = False
 
-    def count(self, wanted: Collection[Range], cores: int, seconds: float = 0.0) -> int:
-        """Return how many tasks read the ranges where `cores` run at once; `seconds` is what one task is known to take.
+    def count(self, wanted: Collection[Range], cores: int, *, slow: bool = False) -> int:
+        """Return how many tasks read the ranges where `cores` run at once; `slow` if their records are known to be.
 
         Without options it is one for few records, then one for each core, and more where that many pay their start.
         """
         records = sum(item.length for item in wanted)
-        few = records <= RECORDS_FOR_ONE and len(wanted) <= RANGES_FOR_ONE and seconds <= SECONDS_FOR_ONE
+        few = records <= RECORDS_FOR_ONE and len(wanted) <= RANGES_FOR_ONE and not slow
         found = self.least or (1 if few else cores)
         if records > RECORDS_FOR_ONE:
             found = max(found, records // RECORDS_PER_TASK)

@@ -10,6 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
 from headway.kafka.reading.range_reader import Message, Range, RangeReader, fetched_ahead, name_of
+from headway.kafka.reading.topic_naming import kafka_topic
 from headway.records import TopicPartition
 from headway.runtime.gc_pause import GcPause
 from headway.spark.session.error_messages import one_sentence
@@ -24,9 +25,15 @@ ENOUGH_RECORDS, ENOUGH_BYTES = 1_000, 1_000_000
 """The least of a batch, but the last, if there are ranges with so much."""
 
 
-def input_partitions(wanted: Sequence[Range], tasks: int, *, split: bool) -> list[InputPartition]:
-    """Return the ranges in a group for each task, in at most `tasks` groups."""
-    return [InputPartition(group) for group in range_packing.divide(wanted, tasks, split=split)]
+def input_partitions(
+    wanted: Sequence[Range], tasks: int, *, split: bool, without: Collection[str] = ()
+) -> list[InputPartition]:
+    """Return the ranges in a group for each task, in at most `tasks` groups.
+
+    Ranges of the Kafka topics `without` are left out; the others stay in the same tasks.
+    """
+    groups = range_packing.divide(wanted, tasks, split=split)
+    return [InputPartition([each for each in group if kafka_topic(each.partition) not in without]) for group in groups]
 
 
 def read(

@@ -35,6 +35,11 @@ class StreamOffset:
         ours, theirs = self.topic_ids.get(name), other.topic_ids.get(name)
         return ours == theirs or ours is None or theirs is None
 
+    def is_surely_same_topic(self, other: "StreamOffset", partition: TopicPartition) -> bool:
+        """Return whether both offsets of a partition are known to belong to the same topic."""
+        name = kafka_topic(partition)
+        return name in self.topic_ids and self.topic_ids[name] == other.topic_ids.get(name)
+
     def to_json(self) -> dict[str, Any]:
         """Return the form for the checkpoint, in one order, since Spark compares it as text."""
         form: dict[str, Any] = {"offsets": to_json(self.offsets), "topicIds": dict(sorted(self.topic_ids.items()))}

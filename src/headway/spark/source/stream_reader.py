@@ -71,7 +71,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             naming = naming_of(end, self._options.naming)
             stop = StreamOffset.from_json(end, naming)
             wanted = range_packing.ranges(StreamOffset.from_json(start, naming), stop)
-            return read_task.input_partitions(wanted, stop.tasks, split=stop.split)
+            without = self._plan().replaced_topics(stop)
+            return read_task.input_partitions(wanted, stop.tasks, split=stop.split, without=without)
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the records of one group of ranges."""

@@ -32,6 +32,18 @@ class Deadline:
         """Whether nothing may begin any more."""
         return time.monotonic() >= self.at
 
+    def is_over_by(self, seconds: float) -> bool:
+        """Return whether it was over so many seconds ago."""
+        return time.monotonic() >= self.at + seconds
+
+
+class Returned(NamedTuple):
+    """The rows of a key that come again: the first of them, its time, and that of the last."""
+
+    offset: int
+    first_at: float
+    last_at: float
+
 
 class Due(NamedTuple):
     """The time of an attempt after the deadline, by the monotonic clock; as the delay of a verdict `Later`.

@@ -110,7 +110,7 @@ class ResultType:
     def _converted(self, values: Sequence[Any]) -> pa.Array:
         return pa.array(values, self.arrow_type)
 
-    def refusal(self, error: Exception) -> str:
+    def refusal(self, error: BaseException) -> str:
         """Return the sentence for a result for which `checked` raised this error."""
         return f"{self._refusal}: {text_of(error)}"
 

@@ -40,7 +40,7 @@ def brought_along(batch: InputBatch, now: float, expires_after: float | None = N
         at = expiry_of(own)
         since = history.since if history and history.since else timestamp_of(columns, index)
         if expires_after is not None and since > 0:
-            latest = since + round(expires_after * 1000)
+            latest = since + round(min(expires_after, _LONGEST) * 1000)
             at = latest if at is None else min(at, latest)
         if failure or at is not None:
             found[row] = Brought(failure, math.inf if at is None else now + at / 1000 - time.time())
@@ -69,10 +69,13 @@ def history_after(row: InputRow, failure: Failure | None) -> str | None:
     return history.header()[1].decode()
 
 
+_LONGEST = 1e10  # seconds, some centuries; more would not be a time
+
+
 def _may_have_ours(headers: pa.Array) -> bool:
     """Return whether a header of ours may be among these; quick, since most rows have none."""
     try:
-        names: Sequence[Any] = headers.flatten().flatten()[0]
+        names: Sequence[Any] = headers.flatten().field("key")
         return bool(pc.any(pc.is_in(names, _OURS)).as_py())
     except Exception:  # a column of the user's, of another type
         return True

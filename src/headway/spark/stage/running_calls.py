@@ -26,7 +26,9 @@ MOST_LEFT = 1_000  # the same, with those that were left at a deadline
 _FAIR_PART = 0.5  # of the deadline: a call that had less of it does not count as an attempt
 _MOST_UNCOUNTED = 50  # such calls of a row: one that always begins late, and never ends, becomes a dead letter, too
 
-stuck: set[Any] = set()  # the works, of all tasks of this process, that are given up and whose calls have not ended
+# The works, of all tasks of this process, whose calls have not ended: those given up, and those left at a deadline.
+given_up: set[Any] = set()
+left_behind: set[Any] = set()
 
 
 class _Call(NamedTuple):
@@ -60,9 +62,9 @@ class RunningCalls:
             return True
         with self._ending:
             self._running.pop(work, None)  # it may have been interrupted before it was noted
-            if work not in stuck:
+            if work not in given_up and work not in left_behind:
                 return True
-            stuck.discard(work)
+            _has_ended(work)
             return False
 
     def overdue(self) -> Sequence[Any]:
@@ -78,15 +80,16 @@ class RunningCalls:
         Raises `HandlerError` if more calls of this process are left than a service that hangs now and then explains.
         """
         with self._ending:
+            earlier = len(left_behind)  # those of now have only just been told to end
             left = dict(self._running)
             self._running.clear()
-            stuck.update(left)
+            left_behind.update(left)
         for work, call in left.items():
             if call.task:
                 call.task.get_loop().call_soon_threadsafe(_cancel, call.task, work)
-        if len(stuck) > MOST_LEFT:
+        if earlier > MOST_LEFT:
             raise HandlerError(
-                f"{len(stuck)} calls of handlers were left at the deadlines of their tasks in one of Spark's Python "
+                f"{earlier} calls of handlers were left at the deadlines of their tasks in one of Spark's Python "
                 "workers, and none of them has ended. Let what they wait for have a time limit of its own, as sockets "
                 "and clients do."
             )
@@ -110,12 +113,12 @@ class RunningCalls:
             if call is None or time.monotonic() - call.began <= self._patience:
                 return None
             del self._running[work]
-            stuck.add(work)
+            given_up.add(work)
         if call.task:  # if it ends together with the run, `end` is not called
-            call.task.get_loop().call_soon_threadsafe(call.task.add_done_callback, lambda _: stuck.discard(work))
-        if len(stuck) > MOST_STUCK:
+            call.task.get_loop().call_soon_threadsafe(call.task.add_done_callback, lambda _: _has_ended(work))
+        if len(given_up) > MOST_STUCK:
             raise HandlerError(
-                f"{len(stuck)} calls of handlers have not ended in one of Spark's Python workers, each much longer "
+                f"{len(given_up)} calls of handlers have not ended in one of Spark's Python workers, each much longer "
                 f"than its time limit; the last, of {self._limit:g} s, is for {work.record!r}. Let whatever they wait "
                 "for have a time limit of its own, as sockets and clients do."
             )
@@ -127,16 +130,22 @@ class RunningCalls:
 
     def holding_up(self, loop: asyncio.AbstractEventLoop) -> HandlerError:
         """Return the error of a loop that is blocked by one coroutine."""
+        patience = self._patience or LONGER_BY
         task = asyncio.current_task(loop)
         rows = [repr(work.record) for work, call in list(self._running.items()) if task and call.task is task]
         return HandlerError(
-            f"A coroutine has held up its event loop for {self._patience:g} s, so that no other can go on: that for "
+            f"A coroutine has held up its event loop for {patience:g} s, so that no other can go on: that for "
             f"{rows[0] if rows else 'a row'}. Wait with await for whatever takes time, or make the handler a plain "
             "function, which runs on a thread."
         )
 
 
+def _has_ended(work: Any) -> None:
+    given_up.discard(work)
+    left_behind.discard(work)
+
+
 def _cancel(task: "asyncio.Task[Any]", work: Any) -> None:
     """Cancel a task in its loop; if it ends together with the run, nobody else says that its call has ended."""
-    task.add_done_callback(lambda _: stuck.discard(work))
+    task.add_done_callback(lambda _: _has_ended(work))
     task.cancel()

@@ -27,6 +27,7 @@ from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import ALONE
 from headway.core.engine.work import Failure
 from headway.core.offsets.offset_map import OffsetMap
+from headway.core.untrusted import LATEST
 from headway.core.user_errors import text_of
 from headway.declarations import is_coroutine_function
 from headway.delay.due_time import due_at
@@ -44,7 +45,7 @@ from headway.runtime.wakeup import Wakeup
 from headway.spark.stage.arrow_batch import record_batch
 from headway.spark.stage.arrow_results import results_of_arrow
 from headway.spark.stage.batch_results import results_of_batch
-from headway.spark.stage.deadline import Deadline, Due, retries_until
+from headway.spark.stage.deadline import Deadline, Due, Returned, retries_until
 from headway.spark.stage.handler_loop import answers, handler_loop
 from headway.spark.stage.held_rows import HeldRows
 from headway.spark.stage.input_batch import InputBatch, StageRow
@@ -56,7 +57,7 @@ from headway.spark.stage.rate_office import RateClient
 from headway.spark.stage.result_type import ResultType
 from headway.spark.stage.row_history import brought_along, failure_after, history_after
 from headway.spark.stage.row_keys import row_keys
-from headway.spark.stage.running_calls import RunningCalls
+from headway.spark.stage.running_calls import LONGER_BY, RunningCalls
 from headway.spark.stage.settings import RowHandler, Settings, argument_names
 
 log = logging.getLogger(__name__)
@@ -67,6 +68,8 @@ _UNBOUNDED = 2**62  # the engine's own limit: a row's part of a batch says nothi
 _AT_A_TIME = 5_000
 _LONGEST_WAIT = 0.1  # seconds; nothing wakes the task when room becomes free
 _SHORTEST_WAIT = 0.01  # seconds; after the deadline, for calls that are about to begin and will see it
+
+_LATEST = LATEST / 1000 - 86_400  # seconds; a day earlier, as it is a day later in another time zone
 
 _NOT_CALLED: Any = object()
 _BEHIND = "a row of its key failed before it"
@@ -120,8 +123,8 @@ class Stage:
         self._dispatch = Dispatch(self._engine, retries, admission, self._wake, levels=1)
         self._running = RunningCalls(settings.time_limit, self._deadline)
         self._executor = self._make_executor()
-        self._failed_lanes: set[Hashable] = set()
-        self._returned: dict[Hashable, float] = {}  # lanes whose rows come again, with the time of the last of them
+        self._failed: dict[Hashable, int] = {}  # the first failed row of each lane
+        self._returned: dict[Hashable, Returned] = {}  # the rows of each lane that come again
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows with their outcomes, in the order in which they are done."""
@@ -219,7 +222,7 @@ class Stage:
         return self._handle(job) if self._begin(job) else _NOT_CALLED
 
     def _handle(self, job: Job) -> Any:
-        works: Any = job
+        works: Any = self._called(job)
         if self._settings.batches is None:
             return self._handler(works[0].record.row, Context(works[0]))
         rows: Any = [work.record.row for work in works]
@@ -230,14 +233,27 @@ class Stage:
     def _begin(self, job: Job, task: asyncio.Task[Any] | None = None) -> bool:
         """Return whether to call the handler: not after the deadline, nor behind a row that failed or comes again."""
         self._running.begin(job, task)
-        lane = job[0].lane
-        if lane in self._failed_lanes or lane in self._returned or self._dispatch.ending:
+        works: Any = self._called(job)
+        if not works or self._dispatch.ending or self._deadline.is_over:
             return False
-        works: Any = job
         now = time.time()
         for work in works:
             work.record.started = now
         return True
+
+    def _called(self, job: Job) -> Sequence[Any]:
+        """Return the works of a job that are not behind a row of their key that failed or comes again."""
+        lane = job[0].lane
+        if lane not in self._failed and lane not in self._returned:
+            return job
+        return [work for work in job if not (self._is_behind_failed(work) or self._is_behind_returned(work))]
+
+    def _is_behind_failed(self, work: Any) -> bool:
+        return work.lane in self._failed and bool(self._failed[work.lane] < work.offset)
+
+    def _is_behind_returned(self, work: Any) -> bool:
+        first = self._returned.get(work.lane)
+        return first is not None and bool(first.offset < work.offset)
 
     def _done(self, job: Job, result: Any) -> Job | None:
         if not self._running.end(job[0]):
@@ -252,23 +268,33 @@ class Stage:
                 if (refused := self._check(job[0], result)) is None
                 else self._fail(job, refused)
             )
+        called = self._put_uncalled(job)
         try:
             if self._settings.arrow_columns:
-                results = results_of_arrow(result, len(job), self._results)
+                results = results_of_arrow(result, len(called), self._results)
             else:
-                results = results_of_batch(result, len(job))
-        except Exception as error:  # of the number of results, or Arrow's own
-            return self._fail(job, FatalError(str(error)))
+                results = results_of_batch(result, len(called))
+        except BaseException as error:  # of the number of results, Arrow's own, or of a user's own class
+            return self._settle(job, dict.fromkeys(called, FatalError(text_of(error))))
         return self._settle(
             job,
-            {work: refused for work, each in zip(job, results, strict=True) if (refused := self._check(work, each))},
+            {work: refused for work, each in zip(called, results, strict=True) if (refused := self._check(work, each))},
         )
+
+    def _put_uncalled(self, job: Job) -> Sequence[Any]:
+        """Put out the works of a batch that was called without them; return the others."""
+        called = self._called(job)
+        if len(called) < len(job):
+            for work in job:
+                if work not in called:
+                    self._put_unhandled(work)
+        return called
 
     def _check(self, work: Any, result: Any) -> FatalError | None:
         """Put out a row that is done; return the error of a result that is not of its type."""
         try:
             checked, size = self._results.checked(result)
-        except Exception as error:  # raised by Arrow, by Python (OverflowError), or by a user's own class
+        except BaseException as error:  # raised by Arrow, by Python (OverflowError), or by a user's own class
             return FatalError(self._results.refusal(error))
         row: StageRow = work.record
         self._held.put(row, Outcome("ok", work.attempt, checked, size, None, row.started, time.time()))
@@ -279,8 +305,9 @@ class Stage:
             return None
         if self._settings.batches is None:
             return self._fail(job, error)
-        failures = failures_of(job, error)
-        done = [work for work in job if work not in failures]
+        called = self._put_uncalled(job)
+        failures = failures_of(called, error)
+        done = [work for work in called if work not in failures]
         for work in done:
             self._check(work, None)
         return self._settle(job, failures)
@@ -342,7 +369,7 @@ class Stage:
         failure: Failure | None = work.failure
         history = history_after(row.row, failure)
         attempts = work.attempt - 1
-        if work.lane in self._failed_lanes:
+        if self._is_behind_failed(work):
             self._held.put(row, Outcome("parked", attempts, error=(None, None, _BEHIND), history=history))
         elif work.not_after <= time.monotonic():
             self._held.put(row, Outcome("expired", attempts, error=(None, None, _EXPIRED), history=history))
@@ -352,10 +379,19 @@ class Stage:
             self._held.put(row, Outcome("later", attempts, error=error, history=history, again_at=again_at))
 
     def _again_at(self, work: Any, at: float) -> float:
-        """Return when a row comes again: not before the one of its key that came out before it."""
+        """Return when a row comes again: in the order of the rows of its key that come again."""
+        at = min(at, _LATEST)
         if work.lane is ALONE:
             return at
-        at = self._returned[work.lane] = max(at, self._returned.get(work.lane, at))
+        others = self._returned.get(work.lane)
+        if others is None:
+            self._returned[work.lane] = Returned(work.offset, at, at)
+        elif work.offset < others.offset:
+            at = min(at, others.first_at)
+            self._returned[work.lane] = Returned(work.offset, at, others.last_at)
+        else:
+            at = max(at, others.last_at)
+            self._returned[work.lane] = others._replace(last_at=at)
         return at
 
     def _schedule(self, work: Any, error: BaseException, delay: Any) -> None:
@@ -378,9 +414,11 @@ class Stage:
 
     def _give_up_overdue(self) -> None:
         """Fail the rows whose calls do not end."""
+        if self._deadline.is_over_by(LONGER_BY) and self._holds_up():
+            raise self._running.holding_up(handler_loop())
         if not self._running.overdue():
             return
-        if isinstance(self._executor, EventLoop) and not answers(handler_loop()):
+        if self._holds_up():
             raise self._running.holding_up(handler_loop())
         for work in self._running.overdue():  # the loop may have ended some meanwhile, when it went on
             if given_up := self._running.give_up(work):
@@ -388,14 +426,19 @@ class Stage:
                     self._executor.replace_one()
                 self._dispatch.settle_later(*given_up)
 
+    def _holds_up(self) -> bool:
+        """Return whether a coroutine holds up the loop of all."""
+        return isinstance(self._executor, EventLoop) and not answers(handler_loop())
+
     def send(self, work: Any, error: BaseException, reason: str) -> None:
         """Put out a row that has failed for good; the engine takes this for storing its dead letter."""
         row: StageRow = work.record
         if issubclass(type(error), ExpiredError):
-            self._put_unhandled(work)
+            history = history_after(row.row, work.failure)
+            self._held.put(row, Outcome("expired", work.attempt - 1, error=(None, None, _EXPIRED), history=history))
         else:
             if work.lane is not ALONE:
-                self._failed_lanes.add(work.lane)
+                self._failed[work.lane] = min(work.offset, self._failed.get(work.lane, work.offset))
             told, history = _failure(error, reason), history_after(row.row, failure_after(work, error))
             self._held.put(row, Outcome("failed", work.attempt, None, 0, told, row.started, time.time(), history))
         self._dispatch.stored(work)

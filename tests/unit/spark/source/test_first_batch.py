@@ -39,6 +39,12 @@ class GrowingTopic:
         GrowingTopic.end += 1
         return dict.fromkeys(partitions, GrowingTopic.end)
 
+    def written(self, partitions: Collection[TopicPartition]) -> Offsets:
+        return dict.fromkeys(partitions, GrowingTopic.end)
+
+    def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
+        return {}
+
     def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets:
         return self.ends(partitions)  # there is no record that late
 

@@ -120,10 +120,14 @@ def test_without_noise_it_comes_to_the_aim_from_one_side(overhead: float, rate: 
     assert len(sides) <= 1
 
 
-def test_the_limit_says_how_long_a_micro_batch_takes() -> None:
-    control = LimitControl(TARGET, 16, MOST, limit=1_000)
-    assert control.seconds_of(1_000) == pytest.approx(AIM * TARGET)
-    assert control.seconds_of(100) == pytest.approx(0.1 * AIM * TARGET)
+def test_records_are_slow_if_they_take_more_than_half_of_the_aim_by_the_last_micro_batch() -> None:
+    control = LimitControl(TARGET, 16, MOST, limit=100_000)
+    assert not control.is_slow(MOST)  # nothing is known yet
+    control.note(100, 0.1)  # too small for the limit
+    assert not control.is_slow(round(499 * AIM * TARGET))
+    assert control.is_slow(round(501 * AIM * TARGET))
+    control.note(0, 1.0)
+    assert control.is_slow(round(501 * AIM * TARGET))
 
 
 @given(st.integers(2, 400), st.floats(1.5, 100))

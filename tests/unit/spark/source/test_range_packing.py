@@ -14,7 +14,6 @@ from headway.records import TopicPartition
 from headway.spark.source.range_packing import (
     RANGES_FOR_ONE,
     RECORDS_OF_A_RANGE,
-    SECONDS_FOR_ONE,
     TaskOptions,
     cut,
     pack,
@@ -119,9 +118,9 @@ def test_a_small_micro_batch_is_one_task_and_a_large_one_more_than_the_cluster_h
 
 def test_few_records_are_read_by_all_cores_if_they_are_known_to_take_long() -> None:
     options = TaskOptions()
-    assert options.count(one_range(600), cores=3, seconds=SECONDS_FOR_ONE) == 1
-    assert options.count(one_range(600), cores=3, seconds=0.6) == 3
-    assert TaskOptions(least=2).count(one_range(600), cores=3, seconds=0.6) == 2
+    assert options.count(one_range(600), cores=3) == 1
+    assert options.count(one_range(600), cores=3, slow=True) == 3
+    assert TaskOptions(least=2).count(one_range(600), cores=3, slow=True) == 2
 
 
 def test_few_records_of_many_partitions_are_read_by_all_cores() -> None:

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from headway import BatchError, Batches, Context, FatalError, RetryLater
+from headway import BatchError, Batches, Context, FatalError, RetriableError, RetryLater
+from headway.core.retry import Retries, fixed_backoff
 from headway.spark.stage.input_row import InputRow
 from tests.unit.spark.stage.test_later import SETTINGS, came_of, record
 
@@ -107,3 +108,67 @@ def test_rows_that_linger_for_their_batch_are_handled_in_the_end() -> None:
     came = came_of(call, [record(number, None) for number in range(25)], replace(IN_BATCHES, batches=Batches(10, 0.05)))
     assert {row["outcome"] for row in came} == {"ok"}
     assert len(came) == 25
+
+
+def test_an_earlier_row_that_is_tried_again_is_not_behind_a_later_one_that_failed() -> None:
+    calls: list[list[int]] = []
+
+    async def call(rows: Sequence[InputRow]) -> int:
+        calls.append([row.value for row in rows])
+        if len(calls) == 1:
+            raise BatchError({0: RetriableError("busy"), 1: FatalError("wrong")})
+        return 1
+
+    rows = [record(number, b"a") for number in range(4)]
+    came = came_of(call, rows, replace(IN_BATCHES, key=("key",), batches=Batches(2)))
+    assert {row["value"]: (row["outcome"], row["attempts"]) for row in came} == {
+        0: ("ok", 2),
+        1: ("failed", 1),
+        2: ("parked", 0),
+        3: ("parked", 0),
+    }
+    assert calls == [[0, 1], [0]]
+
+
+def test_rows_of_a_batch_that_come_again_do_so_in_their_order() -> None:
+    attempts: list[int] = []
+
+    async def call(rows: Sequence[InputRow]) -> int:
+        attempts.append(len(rows))
+        raise BatchError(
+            {0: RetriableError("busy"), 1: RetriableError("busy", retry_after=100)}
+            if len(rows) == 2
+            else {0: OSError()}
+        )
+
+    backoff = Retries(fixed_backoff(0.01), max_attempts=None)
+    came = came_of(
+        call,
+        [record(0, b"a"), record(1, b"a")],
+        replace(IN_BATCHES, key=("key",), batches=Batches(2), retries=backoff, deadline=0.5),
+    )
+    found = {row["value"]: row for row in came}
+    assert {row["outcome"] for row in came} == {"later"}
+    assert found[0]["again_at"] <= found[1]["again_at"]
+    assert len(attempts) > 2
+
+
+@pytest.mark.parametrize("is_async", [False, True])
+@pytest.mark.parametrize("error", [asyncio.CancelledError, SystemExit, GeneratorExit])
+def test_a_result_that_raises_anything_when_it_is_read_is_its_rows_failure(
+    is_async: bool, error: type[BaseException]
+) -> None:
+    class Result(dict[str, Any]):
+        def keys(self) -> Any:
+            raise error
+
+        items = __iter__ = __getitem__ = __len__ = keys  # type: ignore[assignment]
+
+    def call(rows: Sequence[InputRow]) -> Any:
+        return Result()
+
+    async def call_async(rows: Sequence[InputRow]) -> Any:
+        return Result()
+
+    came = came_of(call_async if is_async else call, [record(0, b"a")], replace(IN_BATCHES, batches=Batches(2)))
+    assert [row["outcome"] for row in came] == ["failed"]

@@ -18,6 +18,7 @@ from pyspark.sql.types import IntegerType
 
 from headway import Context, FatalError, RetriableError, RetryLater
 from headway.core.retry import Retries, fixed_backoff
+from headway.errors import HandlerError
 from headway.expiry import expiry_header
 from headway.history import HEADER, history_of
 from headway.spark.stage import running_calls
@@ -54,7 +55,7 @@ def no_call_is_left_behind() -> Iterator[None]:
     """Calls that were left at a deadline end with the test."""
     yield
     deadline = time.monotonic() + 30
-    while running_calls.stuck:
+    while running_calls.given_up or running_calls.left_behind:
         assert time.monotonic() < deadline
         time.sleep(0.01)
 
@@ -286,6 +287,68 @@ def test_a_call_that_began_late_counts_as_no_attempt_at_the_deadline_up_to_fifty
 
     [early] = came_of(call, [record(1, b"b")], replace(one_by_one, deadline=0.3))
     assert (early["outcome"], early["attempts"]) == ("failed", 1)
+
+
+def test_more_calls_than_may_be_left_can_clean_up_after_the_deadline() -> None:
+    async def call(row: InputRow, context: Context) -> int:
+        try:
+            await asyncio.sleep(30)
+        finally:
+            await asyncio.sleep(0.2)
+        return 1
+
+    rows = [record(number, b"%d" % number) for number in range(running_calls.MOST_LEFT + 200)]
+    came = came_of(call, rows, replace(SETTINGS, max_concurrency=2_000, deadline=0.5))
+    assert Counter(row["outcome"] for row in came) == {"later": len(rows)}
+
+
+def test_no_call_begins_after_the_deadline_while_the_rows_behind_are_waited_for() -> None:
+    began: list[float] = []
+
+    async def call(row: InputRow, context: Context) -> int:
+        began.append(time.monotonic())
+        await asyncio.sleep(0.05)
+        return 1
+
+    def rows() -> Iterator[pa.RecordBatch]:
+        yield pa.RecordBatch.from_pylist([record(number, b"a") for number in range(40)], SCHEMA)
+        time.sleep(1.5)
+
+    came = [row for out in Stage(call, replace(SETTINGS, deadline=0.5)).run(rows()) for row in out.to_pylist()]
+    assert Counter(row["value"] for row in came) == Counter(range(40))
+    assert max(began) - min(began) < 0.5
+    assert [row["value"] for row in sorted(came, key=lambda row: row["value"]) if row["outcome"] == "later"] == list(
+        range(len(began), 40)
+    )
+
+
+def test_a_coroutine_that_holds_up_its_loop_ends_the_task_some_seconds_after_the_deadline(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("headway.spark.stage.task.LONGER_BY", 0.2)
+    monkeypatch.setattr("headway.spark.stage.handler_loop.LOOP_ANSWERS_WITHIN", 0.2)
+    release = threading.Event()
+
+    async def call(row: InputRow, context: Context) -> int:
+        release.wait(30)
+        return 1
+
+    rows = [record(number, b"%d" % number) for number in range(5)]
+    try:
+        with pytest.raises(HandlerError, match="A coroutine has held up its event loop"):
+            came_of(call, rows, replace(SETTINGS, deadline=0.2))
+    finally:
+        release.set()
+
+
+def test_a_time_after_the_last_year_is_in_the_last_year() -> None:
+    async def call(row: InputRow, context: Context) -> int:
+        raise OSError("down")
+
+    [row] = came_of(
+        call, [record(0, b"a")], replace(SETTINGS, deadline=5, retries=Retries(fixed_backoff(1e14), max_attempts=3))
+    )
+    assert (row["outcome"], row["again_at"].year) == ("later", 9999)
 
 
 WAYS = st.sampled_from(
