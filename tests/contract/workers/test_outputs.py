@@ -91,15 +91,12 @@ def test_in_transactions_a_killed_process_leaves_each_output_once(
     command = start(program, "--processes", "2")
     pid, _ = command.line()
     os.kill(pid, signal.SIGKILL)
-    seen = set[str]()
-    while len(seen) < count - 200:  # what was stored before the process died may not have been told
-        seen.add(command.line()[1])
 
     def all_there() -> bool:
         with reader(kafka_cluster, out) as found:
             return len(set(found.values)) == count
 
-    wait_for(all_there, 60)
+    wait_for(all_there, 120)  # it is not known how much the process had stored and not told when it died
     command.signal(signal.SIGTERM)
     command.ends(0)
     with reader(kafka_cluster, out) as found:
