@@ -96,6 +96,25 @@ def test_when_a_leader_lacks_the_last_records_a_query_says_so_and_goes_on_behind
     assert planned(by, shorter, all_that_is_there(by, shorter)) == [(1, 6, 8)]
 
 
+def test_kafka_is_not_asked_for_the_topics_of_a_micro_batch_that_was_planned_just_now(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    asked: list[Collection[str]] = []
+
+    def noted(_: Topics, topics: Collection[str]) -> dict[str, str]:
+        asked.append(topics)
+        return dict(Topics.ids)
+
+    monkeypatch.setattr(Topics, "topic_ids", noted)
+    by = reader()
+    start = by.initialOffset()
+    end = all_that_is_there(by, start)
+    planned(by, start, end)
+    assert not asked
+    planned(reader(), start, end)
+    assert len(asked) == 1
+
+
 @pytest.mark.parametrize("fails", [True, False])
 def test_a_micro_batch_that_comes_again_reads_nothing_of_a_topic_that_was_created_again(fails: bool) -> None:
     first = reader()
