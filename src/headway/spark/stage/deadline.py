@@ -27,14 +27,9 @@ class Deadline:
         if self.at == math.inf:
             self.at = time.monotonic() + self.seconds
 
-    @property
-    def is_over(self) -> bool:
-        """Whether nothing may begin any more."""
-        return time.monotonic() >= self.at
-
-    def is_over_by(self, seconds: float) -> bool:
-        """Return whether it was over so many seconds ago."""
-        return time.monotonic() >= self.at + seconds
+    def is_over(self, by: float = 0.0) -> bool:
+        """Return whether nothing may begin any more, for so many seconds already."""
+        return time.monotonic() >= self.at + by
 
 
 class Returned(NamedTuple):

@@ -119,7 +119,9 @@ class Stage:
         admission = (
             self._granted if settings.rate else Concurrency(settings.max_concurrency, adaptive=settings.adaptive)
         )
-        retries = retries_until(settings.retries, self._deadline)
+        retries = settings.retries
+        if settings.deadline is not None:
+            retries = retries_until(retries, self._deadline)
         self._dispatch = Dispatch(self._engine, retries, admission, self._wake, levels=1)
         self._running = RunningCalls(settings.time_limit, self._deadline)
         self._executor = self._make_executor()
@@ -174,7 +176,7 @@ class Stage:
             self._dispatch.let_expire()
         with self._dispatch.lock:
             self._engine.receive(_ROWS, batch.rows, now, brought=brought)
-        if self._deadline.is_over:
+        if self._deadline.is_over():
             self._return_the_rest()
         self._dispatch.feed()
 
@@ -216,13 +218,14 @@ class Stage:
         return Handlers(call, self._done, self._raised, self._dispatch.give_up, self._handler, in_batches)
 
     async def _call_async(self, job: Job) -> Any:
-        return await self._handle(job) if self._begin(job, asyncio.current_task()) else _NOT_CALLED
+        works = self._begin(job, asyncio.current_task())
+        return await self._handle(works) if works else _NOT_CALLED
 
     def _call(self, job: Job) -> Any:
-        return self._handle(job) if self._begin(job) else _NOT_CALLED
+        works = self._begin(job)
+        return self._handle(works) if works else _NOT_CALLED
 
-    def _handle(self, job: Job) -> Any:
-        works: Any = self._called(job)
+    def _handle(self, works: Sequence[Any]) -> Any:
         if self._settings.batches is None:
             return self._handler(works[0].record.row, Context(works[0]))
         rows: Any = [work.record.row for work in works]
@@ -230,16 +233,16 @@ class Stage:
             rows = record_batch(rows, self._settings.arrow_columns)
         return self._handler(rows, [Context(work) for work in works])
 
-    def _begin(self, job: Job, task: asyncio.Task[Any] | None = None) -> bool:
-        """Return whether to call the handler: not after the deadline, nor behind a row that failed or comes again."""
+    def _begin(self, job: Job, task: asyncio.Task[Any] | None = None) -> Sequence[Any]:
+        """Return the works to call the handler with: none after the deadline, nor behind a failed or returned row."""
         self._running.begin(job, task)
-        works: Any = self._called(job)
-        if not works or self._dispatch.ending or self._deadline.is_over:
-            return False
+        if self._dispatch.ending or self._deadline.is_over():
+            return ()
+        works = self._called(job)
         now = time.time()
         for work in works:
             work.record.started = now
-        return True
+        return works
 
     def _called(self, job: Job) -> Sequence[Any]:
         """Return the works of a job that are not behind a row of their key that failed or comes again."""
@@ -336,7 +339,7 @@ class Stage:
         left: dict[Any, BaseException] = {}
         for work, error in failures.items():
             refused: BaseException | None = error
-            if issubclass(type(error), TimeLimitError) and not self._deadline.is_over:
+            if issubclass(type(error), TimeLimitError) and not self._deadline.is_over():
                 try:
                     refused = self._check(work, self._settings.on_time_limit(work.record.row))  # type: ignore[misc]
                 except BaseException as raised:
@@ -414,7 +417,7 @@ class Stage:
 
     def _give_up_overdue(self) -> None:
         """Fail the rows whose calls do not end."""
-        if self._deadline.is_over_by(LONGER_BY) and self._holds_up():
+        if self._deadline.is_over(by=LONGER_BY) and self._holds_up():
             raise self._running.holding_up(handler_loop())
         if not self._running.overdue():
             return
@@ -466,7 +469,7 @@ class Stage:
             raise self._dispatch.failure
         if self._shared:
             self._shared.check()
-        if self._deadline.is_over:
+        if self._deadline.is_over():
             self._return_the_rest()
         self._give_up_overdue()
         self._dispatch.feed()
