@@ -1,6 +1,7 @@
 """librdkafka's mock cluster of three brokers, whose partitions can lose leaders and whose brokers can go silent."""
 
 import ctypes
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -51,6 +52,31 @@ class MockBrokers:
         clear = self._librdkafka.rd_kafka_mock_clear_request_errors
         clear.restype, clear.argtypes = None, [ctypes.c_void_p, ctypes.c_int16]
         clear(self._cluster, request)
+
+    def wait_for(self, request: int, count: int, within: float = 30.0) -> None:
+        """Return once so many requests of a kind have come, from the call of `count_requests` on."""
+        deadline = time.monotonic() + within
+        while self._came(request) < count:
+            assert time.monotonic() < deadline, f"{self._came(request)} requests {request} came."
+            time.sleep(0.005)
+
+    def count_requests(self) -> None:
+        """Begin to count what comes."""
+        self._librdkafka.rd_kafka_mock_start_request_tracking.argtypes = [ctypes.c_void_p]
+        self._librdkafka.rd_kafka_mock_start_request_tracking(self._cluster)
+
+    def _came(self, request: int) -> int:
+        get, key_of = self._librdkafka.rd_kafka_mock_get_requests, self._librdkafka.rd_kafka_mock_request_api_key
+        get.restype, get.argtypes = ctypes.POINTER(ctypes.c_void_p), [ctypes.c_void_p, ctypes.POINTER(ctypes.c_size_t)]
+        key_of.restype, key_of.argtypes = ctypes.c_int16, [ctypes.c_void_p]
+        destroy = self._librdkafka.rd_kafka_mock_request_destroy_array
+        destroy.restype, destroy.argtypes = None, [ctypes.POINTER(ctypes.c_void_p), ctypes.c_size_t]
+        count = ctypes.c_size_t()
+        requests = get(self._cluster, ctypes.byref(count))
+        try:
+            return sum(key_of(requests[number]) == request for number in range(count.value))
+        finally:
+            destroy(requests, count)
 
     def close(self) -> None:
         """End them."""

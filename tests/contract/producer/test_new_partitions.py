@@ -19,7 +19,7 @@ from tests.contract.mock_brokers import MockBrokers, mock_brokers
 
 PRODUCE, LIST_OFFSETS = 0, 2  # Kafka's numbers for requests
 NOT_LEADER = 6
-UNTIL_BOTH_ARE_SENT = 2_000  # milliseconds, on a busy machine
+UNTIL_BOTH_ARE_SENT = 4_000  # milliseconds, on a busy machine
 PARTITIONS = 20
 
 
@@ -41,9 +41,12 @@ def refuse_the_first_of_two(brokers: MockBrokers, producer: Producer) -> list[Fu
     producer.flush(30)
     brokers.answer_after(leader, UNTIL_BOTH_ARE_SENT)
     brokers.refuse(PRODUCE, NOT_LEADER, times=1)
+    brokers.count_requests()
     sent: list[Future[RecordMetadata]] = [producer.send("orders", b"1", partition=0)]
-    producer.flush(0.1)  # until it is on its way
+    brokers.wait_for(PRODUCE, 1)
     sent.append(producer.send("orders", b"2", partition=0))
+    brokers.wait_for(PRODUCE, 2)
+    brokers.answer_after(leader, 0)
     return sent
 
 
@@ -73,9 +76,12 @@ def test_a_report_without_an_offset_comes_with_an_error(brokers: MockBrokers) ->
     client.flush(30)
     brokers.answer_after(leader, UNTIL_BOTH_ARE_SENT)
     brokers.refuse(PRODUCE, NOT_LEADER, times=1)
+    brokers.count_requests()
     send(0)
-    client.flush(0.1)  # until it is on its way
+    brokers.wait_for(PRODUCE, 1)
     send(0)
+    brokers.wait_for(PRODUCE, 2)
+    brokers.answer_after(leader, 0)
     client.close(30)
     assert [error and error.name() for error in reports].count(None) == 2
     assert "not acknowledged it, but later ones" in str(next(filter(None, reports)))
