@@ -107,6 +107,7 @@ class EventLoop:
 
     async def _run(self, next_job: list[Job]) -> None:
         call, returned, raised = self._calls[:3]
+        task = asyncio.current_task(self._loop)
         count = 0
         try:
             while next_job:
@@ -123,6 +124,8 @@ class EventLoop:
                     following = returned(job, result)
                 if following:
                     next_job.append(following)
+                if task and task.cancelling():
+                    return  # the next call would meet this one's cancellation: `_leave` gives it a task of its own
                 count += 1
                 if count % _TURN == 0:
                     await asyncio.sleep(0)

@@ -39,7 +39,8 @@ class UnpicklableError(Exception):
 
 def calls(path: Path) -> list[Call]:
     """All notes up to now, in the order in which the handlers began."""
-    lines = [line.split("\t") for line in path.read_text().splitlines()]
+    whole, _, _ = path.read_text().rpartition("\n")  # a process may be amid a line
+    lines = [line.split("\t") for line in whole.splitlines()]
     return [
         Call(int(process), int(partition), int(offset), int(level), key, value, int(attempt), error, float(at))
         for process, partition, offset, level, key, value, attempt, error, at in lines

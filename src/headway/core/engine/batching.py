@@ -56,6 +56,13 @@ class Batching(Generic[R]):
             if not waiting:
                 self._forget(place)
 
+    def take_all(self) -> list[Work[R]]:
+        """Take out all heads that wait here, and return them."""
+        waiting = [head for heads in self._waiting.values() for head in heads]
+        self._waiting.clear()
+        self._counts.clear()
+        return waiting
+
     def drop(self, assignment: Assignment[R]) -> None:
         """Forget the works of an assignment that ended."""
         for heads in list(self._waiting.values()):

@@ -65,6 +65,10 @@ class Engine(Intake[R]):
         """Let records wait up to `linger` seconds for a batch of this size; call it before any record is received."""
         self._waiting.batching = Batching(size, linger, of_one_partition) if linger > 0 else None
 
+    def let_no_batch_fill(self) -> None:
+        """Let no record wait for its batch to fill from now on: call it when none will come any more."""
+        self._waiting.stop_batching()
+
     def count_slots(self, count: Callable[[], int]) -> None:
         """Ask this function how many slots there are, taken and free.
 

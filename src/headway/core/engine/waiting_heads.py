@@ -69,6 +69,13 @@ class WaitingHeads(Generic[R]):
                     self.batching.leave(head)
                 self._levels[head.assignment.level].release(head)
 
+    def stop_batching(self) -> None:
+        """Make all heads ready that wait for their batches to fill, and let none wait any more."""
+        if self.batching:
+            waiting = self.batching.take_all()
+            self.batching = None
+            self._release_full(waiting)
+
     def next_time(self) -> float | None:
         """Return when the first of them may run."""
         return self.entries[0][0] if self.entries else None

@@ -149,6 +149,7 @@ class Stage:
                 while not self._has_room():
                     yield from self._put_out()
                     self._await(_AT_A_TIME)
+            self._fill_no_batches()
             while self._held.waiting:
                 yield from self._put_out()
                 self._await(_AT_A_TIME)
@@ -185,6 +186,12 @@ class Stage:
             return False
         with self._dispatch.lock:
             return self._engine.demand()[0] > 0
+
+    def _fill_no_batches(self) -> None:
+        """Let no row wait for its batch any more, since none comes."""
+        with self._dispatch.lock:
+            self._engine.let_no_batch_fill()
+        self._dispatch.feed()
 
     # The rate of all tasks together
 

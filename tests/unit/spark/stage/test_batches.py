@@ -93,7 +93,7 @@ def test_a_batch_that_runs_at_the_deadline_comes_again_row_by_row() -> None:
         return 1
 
     rows = [record(number, b"%d" % (number % 2)) for number in range(8)]
-    came = came_of(call, rows, replace(IN_BATCHES, key=("key",), batches=Batches(2), deadline=0.5))
+    came = came_of(call, rows, replace(IN_BATCHES, key=("key",), batches=Batches(2), deadline=1.5))
     assert {row["value"]: (row["outcome"], row["attempts"]) for row in came} == {
         **dict.fromkeys((1, 3, 5, 7), ("ok", 1)),
         **dict.fromkeys((0, 2), ("later", 1)),
@@ -101,13 +101,14 @@ def test_a_batch_that_runs_at_the_deadline_comes_again_row_by_row() -> None:
     }
 
 
-def test_rows_that_linger_for_their_batch_are_handled_in_the_end() -> None:
+def test_rows_linger_for_their_batch_no_longer_when_none_will_come() -> None:
     async def call(rows: Sequence[InputRow]) -> int:
         return len(rows)
 
-    came = came_of(call, [record(number, None) for number in range(25)], replace(IN_BATCHES, batches=Batches(10, 0.05)))
-    assert {row["outcome"] for row in came} == {"ok"}
-    assert len(came) == 25
+    for key in ((), ("key",)):
+        settings = replace(IN_BATCHES, key=key, batches=Batches(10, linger=600))
+        came = came_of(call, [record(number, b"a") for number in range(25)], settings)
+        assert sorted(row["result"] for row in came) == [5] * 5 + [10] * 20
 
 
 def test_an_earlier_row_that_is_tried_again_is_not_behind_a_later_one_that_failed() -> None:
@@ -145,7 +146,7 @@ def test_rows_of_a_batch_that_come_again_do_so_in_their_order() -> None:
     came = came_of(
         call,
         [record(0, b"a"), record(1, b"a")],
-        replace(IN_BATCHES, key=("key",), batches=Batches(2), retries=backoff, deadline=0.5),
+        replace(IN_BATCHES, key=("key",), batches=Batches(2), retries=backoff, deadline=1.5),
     )
     found = {row["value"]: row for row in came}
     assert {row["outcome"] for row in came} == {"later"}
