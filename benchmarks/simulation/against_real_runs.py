@@ -269,6 +269,8 @@ class Measured:
 def costs_of(cases: Measured, one: Runs, two: Runs, start: float, broker: float) -> tuple[Costs, Costs]:
     """Return the costs from runs with one slot and with two: here, and where brokers have machines of their own.
 
+    The two slots are of one process, or of two executors, whose tasks and micro-batches cost more.
+
     `start` is what a task without Python takes, of which the driver's part is less. `broker` is its share of a record.
     """
     many = cases.many_tasks.partitions
@@ -456,31 +458,27 @@ def measure(report: Report, options: Options) -> None:
             for name, master in MASTERS.items():
                 with session(servers, master, topics) as bench:
                     bench.run(Case(2, 10_000, "nothing"))  # Java and Python are warm from here on
-                    wanted = to_predict if name == "2 executors" else [*to_measure, *to_predict]
-                    rounds[-1][name] = {
-                        case: bench.run(case) for case in track(wanted, f"Session {number + 1}, {name}")
-                    }
+                    wanted = track([*to_measure, *to_predict], f"Session {number + 1}, {name}")
+                    rounds[-1][name] = {case: bench.run(case) for case in wanted}
                     if name == "2 slots" and number == 0:
                         start, broker = _start_of_a_task(bench.spark), _broker_share(bench, measured.read_twice)
     runs = {name: _mean([each[name] for each in rounds]) for name in MASTERS}
     for name, of_name in runs.items():
         for case, took in of_name.items():
             report.add(f"{name}, {case}", "real", 1000 * took.took, "ms")
-    here, elsewhere = costs_of(measured, runs["1 slot"], runs["2 slots"], start, broker)
-    for cost in fields(here):
-        report.add("costs here", cost.name, 1e6 * getattr(here, cost.name), "µs")
+    in_process, _ = costs_of(measured, runs["1 slot"], runs["2 slots"], start, broker)
+    of_executors, elsewhere = costs_of(measured, runs["1 slot"], runs["2 executors"], start, broker)
+    for cost in fields(Costs):
+        report.add("costs in one process", cost.name, 1e6 * getattr(in_process, cost.name), "µs")
+        report.add("costs of executors", cost.name, 1e6 * getattr(of_executors, cost.name), "µs")
     report.add("costs of a cluster", "record_cores", 1e6 * elsewhere.record_cores, "µs")
     report.add("costs of a cluster", "staged_cores", 1e6 * elsewhere.staged_cores, "µs")
-    slots = {
-        "1 slot": [Executor(1, CORES)],
-        "2 slots": [Executor(2, CORES)],
-        # They share the cores of one machine, and so they are one to the simulation.
-        "2 executors": [Executor(2, CORES)],
-    }
+    # Two executors share the cores of one machine, and so they are one to the simulation.
+    slots = {"1 slot": (1, in_process), "2 slots": (2, in_process), "2 executors": (2, of_executors)}
     errors = [
         error
-        for name, executors in slots.items()
-        for error in compare(report, name, executors, here, to_predict, runs[name])
+        for name, (count, costs) in slots.items()
+        for error in compare(report, name, [Executor(count, CORES)], costs, to_predict, runs[name])
     ]
     differences = _differences(([each[name] for each in rounds] for name in MASTERS), to_predict)
     report.add("two sessions with the same query differ by", "median", 100 * statistics.median(differences), "%")

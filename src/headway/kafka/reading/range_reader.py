@@ -85,8 +85,7 @@ _LOST = (
 """The errors that mean that offsets are gone. After any other, such as a missing right, they are there still."""
 
 _Place = tuple[str | None, int | None]  # Kafka's topic and partition
-_LIKELY_SIZE = 64  # of a record in bytes; if records are larger, less than a range is fetched ahead
-_LIKELY_MOST = 256  # of a record in bytes; if records are larger, a short range takes more than one fetch
+_LIKELY_SIZE = 64  # of a record in bytes; if records are larger, a range takes more fetches than one
 _LEAST_FETCH, _MOST_FETCH = 65_536, 1_048_576  # bytes of a partition in one fetch; the most is librdkafka's own
 _FEW = 128  # messages
 
@@ -113,15 +112,15 @@ def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
 
     >>> partition = TopicPartition("orders", partition=0)
     >>> fetched_ahead([Range(partition, 0, 500)])
-    {'queued.max.messages.kbytes': 1024, 'fetch.message.max.bytes': 128000}
+    {'queued.max.messages.kbytes': 1024, 'fetch.message.max.bytes': 65536}
     >>> fetched_ahead([Range(partition, 0, 30_000)])
     {'queued.max.messages.kbytes': 1875, 'fetch.message.max.bytes': 1048576}
     """
-    longest = max((item.length for item in wanted), default=0)
+    likely = max((item.length for item in wanted), default=0) * _LIKELY_SIZE
     least, most = 1024, DEFAULTS["queued.max.messages.kbytes"]
     return {
-        "queued.max.messages.kbytes": min(most, max(least, longest * _LIKELY_SIZE // 1024)),
-        "fetch.message.max.bytes": min(_MOST_FETCH, max(_LEAST_FETCH, longest * _LIKELY_MOST)),
+        "queued.max.messages.kbytes": min(most, max(least, likely // 1024)),
+        "fetch.message.max.bytes": min(_MOST_FETCH, max(_LEAST_FETCH, likely)),
     }
 
 
