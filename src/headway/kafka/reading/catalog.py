@@ -54,8 +54,11 @@ class Catalog(Admin):
         self._isolation = isolation
         self._connected = False
 
-    def find(self, topics: Iterable[str], naming: TopicNaming) -> TopicLevels:
-        """Return the topics' partitions at every level. Raises `KafkaError` if one of their Kafka topics is missing."""
+    def find(self, topics: Iterable[str], naming: TopicNaming, *, may_be_gone: bool = False) -> TopicLevels:
+        """Return the topics' partitions at every level.
+
+        A topic of which a level is missing is left out if it `may_be_gone`; else it raises `KafkaError`.
+        """
         wanted = naming.kafka_topics(topics)
         asked = [each.kafka_topic for each in wanted]
         if not asked:
@@ -63,12 +66,17 @@ class Catalog(Admin):
         answers = self._patiently(
             lambda: _settled(self._client.describe_topics(ck.TopicCollection(asked), request_timeout=ONE_ANSWER_WITHIN))
         )
+        if may_be_gone:
+            gone = {each.topic for each in wanted if _is_missing(answers[each.kafka_topic])}
+            wanted = [each for each in wanted if each.topic not in gone]
         found = [self._description(answers[each.kafka_topic], each, naming.levels) for each in wanted]
         partitions = chain.from_iterable(
             [naming.partition(each.topic, partition, each.level) for partition in range(len(about.partitions))]
             for about, each in zip(found, wanted, strict=True)
         )
-        ids = {name: str(about.topic_id) for name, about in zip(asked, found, strict=True) if about.topic_id}
+        ids = {
+            each.kafka_topic: str(about.topic_id) for about, each in zip(found, wanted, strict=True) if about.topic_id
+        }
         return TopicLevels(list(partitions), ids)
 
     def starts(self, partitions: Collection[TopicPartition]) -> Offsets:
@@ -100,7 +108,7 @@ class Catalog(Admin):
             if levels is None
             else f"The Kafka topic {name}, level {asked.level} of {asked.topic},"
         )
-        if answer.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+        if _is_missing(answer):
             raise KafkaError(
                 f"{which} does not exist. {how_to_create(asked.topic, levels)} Or correct the name of the topic or the "
                 "number of levels."
@@ -160,6 +168,10 @@ class Catalog(Admin):
         if refused := why_refused(reason, "Read", self._settings, topic=topic):
             return refused
         return KafkaError(f"{failure}: {describe(reason)}. Try again, and look into the log of the brokers.")
+
+
+def _is_missing(answer: object) -> bool:
+    return isinstance(answer, ck.KafkaError) and answer.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART
 
 
 def _settled(answers: "Mapping[K, Future[V]]") -> dict[K, V | ck.KafkaError]:

@@ -33,7 +33,8 @@ class Selection:
         A topic that matches a pattern counts as existing when all its levels exist.
         """
         if self.pattern is not None:
-            return catalog.find(_matching(self.pattern, catalog.topics().seen, naming.levels), naming)
+            seen = catalog.topics().seen  # a topic can be deleted before the next question
+            return catalog.find(_matching(self.pattern, seen, naming.levels), naming, may_be_gone=True)
         found = catalog.find(self.topics, naming)
         return found if self.assigned is None else _only(self.assigned, found, naming.levels or 1)
 

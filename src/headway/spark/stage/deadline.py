@@ -52,15 +52,19 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetriesUntil(Retries):
-    """Retries of which those after a deadline are not waited for: their verdict is `Later`."""
+    """Retries of which those after a deadline are not waited for: their verdict is `Later`.
 
+    `given` are the user's own, which decide all else: their class may be one that they made of `Retries`.
+    """
+
+    given: Retries = field(default_factory=Retries)
     until: Deadline = field(default_factory=lambda: Deadline(None))
 
     def decide(
         self, record: object, attempt: int, error: BaseException, now: float, chance: float, untried: int = 0
     ) -> Verdict:
         """Return what to do after an attempt failed."""
-        verdict = Retries.decide(self, record, attempt, error, now, chance, untried)
+        verdict = self.given.decide(record, attempt, error, now, chance, untried)
         if isinstance(verdict, Again) and max(verdict.at, now) >= self.until.at:
             return Later(Due(verdict.at, verdict.untried))
         return verdict
@@ -68,4 +72,5 @@ class RetriesUntil(Retries):
 
 def retries_until(retries: Retries, until: Deadline) -> RetriesUntil:
     """Return the same retries with this end."""
-    return RetriesUntil(**{each.name: getattr(retries, each.name) for each in fields(retries)}, until=until)
+    same = {each.name: getattr(retries, each.name) for each in fields(Retries)}
+    return RetriesUntil(**same, given=retries, until=until)

@@ -6,7 +6,7 @@ import threading
 import time
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType
 
 from headway import Context, FatalError, RetriableError, RetryLater
-from headway.core.retry import Retries, fixed_backoff
+from headway.core.retry import DeadLetter, Retries, Verdict, fixed_backoff
 from headway.errors import HandlerError
 from headway.expiry import expiry_header
 from headway.history import HEADER, history_of
@@ -350,6 +350,23 @@ def test_a_time_after_the_last_year_is_in_the_last_year() -> None:
         call, [record(0, b"a")], replace(SETTINGS, deadline=5, retries=Retries(fixed_backoff(1e14), max_attempts=3))
     )
     assert (row["outcome"], row["again_at"].year) == ("later", 9999)
+
+
+@pytest.mark.parametrize("deadline", [None, 30])
+def test_retries_of_a_class_of_ones_own_decide_with_a_deadline_too(deadline: float | None) -> None:
+    @dataclass(frozen=True)
+    class OnlyOnMondays(Retries):
+        is_monday: bool = False
+
+        def decide(self, *args: Any, **kwargs: Any) -> Verdict:
+            return super().decide(*args, **kwargs) if self.is_monday else DeadLetter("it is not Monday")
+
+    async def call(row: InputRow, context: Context) -> int:
+        raise OSError("down")
+
+    [row] = came_of(call, [record(0, b"a")], replace(SETTINGS, retries=OnlyOnMondays(), deadline=deadline))
+    assert (row["outcome"], row["attempts"]) == ("failed", 1)
+    assert row["error"]["reason"] == "it is not Monday"
 
 
 @pytest.mark.parametrize("deadline", [None, 30])
