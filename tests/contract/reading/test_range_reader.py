@@ -1,9 +1,11 @@
 """Reading ranges by offset from brokers that refuse, lose leaders, and have more than was asked for."""
 
 import json
+import random
 import threading
+from collections import defaultdict
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 
 import confluent_kafka as ck
 import pytest
@@ -172,3 +174,29 @@ def test_of_a_long_partition_not_much_more_is_fetched_than_its_short_range(kafka
         for _ in range(5):
             assert sum(len(records) for _, records in reader.read(wanted)) == 10 * PARTITIONS
     assert received[-1] < 12 * 2**20  # a quiet machine fetches 2 MB; with fetches of librdkafka's default size it is 36
+
+
+@pytest.mark.kafka
+@pytest.mark.parametrize(("together", "most"), [(1, 1), (60, 3), (20_000, 500)])
+def test_all_of_each_range_comes_in_its_order_however_many_are_open(
+    kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, together: int, most: int
+) -> None:
+    monkeypatch.setattr("headway.kafka.reading.range_reader.TOGETHER", together)
+    monkeypatch.setattr("headway.kafka.reading.range_reader.MOST_TOGETHER", most)
+    topic, records = kafka_cluster.topic(levels=1), 200
+    with closing(ck.Producer({"bootstrap.servers": kafka_cluster.bootstrap_servers, "log_level": 0})) as producer:
+        for number in range(records * PARTITIONS):
+            producer.produce(f"{topic}-0", b"v", partition=number % PARTITIONS)
+    chosen = random.Random(together)
+    with RangeReader({"bootstrap.servers": kafka_cluster.bootstrap_servers}) as reader:
+        for _ in range(5):
+            bounds = [sorted(chosen.sample(range(records + 1), 2)) for _ in range(30)]
+            wanted = [Range(TopicPartition(topic, partition=chosen.randrange(PARTITIONS)), *each) for each in bounds]
+            found: dict[TopicPartition, list[int | None]] = defaultdict(list)
+            for partition, messages in reader.read(wanted, batch=chosen.choice([3, 50, 5_000])):
+                found[partition] += [message.offset() for message in messages]
+            expected: dict[TopicPartition, list[int | None]] = defaultdict(list)
+            for item in wanted:
+                expected[item.partition] += range(item.start, item.end)
+            assert found == expected
+            next(reader.read(wanted))  # one that is left in its midst is in nobody's way

@@ -118,8 +118,8 @@ def test_no_reader_by_offset_asks_for_a_coordinator(
     headway_topic: str,
     read: Callable[[Mapping[str, Any], str], None],
 ) -> None:
-    read(config, headway_topic)
-    assert requests["Fetch"] > 0
+    while not requests["Fetch"]:  # one that is quick ends before its statistics are told
+        read(config, headway_topic)
     assert requests["FindCoordinator"] == 0
 
 

@@ -7,7 +7,8 @@ its end, not after a count of records. Compaction and transaction markers leave 
 import logging
 import time
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from operator import methodcaller
 from typing import NamedTuple
 
@@ -48,7 +49,7 @@ STALL_TIMEOUT_S = 60.0
 """The seconds that ranges may give nothing before reading them fails."""
 
 TOGETHER = 20_000
-"""The sum of offsets up to which ranges are read at the same time: one after the other would take longer."""
+"""The offsets of open ranges below which the next one begins: one after the other would take longer."""
 
 MOST_TOGETHER = 500
 """The most ranges that are read at the same time: every fetch names all of them."""
@@ -124,6 +125,37 @@ def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
     }
 
 
+class _Window:
+    """The ranges that are read now, and those that wait for their turn.
+
+    The next one begins before the last one ends: else the reader would wait for the broker at each.
+    """
+
+    def __init__(self, wanted: Sequence[Range]) -> None:
+        self._waiting = deque(wanted)
+        self.open: dict[_Place, Range] = {}
+        self.left = 0  # offsets of the ranges that are open
+
+    def fill(self, start: Callable[[Range], None]) -> bool:
+        """Start the ranges whose turn it is; return False if all have been read."""
+        while self._waiting and self.left < TOGETHER and len(self.open) < MOST_TOGETHER:
+            item = self._waiting[0]
+            if _place(item) in self.open:
+                break  # of a partition one range at a time
+            start(item)
+            self.open[_place(item)] = self._waiting.popleft()
+            self.left += item.length
+        return bool(self.open)
+
+    def shrink(self, place: _Place, rest: Range) -> None:
+        """Note what is left of an open range."""
+        self.left -= self.open[place].length - rest.length
+        if rest.length:
+            self.open[place] = rest
+        else:
+            del self.open[place]
+
+
 class RangeReader(Closable):
     """A Kafka client that reads ranges of topics.
 
@@ -149,22 +181,18 @@ class RangeReader(Closable):
         if Kafka gives nothing for `STALL_TIMEOUT_S`. Raises `AuthenticationError` if the brokers do not let this client
         in, and `AuthorizationError` if it may not read a topic.
         """
-        self._consumer.find_leaders({kafka_topic(item.partition) for item in wanted})  # one question, not one a group
-        for group in _read_at_once(wanted):
-            yield from self._read_together(group, batch)
-
-    def _read_together(self, wanted: Sequence[Range], batch: int) -> Iterator[tuple[TopicPartition, list[Message]]]:
-        self._consumer.assign([kafka_partition(item.partition, item.start) for item in wanted])
-        unfinished = {_place(item): item for item in wanted}
-        left, longest = sum(item.length for item in wanted), max(item.length for item in wanted)
+        self._consumer.assign([])  # what an earlier call left
+        self._consumer.find_leaders({kafka_topic(item.partition) for item in wanted})  # one question, not one a topic
+        window = _Window(wanted)
+        longest = max((item.length for item in wanted), default=0)
         moved = time.monotonic()
-        while unfinished:
+        while window.fill(self._start):
             # Beyond a range's end messages are useless, and few calls cost little.
-            messages = self._consumer.consume(min(batch, left, max(_FEW, longest)), 0.05)
+            messages = self._consumer.consume(min(batch, window.left, max(_FEW, longest)), 0.05)
             self._connection.check(self._consumer)
             has_errors = any(map(Message.error, messages))
-            for place, group in _by_place(messages, alone=len(wanted) == 1 and not has_errors):
-                if (item := unfinished.get(place)) is None:
+            for place, group in _by_place(messages, alone=len(window.open) == 1 and not has_errors):
+                if (item := window.open.get(place)) is None:
                     continue  # records behind a range were fetched with it
                 errors = list(filter(Message.error, group)) if has_errors else []
                 records = _records_within(item, group, errors)
@@ -173,15 +201,15 @@ class RangeReader(Closable):
                 if records:
                     yield item.partition, records
                 rest = self._rest(item, group, errors)
-                left -= item.length - rest.length
-                if rest.length:
-                    unfinished[place] = rest
-                else:
-                    del unfinished[place]
+                window.shrink(place, rest)
+                if not rest.length:
                     self._consumer.stop(kafka_topic(item.partition), item.partition.partition)
                 moved = time.monotonic()  # not for messages behind other ranges
             if time.monotonic() - moved > STALL_TIMEOUT_S:
-                raise self._stalled(next(iter(unfinished.values())))
+                raise self._stalled(next(iter(window.open.values())))
+
+    def _start(self, item: Range) -> None:
+        self._consumer.start(kafka_topic(item.partition), item.partition.partition, item.start)
 
     def _rest(self, item: Range, messages: list[Message], errors: list[Message]) -> Range:
         """Return what is left of a range behind these messages."""
@@ -230,20 +258,6 @@ class RangeReader(Closable):
             f"{STALL_TIMEOUT_S:g} s ({self._connection.reason}). Check that its broker runs and can be reached from "
             "where the tasks run."
         )
-
-
-def _read_at_once(wanted: Sequence[Range]) -> Iterator[list[Range]]:
-    """Yield the ranges in their order, in groups of up to `TOGETHER` offsets; a longer range is alone."""
-    group: list[Range] = []
-    length = 0
-    for item in wanted:
-        if group and (length + item.length > TOGETHER or len(group) == MOST_TOGETHER):
-            yield group
-            group, length = [], 0
-        group.append(item)
-        length += item.length
-    if group:
-        yield group
 
 
 def kafka_partition(partition: TopicPartition, offset: int = ck.OFFSET_INVALID) -> ck.TopicPartition:

@@ -60,13 +60,16 @@ class UnjoinedConsumer(ck.Consumer):
             capi.stop_reading(self, self._read.pop())
         self.find_leaders({each.topic for each in partitions})
         for each in partitions:
-            place = each.topic, each.partition
-            self._read.add(place)  # noted first, so that an interruption leaves no partition read and unknown
-            if not capi.start_reading(self, place, each.offset):
-                raise KafkaError(
-                    f"Partition {place[1]} of {place[0]} cannot be read from the offset {each.offset}. Name an offset "
-                    "from 0 on, or the beginning or end."
-                )
+            self.start(each.topic, each.partition, each.offset)
+
+    def start(self, topic: str, partition: int, offset: int) -> None:
+        """Read another partition, too, from this offset on; it must not be read already. Raises as `assign` does."""
+        self._read.add((topic, partition))  # noted first, so that an interruption leaves no partition read and unknown
+        if not capi.start_reading(self, (topic, partition), offset):
+            raise KafkaError(
+                f"Partition {partition} of {topic} cannot be read from the offset {offset}. Name an offset from 0 on, "
+                "or the beginning or end."
+            )
 
     def take(self, most: int, within: float) -> list[ck.Message]:
         """Return the messages that are there, as soon as there is one; none after so many seconds.
