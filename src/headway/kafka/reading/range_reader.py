@@ -132,7 +132,7 @@ class _Window:
     """
 
     def __init__(self, wanted: Sequence[Range]) -> None:
-        self._waiting = deque(wanted)
+        self._waiting = deque(item for item in wanted if item.length > 0)  # of an empty one nothing would come
         self.open: dict[_Place, Range] = {}
         self.left = 0  # offsets of the ranges that are open
 
