@@ -1,13 +1,13 @@
 """librdkafka's mock cluster of three brokers, whose partitions can lose leaders and whose brokers can go silent."""
 
 import ctypes
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 import confluent_kafka as ck
 
 from headway.kafka.binding.librdkafka import handle_of
+from tests.broker.delay_cluster import wait_until
 
 _NOBODY = -1
 
@@ -53,12 +53,9 @@ class MockBrokers:
         clear.restype, clear.argtypes = None, [ctypes.c_void_p, ctypes.c_int16]
         clear(self._cluster, request)
 
-    def wait_for(self, request: int, count: int, within: float = 30.0) -> None:
+    def wait_for(self, request: int, count: int) -> None:
         """Return once so many requests of a kind have come, from the call of `count_requests` on."""
-        deadline = time.monotonic() + within
-        while self._came(request) < count:
-            assert time.monotonic() < deadline, f"{self._came(request)} requests {request} came."
-            time.sleep(0.005)
+        wait_until(lambda: self._came(request) >= count, within=30)
 
     def count_requests(self) -> None:
         """Begin to count what comes."""

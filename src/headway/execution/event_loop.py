@@ -76,13 +76,12 @@ class EventLoop:
         with contextlib.suppress(TimeoutError, RuntimeError):  # the handlers take too long, or the loop has ended
             asyncio.run_coroutine_threadsafe(self._cancel(), self._loop).result(within)
 
-    def _ends(self) -> bool:
-        """Return whether this task ends with the run: `asyncio.run` cancels our owner along with its handlers.
+    def _ends(self, task: asyncio.Task[Any]) -> bool:
+        """Return whether a handler's task ends with the run: `asyncio.run` cancels our owner along with its handlers.
 
         Whether its handler raises another error then or none, the call was not completed.
         """
-        task = asyncio.current_task(self._loop)
-        return self._is_over() and task is not None and task.cancelling() > 0
+        return self._is_over() and task.cancelling() > 0
 
     def _is_over(self) -> bool:
         return self._closing or (self._owner is not None and self._owner.cancelling() > 0)
@@ -108,6 +107,7 @@ class EventLoop:
     async def _run(self, next_job: list[Job]) -> None:
         call, returned, raised = self._calls[:3]
         task = asyncio.current_task(self._loop)
+        assert task is not None  # noqa: S101  # a coroutine runs in one
         count = 0
         try:
             while next_job:
@@ -115,16 +115,16 @@ class EventLoop:
                 try:
                     result = await call(job)
                 except BaseException as error:  # a cancellation too: the attempt did not succeed
-                    if self._ends():
+                    if self._ends(task):
                         return  # it was no attempt: the record comes again
                     following = raised(job, error)
                 else:
-                    if self._ends():
+                    if self._ends(task):
                         return
                     following = returned(job, result)
                 if following:
                     next_job.append(following)
-                if task and task.cancelling():
+                if task.cancelling():
                     return  # the next call would meet this one's cancellation: `_leave` gives it a task of its own
                 count += 1
                 if count % _TURN == 0:

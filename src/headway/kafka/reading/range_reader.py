@@ -35,7 +35,6 @@ __all__ = [
     "Range",
     "RangeReader",
     "fetched_ahead",
-    "kafka_partition",
     "name_of",
     "no_longer_holds",
 ]
@@ -258,11 +257,6 @@ class RangeReader(Closable):
             f"{STALL_TIMEOUT_S:g} s ({self._connection.reason}). Check that its broker runs and can be reached from "
             "where the tasks run."
         )
-
-
-def kafka_partition(partition: TopicPartition, offset: int = ck.OFFSET_INVALID) -> ck.TopicPartition:
-    """Return a partition as confluent_kafka has it."""
-    return ck.TopicPartition(kafka_topic(partition), partition.partition, offset)
 
 
 def name_of(partition: TopicPartition) -> str:
