@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headway import AsyncScheduler, Relay, Scheduler
+from headway import AsyncScheduler, Relay, Scheduler, Settled
 from headway.broker import LocalBroker
 from headway.core.delay.ladder import Ladder
 from headway.delay.pending import read_pending
@@ -115,6 +115,27 @@ def test_a_relay_of_another_process_reads_a_new_line_before_its_first_record_has
 
 
 @pytest.mark.slow
+def test_a_schedule_in_a_line_that_no_relay_knows_yet_is_found_and_moved_earlier_or_cancelled(
+    cluster: FreshCluster,
+) -> None:
+    with cluster.scheduler() as scheduler, cluster.relay():
+        scheduler.send_later("warm", b"", cluster.target, 0.1)
+        cluster.wait_for_keys([b"warm"])  # so a relay is at work, with the lines up to 8 s
+        moved = scheduler.send_later("moved", b"", cluster.target, 40)
+        assert scheduler.reschedule(moved, 1) is Settled.RESCHEDULED
+        text = str(scheduler.send_later("by text", b"", cluster.target, 100))
+        scheduler.flush()
+        with cluster.scheduler() as other:
+            assert other.reschedule(text, 1) is Settled.RESCHEDULED
+        scheduler.send_later("own", b"", cluster.target, 200, id="own")
+        assert scheduler.reschedule("id:own", 1) is Settled.RESCHEDULED
+        cancelled = scheduler.send_later("cancelled", b"", cluster.target, 400)
+        assert scheduler.cancel(cancelled) is Settled.CANCELLED
+        cluster.wait_for_keys([b"moved", b"by text", b"own"], within=30)
+        assert cluster.pending() == []
+    assert sorted(message.key() for message in cluster.read()) == [b"by text", b"moved", b"own", b"warm"]
+
+
 def test_what_was_scheduled_before_a_relay_ran_is_in_lines_that_it_reads_from_its_start(cluster: FreshCluster) -> None:
     with cluster.scheduler() as scheduler:
         for seconds in (0, 20, 3600):

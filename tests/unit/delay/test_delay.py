@@ -28,7 +28,7 @@ from headway.delay.relay.refusals import is_refused_likewise
 from headway.delay.relay.search import Searcher, stretches
 from headway.delay.scheduler import Scheduler
 from headway.delay.topic_names import TopicNames
-from headway.errors import ConfigError, DeliveryError, ScheduleError
+from headway.errors import ConfigError, DeliveryError, KafkaError, ScheduleError
 from headway.runtime.wakeup import Wakeup
 from headway.spark.sink.scheduled_rows import find_lines
 
@@ -282,23 +282,54 @@ def test_what_has_no_key_is_refused_likewise_where_a_key_is_missing() -> None:
     assert not is_refused_likewise("INVALID_RECORD", refused_out(key=None), refused_out())
 
 
-def test_a_search_passes_over_a_line_whose_topic_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    class Deleted:
-        def __init__(self, config: object, group: str) -> None:
-            pass
+class ReadLines:
+    """What a search reads of Kafka: the lines that exist, all without a record; one has no leader."""
 
-        def ends(self, places: object) -> dict[object, int]:
-            return {}
+    def __init__(self, *lines: int, away: int | None = None) -> None:
+        self._lines = dict.fromkeys(map(TopicNames("delay").line, lines), 4)
+        self._away = None if away is None else TopicNames("delay").line(away)
 
-        def close(self) -> None:
-            pass
+    def __call__(self, *_: object) -> "ReadLines":
+        return self
 
-    monkeypatch.setattr("headway.delay.relay.search.GroupInspector", Deleted)
+    def topics(self) -> dict[str, int]:
+        return self._lines
+
+    def ends(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+        [(topic, number)] = places
+        if topic == self._away:
+            raise KafkaError("The leader is away.")
+        return {(topic, number): 0} if topic in self._lines else {}
+
+    def offset_at(self, *_: object) -> int:
+        return 0
+
+    def read(self, *_: object) -> list[object]:
+        return []
+
+    def close(self) -> None:
+        pass
+
+
+def searched(lines: ReadLines, monkeypatch: pytest.MonkeyPatch, search: Search) -> list[tuple[int, Search, object]]:
+    """What a search in partition 3 comes to."""
+    monkeypatch.setattr("headway.delay.relay.search.GroupInspector", lines)
+    monkeypatch.setattr("headway.delay.relay.search.Admin", lines)
     with closing(Wakeup()) as wake, closing(Searcher({}, TopicNames("delay"), wake)) as searcher:
-        search = Search("1", 5000, 0, 0)
         searcher.search(3, search, Ladder((1000,)), {MEMORY: 0, 1000: 7}, now=2000)
         wake.wait(30)
-        assert list(searcher.results()) == [(3, search, None)]
+        return list(searcher.results())
+
+
+def test_a_search_passes_over_a_line_whose_topic_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    search = Search("1", 5000, 0, 0)
+    assert searched(ReadLines(MEMORY), monkeypatch, search) == [(3, search, None)]
+
+
+@pytest.mark.parametrize("away", [1000, 4000])
+def test_a_search_of_a_line_that_cannot_be_read_does_not_count(away: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    [(_, counted, found)] = searched(ReadLines(MEMORY, 1000, 4000, away=away), monkeypatch, Search("1", 5000, 0, 0, 9))
+    assert (counted.tries, found) == (0, None)
 
 
 def test_a_search_begins_where_the_record_is_now_and_tries_each_line_once_more() -> None:

@@ -22,7 +22,8 @@ from headway.core.delay.schedule import OWN, Schedule
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
 
-# The record of an id of the user's own may be on its way into its line when it is looked for first.
+# A record can be on its way into its line when it is looked for first: its relay is moving it, a transaction is open
+# there, or the line is so new that not every broker knows it.
 _SEARCH_AGAIN_AFTER = 500
 _MOST_SEARCHES = 10
 
@@ -183,7 +184,7 @@ class CommandLedger:
             self._go_before(fetched, fetched.schedule, now)
         change = self._changes.get(search.id)
         if change is None or (change.due is not None and change.live < change.generation):
-            if search.id.startswith(OWN) and search.tries < _MOST_SEARCHES:
+            if search.tries < _MOST_SEARCHES:
                 self._searches_again.append((now + _SEARCH_AGAIN_AFTER, search._replace(tries=search.tries + 1)))
                 return
             self._answer_all(search.id, Settled.UNKNOWN)

@@ -1,11 +1,12 @@
 """The search in the lines for a record that was brought forward and would arrive too late.
 
 Its due time says in which lines it can be, and at which times it can have been appended there. So only a small part of
-the lines is read, once, beside the relay's own work.
+the lines is read, beside the relay's own work. A scheduler may have made a line seconds ago for this very record, which
+the relay does not read yet. So if the relay's own lines lack the record, the brokers are asked which other lines exist.
 """
 
 import logging
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
@@ -16,6 +17,7 @@ from headway.core.delay.schedule import STORED_WITHIN, Schedule
 from headway.delay.records import fetched_from
 from headway.delay.topic_names import TopicNames
 from headway.errors import HeadwayError
+from headway.kafka.admin import Admin
 from headway.kafka.binding.capi import Partition
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.runtime.wakeup import Wakeup
@@ -39,23 +41,23 @@ class Searcher:
         self._names = names
         self._wake = wake
         self._thread = ThreadPoolExecutor(1, "headway-search")
-        self._running: list[tuple[int, Search, Future[Fetched | None]]] = []
+        self._running: list[tuple[int, Future[tuple[Search, Fetched | None]]]] = []
+        self._admin: Admin | None = None
         self._onlooker: GroupInspector | None = None
         self._closing = False
 
     def search(self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int) -> None:
-        """Begin a search in a partition, in the part of each line that is not done."""
-        where = stretches(search, ladder, list(starts), now)
-        future = self._thread.submit(self._find, number, search, where, dict(starts))
-        self._running.append((number, search, future))
+        """Begin a search in a partition: in the part of each line that is not done, then in lines not read yet."""
+        future = self._thread.submit(self._find, number, search, ladder, dict(starts), now)
+        self._running.append((number, future))
         future.add_done_callback(lambda _: self._wake.set())
 
     def results(self) -> Iterator[tuple[int, Search, Fetched | None]]:
-        """Yield the searches that have ended since the last call."""
-        done = [each for each in self._running if each[2].done()]
-        self._running = [each for each in self._running if not each[2].done()]
-        for number, search, future in done:
-            yield number, search, future.result()
+        """Yield the searches that have ended since the last call, each with its partition and the record if found."""
+        done = [each for each in self._running if each[1].done()]
+        self._running = [each for each in self._running if not each[1].done()]
+        for number, future in done:
+            yield number, *future.result()
 
     def forget(self) -> None:
         """Discard the results of running searches."""
@@ -68,14 +70,32 @@ class Searcher:
         if self._onlooker:
             self._onlooker.close()
 
-    def _find(self, number: int, search: Search, where: Iterable[Stretch], starts: Mapping[int, int]) -> Fetched | None:
-        for stretch in where:
+    def _find(
+        self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int
+    ) -> tuple[Search, Fetched | None]:
+        """Return the search and its record; if a line could not be read, the search does not count as an attempt."""
+        counted = search
+        for stretch in stretches(search, ladder, list(starts), now):
             try:
                 if found := self._find_in(number, search, stretch, starts[stretch.line]):
-                    return found
+                    return search, found
             except HeadwayError as error:
                 log.warning("Looking for the schedule %s in the line %d failed: %s", search.id, stretch.line, error)
-        return None
+                counted = search._replace(tries=0)
+        try:
+            for stretch in stretches(search, ladder, self._lines_beside(starts), now):
+                if found := self._find_in(number, search, stretch, 0):
+                    return search, found
+        except HeadwayError as error:
+            self._admin = None  # librdkafka's admin client may keep asking a broker that is gone
+            log.warning("Looking for the schedule %s in other lines failed: %s", search.id, error)
+            counted = search._replace(tries=0)
+        return counted, None
+
+    def _lines_beside(self, known: Collection[int]) -> list[int]:
+        """Return the lines that exist beside those that the relay reads."""
+        self._admin = self._admin or Admin(self._config)
+        return [line for line in self._names.lines_of(self._admin.topics()) if line not in known]
 
     def _find_in(self, number: int, search: Search, stretch: Stretch, start: int) -> Fetched | None:
         self._onlooker = self._onlooker or GroupInspector(self._config, self._names.name)

@@ -9,7 +9,7 @@ from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.line_window import Fetched
 from headway.core.delay.partition_relay import PartitionRelay
 from headway.core.delay.recurrence import Recurrence
-from headway.core.delay.relay_tick import Tick
+from headway.core.delay.relay_tick import Search, Tick
 from headway.core.delay.schedule import Schedule
 from headway.core.delay.schedule_states import SCHEDULE_TRANSITIONS, ScheduleEvent, ScheduleState
 
@@ -65,6 +65,17 @@ class World:
         self.relay.command(self.commands, command, self.now)
         self.commands += 1
 
+    def search(self) -> Search:
+        [search] = self.relay.searches
+        self.relay.searches.clear()
+        return search
+
+    def not_found(self) -> None:
+        """One search finds nothing; a second later the relay has its next turn."""
+        self.relay.found(self.search(), None, self.now)
+        self.now += SECOND
+        self.turn()
+
     # A schedule in each state
 
     def in_line(self) -> None:
@@ -106,9 +117,11 @@ class World:
         elif event is ScheduleEvent.NEVER_CAME:
             self.now += NEVER
             self.turn()
-        elif event in (ScheduleEvent.FOUND, ScheduleEvent.NOT_FOUND):
-            [search] = self.relay.searches
-            self.relay.found(search, self.fetched() if event is ScheduleEvent.FOUND else None, self.now)
+        elif event is ScheduleEvent.FOUND:
+            self.relay.found(self.search(), self.fetched(), self.now)
+        elif event is ScheduleEvent.NOT_FOUND:
+            while self.state is ScheduleState.SOUGHT:
+                self.not_found()
         else:
             times = {ScheduleEvent.DEFER: due + 300 * SECOND, ScheduleEvent.ADVANCE: due - 2 * SECOND}
             self.command(times.get(event))
@@ -162,6 +175,23 @@ def test_a_cancelled_schedule_is_dropped_when_it_comes_by() -> None:
     world.now += NEVER
     world.turn()
     assert world.delivered == 0
+
+
+def test_a_record_that_is_on_its_way_when_it_is_looked_for_is_found_by_a_later_search() -> None:
+    world = world_in(ScheduleState.SOUGHT, ScheduleEvent.FOUND)
+    for _ in range(3):
+        world.not_found()
+    assert world.answers == []
+    world.happens(ScheduleEvent.FOUND)
+    world.turn()
+    assert world.answers == [Settled.RESCHEDULED]
+
+
+def test_what_no_search_finds_is_answered_as_unknown() -> None:
+    world = world_in(ScheduleState.SOUGHT, ScheduleEvent.NOT_FOUND)
+    world.happens(ScheduleEvent.NOT_FOUND)
+    world.turn()
+    assert world.answers == [Settled.UNKNOWN]
 
 
 def test_a_schedule_is_in_no_state_that_the_table_has_not() -> None:
