@@ -1,7 +1,7 @@
 """Dead letters as records: the headers, size and shortening of a record that failed for good."""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -17,12 +17,19 @@ from headway.history import HEADER, History, Origin
 from headway.records import ConsumerRecord, Header
 
 PREFIX = "headway.error."
-MOST_BYTES = 2_097_152
-"""The senders' `message.max.bytes`: with its story a dead letter is larger than its record was."""
+MOST_BYTES = 67_108_864
+"""The senders' `message.max.bytes`: each topic decides itself what it takes.
+
+A broker ends the connection of a client that sends a larger request than its `socket.request.max.bytes`, 100 MiB by
+default, and gives no reason. This is well below.
+"""
 
 _SHORTENED = PREFIX + "shortened"
+_TEXTS = [PREFIX + name for name in ("exception", "message", "reason", "first.exception", "first.message")]
 _A_HEADER = 12  # bytes that a header takes beside its name and value, at most
 _LEAST_KEPT = 1000
+_LEAST_OF_A_TEXT = 100  # bytes
+_LEAST_OF_A_TOPIC = 4096  # bytes; the story alone, with short texts, takes about a quarter
 
 R = TypeVar("R", bound=OutgoingRecord)
 
@@ -103,6 +110,9 @@ def shortened(letter: R, most: int) -> R:
     """
     headers = letter.headers or []
     story = {name: content for name, content in headers if name.startswith(PREFIX) or name == HEADER}
+    if _size(None, None, list(story.items())) + _LEAST_KEPT > most:
+        text = max(_LEAST_OF_A_TEXT, most // 16)
+        story |= {name: story[name][:text] for name in _TEXTS if story.get(name)}  # type: ignore[index]
     own = len(headers) - len(story)
     was = f"value {len(letter.value or b'')} bytes, key {len(letter.key or b'')} bytes, {own} headers"
     story.setdefault(_SHORTENED, was.encode())
@@ -120,3 +130,23 @@ def halved(letter: R) -> R | None:
     size = size_of(letter)
     shorter = shortened(letter, size // 2)
     return shorter if size_of(shorter) < size else None
+
+
+def why_not_kept(topic: str, settings: Mapping[str, str]) -> str | None:
+    """Return why a topic with these settings cannot keep dead letters, as a sentence; None if it can.
+
+    >>> why_not_kept("dead", {"cleanup.policy": "delete", "max.message.bytes": "1048588"})
+    """
+    policy = settings.get("cleanup.policy", "")
+    if "compact" in policy:
+        return (
+            f"The topic {topic} has cleanup.policy={policy}, so it refuses records without a key, and keeps only the "
+            "last dead letter of each key. Set its cleanup.policy to delete."
+        )
+    most = settings.get("max.message.bytes", "")
+    if most.isdecimal() and int(most) < _LEAST_OF_A_TOPIC:
+        return (
+            f"The topic {topic} has max.message.bytes={most}, and the headers of a dead letter alone can take more. "
+            f"Set it to {_LEAST_OF_A_TOPIC} or more."
+        )
+    return None

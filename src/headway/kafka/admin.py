@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
+from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
 from headway.config import OWN_KEYS, Config
@@ -180,6 +182,17 @@ class Admin:
             return f"The topic {topic} does not exist. {how_to_create(topic)}"
         is_allowed = allows(allowed_by(about), "Write")
         return None if is_allowed else Right("Write", "Topic", topic).missing(self._settings)
+
+    def topic_settings(self, topic: str) -> dict[str, str]:
+        """Return the settings of a topic; none where brokers do not tell, as they ask for the right DescribeConfigs."""
+        if mock_at(self._servers):
+            return {}
+        asked = ConfigResource(ResourceType.TOPIC, topic)
+        try:
+            [answer] = self._client.describe_configs([asked], request_timeout=_RIGHTS_TOLD_WITHIN).values()
+            return {name: entry.value for name, entry in answer.result().items() if entry.value is not None}
+        except ck.KafkaException:
+            return {}
 
     def serve(self) -> None:
         """Let go of the client's reports of its connections."""

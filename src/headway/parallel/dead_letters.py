@@ -6,16 +6,16 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from headway.config import Config
+from headway.config import Config, whole_number
 from headway.connection_settings import connection_of
 from headway.core.engine.work import Work
 from headway.core.outgoing_record import OutgoingRecord
-from headway.dead_letters import MOST_BYTES, fitting, halved, letter_headers
+from headway.dead_letters import MOST_BYTES, fitting, halved, letter_headers, why_not_kept
 from headway.errors import ConfigError, HeadwayError, KafkaError
 from headway.execution.jobs import RecordWork
 from headway.kafka.admin import Admin
 from headway.kafka.binding.connection import change_credentials
-from headway.kafka.binding.error_causes import is_too_large
+from headway.kafka.binding.error_causes import is_invalid, is_of_a_batch, is_too_large
 from headway.kafka.binding.time_limits import MISSING_TOPIC_COMES_WITHIN, PARTITIONS_TOLD_WITHIN
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.hand_over import hand_over
@@ -25,22 +25,38 @@ from headway.records import ConsumerRecord, Header
 log = logging.getLogger(__name__)
 
 _MISSING_AFTER = 1_000  # milliseconds
+_WITHOUT_KEY = ". A compacted topic (cleanup.policy=compact) refuses records without a key: set it to delete"
 
 
-def letter_of(topic: str, record: ConsumerRecord, headers: list[Header]) -> OutgoingRecord:
-    """Return a copy of a record with other headers, shortened if it is larger than any client here may send."""
+def letter_of(topic: str, record: ConsumerRecord, headers: list[Header], most: int) -> OutgoingRecord:
+    """Return a copy of a record with other headers, shortened if it takes more than `most` bytes."""
     # The time is now: with the record's own, retention could delete the letter before anybody has read it.
     letter = OutgoingRecord(topic, record.raw_value, record.raw_key, headers=headers)
-    return fitting(letter, MOST_BYTES)  # a larger one was compressed in its own topic
+    return fitting(letter, most)
+
+
+def most_bytes(*settings: Config) -> int:
+    """Return the `message.max.bytes` of a client that sends dead letters: ours, or a larger one in these settings."""
+    key = "message.max.bytes"
+    return max(MOST_BYTES, *(whole_number(key, each[key]) for each in settings if key in each), 0)
+
+
+def why_not_stored(topic: str, connection: Config, known_within: float = 0.0) -> str | None:
+    """Return why dead letters cannot be stored in a topic, as a sentence; None if the brokers know no reason.
+
+    A missing topic is asked for again for `known_within` seconds. Raises `KafkaError` if no broker answers.
+    """
+    admin = Admin(connection)
+    return admin.why_not_writable(topic, known_within) or why_not_kept(topic, admin.topic_settings(topic))
 
 
 def require_writable(topic: str, connection: Config) -> None:
-    """Raise `ConfigError` for a dead-letter topic that is known not to exist, or not to be writable.
+    """Raise `ConfigError` for a dead-letter topic that is known not to exist, to be writable, or to keep letters.
 
     A run also begins while the brokers are away.
     """
     try:
-        reason = Admin(connection).why_not_writable(topic, MISSING_TOPIC_COMES_WITHIN)
+        reason = why_not_stored(topic, connection, MISSING_TOPIC_COMES_WITHIN)
     except KafkaError as unknown:
         log.info("Whether dead letters can be stored in %s is not known yet: %s", topic, unknown)
     else:
@@ -55,12 +71,12 @@ class DeadLetters:
     topic takes librdkafka half a minute. A thread of its own looks at the topic, and then sends the waiting letters.
     """
 
-    def __init__(self, topic: str, config: Config, reports: Reports) -> None:
+    def __init__(self, topic: str, config: Config, reports: Reports, most: int = MOST_BYTES) -> None:
         self._topic = topic
         self._reports = reports
         settings: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
         settings["topic.metadata.propagation.max.ms"] = _MISSING_AFTER  # by default 30 s, each with a slot
-        settings["message.max.bytes"] = config.get("message.max.bytes", MOST_BYTES)
+        settings["message.max.bytes"] = self._most = most
         self._connection = connection_of(config)
         self._settings = self._connection | settings
         self._client = ProducerClient(self._settings)
@@ -95,20 +111,20 @@ class DeadLetters:
         """Return why letters cannot be written now, None if no reason is known."""
         try:
             self._client.partitions(self._topic, PARTITIONS_TOLD_WITHIN)  # the client then knows of its return
-            return Admin(self._connection).why_not_writable(self._topic)
+            return why_not_stored(self._topic, self._connection)
         except HeadwayError as error:
             return str(error)
 
     def _send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        letter = letter_of(self._topic, work.record, letter_headers(self._topic, work, error, reason))
+        letter = letter_of(self._topic, work.record, letter_headers(self._topic, work, error, reason), self._most)
         self._produce(self._client, letter, work)
 
     def _produce(self, client: ProducerClient, letter: OutgoingRecord, work: RecordWork) -> None:
         def report(refused: Any, _: Any) -> None:
             if not refused:
                 self._reports.stored(work)
-            elif is_too_large(refused) and not self._closed:
-                self._produce_smaller(client, letter, work, refused)
+            elif is_of_a_batch(refused) and not self._closed:
+                self._produce_alone(client, letter, work, refused)
             else:
                 self._not_stored(work, refused.str())
 
@@ -117,15 +133,15 @@ class DeadLetters:
         except Exception as refused:  # for whatever reason, the letter is not stored
             self._not_stored(work, str(refused))
 
-    def _produce_smaller(self, client: ProducerClient, letter: OutgoingRecord, work: RecordWork, refused: Any) -> None:
-        """Send a refused letter alone, as Kafka refuses whole batches; halve a letter that was refused alone."""
+    def _produce_alone(self, client: ProducerClient, letter: OutgoingRecord, work: RecordWork, refused: Any) -> None:
+        """Send a refused letter alone, as Kafka refuses whole batches; halve one that is too large even so."""
         if client is not self._single:
             self._single = self._single or ProducerClient({**self._settings, "batch.num.messages": 1})
             self._produce(self._single, letter, work)
-        elif smaller := halved(letter):
+        elif is_too_large(refused) and (smaller := halved(letter)):
             self._produce(client, smaller, work)
         else:
-            self._not_stored(work, refused.str())
+            self._not_stored(work, refused.str() + (_WITHOUT_KEY if is_invalid(refused) else ""))
 
     def _not_stored(self, work: RecordWork, reason: str) -> None:
         self._is_refused = True

@@ -14,7 +14,6 @@ from headway.config import Config, OutputSettings
 from headway.core.delay.schedule import Schedule
 from headway.core.levels.naming import level_topic
 from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
-from headway.dead_letters import MOST_BYTES
 from headway.delay.due_time import with_expiry
 from headway.delay.schedule_encoder import check_size
 from headway.errors import DeliveryError, DeliveryRefusedError, HeadwayError, KafkaError, SerializationError
@@ -271,10 +270,12 @@ def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> Deliver
     return DeliveryError(f"A record for {topic} was not delivered: {error.str()}.")
 
 
-def producer_for(settings: OutputSettings, connection: Config, transactional_id: str | None) -> ProducerClient:
-    """Return the client for outputs: idempotent, or transactional."""
+def producer_for(
+    settings: OutputSettings, connection: Config, transactional_id: str | None, most_bytes: int
+) -> ProducerClient:
+    """Return the client for outputs: idempotent, or transactional, and then for dead letters of `most_bytes`, too."""
     defaults: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
-    if transactional_id:
-        # A transaction holds dead letters, too.
-        defaults |= {"transactional.id": transactional_id, "message.max.bytes": MOST_BYTES}
-    return ProducerClient({**defaults, **connection, **settings.kafka})
+    if not transactional_id:
+        return ProducerClient({**defaults, **connection, **settings.kafka})
+    defaults["transactional.id"] = transactional_id
+    return ProducerClient({**defaults, **connection, **settings.kafka, "message.max.bytes": most_bytes})

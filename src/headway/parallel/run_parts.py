@@ -37,7 +37,7 @@ from headway.kafka.serialization import key_reader, value_reader
 from headway.parallel.batches import Batches
 from headway.parallel.commits import CommitMode, Commits
 from headway.parallel.control_loop import Executor
-from headway.parallel.dead_letters import DeadLetters, require_writable
+from headway.parallel.dead_letters import DeadLetters, most_bytes, require_writable, why_not_stored
 from headway.parallel.delayed_retries import DelayedRetries
 from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for, size_of_output
 from headway.parallel.tenancy import Tenancy
@@ -224,7 +224,7 @@ class RunParts:
         require_writable(topic, self._connection())
         if self._committing.transactions:
             return self._committing.transactions
-        letters = DeadLetters(topic, self._options.settings.kafka, self._dispatch)
+        letters = DeadLetters(topic, self._options.settings.kafka, self._dispatch, self._most_bytes())
         self.clients.append(letters)
         return letters
 
@@ -239,7 +239,9 @@ class RunParts:
             self._wake,
             dead_letter_topic=self._options.dead_letter_topic,
             own_id="transactional.id" not in outputs.kafka,
+            most_bytes=self._most_bytes(),
             why_not=lambda topic: Admin(self._connection()).why_not_writable(topic),
+            why_no_letters=lambda topic: why_not_stored(topic, self._connection()),
         )
         transactions.begin()
         self.clients.append(transactions)
@@ -247,9 +249,12 @@ class RunParts:
         return transactions
 
     def _make_producer(self, transactional_id: str | None) -> ProducerClient:
-        client = producer_for(self._options.outputs, self._connection(), transactional_id)
+        client = producer_for(self._options.outputs, self._connection(), transactional_id, self._most_bytes())
         self.clients.append(client)
         return client
+
+    def _most_bytes(self) -> int:
+        return most_bytes(self._options.settings.kafka, self._options.outputs.kafka)
 
     def _connection(self) -> dict[str, Any]:
         return connection_of(self._options.settings.kafka)  # its credentials may have changed

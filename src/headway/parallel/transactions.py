@@ -107,7 +107,9 @@ class Transactions:
         *,
         dead_letter_topic: str | None,
         own_id: bool,
+        most_bytes: int,
         why_not: Callable[[str], str | None],
+        why_no_letters: Callable[[str], str | None],
     ) -> None:
         self._writer = TransactionalWriter(client, why_not, COMMIT_ANSWERED_WITHIN)
         self._outputs = outputs
@@ -115,6 +117,8 @@ class Transactions:
         self._levels = levels
         self._wake = wake
         self._dead_letter_topic = dead_letter_topic
+        self._most_bytes = most_bytes  # of a dead letter
+        self._why_no_letters = why_no_letters
         self._own_id = own_id
         self._sent: SentTransaction | None = None
         self._given_up = threading.Event()  # of the transaction under way
@@ -160,7 +164,7 @@ class Transactions:
 
     def _letter(self, work: RecordWork, error: BaseException, reason: str) -> Output:
         topic = self._dead_letter_topic or ""
-        letter = letter_of(topic, work.record, letter_headers(topic, work, error, reason))
+        letter = letter_of(topic, work.record, letter_headers(topic, work, error, reason), self._most_bytes)
         return Output(letter.topic, letter.value, letter.key, headers=letter.headers, job=(work,), returned=None)
 
     # Committing
@@ -344,7 +348,7 @@ class Transactions:
         if refused.returned is None:
             if rejection.error in _OF_THE_SIZE and (smaller := halved(refused)):
                 return [*outputs[:index], smaller, *outputs[index + 1 :]]
-            self._keep_back(outputs, topic, "A dead letter", rejection)
+            self._keep_back(outputs, topic, "A dead letter", self._explained(topic, rejection))
         if rejection.error == FORBIDDEN and topic in self._written:
             self._keep_back(outputs, topic, "An output", rejection)
         likewise = [refused]
@@ -353,6 +357,15 @@ class Transactions:
         for job in {id(each.job): each.job for each in likewise}.values():
             outputs = self._with_letters_for(outputs, job, f"An output for {topic} was refused: {rejection.reason}")
         return outputs
+
+    def _explained(self, topic: str, rejection: Rejection) -> Rejection:
+        """Return the refusal of a dead letter, with the reason that the brokers know of its topic."""
+        if rejection.error == FORBIDDEN:
+            return rejection
+        try:
+            return rejection._replace(reason=self._why_no_letters(topic) or rejection.reason)
+        except KafkaError:
+            return rejection
 
     def _keep_back(self, outputs: Sequence[Output], topic: str, what: str, rejection: Rejection) -> NoReturn:
         """Have the levels with outputs for a topic wait."""

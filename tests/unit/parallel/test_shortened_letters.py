@@ -4,24 +4,26 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from headway.core.outgoing_record import OutgoingRecord
-from headway.dead_letters import MOST_BYTES, PREFIX, shortened, size_of
+from headway.dead_letters import PREFIX, halved, shortened, size_of
 from headway.parallel import dead_letters
+
+MOST = 2_000_000
 
 
 def letter_of(size: int) -> OutgoingRecord:
     record = cast(Any, SimpleNamespace(raw_value=bytes(size), raw_key=b"k"))
-    return dead_letters.letter_of("orders-dead", record, [("own", b"1"), (f"{PREFIX}reason", b"why")])
+    return dead_letters.letter_of("orders-dead", record, [("own", b"1"), (f"{PREFIX}reason", b"why")], MOST)
 
 
 def test_a_record_that_fits_is_kept_as_it_is() -> None:
-    letter = letter_of(MOST_BYTES - 1000)
-    assert (len(letter.value), letter.key) == (MOST_BYTES - 1000, b"k")
+    letter = letter_of(MOST - 1000)
+    assert (len(letter.value), letter.key) == (MOST - 1000, b"k")
     assert letter.headers == [("own", b"1"), (f"{PREFIX}reason", b"why")]
 
 
 def test_of_a_larger_one_the_beginning_is_kept_and_said_how_large_it_was() -> None:
     letter = letter_of(5_000_000)
-    assert MOST_BYTES // 2 < len(letter.value) < MOST_BYTES
+    assert MOST // 2 < len(letter.value) < MOST
     said = dict(letter.headers or ())
     assert said == {f"{PREFIX}reason": b"why", f"{PREFIX}shortened": b"value 5000000 bytes, key 1 bytes, 1 headers"}
 
@@ -34,3 +36,16 @@ def test_what_is_shortened_again_says_what_it_was_at_first() -> None:
     assert once.headers == twice.headers
     empty = shortened(OutgoingRecord("orders-dead", None, None), 5_000)
     assert (empty.value, empty.key) == (None, None)
+
+
+def test_the_texts_of_a_long_story_are_cut_where_a_topic_takes_little() -> None:
+    texts = [(f"{PREFIX}message", b"m" * 40_000), (f"{PREFIX}first.message", b"f" * 40_000)]
+    letter: OutgoingRecord | None = OutgoingRecord(
+        "orders-dead", b"v" * 50_000, b"k", headers=[*texts, (f"{PREFIX}topic", b"orders")]
+    )
+    while letter is not None and size_of(letter) > 4096:
+        letter = halved(letter)
+    assert letter is not None
+    said = dict(letter.headers or ())
+    assert said[f"{PREFIX}topic"] == b"orders"
+    assert {said[name][:1] for name, _ in texts} == {b"m", b"f"}  # type: ignore[index]

@@ -102,6 +102,16 @@ def is_purged(error: ck.KafkaError) -> bool:
     return error.code() in (ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT)
 
 
+def is_of_a_batch(error: ck.KafkaError) -> bool:
+    """Return whether Kafka refused a whole batch for one of its records, which can be another one than this."""
+    return is_too_large(error) or is_invalid(error)
+
+
+def is_invalid(error: ck.KafkaError) -> bool:
+    """Return whether a topic refuses this record, or its batch, for what it is: as a compacted one without a key."""
+    return error.code() == ck.KafkaError.INVALID_RECORD
+
+
 def is_too_large(error: ck.KafkaError) -> bool:
     """Return whether this record, or its batch, is larger than its topic takes."""
     return error.code() in (ck.KafkaError.MSG_SIZE_TOO_LARGE, ck.KafkaError.RECORD_LIST_TOO_LARGE)
