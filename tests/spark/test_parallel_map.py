@@ -1,8 +1,9 @@
 """`parallel_map` on a real Spark: batch and streaming DataFrames, and dead letters through the sink."""
 
+import asyncio
 import json
 import time
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -36,9 +37,10 @@ async def number_of(row: InputRow, context: Context) -> tuple[int, int]:
     return number, context.attempt
 
 
-def stage(frame: DataFrame) -> DataFrame:
+def stage(frame: DataFrame, *, park_behind_failed: bool = False) -> DataFrame:
     retries = Retries(fixed_backoff(0.001), max_attempts=2)
-    return parallel_map(frame, number_of, "number int, attempt int", key="key", retries=retries)
+    kind = "number int, attempt int"
+    return parallel_map(frame, number_of, kind, key="key", retries=retries, park_behind_failed=park_behind_failed)
 
 
 def test_a_batch_has_an_outcome_for_each_row_and_dead_letters_for_those_that_are_not_ok(
@@ -47,7 +49,7 @@ def test_a_batch_has_an_outcome_for_each_row_and_dead_letters_for_those_that_are
     orders.send(0, range(10), partition=0, key=b"even", headers=[("kind", b"new")])
     orders.send(1, range(10, 20), partition=0, key=b"odd")
     read = spark.read.format("headway").options(**orders.options, includeHeaders="true", splitPartitions="false").load()
-    outcomes = stage(read).persist()
+    outcomes = stage(read, park_behind_failed=True).persist()
     rows = {int(row.value): row for row in outcomes.collect()}
 
     assert {number: row.outcome for number, row in rows.items()} == {
@@ -106,6 +108,53 @@ def test_a_stream_keeps_the_order_of_each_key_within_and_across_micro_batches(
         calls[key].append(int(value))
     assert sum(map(len, calls.values())) == 600
     assert all(numbers == sorted(numbers) for numbers in calls.values())
+
+
+@pytest.mark.parametrize("park_behind_failed", [False, True])
+def test_a_failed_row_keeps_no_other_waiting_unless_the_rows_of_its_key_are_to_be_parked(
+    spark: SparkSession, park_behind_failed: bool
+) -> None:
+    places = [("em", 0, b"7", 13), *(("em", 0, b"7", n) for n in range(9)), *(("re", 0, b"7", n) for n in range(10))]
+    frame = spark.createDataFrame(places, "topic string, partition int, key binary, value int").coalesce(1)
+    rows = stage(frame, park_behind_failed=park_behind_failed).collect()
+    others = "parked" if park_behind_failed else "ok"
+    assert Counter((row.topic, row.outcome) for row in rows) == {
+        ("em", "failed"): 1,
+        ("em", others): 9,
+        ("re", "ok"): 10,
+    }
+
+
+class Meeting:
+    """A handler that returns how many of its calls ran at a time; it waits for `others` to have begun."""
+
+    def __init__(self, others: int) -> None:
+        self.others = others
+        self.running = 0
+        self.met = asyncio.Event()
+
+    async def __call__(self, row: InputRow) -> int:
+        self.running += 1
+        if self.running == self.others:
+            self.met.set()
+        if self.others > 1:
+            await asyncio.wait_for(self.met.wait(), 60)
+        await asyncio.sleep(0)
+        running = self.running
+        self.running -= 0 if self.others > 1 else 1
+        return running
+
+
+def test_the_key_of_records_counts_within_their_partition_and_any_other_column_in_the_whole_task(
+    spark: SparkSession,
+) -> None:
+    places = [("orders", 0, 1), ("orders", 2, 1), ("orders", 2, 0), ("returns", 2, 0)]
+    frame = spark.createDataFrame(places, "topic string, level int, partition int").coalesce(1)
+    keys = frame.selectExpr("*", "X'07' AS key", "X'07' AS customer")
+    of_records = parallel_map(keys, Meeting(4), "int", key="key").collect()
+    assert [row.result for row in of_records] == [4] * 4
+    of_customers = parallel_map(keys, Meeting(1), "int", key="customer").collect()
+    assert [row.result for row in of_customers] == [1] * 4
 
 
 def test_rows_start_by_their_priority_and_those_that_are_too_late_do_not_start(

@@ -42,6 +42,7 @@ from headway.spark.stage.settings import RowHandler, Settings, argument_names
 from headway.spark.stage.task import Stage
 
 _RETRIES = Retries(max_attempts=3)
+_PLACE = ("topic", "level", "partition")
 _PROFILE = "a ResourceProfile of Spark's, as ResourceProfileBuilder().require(…).build gives it, without parentheses"
 
 
@@ -54,6 +55,7 @@ def parallel_map(
     max_concurrency: int = 100,
     time_limit: float | None = None,
     retries: Retries = _RETRIES,
+    park_behind_failed: bool = False,
     later: bool = False,
     deadline: float | None = None,
     batches: Batches | None = None,
@@ -69,17 +71,20 @@ def parallel_map(
     """Return each row of `df` with the result of `handler(row)`; for batch and streaming DataFrames.
 
     Rows with the same key are handled one after the other, in their order in their Spark partition; other rows do not
-    wait for them. Nothing is shuffled: rows that must be in order have to be in one partition. Rows from
-    `format("headway")` are, unless it splits partitions; use `repartition_by_key` behind one that does. A micro-batch
-    ends when all its rows are done, so the order holds across micro-batches.
+    wait for them. The column `key` counts within its topic, level and partition, where the frame has these columns, as
+    in a `ParallelConsumer`. When a row fails for good, the next one of its key starts. Nothing is shuffled: rows that
+    must be in order have to be in one partition. Rows from `format("headway")` are, unless it splits partitions; use
+    `repartition_by_key` behind one that does. A micro-batch ends when all its rows are done, so the order holds across
+    micro-batches.
 
     The columns added are `result`, `outcome`, `attempts`, `error`, `started`, `done` and `history`. `outcome` is `ok`,
-    `failed`, or `parked`: a parked row was not handled, since an earlier row of its key failed in the same task. It is
-    `expired` for a row whose header said so before its handler was called. With `later` or a `deadline` it may be
-    `later`, and a column `again_at` has the time. `error` has `exception`, `message` and `reason`; `started` and `done`
-    are the times of the last attempt. `history` is the header that the row's record has where it goes. `outputs` makes
-    records of all rows: results, dead letters, and those that come again. The progress of a query counts the outcomes,
-    in `observedMetrics`; `ProgressListener` shows them.
+    `failed`, or `expired` for a row whose header said so before its handler was called. With `park_behind_failed` it
+    can be `parked`: the row was not handled, because an earlier row of its key failed in the same task. Without it that
+    happens only behind a call that does not end. With `later` or a `deadline` it may be `later`, and a column
+    `again_at` has the time. `error` has `exception`, `message` and `reason`; `started` and `done` are the times of the
+    last attempt. `history` is the header that the row's record has where it goes. `outputs` makes records of all rows:
+    results, dead letters, and those that come again. The progress of a query counts the outcomes, in
+    `observedMetrics`; `ProgressListener` shows them.
 
     No row fails its task, whatever its content. A result that is not of the schema's type makes its row a failed one,
     and so does a value that its handler reads and Python cannot represent.
@@ -97,6 +102,8 @@ def parallel_map(
         max_concurrency: How many rows each task handles at a time.
         time_limit: How many seconds a call may take; after that the attempt has failed.
         retries: The times and the number of attempts at a failed row.
+        park_behind_failed: Whether the later rows of a key are left unhandled in the task in which one of them failed
+            for good. Each of them is then `parked`, and `outputs` makes a dead letter of it.
         later: Whether a handler may raise `RetryLater`; the row comes again after its delay, and attempts are counted
             on. Rows of its key behind it go on meanwhile. The rows need the source's columns, `headers` among them.
         deadline: The seconds that a task may take, from its first rows on. What is not done by then is `later`: calls
@@ -131,8 +138,10 @@ def parallel_map(
     Raises `ConfigError` for arguments that are out of bounds, and with a key for a source that splits partitions.
     """
     check_flag("later", later)
+    _check_parking(park_behind_failed, key)
     settings = Settings(
-        key=_key_columns(df, key),
+        key=_lane_columns(df, _key_columns(df, key)),
+        park_behind_failed=park_behind_failed,
         max_concurrency=max_concurrency,
         time_limit=time_limit,
         retries=retries,
@@ -204,6 +213,23 @@ def _key_columns(df: DataFrame, key: str | Sequence[str] | None) -> tuple[str, .
                 "numbers or strings without a collation."
             )
     return names
+
+
+def _check_parking(park_behind_failed: bool, key: str | Sequence[str] | None) -> None:
+    check_flag("park_behind_failed", park_behind_failed)
+    if park_behind_failed and not key:
+        raise ConfigError(
+            "park_behind_failed is True, and key is None, so no row is behind another one. Name the key, or leave "
+            "park_behind_failed out."
+        )
+
+
+def _lane_columns(df: DataFrame, key: tuple[str, ...]) -> tuple[str, ...]:
+    """Return the columns by which rows are in order: with the record's `key` also those of its partition in Kafka."""
+    if "key" not in key or not {"topic", "partition"} <= set(df.columns):
+        return key
+    place = [name for name in _PLACE if name in df.columns and is_key(df.schema[name].dataType)]
+    return (*key, *(name for name in place if name not in key))
 
 
 def _arrow_columns(df: DataFrame, given: str | Sequence[str] | None, batches: Batches | None) -> tuple[str, ...]:

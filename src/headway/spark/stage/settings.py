@@ -28,11 +28,12 @@ RowHandler = (
 class Settings:
     """The parameters by which a stage handles its rows."""
 
-    key: tuple[str, ...]
+    key: tuple[str, ...]  # the columns whose rows of the same values are in order
     max_concurrency: int
     time_limit: float | None
     retries: Retries
     columns: StructType  # the columns that the stage adds
+    park_behind_failed: bool = False  # whether a failed row keeps the later ones of its key from being handled
     level_topics: bool = True  # whether the Kafka topic of a row has its level at the end
     later: bool = False  # whether rows may come again
     deadline: float | None = None  # seconds from the first rows of the task

@@ -2,7 +2,8 @@
 
 The engine and the executors are those of the `ParallelConsumer`. Spark's batches take the place of fetched records, and
 rows passed on take the place of commits. Invariants:
-- One row of each key is handled at a time, in the order of the rows; no row runs behind a failed one of its key.
+- One row of each key is handled at a time, in the order of the rows. So no row runs behind one whose call was given up
+  and may still run. Nor does one run behind a failed row of its key, if the settings park such rows.
 - Each row comes out once, whatever its values, its result and its errors are: none of them fails the task. Nor does a
   call that does not end, if there is a time limit or a deadline.
 - After the deadline no call begins, and none is waited for. Rows of a key that come again later are put out in their
@@ -125,7 +126,7 @@ class Stage:
         self._dispatch = Dispatch(self._engine, retries, admission, self._wake, levels=1)
         self._running = RunningCalls(settings.time_limit, self._deadline)
         self._executor = self._make_executor()
-        self._failed: dict[Hashable, int] = {}  # the first failed row of each lane
+        self._parks: dict[Hashable, int] = {}  # the row of a lane behind which none is handled
         self._returned: dict[Hashable, Returned] = {}  # the rows of each lane that come again
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
@@ -241,7 +242,7 @@ class Stage:
         return self._handler(rows, [Context(work) for work in works])
 
     def _begin(self, job: Job, task: asyncio.Task[Any] | None = None) -> Sequence[Any]:
-        """Return the works to call the handler with: none after the deadline, nor behind a failed or returned row."""
+        """Return the works to call the handler with: none after the deadline, nor behind a row that they wait for."""
         self._running.begin(job, task)
         if self._dispatch.ending or self._deadline.is_over():
             return ()
@@ -252,14 +253,14 @@ class Stage:
         return works
 
     def _called(self, job: Job) -> Sequence[Any]:
-        """Return the works of a job that are not behind a row of their key that failed or comes again."""
+        """Return the works of a job that are not behind a row of their key that parks them or comes again."""
         lane = job[0].lane
-        if lane not in self._failed and lane not in self._returned:
+        if lane not in self._parks and lane not in self._returned:
             return job
-        return [work for work in job if not (self._is_behind_failed(work) or self._is_behind_returned(work))]
+        return [work for work in job if not (self._is_parked(work) or self._is_behind_returned(work))]
 
-    def _is_behind_failed(self, work: Any) -> bool:
-        return work.lane in self._failed and bool(self._failed[work.lane] < work.offset)
+    def _is_parked(self, work: Any) -> bool:
+        return work.lane in self._parks and bool(self._parks[work.lane] < work.offset)
 
     def _is_behind_returned(self, work: Any) -> bool:
         first = self._returned.get(work.lane)
@@ -379,7 +380,7 @@ class Stage:
         failure: Failure | None = work.failure
         history = history_after(row.row, failure)
         attempts = work.attempt - 1
-        if self._is_behind_failed(work):
+        if self._is_parked(work):
             self._held.put(row, Outcome("parked", attempts, error=(None, None, _BEHIND), history=history))
         elif work.not_after <= time.monotonic():
             self._held.put(row, Outcome("expired", attempts, error=(None, None, _EXPIRED), history=history))
@@ -432,6 +433,7 @@ class Stage:
             raise self._running.holding_up(handler_loop())
         for work in self._running.overdue():  # the loop may have ended some meanwhile, when it went on
             if given_up := self._running.give_up(work):
+                self._park_behind(work)  # whose call may still run
                 if isinstance(self._executor, Threads):
                     self._executor.replace_one()
                 self._dispatch.settle_later(*given_up)
@@ -447,11 +449,16 @@ class Stage:
             history = history_after(row.row, work.failure)
             self._held.put(row, Outcome("expired", work.attempt - 1, error=(None, None, _EXPIRED), history=history))
         else:
-            if work.lane is not ALONE:
-                self._failed[work.lane] = min(work.offset, self._failed.get(work.lane, work.offset))
+            if self._settings.park_behind_failed:
+                self._park_behind(work)
             told, history = _failure(error, reason), history_after(row.row, failure_after(work, error))
             self._held.put(row, Outcome("failed", work.attempt, None, 0, told, row.started, time.time(), history))
         self._dispatch.stored(work)
+
+    def _park_behind(self, work: Any) -> None:
+        """Let no row of its key that comes after this one be handled."""
+        if work.lane is not ALONE:
+            self._parks[work.lane] = min(work.offset, self._parks.get(work.lane, work.offset))
 
     # Rows out
 

@@ -121,7 +121,8 @@ def test_an_earlier_row_that_is_tried_again_is_not_behind_a_later_one_that_faile
         return 1
 
     rows = [record(number, b"a") for number in range(4)]
-    came = came_of(call, rows, replace(IN_BATCHES, key=("key",), batches=Batches(2)))
+    settings = replace(IN_BATCHES, key=("key",), batches=Batches(2), park_behind_failed=True)
+    came = came_of(call, rows, settings)
     assert {row["value"]: (row["outcome"], row["attempts"]) for row in came} == {
         0: ("ok", 2),
         1: ("failed", 1),

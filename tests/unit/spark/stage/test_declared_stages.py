@@ -58,6 +58,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(yields), "The handler yields yields, and each row has one outcome. Return a list instead"),
     (lambda: declare(schema=5), "The schema is 5; it must be a type of Spark's or text"),
     (lambda: declare(key=5), "The key is 5; it must be the name of a column, several, or None"),
+    (lambda: declare(park_behind_failed="no"), "park_behind_failed is 'no'; it must be True or False"),
+    (lambda: declare(key=None, park_behind_failed=True), "park_behind_failed is True, and key is None, so no row is"),
     (lambda: declare(max_concurrency="100"), "max_concurrency is '100'; it must be a whole number, at least 1"),
     (lambda: declare(max_concurrency=2.5), "max_concurrency is 2.5; it must be a whole number, at least 1"),
     (lambda: declare(time_limit="1m"), "time_limit is '1m'; it must be above 0 and finite, or left out"),

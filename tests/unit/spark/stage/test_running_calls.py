@@ -67,7 +67,7 @@ def wait_without_a_limit(event: threading.Event) -> None:
     event.wait()
 
 
-def test_a_row_whose_call_blocks_fails_and_the_others_go_on(release: threading.Event) -> None:
+def test_a_row_whose_call_blocks_fails_and_all_but_the_later_ones_of_its_key_go_on(release: threading.Event) -> None:
     calls: list[int] = []
 
     def call(row: InputRow, context: Context) -> int:
@@ -181,5 +181,6 @@ def test_the_loop_of_the_handlers_goes_on_whatever_they_do_to_it() -> None:
         return 1
 
     made: list[asyncio.Task[None]] = []
-    found = outcomes(call, 40, replace(SETTINGS, time_limit=None, retries=Retries(max_attempts=1)))
+    settings = replace(SETTINGS, time_limit=None, retries=Retries(max_attempts=1), park_behind_failed=True)
+    found = outcomes(call, 40, settings)
     assert {number for number, row in found.items() if row["outcome"] != "ok"} == {3, 23}

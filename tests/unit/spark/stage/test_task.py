@@ -133,7 +133,9 @@ def test_a_row_is_tried_again_in_its_place_and_the_next_of_its_key_waits() -> No
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-def test_a_row_that_fails_for_good_parks_those_behind_it_of_its_key_alone(asynchronous: bool) -> None:
+def test_a_row_that_fails_for_good_parks_those_behind_it_of_its_key_alone_where_that_is_asked_for(
+    asynchronous: bool,
+) -> None:
     called = []
 
     def plain(row: InputRow, context: Context) -> int:
@@ -145,7 +147,8 @@ def test_a_row_that_fails_for_good_parks_those_behind_it_of_its_key_alone(asynch
     async def coroutine(row: InputRow, context: Context) -> int:
         return plain(row, context)
 
-    rows = outcomes(coroutine if asynchronous else plain, ["a", "b", "a", "b", "a", "a"], size=2)
+    settings = replace(SETTINGS, park_behind_failed=True)
+    rows = outcomes(coroutine if asynchronous else plain, ["a", "b", "a", "b", "a", "a"], settings, size=2)
     assert {row["number"]: row["outcome"] for row in rows} == {
         0: "ok",
         1: "ok",
@@ -162,6 +165,26 @@ def test_a_row_that_fails_for_good_parks_those_behind_it_of_its_key_alone(asynch
         "reason": "FatalError is not retried",
     }
     assert errors[4]["reason"] == "a row of its key failed before it"
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+def test_the_next_row_of_a_key_starts_when_one_has_failed_for_good_as_in_a_parallel_consumer(
+    asynchronous: bool,
+) -> None:
+    called = []
+
+    def plain(row: InputRow, context: Context) -> int:
+        called.append((row.number, context.attempt))
+        if row.number == 0:
+            raise OSError("no")
+        return 0
+
+    async def coroutine(row: InputRow, context: Context) -> int:
+        return plain(row, context)
+
+    rows = outcomes(coroutine if asynchronous else plain, ["a"] * 20, size=7)
+    assert {row["number"]: row["outcome"] for row in rows} == {0: "failed", **dict.fromkeys(range(1, 20), "ok")}
+    assert called == [(0, 1), (0, 2), (0, 3), *((number, 1) for number in range(1, 20))]
 
 
 def test_without_a_key_nothing_waits_and_nothing_is_parked() -> None:
@@ -231,11 +254,11 @@ def test_a_result_that_does_not_fit_its_type_is_a_failed_row(result: Any) -> Non
     }
 
 
-def test_a_row_behind_one_whose_result_does_not_fit_is_parked() -> None:
+def test_a_row_behind_one_whose_result_does_not_fit_is_parked_where_that_is_asked_for() -> None:
     async def call(row: InputRow, context: Context) -> Any:
         return "three" if row.number == 0 else row.number
 
-    rows = {row["number"]: row for row in outcomes(call, ["a", "b", "a"])}
+    rows = {row["number"]: row for row in outcomes(call, ["a", "b", "a"], replace(SETTINGS, park_behind_failed=True))}
     assert {number: row["outcome"] for number, row in rows.items()} == {0: "failed", 1: "ok", 2: "parked"}
     assert rows[0]["attempts"] == 1
     assert rows[0]["error"]["message"].startswith("The handler returned what is no int: ")
