@@ -33,6 +33,7 @@ from headway.broker.security import ADMIN, APP, Security, new_password
 from headway.errors import ConfigError, LocalBrokerError, PortTakenError
 from headway.kafka.acls import Acl, SecurityAdmin
 from headway.kafka.admin import Admin
+from headway.kafka.binding.forks import tell_of_forks
 
 _LAST_PORT = 65_500  # leaves room for the further nodes' ports
 _ASK_AGAIN_AFTER = 0.05
@@ -91,6 +92,12 @@ class LocalBroker:
         self._background = background
         self._class_data: ClassData | None = None
         self._guard: Guard | None = None
+        self._is_forked = False
+        tell_of_forks(self)
+
+    def forked(self) -> None:
+        """Leave the broker to the process that started it: this object is the copy in a forked one."""
+        self._is_forked = True
 
     @classmethod
     def attach(cls, data_dir: str | PathLike[str]) -> Self:
@@ -212,8 +219,11 @@ class LocalBroker:
     def stop(self) -> None:
         """Stop all nodes and return when their processes are gone; delete an ephemeral broker's records.
 
-        Deletes nothing for a broker that was never started.
+        Deletes nothing for a broker that was never started. Does nothing in a process that was forked from the one that
+        started it, whose end would otherwise stop the broker of them all.
         """
+        if self._is_forked:
+            return
         self._end()
         if self.ephemeral and self.nodes:
             remove_stopped(self.data_dir)

@@ -24,6 +24,7 @@ from headway.execution.handlers import BatchHandler, Handler, Handlers, WithCont
 from headway.execution.lifespan import Life, Lifespan
 from headway.execution.running_table import RunningTable
 from headway.execution.supervision import Supervision
+from headway.kafka.binding.forks import tell_of_forks
 from headway.kafka.binding.known_settings import check_taken
 from headway.kafka.consumer.commits import OnCommit
 from headway.parallel.batches import Batches
@@ -226,6 +227,7 @@ class ParallelConsumer(Controls):
         self._subscriptions: Sequence[LevelSubscription] = ()
         self._ended = threading.Event()
         self._stop: tuple[bool, float] | None = None  # True to drain, and the deadline
+        tell_of_forks(self)
         self.failure: BaseException | None = None  # the error that ended the run, if one did
 
     def subscribe(
@@ -494,6 +496,8 @@ class ParallelConsumer(Controls):
         With `drain`, running handlers may end within `timeout` seconds; without, their records come again after a
         restart. Fetched records that did not start are left in Kafka. Completed records are committed in any case.
         """
+        if self._is_forked:
+            return
         self._stop = drain, time.monotonic() + (timeout if drain else 0)
         self._dispatch.end()
         self._wake.set()
@@ -501,8 +505,10 @@ class ParallelConsumer(Controls):
     def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
         """Stop, as `stop` does, and wait until `run` has ended; not for handlers, which `run` waits for.
 
-        Raises `HeadwayError` in a callback, which `run` waits for, too.
+        Raises `HeadwayError` in a callback, which `run` waits for, too. In a forked process it does nothing.
         """
+        if self._is_forked:
+            return
         if self._callbacks.runs_here():
             raise HeadwayError(
                 "close() was called in a callback of the consumer, which it would wait for. Call stop()."

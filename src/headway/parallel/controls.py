@@ -10,6 +10,7 @@ from headway.errors import ClosedError, ConfigError
 from headway.execution.dispatch import Dispatch
 from headway.execution.metrics import ParallelMetrics
 from headway.kafka.binding.connection import change_credentials
+from headway.kafka.binding.forks import made_before_fork
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.parallel.commits import Commits
 from headway.parallel.fetching import Fetching
@@ -30,6 +31,7 @@ class Controls:
     _wake: Wakeup
     _fetching: Fetching
     _ended: threading.Event
+    _is_forked = False
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
@@ -78,6 +80,7 @@ class Controls:
 
     def paused(self) -> set[TopicPartition]:
         """Return the partitions of this consumer that are paused."""
+        self._check_process()
         with self._dispatch.lock:
             assigned = self.assignment()
             return assigned if self._dispatch.paused else set(self._fetching.pauses.covered(assigned))
@@ -142,18 +145,30 @@ class Controls:
 
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions of all levels that are assigned to this consumer now; from any thread."""
+        self._check_process()
         return self._levels.assignment()
 
     @property
     def work_remaining(self) -> int:
         """The number of records that were fetched and are not done."""
+        self._check_process()
         return self._dispatch.work_remaining
 
     def metrics(self) -> ParallelMetrics:
         """Return the counts of records done, running and waiting."""
+        self._check_process()
         refused = next((level.refused for level in self._levels if level.refused), None)
         return replace(self._dispatch.metrics(), refused=refused or self._committing.refused)
 
+    def forked(self) -> None:
+        """Do nothing any more: this object is the copy in a forked process, without threads."""
+        self._is_forked = True
+
+    def _check_process(self) -> None:
+        if self._is_forked:
+            raise made_before_fork("consumer")
+
     def _check_open(self) -> None:
+        self._check_process()
         if self._ended.is_set():
             raise ClosedError("The consumer is closed. Make a new one to go on.")

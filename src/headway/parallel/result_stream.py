@@ -78,7 +78,9 @@ class ResultStream(Stream[R]):
         try:
             with on_terminate(self._stop):
                 while (item := items.get()) and not self._has_ended:
-                    self._dispatch.settle_later(item[0], _failure_of(on_result, self._given(item)))
+                    failure = _failure_of(on_result, self._given(item))
+                    self.check_process()
+                    self._dispatch.settle_later(item[0], failure)
         finally:
             self._leave()
             running.join()

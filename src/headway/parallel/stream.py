@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable, Iterator
 from queue import SimpleQueue
 from typing import Any, Generic, TypeVar
 
+from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.runtime.sigterm import on_terminate
 
 R = TypeVar("R")
@@ -23,6 +24,8 @@ class Stream(Generic[R]):
         self._stop = stop
         self._has_ended = False
         self._failure: BaseException | None = None
+        self._is_forked = False
+        tell_of_forks(self)
 
     def __iter__(self) -> Iterator[R]:
         items: SimpleQueue[Any] = SimpleQueue()
@@ -31,6 +34,7 @@ class Stream(Generic[R]):
             with on_terminate(self._stop):
                 while (item := items.get()) is not None and self._counts():
                     yield self._given(item)
+                    self.check_process()
                     self._taken(item)
         finally:
             self._leave()
@@ -79,6 +83,15 @@ class Stream(Generic[R]):
         running = threading.Thread(target=run, name="headway-control", daemon=True)
         running.start()
         return running
+
+    def forked(self) -> None:
+        """Give nothing any more: this object is the copy in a forked process, without the run's thread."""
+        self._is_forked = True
+
+    def check_process(self) -> None:
+        """Raise `ClosedError` in a process that was forked from the run's."""
+        if self._is_forked:
+            raise made_before_fork("consumer")
 
     def _counts(self) -> bool:
         return not (self._ends_at_once and self._has_ended)

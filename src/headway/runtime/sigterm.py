@@ -1,5 +1,6 @@
 """The handling of a process manager's SIGTERM for a run in the main thread."""
 
+import os
 import signal
 import threading
 from collections.abc import Callable, Iterator
@@ -11,16 +12,22 @@ from typing import Any
 def on_terminate(stop: Callable[[bool], None]) -> Iterator[None]:
     """Call `stop(True)`, which drains, at the first SIGTERM, and `stop(False)` at the next.
 
-    This applies only in the main thread, and only if SIGTERM has no handler yet.
+    This applies only in the main thread, and only if SIGTERM has no handler yet. A process that is forked meanwhile has
+    no run to stop: SIGTERM ends it.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
     drain = iter([True])
+    process = os.getpid()
 
     def terminate(number: int, frame: Any) -> None:
-        stop(next(drain, False))
+        if os.getpid() == process:
+            stop(next(drain, False))
+        else:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.raise_signal(signal.SIGTERM)
 
     signal.signal(signal.SIGTERM, terminate)
     try:

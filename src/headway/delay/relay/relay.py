@@ -38,6 +38,7 @@ from headway.delay.relay.waiting_for_topics import await_topics
 from headway.delay.topic_names import DEFAULT_NAME, TopicNames
 from headway.errors import AuthenticationError, ClosedError, ConfigError, KafkaError
 from headway.kafka.binding.factory import together
+from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.missing_rights import is_of_the_group, lacks_a_right
 from headway.kafka.reading.compacted import TopicReader
@@ -101,7 +102,8 @@ class Relay(Closable):
         self._wake = Wakeup()
         self._clock = BrokerClock()
         self._stopping = threading.Event()
-        self._closed = False
+        self._closed = self._is_forked = False
+        tell_of_forks(self)
         self._restarts = Restarts()
         self.counts: Counter[str] = Counter()
         consumer = {key: value for key, value in config.items() if key not in PRODUCERS_OWN}
@@ -140,8 +142,7 @@ class Relay(Closable):
                 `refused` names it, a warning is logged now and then, and other relays may take the partitions.
             ClosedError: The relay is closed.
         """
-        if self._closed:
-            raise ClosedError("The relay is closed. Make a new one to go on.")
+        self._check_open()
         if not await_topics(self._lines.begin, lambda: self._stopping.is_set() or until(), self._names, self._wake):
             return
         require_rights(self._reader.admin, self._names, self._lines.lines, self._connection)
@@ -167,6 +168,7 @@ class Relay(Closable):
 
         An error that ends the thread earlier is logged at once, and raised at the end of the block.
         """
+        self._check_open()
         with self, ThreadPoolExecutor(1, "headway-relay") as thread:
             ended = thread.submit(self.run)
             ended.add_done_callback(_log_failure)
@@ -174,10 +176,13 @@ class Relay(Closable):
                 yield self
             finally:
                 self.stop()
-            ended.result()
+            if not self._is_forked:  # a forked process has no such thread
+                ended.result()
 
     def stop(self) -> None:
         """Let `run` return soon; from any thread or signal handler."""
+        if self._is_forked:
+            return
         self._stopping.set()
         self._wake.set()
 
@@ -202,7 +207,7 @@ class Relay(Closable):
         return self._relays.held
 
     def close(self) -> None:
-        """Finish what was begun and leave the group."""
+        """Finish what was begun and leave the group. In a forked process it does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -215,6 +220,16 @@ class Relay(Closable):
             self._watch.close()
             self._fitter.close()
             self._wake.close()
+
+    def forked(self) -> None:
+        """Do nothing any more: this object is the copy in a forked process, without threads."""
+        self._closed = self._is_forked = True
+
+    def _check_open(self) -> None:
+        if self._is_forked:
+            raise made_before_fork("relay")
+        if self._closed:
+            raise ClosedError("The relay is closed. Make a new one to go on.")
 
     # The topics
 

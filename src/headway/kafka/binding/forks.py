@@ -1,7 +1,8 @@
-"""A client in a process that was forked from its own: an object without its threads.
+"""What becomes of clients when their process forks: the child has the objects, and none of their threads.
 
-Calls would wait for these threads for ever, and so would the end of librdkafka's client. The child's copy is therefore
-told, answers each call with an error, and is never destroyed.
+A call would wait for those threads without end. So would the destruction of librdkafka's client, or an assertion in it
+ends the child. The copies in a child therefore raise an error from each call, and librdkafka's clients are never
+destroyed there.
 """
 
 import ctypes
@@ -13,23 +14,24 @@ from headway.errors import ClosedError
 
 
 class Forkable(Protocol):
-    """A client that is told that it is the copy in a forked process."""
+    """An object that must know when it is the copy in a forked process."""
 
     def forked(self) -> None:
         """Let go of everything without waiting, or taking a lock: the thread that held one is not in this process."""
 
 
-_clients: WeakSet[Forkable] = WeakSet()
+_objects: WeakSet[Forkable] = WeakSet()
+_clients: WeakSet[object] = WeakSet()
 
 
-def tell_of_forks(client: Forkable) -> None:
-    """Call `client.forked()` in each process that is forked from now on."""
+def tell_of_forks(copied: Forkable) -> None:
+    """Call `copied.forked()` in each process that is forked from now on."""
+    _objects.add(copied)
+
+
+def keep_in_forks(client: object) -> None:
+    """Keep librdkafka's client from being destroyed in processes that are forked from now on."""
     _clients.add(client)
-
-
-def keep_for_ever(client: object) -> None:
-    """Keep librdkafka's client from being destroyed, at the end of the process too."""
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
 
 
 def made_before_fork(kind: str) -> ClosedError:
@@ -40,10 +42,12 @@ def made_before_fork(kind: str) -> ClosedError:
     )
 
 
-def _tell() -> None:
+def _begin_child() -> None:
     for client in list(_clients):
-        client.forked()
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))  # holds at the end of the process, too
+    for copied in list(_objects):
+        copied.forked()
 
 
 if hasattr(os, "register_at_fork"):
-    os.register_at_fork(after_in_child=_tell)
+    os.register_at_fork(after_in_child=_begin_child)

@@ -13,6 +13,8 @@ import confluent_kafka as ck
 from confluent_kafka import cimpl
 
 from headway.errors import ConfigError, KafkaError
+from headway.kafka.binding.factory import make_client
+from headway.kafka.binding.forks import tell_of_forks
 from headway.kafka.binding.librdkafka import handle_of
 from headway.runtime.lifecycle import Closable
 
@@ -29,7 +31,7 @@ class MockCluster(Closable):
     """A cluster of one broker in this process, without Java. It starts in milliseconds, and forgets all at its end."""
 
     def __init__(self) -> None:
-        self._client = ck.Producer({"test.mock.num.brokers": 1, "log_level": 0})
+        self._client = make_client(ck.Producer, {"test.mock.num.brokers": 1, "log_level": 0})
         [broker] = self._client.list_topics(timeout=_STARTS_WITHIN).brokers.values()
         self.bootstrap_servers = f"{broker.host}:{broker.port}"
         library = ctypes.CDLL(cimpl.__file__)
@@ -43,6 +45,7 @@ class MockCluster(Closable):
         start_at_once.argtypes = [c_void_p, c_int32]
         start_at_once(self._cluster, 0)
         _running[self.bootstrap_servers] = self
+        tell_of_forks(self)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -61,7 +64,11 @@ class MockCluster(Closable):
             if self._create(self._cluster, topic.encode(), partitions, 1):
                 raise ConfigError(f"The mock cluster takes no topic {topic!r} of {partitions} partitions.")
 
+    def forked(self) -> None:
+        """Be a cluster of another process: it is reached by its address, and ends with that process."""
+        _running.pop(self.bootstrap_servers, None)
+
     def close(self) -> None:
-        """End the cluster; its records go with it."""
+        """End the cluster; its records go with it. In a forked process it does nothing."""
         if _running.pop(self.bootstrap_servers, None):
             self._client.close()

@@ -16,7 +16,7 @@ from headway.kafka.binding.capi import fatal_error, wake_on_events, was_connecte
 from headway.kafka.binding.connection import Connection, change_credentials
 from headway.kafka.binding.error_causes import NO_ANSWER, is_purged, is_retriable, is_unanswered, refused
 from headway.kafka.binding.factory import FLUSH_SLICE, close_producer, make_client
-from headway.kafka.binding.forks import keep_for_ever, made_before_fork, tell_of_forks
+from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.missing_rights import is_refusal
 from headway.kafka.producer.report_pump import ReportPump
 from headway.runtime.background import in_background
@@ -278,7 +278,6 @@ class RenewableProducer:
     def forked(self) -> None:
         """Do nothing any more: this object is the copy in a forked process, without threads."""
         self._is_forked = True
-        keep_for_ever(self._producer)
 
     def _check_process(self) -> None:
         if self._is_forked:
