@@ -8,6 +8,7 @@ import logging
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
+from gc import get_referents
 from operator import attrgetter, length_hint, methodcaller
 from typing import Any, Literal, NamedTuple, Protocol, Self
 
@@ -111,23 +112,28 @@ _call_headers = methodcaller("headers")
 
 
 _message_of = attrgetter("_message")
+_PAIR = 2
 
 
 def headers_of(message: Message) -> Sequence[Header]:
-    """Return the headers of a read record; none if a name is not UTF-8, which is logged."""
+    """Return the headers of a read record. One whose name is not UTF-8 is left out, which is logged."""
     try:
         return _call_headers(message) or ()
     except SystemError:
-        _leave_out_headers(message)
-        return ()
+        _leave_out_nameless(message)
+        return _call_headers(message) or ()
 
 
-def _leave_out_headers(message: Message) -> None:
-    """Let a message have no headers, after the binding could not read one: a second call would end the process."""
-    message.set_headers([])  # type: ignore[attr-defined]
+def _leave_out_nameless(message: Message) -> None:
+    """Remove the headers whose names the binding could not decode, after its call has failed because of them.
+
+    It has kept the list all the same, with an empty place in the pair for each such name. To read that place would end
+    the process; the garbage collector's view of the pair just lacks it.
+    """
+    pairs = _call_headers(message)
+    message.set_headers([pair for pair in pairs if len(get_referents(pair)) == _PAIR])  # type: ignore[attr-defined]
     log.warning(
-        "The record at offset %s of partition %s of %s has a header whose name is not UTF-8, and is taken to have "
-        "none.",
+        "The record at offset %s of partition %s of %s has a header whose name is not UTF-8, and which is left out.",
         *(message.offset(), message.partition(), message.topic()),
     )
 
@@ -250,7 +256,7 @@ def with_headers(records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
         if not any(map(_call_headers, left)):  # all of it in C
             return ()
     except SystemError:
-        _leave_out_headers(messages[-length_hint(left) - 1])
+        _leave_out_nameless(messages[-length_hint(left) - 1])
     return [record for record in records if record.headers]
 
 

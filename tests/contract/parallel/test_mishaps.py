@@ -1,7 +1,6 @@
 """What goes wrong around a parallel consumer costs those whom it befalls and nobody else. On librdkafka's mock."""
 
 import asyncio
-import ctypes
 import socket
 import threading
 import time
@@ -18,13 +17,13 @@ from headway import ConsumerRecord, Context, FatalError, Ordering, Origin, Paral
 from headway.core.offsets.offset_map import OffsetMap, encode
 from headway.errors import HandlerError, KafkaError
 from headway.kafka.binding import capi
-from headway.kafka.binding.librdkafka import handle_of, lib
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.parallel.delayed_retries import DelayedRetries, ScheduleReports
 from headway.records import TopicPartition
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
 from tests.contract.parallel.members import wait_for
 from tests.made import made_by
+from tests.odd_headers import LATIN_1, send_with_headers
 
 
 @pytest.fixture
@@ -38,24 +37,6 @@ def send(brokers: MockBrokers, count: int, partitions: int = 4) -> None:
     producer = ck.Producer({"log_level": 0, "bootstrap.servers": brokers.bootstrap_servers})
     for number in range(count):
         producer.produce("orders", str(number), str(number), partition=number % partitions)
-    assert producer.flush(30) == 0
-    producer.close()
-
-
-def send_with_a_latin_1_header(brokers: MockBrokers) -> None:
-    """As a client in C may; Python's sends only UTF-8."""
-    producer = ck.Producer({"log_level": 0, "bootstrap.servers": brokers.bootstrap_servers})
-    librdkafka = lib
-    librdkafka.rd_kafka_headers_new.restype = ctypes.c_void_p
-    headers = ctypes.c_void_p(librdkafka.rd_kafka_headers_new(ctypes.c_size_t(1)))
-    size = ctypes.c_ssize_t
-    librdkafka.rd_kafka_header_add(headers, ctypes.c_char_p(b"gr\xfc\xdfe"), size(-1), ctypes.c_char_p(b"x"), size(1))
-    topic, partition, value, own_headers, end = (ctypes.c_int(tag) for tag in (1, 3, 4, 10, 0))
-    assert not librdkafka.rd_kafka_producev(
-        *(ctypes.c_void_p(handle_of(producer)), topic, ctypes.c_char_p(b"orders")),
-        *(partition, ctypes.c_int32(0), value, ctypes.c_char_p(b"bad"), ctypes.c_size_t(3)),
-        *(own_headers, headers, end),
-    )
     assert producer.flush(30) == 0
     producer.close()
 
@@ -209,7 +190,7 @@ def test_a_header_whose_name_is_not_utf_8_is_left_out_and_its_record_handled(
 ) -> None:
     brokers.create("dead")
     for _ in range(3):
-        send_with_a_latin_1_header(brokers)
+        send_with_headers(brokers.bootstrap_servers, "orders", [(LATIN_1, b"x")], b"bad")
     send(brokers, 40, partitions=1)
     handled = list[Any]()
 
