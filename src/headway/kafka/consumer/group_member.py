@@ -18,12 +18,14 @@ from headway.config import Config
 from headway.core.levels.group_subscription import GroupSubscription
 from headway.errors import ConfigError, FetchError
 from headway.kafka.binding import capi
+from headway.kafka.binding.mock_cluster import mock_at
 from headway.kafka.consumer.fetch_turns import FetchTurns, TurnsOfLevels
 from headway.kafka.consumer.group_watch import GroupWatch
 from headway.kafka.consumer.missing_topics import look_for_missing, missing_topic
 from headway.kafka.consumer.other_commits import OtherCommits
 from headway.kafka.consumer.partition_queries import PartitionQueries
 from headway.kafka.consumer.start_offsets import StartOffsets
+from headway.kafka.consumer.topic_ids import TopicIds
 from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.deferred_signals import allow_signals
 from headway.runtime.wakeup import Wakeup
@@ -72,6 +74,7 @@ class GroupMember(PartitionQueries, ABC):
         self._rejoining = False
         self._member_id = ""  # as it was at the last assignment
         self._parked = False
+        self._ids = TopicIds(None if mock_at(config.get("bootstrap.servers")) else self._consumer)
         self._incremental = _is_incremental(config)
         self._is_classic = config.get("group.protocol", "classic") != "consumer"
         self._is_static = "group.instance.id" in config
@@ -104,7 +107,8 @@ class GroupMember(PartitionQueries, ABC):
     def wake(self, wake: Wakeup | None) -> None:
         """Set the wake-up that is set whenever records or events arrive; None ends that."""
         self._wake = wake
-        capi.wake_on_events(self._consumer, wake.fd if wake else None)
+        capi.wake_on_events(self._consumer, self._wake_fd)
+        self._ids.close()  # its question may wake
         if wake:
             _wakes[id(self)] = wake
         else:
@@ -116,6 +120,10 @@ class GroupMember(PartitionQueries, ABC):
             with contextlib.suppress(Exception):  # it may be half made
                 self.wake(None)
         _wakes.pop(id(self), None)
+
+    @property
+    def _wake_fd(self) -> int | None:
+        return self._wake.fd if self._wake else None
 
     def _set_wake(self) -> None:
         if wake := self._wake:
@@ -141,6 +149,14 @@ class GroupMember(PartitionQueries, ABC):
         """
         self._connection.set_credentials(self._consumer, username, password)
         self._watch.set_sasl_credentials(username, password)
+
+    def topic_id(self, partition: TopicPartition) -> str | None:
+        """Return Kafka's id of the topic that a partition is read of, None if the brokers have not told it.
+
+        It is never newer than the partition's position: if the topic was deleted and created again, it is the old id
+        until the partition begins in the new topic.
+        """
+        return self._ids.of(self.kafka_topic(partition))
 
     @property
     def parked(self) -> bool:
@@ -240,6 +256,7 @@ class GroupMember(PartitionQueries, ABC):
     def _close(self) -> None:
         if asking := self._starts.close():
             asking.join()
+        self._ids.close()
         self._turns.close()
         self._consumer.close()
 
@@ -263,6 +280,8 @@ class GroupMember(PartitionQueries, ABC):
         self._answer(self._assign, [])  # the group need not wait; the partitions begin when their starts are known
         self.assigned.update(partitions)
         self._guard(listener.assigned, partitions)  # the listener may set a start
+        beginning = {self.kafka_topic(each) for each in self.assigned - self._begun}
+        self._ids.ask_before_start(beginning, time.monotonic(), self._wake_fd)
         self._starts.ask([self._name(partition) for partition in self.assigned - self._start.keys()])
 
     def _note_starts(self, found: Mapping[capi.Partition, int]) -> None:

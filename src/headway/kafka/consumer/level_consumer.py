@@ -79,7 +79,9 @@ class LevelConsumer(GroupMember):
             return []
         if found := self._starts.take():
             self._note_starts(found)
-        if self._can_begin:
+        if self._ids.is_due(now):
+            self._look_at_topics(now)
+        if self._can_begin and self._ids.is_settled(now):
             self._begin()
         if self._watch.is_on and self._has_fallen_behind(now):
             log.warning("%s has missed what its group was told, and joins it anew.", self._who)
@@ -183,6 +185,10 @@ class LevelConsumer(GroupMember):
     def _has_fallen_behind(self, now: float) -> bool:
         ours = [self._name(partition) for partition in self.assigned]
         return self._watch.finds_behind(self._consumer.memberid(), ours, now)
+
+    def _look_at_topics(self, now: float) -> None:
+        read = {self.kafka_topic(partition) for partition in self.assigned}
+        self._ids.look(read.union(self._ids.known & set(self._subscription.topics)), now, self._wake_fd)
 
     def _look_at_access(self, now: float) -> None:
         self._say_refused(self._access.look(now))

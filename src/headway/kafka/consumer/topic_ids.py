@@ -1,0 +1,131 @@
+"""What a member knows of the ids of its topics: the one place that tells a topic from another of the same name.
+
+Kafka knows a topic by its id, and a client knows it by its name. A topic that is deleted and created again keeps its
+name and begins at offset 0, so a position, a commit or an offset map of the old topic means nothing in the new one.
+librdkafka does not look: it reads on at the old offset if the new log has one.
+"""
+
+import logging
+from collections.abc import Collection, Set
+from typing import NamedTuple
+
+from headway.errors import HeadwayError
+from headway.kafka.binding.capi import Client
+from headway.kafka.binding.topic_questions import TopicQuestion
+
+log = logging.getLogger(__name__)
+
+_LOOK_EVERY = 5.0
+_LOOK_FOR_DELETED_EVERY = 0.5
+_TOPICS_A_SECOND = 200.0  # a member of thousands of topics looks less often
+_ANSWERED_WITHIN = 5.0
+_WAITED_FOR = 1.0  # seconds that a partition waits for its topic's id: reading must not depend on that answer
+
+
+class TopicChanges(NamedTuple):
+    """What became of topics since the last look: those that have another id than before, and those that are gone."""
+
+    recreated: frozenset[str] = frozenset()
+    deleted: frozenset[str] = frozenset()
+
+
+_NOTHING = TopicChanges()
+
+
+class TopicIds:
+    """The ids of the topics that one client reads, asked for over its own connection; for one thread at a time.
+
+    The id of a topic is the one that it had when the client first asked, and stays so. Whoever is told that a topic
+    was created again makes a new client, with new `TopicIds`.
+
+    Args:
+        client: The client; None for brokers that give no ids, as librdkafka's mock does.
+    """
+
+    def __init__(self, client: Client | None) -> None:
+        self._client = client
+        self._ids: dict[str, str] = {}
+        self._partitions: dict[str, int] = {}
+        self._missing: set[str] = set()  # by the latest answer
+        self._told: set[str] = set()  # of those that are missing
+        self._question: TopicQuestion | None = None
+        self._asked: Collection[str] = ()  # of the question under way
+        self._unsettled: set[str] = set()
+        self._settled_by = 0.0
+        self._look_at = 0.0
+
+    @property
+    def known(self) -> Set[str]:
+        """The topics whose ids are known."""
+        return self._ids.keys()
+
+    def of(self, topic: str) -> str | None:
+        """Return the id of a topic, None if it is not known. It is never newer than what was read of the topic."""
+        return self._ids.get(topic)
+
+    def partitions(self, topic: str) -> int | None:
+        """Return how many partitions a topic had by the latest answer, None if it is not known."""
+        return self._partitions.get(topic)
+
+    def ask_before_start(self, topics: Collection[str], now: float, wake_fd: int | None = None) -> None:
+        """Ask for the ids of topics of which partitions are about to begin; never waits."""
+        if self._client is not None and topics:
+            self._unsettled.update(topics)
+            self._settled_by = now + _WAITED_FOR
+            self._look_at = now
+            self._ask(topics, now, wake_fd)
+
+    def is_settled(self, now: float) -> bool:
+        """Return whether partitions can begin, as their topics' ids are known, or do not come soon."""
+        return not self._unsettled or now >= self._settled_by
+
+    def is_due(self, now: float) -> bool:
+        """Return whether to call `look`."""
+        return self._client is not None and (self._question is not None or now >= self._look_at)
+
+    def look_soon(self) -> None:
+        """Ask with the next look, as something hints that a topic is not the same any more."""
+        self._look_at = 0.0
+
+    def look(self, topics: Collection[str], now: float, wake_fd: int | None = None) -> TopicChanges:
+        """Return what became of these topics; never waits. Asks the brokers every few seconds.
+
+        A topic counts as gone when two answers in a row lack it, since a broker may be late to hear of a new one.
+        """
+        if self._question is None:
+            self._ask({*topics, *self._unsettled}, now, wake_fd)
+            return _NOTHING
+        try:
+            answer = self._question.answer()
+            if answer is None:
+                return _NOTHING
+        except HeadwayError as error:
+            log.debug("The ids of topics are not known: %s", error)
+            answer = {}
+        self._question = None
+        self._unsettled.difference_update(self._asked)
+        before, self._missing = self._missing, {topic for topic, known in answer.items() if known is None}
+        recreated = set[str]()
+        for topic, known in answer.items():
+            if known is not None:
+                self._partitions[topic] = known.partitions
+                if known.id is not None and self._ids.setdefault(topic, known.id) != known.id:
+                    recreated.add(topic)
+        deleted = (before & self._missing).intersection(topics) - self._told
+        self._told = (self._told | deleted) & self._missing
+        every = _LOOK_FOR_DELETED_EVERY if self._missing.intersection(topics) else _LOOK_EVERY
+        self._look_at = now if self._unsettled else now + max(every, len(topics) / _TOPICS_A_SECOND)
+        return TopicChanges(frozenset(recreated), frozenset(deleted)) if recreated or deleted else _NOTHING
+
+    def _ask(self, topics: Collection[str], now: float, wake_fd: int | None) -> None:
+        if self._client is None or self._question is not None:
+            return
+        self._look_at = now + _LOOK_EVERY
+        if topics:
+            self._question, self._asked = TopicQuestion(self._client, topics, _ANSWERED_WITHIN, wake_fd), topics
+
+    def close(self) -> None:
+        """Let go of the question under way; the client is closed next."""
+        question, self._question = self._question, None
+        if question:
+            question.forget()
