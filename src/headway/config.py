@@ -47,7 +47,7 @@ from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Self
 
-from headway.declarations import called, check_reader, runs_nothing_when_called, shown, takes
+from headway.declarations import called, check_reader, runs_nothing_when_called, shown, takes, unusable_character
 from headway.errors import ConfigError
 
 OWN_KEYS = (
@@ -268,6 +268,22 @@ def check_settings(config: object) -> None:
     for key in config:
         if not isinstance(key, str):
             raise ConfigError(f"The configuration has the key {shown(key)}; the name of a setting is a string.")
+        _check_text(f"The name {shown(key)} of a setting", key)
+        if isinstance(value := config[key], str):
+            _check_text(f"The setting {key}", value)
+
+
+def _check_text(what: str, text: str) -> None:
+    """Raise `ConfigError` for text that the binding cannot take: it ends the process or raises a `SystemError`.
+
+    The text is not shown, as it may be a password.
+    """
+    if found := unusable_character(text):
+        why = "reads text only up to it" if found[0] == "\0" else "takes text as UTF-8, which cannot hold it"
+        raise ConfigError(
+            f"{what} has the character U+{ord(found[0]):04X} at position {found.start()}. Kafka's client {why}: remove "
+            "it."
+        )
 
 
 def check_servers(config: Config) -> None:

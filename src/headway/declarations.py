@@ -5,6 +5,7 @@ A value that is refused here would otherwise fail at the first record, where nob
 
 import inspect
 import math
+import re
 import sys
 import typing
 from collections.abc import Callable, Sequence
@@ -17,6 +18,9 @@ from headway.errors import ConfigError
 _MOST_SHOWN = 200  # characters
 _MADE_OF_BYTES = (int, float, bytes, bytearray, memoryview)
 _MARKS_OF_FIELDS = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__", "_fields")
+
+unusable_character = re.compile("[\0\ud800-\udfff]").search
+"""Find a character that the binding does not take: it cuts text at NUL, and for a surrogate it ends the process."""
 
 
 def check_number(name: str, value: Any, at_least: float, unit: str = "") -> None:

@@ -15,7 +15,7 @@ from typing import Any, TypeVar
 
 from headway.config import Config, ParallelSettings, check_settings
 from headway.core.engine.lanes import Ordering
-from headway.core.levels.naming import MOST_LEVELS, groups_of, is_topic_name, subscriptions
+from headway.core.levels.naming import MOST_LEVELS, checked_topics, groups_of, is_topic_name, subscriptions
 from headway.core.retry import Retries
 from headway.declarations import check_kind, is_whole, shown
 from headway.errors import ConfigError
@@ -163,6 +163,7 @@ class Worker:
                 "left out."
             )
         check_settings(self.config)
+        checked_topics(self.topics)
         self.kafka_topics()  # this checks the levels of a mapping
         checked_options(ParallelSettings.parse(self._config({})), **{**_DEFAULTS, **self.options})
         self._check_results()

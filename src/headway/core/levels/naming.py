@@ -9,11 +9,13 @@ import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from headway.declarations import unusable_character
 from headway.errors import ConfigError
 
 MOST_LEVELS = 1000
 """The most levels allowed; more are a mistake, as each level has a Kafka topic and a member in each group."""
 
+_NO_SUCH_NAME = "Kafka takes no such name: it must be 1 to 249 of the letters A to Z, digits, '.', '_' and '-'."
 _is_name = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
 
 
@@ -32,7 +34,7 @@ def how_to_create(topic: str, levels: int | None = None) -> str:
     """
     longest = topic if levels is None else level_topic(topic, levels - 1)
     if not is_topic_name(longest):
-        return "Kafka takes no such name: it must be 1 to 249 of the letters A to Z, digits, '.', '_' and '-'."
+        return _NO_SUCH_NAME
     more = "" if levels is None else f" --levels {levels}"
     return f"Create it with `headway topics create {'-- ' if topic.startswith('-') else ''}{topic}{more}`."
 
@@ -109,19 +111,23 @@ class LevelSubscription:
 
 
 def checked_topics(topics: str | Iterable[str] | Mapping[str, int]) -> list[str] | dict[str, int]:
-    """Return the topics as a new list or dict, reading them once; raise `ConfigError` for what is not a name.
+    """Return the topics as a new list or dict, reading them once.
+
+    Raises `ConfigError` for a name that no Kafka topic can have. Of a pattern only its characters are checked.
 
     >>> checked_topics("orders"), checked_topics(name for name in ("orders", "clicks"))
     (['orders'], ['orders', 'clicks'])
     """
     if isinstance(topics, str):
-        return [topics]
+        topics = [topics]
     if not isinstance(topics, Iterable):
         raise ConfigError(f"The topics to subscribe to are {topics!r}. Give a name, several, or a mapping.")
     checked = dict(topics) if isinstance(topics, Mapping) else list(topics)
     for name in checked:
         if not isinstance(name, str):
             raise ConfigError(f"A topic to subscribe to is {name!r}; its name must be a string.")
+        if unusable_character(name) if name.startswith("^") else not is_topic_name(name):
+            raise ConfigError(f"A topic to subscribe to is {name!r}. {_NO_SUCH_NAME}")
     return checked
 
 

@@ -123,6 +123,11 @@ class Connection:
             client.set_sasl_credentials(username, password)
         except (ck.KafkaException, TypeError) as error:  # these errors do not show the password
             raise ConfigError(f"Kafka's client does not take these credentials: {error}.") from error
+        except ValueError:  # this one has the password
+            raise ConfigError(
+                "Kafka's client does not take these credentials: they have a NUL character, or one that UTF-8 cannot "
+                "hold."
+            ) from None
         self.forget()
 
     def _is_unanswered(self, client: capi.Client) -> bool:

@@ -11,7 +11,7 @@ from typing import Any, ParamSpec, TypeVar
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from headway.config import Config, check_servers, explain_refused
+from headway.config import Config, check_servers, check_settings, explain_refused
 from headway.errors import ConfigError
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.forks import keep_in_forks
@@ -62,6 +62,7 @@ def make_client(kind: Callable[[dict[str, Any]], T], config: Config, connection:
         ConfigError: librdkafka does not know a setting, or does not take its value.
         KafkaError: The setting `oauth_cb` fetches no token.
     """
+    check_settings(config)
     check_servers(config)
     callbacks = {name: _guarded(name, config[name]) for name in _CALLBACKS if config.get(name)}
     guarded = {**_RECONNECT, **config, **callbacks}

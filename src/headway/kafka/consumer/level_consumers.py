@@ -6,7 +6,7 @@ from typing import NamedTuple, TypeVar
 
 from headway.config import Config
 from headway.core.levels.group_subscription import GroupSubscription
-from headway.core.levels.naming import LevelSubscription, groups_of
+from headway.core.levels.naming import LevelSubscription, groups_of, how_to_create, is_topic_name
 from headway.errors import ConfigError
 from headway.kafka.binding.capi import Offsets
 from headway.kafka.consumer.commits import SentCommit
@@ -127,10 +127,12 @@ class LevelConsumers:
 
     def bounds(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, tuple[int, int]]:
         """Return the first offset of each partition and the one after its last."""
+        _require_names(each.topic for each in partitions)
         return {each: self[each.level].bounds(each, timeout) for each in partitions}
 
     def partitions_for(self, topic: str, timeout: float) -> list[TopicPartition]:
         """Return the partitions of a topic, of all levels that read it."""
+        _require_names([topic])
         counts = [(level, self[level].partition_count(topic, level, timeout)) for level in sorted(self._of_level)]
         return [
             TopicPartition(topic, partition=partition, level=level)
@@ -168,10 +170,18 @@ class LevelConsumers:
         of_all: Mapping[TopicPartition, int],
         ask: Callable[[LevelConsumer, dict[TopicPartition, int]], dict[TopicPartition, int | None]],
     ) -> dict[TopicPartition, int | None]:
+        _require_names(each.topic for each in of_all)
         answers: dict[TopicPartition, int | None] = {}
         for member, of_member in self._by_member(of_all):
             answers |= ask(member, of_member)
         return answers
+
+
+def _require_names(topics: Iterable[str]) -> None:
+    """Raise `ConfigError` for a name that no topic can have: the binding may not even take its characters."""
+    for topic in topics:
+        if not is_topic_name(topic):
+            raise ConfigError(f"Kafka cannot be asked for the topic {topic!r}. {how_to_create(topic)}")
 
 
 def members_of(
