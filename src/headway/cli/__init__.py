@@ -118,4 +118,8 @@ def main() -> None:
         from headway.cli.display.streams import hold_streams  # noqa: PLC0415 - seldom needed
 
         hold_streams()
+    if {sys.stdout.encoding, sys.stderr.encoding} != {"utf-8"}:
+        from headway.cli.display.streams import take_any_character  # noqa: PLC0415 - seldom needed
+
+        take_any_character()
     headway()

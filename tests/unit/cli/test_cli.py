@@ -1,5 +1,6 @@
 """The `headway` command itself: its help, its subcommands, and how mistakes look."""
 
+import os
 import re
 import subprocess
 import sys
@@ -141,3 +142,12 @@ def shell(arguments: str, streams: str) -> subprocess.CompletedProcess[str]:
     program = "import sys; sys.argv[0] = 'headway'; from headway.cli import main; main()"
     command = f'exec "$0" -c "{program}" {arguments} {streams}'
     return subprocess.run(["sh", "-c", command, sys.executable], capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("words", [["levels", "--levels", "3", "--capacity", "50"], ["worker", "--help"]])
+def test_a_pipe_in_latin_1_gets_bars_and_dots_in_ascii(words: list[str]) -> None:
+    program = [sys.executable, "-P", "-c", "from headway.cli import main; main()", *words]
+    in_latin_1 = {**os.environ, "PYTHONIOENCODING": "latin-1"}
+    ran = subprocess.run(program, env=in_latin_1, capture_output=True, timeout=60, check=False)
+    assert (ran.returncode, ran.stderr) == (0, b"")
+    assert ("######" if words[0] == "levels" else "MODULE[:HANDLER]...") in ran.stdout.decode("ascii")

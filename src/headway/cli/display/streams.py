@@ -1,5 +1,7 @@
-"""The standard streams of a command that is started without one of them, as by `>&-`."""
+"""The standard streams of a command: one can be missing, as by `>&-`, or have an encoding with few characters."""
 
+import codecs
+import io
 import os
 import sys
 
@@ -16,6 +18,27 @@ def hold_streams() -> None:
         if getattr(sys, name) is None:
             _point(number, flags)
             setattr(sys, name, open(number, mode, encoding="utf-8", closefd=False))  # noqa: SIM115
+
+
+_IN_ASCII = str.maketrans({"█": "#", "▓": "+", "▒": "=", "░": "-", "…": "...", "·": "."})
+
+
+def take_any_character() -> None:
+    """Write what a stream's encoding lacks in other characters, where Python would end with an error.
+
+    Bars are drawn with ASCII, and other characters are written as in a string of Python or JSON.
+    """
+    codecs.register_error("headway", _in_ascii)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and codecs.lookup(stream.encoding).name != "utf-8":
+            stream.reconfigure(errors="headway")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    text = error.object[error.start : error.end].translate(_IN_ASCII)
+    return text.encode("ascii", "backslashreplace").decode(), error.end
 
 
 def silence(number: int) -> None:
