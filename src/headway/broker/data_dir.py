@@ -24,9 +24,18 @@ _LOOK_AGAIN_AFTER = 0.02
 
 
 def default_data_dir(ephemeral: bool = False, secure: bool = False) -> Path:
-    """Return the default directory of the broker of `headway broker start`."""
+    """Return the default directory of the broker of `headway broker start`.
+
+    Raises `LocalBrokerError` where the user has no home directory, as in a container with an unknown user.
+    """
     name = f"{'ephemeral-' * ephemeral}{'secure-' * secure}broker"
-    return platformdirs.user_data_path("headway") / name
+    try:
+        return platformdirs.user_data_path("headway") / name
+    except RuntimeError as error:
+        raise LocalBrokerError(
+            f"There is no directory for a broker's data: {error}. Name one: --data-dir of the command, data_dir= of "
+            "LocalBroker, or the variable XDG_DATA_HOME."
+        ) from error
 
 
 def security_dir(data_dir: Path) -> Path:

@@ -29,8 +29,18 @@ Advance = Callable[[int], None]
 
 
 def cache_dir() -> Path:
-    """Return the directory of downloads: `HEADWAY_CACHE`, or else the user's cache directory."""
-    return Path(os.environ.get("HEADWAY_CACHE") or platformdirs.user_cache_dir("headway"))
+    """Return the directory of downloads: `HEADWAY_CACHE`, or else the user's cache directory.
+
+    Raises `LocalBrokerError` where the user has no home directory, as in a container with an unknown user.
+    """
+    if given := os.environ.get("HEADWAY_CACHE"):
+        return Path(given)
+    try:
+        return platformdirs.user_cache_path("headway")
+    except RuntimeError as error:
+        raise LocalBrokerError(
+            f"There is no directory for downloads: {error}. Name one in the variable HEADWAY_CACHE."
+        ) from error
 
 
 def class_data_dir() -> Path:
@@ -88,8 +98,15 @@ def _is_good(jar: Jar) -> bool:
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
     """Keep other processes from fetching into the same cache meanwhile; the kernel frees a dead process's lock."""
-    cache_dir().mkdir(parents=True, exist_ok=True)
-    with (cache_dir() / "install.lock").open("w") as file:
+    try:
+        cache_dir().mkdir(parents=True, exist_ok=True)
+        lock = (cache_dir() / "install.lock").open("w")
+    except OSError as error:
+        raise LocalBrokerError(
+            f"The directory for downloads, {cache_dir()}, cannot be used: {error.strerror}. Name another one in the "
+            "variable HEADWAY_CACHE."
+        ) from error
+    with lock as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
 

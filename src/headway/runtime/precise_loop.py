@@ -17,7 +17,8 @@ import sys
 _SELECTABLE = 1024  # `select` takes descriptors below this
 _LEAST_WAIT = 0.0003  # seconds
 
-if sys.platform == "linux":
+# `gevent.monkey.patch_all()` takes EpollSelector away, because it would block all greenlets.
+if sys.platform == "linux" and hasattr(selectors, "EpollSelector"):
 
     class _ExactSelector(selectors.EpollSelector):
         def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:

@@ -108,10 +108,12 @@ def start(kafka_cluster: Cluster, tmp_path: Path) -> Iterator[Start]:
     """Runs workers of a module with this text, in a directory of its own."""
     with ExitStack() as stack:
 
-        def run(text: str, *options: str, names: Sequence[str] = ("shop",), **environment: str) -> Command:
+        def run(
+            text: str, *options: str, names: Sequence[str] = ("shop",), before: str = "", **environment: str
+        ) -> Command:
             (tmp_path / "shop.py").write_text(PREFACE + text)
             log = tmp_path / f"stderr-{len(list(tmp_path.iterdir()))}"
-            installed = [sys.executable, "-P", "-c", "from headway.cli import main; main()"]
+            installed = [sys.executable, "-P", "-c", f"{before}from headway.cli import main; main()"]
             command = [*installed, "worker", *names, *options]
             env = os.environ | {"HEADWAY_BOOTSTRAP_SERVERS": kafka_cluster.bootstrap_servers} | environment
             with log.open("w") as stderr:
@@ -172,6 +174,36 @@ def test_a_killed_process_is_replaced_and_no_record_is_lost(kafka_cluster: Clust
     command.signal(signal.SIGTERM)
     command.ends(0)
     assert command.log.count("Started shop:handle") == 3
+
+
+ORPHANS = """
+import subprocess
+
+@worker("{topic}", group="{topic}", config=QUICK)
+def handle(record, context):
+    subprocess.run(["sh", "-c", "sleep 0.1 & exit 0"], check=True)
+    say(record.value.decode())
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux has process 1 of a container")
+def test_as_process_1_of_a_container_it_collects_what_handlers_leave_behind(
+    kafka_cluster: Cluster, start: Start
+) -> None:
+    topic = plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [(str(i), str(i)) for i in range(20)])
+    # A subreaper gets orphans as process 1 does (PR_SET_CHILD_SUBREAPER).
+    as_process_1 = "import ctypes; ctypes.CDLL(None).prctl(36, 1, 0, 0, 0); "
+    command = start(ORPHANS.format(topic=topic), before=as_process_1)
+    command.lines(20)
+
+    def children() -> list[psutil.Process]:
+        return psutil.Process(command.process.pid).children()
+
+    wait_for(lambda: len(children()) == 1)
+    assert children()[0].status() != psutil.STATUS_ZOMBIE
+    command.signal(signal.SIGTERM)
+    assert command.ends(0) == []
 
 
 def test_each_handler_of_a_module_has_processes_of_its_own(kafka_cluster: Cluster, start: Start) -> None:

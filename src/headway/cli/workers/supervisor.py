@@ -17,6 +17,7 @@ from headway.cli.display.terminal import count
 from headway.cli.workers.codes import Code
 from headway.cli.workers.member import LEAVE_WITHIN
 from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, to_line
+from headway.cli.workers.orphans import collect_orphans
 from headway.cli.workers.progress_line import ProgressLine
 from headway.core.engine.suspects import Attempt, Suspects, how_it_ended
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
@@ -120,6 +121,7 @@ class Supervisor:
         self._ending = asyncio.Event()
         self._order = Order.DRAIN
         self._is_interrupted = False
+        self._starting = 0
         self._outcome = Conclusion(Code.DONE)
 
     async def run(self) -> Conclusion:
@@ -128,6 +130,7 @@ class Supervisor:
         loop.add_signal_handler(signal.SIGTERM, self._terminate)
         if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a job in the background goes on ignoring it
             loop.add_signal_handler(signal.SIGINT, self._interrupt)
+        loop.add_signal_handler(signal.SIGCHLD, self._collect_orphans)
         showing = asyncio.create_task(self._show())
         try:
             async with asyncio.TaskGroup() as members:
@@ -159,8 +162,10 @@ class Supervisor:
     async def _live(self, process: MemberProcess) -> tuple[int, float]:
         """Start a process and wait for its end; return its exit code and the seconds that it lived."""
         born = time.monotonic()
+        self._starting += 1
         await process.start()
         self._living.add(process)
+        self._starting -= 1
         log.info("Started %s as process %d.", name_of(process.job), process.pid)
         # Send again what all members were told while this one started.
         suspects = self._suspects[process.job.worker].all()
@@ -193,6 +198,10 @@ class Supervisor:
         log.error("%s, process %d, %s after %.1f s; it is started again in %g s.", name, process.pid, how, lived, delay)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ending.wait(), delay)
+
+    def _collect_orphans(self) -> None:
+        if not self._starting:  # the number of a process that starts is not known yet
+            collect_orphans([process.pid for process in self._living])
 
     # The end
 
