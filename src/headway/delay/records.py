@@ -15,6 +15,7 @@ from headway.core.delay.line_window import Fetched
 from headway.core.delay.relay_tick import Answer, Refusal, Tick, Write
 from headway.core.delay.schedule import HEADER, OWN, Schedule, read_schedule
 from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
+from headway.core.record_size import size_of
 from headway.dead_letters import PREFIX, fitting, halved, letter_headers
 from headway.delay.topic_names import TopicNames
 from headway.delay.topics import MAX_MESSAGE_BYTES
@@ -28,7 +29,7 @@ from headway.records import ConsumerRecord, Header, Message, RecordSource, heade
 
 log = logging.getLogger(__name__)
 
-_OVERHEAD = 1000  # bytes of a record's objects, about
+_OF_A_RELAY = 500  # bytes of a relay's own objects for a record, about
 _MOST_SAID = 1000  # characters of an error that cites a forged header, which may be as large as a record
 _REFUSED = "Kafka refuses the delivery"
 _NO_SCHEDULE = "the record does not say where and when it is due"
@@ -308,9 +309,7 @@ def fetched_from(message: Any) -> Fetched:
         schedule: Schedule | ScheduleError = _schedule_in(headers)
     except ScheduleError as error:
         schedule = error
-    size = _OVERHEAD + len(message) + len(message.key() or b"")
-    for _, value in headers:
-        size += len(value or b"")
+    size = _OF_A_RELAY + size_of(message.value(), message.key(), headers)
     return Fetched(message.offset(), message.timestamp()[1], size, message, schedule)
 
 

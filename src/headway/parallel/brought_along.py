@@ -5,6 +5,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 
 from headway.core.engine.work import NOTHING_BROUGHT, Brought, Failure
+from headway.core.record_size import size_of_headers
 from headway.dead_letters import name_and_text
 from headway.errors import EarlierAttemptError
 from headway.execution.context import wall_time
@@ -48,7 +49,8 @@ class BroughtAlong:
             latest = since + round(self._expires_after * 1000)
             at = latest if at is None else min(at, latest)
         failure = failure_of(history) if history and counts_for(history, self._group) else None
-        return Brought(failure, math.inf if at is None else now + at / 1000 - time.time())
+        not_after = math.inf if at is None else now + at / 1000 - time.time()
+        return Brought(failure, not_after, size_of_headers(headers))
 
 
 def failure_of(history: History) -> Failure | None:

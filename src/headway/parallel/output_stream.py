@@ -6,16 +6,19 @@ results has: it only slows the run down.
 
 import asyncio
 import threading
+from collections import deque
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
+from headway.core.record_size import size_of
 from headway.execution.dispatch import Dispatch
+from headway.kafka.producer.headers import header_list
 from headway.parallel.outputs import OnOutput
 from headway.parallel.stream import Stream
 from headway.records import ConsumerRecord, ProducerRecord, RecordMetadata
 
 _MOST = 1000
-_FEW = 500
+_MOST_BYTES = 64 * 2**20
 
 
 class StoredOutput(NamedTuple):
@@ -32,27 +35,44 @@ Produce = Callable[[OnOutput, asyncio.Task[Any] | None], None]
 class Backlog:
     """A counter of stored outputs that wait to be taken, for any thread: with many of them no record starts.
 
-    What runs, or waits for its commit, may still add its outputs.
+    Many are 1,000, or fewer if they take 64 MiB with the records that they came from. What runs, or waits for its
+    commit, may still add its outputs. Records start again when half of that is left.
     """
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
         self._lock = threading.Lock()
-        self._waiting = 0
+        self._sizes = deque[int]()
+        self._bytes = 0
+        self._waits = False
 
-    def add(self) -> None:
+    def add(self, stored: StoredOutput) -> None:
         """Count an output that waits."""
+        size = _size_of(stored)
         with self._lock:
-            self._waiting += 1
-            if self._waiting == _MOST:
+            self._sizes.append(size)
+            self._bytes += size
+            if not self._waits and (len(self._sizes) >= _MOST or self._bytes >= _MOST_BYTES):
+                self._waits = True
                 self._dispatch.wait_for_outputs(True)
 
     def take(self) -> None:
-        """Count an output as taken."""
+        """Count the next output as taken; they are taken in the order in which they were added."""
         with self._lock:
-            self._waiting -= 1
-            if self._waiting == _FEW:
+            self._bytes -= self._sizes.popleft()
+            if self._waits and len(self._sizes) <= _MOST // 2 and self._bytes <= _MOST_BYTES // 2:
+                self._waits = False
                 self._dispatch.wait_for_outputs(False)
+
+
+def _size_of(stored: StoredOutput) -> int:
+    """Return about how many bytes a stored output takes: what a serialiser was given is not known."""
+    inputs = stored.input if isinstance(stored.input, list) else [stored.input]
+    output = stored.output
+    value, key = (field if isinstance(field, str | bytes) else None for field in (output.value, output.key))
+    return size_of(value, key, header_list(output.headers)) + sum(
+        size_of(record.raw_value, record.raw_key, record.headers) for record in inputs
+    )
 
 
 class OutputStream(Stream[StoredOutput]):
@@ -69,8 +89,9 @@ class OutputStream(Stream[StoredOutput]):
 
     def _run(self, put: Callable[[Any], Any], owner: asyncio.Task[Any] | None) -> None:
         def stored(input: Any, output: ProducerRecord, metadata: RecordMetadata) -> None:
-            self._backlog.add()
-            put(StoredOutput(input, output, metadata))
+            output_stored = StoredOutput(input, output, metadata)
+            self._backlog.add(output_stored)
+            put(output_stored)
 
         self._produce(stored, owner)
 

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from headway.parallel.output_stream import Backlog
+from headway.parallel.output_stream import Backlog, StoredOutput
 from headway.records import ProducerRecord, RecordMetadata
 
 log = logging.getLogger(__name__)
@@ -30,7 +30,7 @@ class OutputTasks:
         self._task = self._loop.create_task(self._run())
 
     def __call__(self, input: Any, output: ProducerRecord, metadata: RecordMetadata) -> None:
-        self._backlog.add()
+        self._backlog.add(StoredOutput(input, output, metadata))
         self._loop.call_soon_threadsafe(self._told.put_nowait, (input, output, metadata))
 
     async def _run(self) -> None:

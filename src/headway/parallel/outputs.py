@@ -14,6 +14,7 @@ from headway.config import Config, OutputSettings
 from headway.core.delay.schedule import Schedule
 from headway.core.levels.naming import level_topic
 from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
+from headway.core.record_size import size_of
 from headway.delay.due_time import with_expiry
 from headway.delay.schedule_encoder import check_size
 from headway.errors import DeliveryError, DeliveryRefusedError, HeadwayError, KafkaError, SerializationError
@@ -35,7 +36,6 @@ OnOutput = Callable[[Any, ProducerRecord, RecordMetadata], Any]
 The input is a `ConsumerRecord`, or for batches a list of them.
 """
 
-_OUTPUT_OVERHEAD = 1024  # bytes that an empty output takes
 _MOST_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 
 
@@ -57,8 +57,7 @@ class Output(OutgoingRecord, kw_only=True):
 
 def size_of_output(output: Output) -> int:
     """Return about how many bytes an output takes: here, and in librdkafka while it is sent."""
-    headers = sum(len(name) + len(value or b"") for name, value in output.headers or ())
-    return _OUTPUT_OVERHEAD + 2 * (len(output.value or b"") + len(output.key or b"") + headers)
+    return 2 * size_of(output.value, output.key, output.headers)
 
 
 class Outputs:

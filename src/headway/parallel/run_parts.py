@@ -17,6 +17,7 @@ from headway.core.engine.lanes import Ordering
 from headway.core.engine.rate_limits import RateLimits
 from headway.core.engine.slot_policies import SlotPolicy
 from headway.core.levels.naming import LevelSubscription, unread_levels
+from headway.core.record_size import RECORD_TAKES
 from headway.core.rights import Right
 from headway.declarations import is_coroutine_function
 from headway.errors import AuthorizationError, HeadwayError, KafkaError
@@ -49,9 +50,6 @@ log = logging.getLogger(__name__)
 
 ExecutorName = Literal["thread", "async", "process"]
 OnExpired = Literal["drop", "dead_letter"]
-
-
-_RECORD_OVERHEAD = 512  # bytes that an empty record takes at librdkafka, the binding and the engine
 
 
 class Sends(Protocol):
@@ -296,4 +294,5 @@ def make_engine(
 
 
 def _size(record: ConsumerRecord) -> int:
-    return _RECORD_OVERHEAD + len(record.raw_key or b"") + len(record.raw_value or b"")
+    """Return the bytes of a record without its headers, which are added where they are read."""
+    return RECORD_TAKES + len(record.raw_key or b"") + len(record.raw_value or b"")

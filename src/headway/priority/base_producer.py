@@ -11,6 +11,7 @@ from headway.core.levels.capacity import Distributor
 from headway.core.outgoing_record import OutgoingRecord
 from headway.core.producer.accumulator import Accumulator, Limits
 from headway.core.producer.turn_policies import make_turn_policy
+from headway.core.record_size import RECORD_TAKES
 from headway.delay.due_time import When
 from headway.delay.schedule_encoder import check_later
 from headway.delay.scheduler import Scheduler
@@ -29,7 +30,6 @@ from headway.runtime.lifecycle import Closable, time_left_of
 REQUEST_TIMEOUT = 30.0
 """The seconds that a call waits for Kafka by default."""
 # The bytes of a record besides its own: its future, its place at librdkafka and here.
-_RECORD_OVERHEAD = 512
 
 OnFull = Literal["block", "raise"]
 
@@ -74,7 +74,7 @@ class BaseProducer(Closable):
         self._sender = Sender(
             settings.kafka,
             Accumulator(settings.levels, turns, limits),
-            _RECORD_OVERHEAD,
+            RECORD_TAKES,
             settings.least_size,
             self._serialize if self._write_key or self._write_value else None,
             after_reports,

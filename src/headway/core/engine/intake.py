@@ -226,12 +226,15 @@ class Intake(Generic[R]):
         if self._tenants:
             for work, tenant in zip(works, tenants, strict=True):
                 work.tenant = tenant
-        assignment.bytes += (size := sum(sizes))
-        self._budgets[assignment.level].fill(size, len(sizes))
+        size = sum(sizes)
         if brought:
             for work in works:
                 if along := brought.get(work.record):
-                    work.failure, work.not_after = along
+                    work.failure, work.not_after, more = along
+                    work.size += more
+                    size += more
+        assignment.bytes += size
+        self._budgets[assignment.level].fill(size, len(sizes))
         if assignment.held is not None:
             assignment.held += assignment.lanes.extend(works)
             return

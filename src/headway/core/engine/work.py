@@ -40,10 +40,14 @@ class Failure(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """The parts of a work that its record brings along: attempts that failed elsewhere, and when it expires."""
+    """The parts of a work that its record's headers bring along, and the bytes that these headers take.
+
+    They tell of attempts that failed elsewhere, and of when the record expires.
+    """
 
     failure: Failure | None = None
     not_after: float = math.inf
+    bytes: int = 0
 
 
 NOTHING_BROUGHT: Mapping[Any, Brought] = {}

@@ -14,6 +14,7 @@ from typing import Any
 from headway.core.delay.broker_clock import BrokerClock
 from headway.core.delay.ladder import Ladder
 from headway.core.delay.relay_state import PRODUCERS_KEY, encode_producers
+from headway.core.record_size import size_of
 from headway.core.rights import right_for
 from headway.delay.records import RelayRecord
 from headway.delay.relay.output import (
@@ -49,7 +50,7 @@ from headway.kafka.producer.transactional_writer import FORBIDDEN
 
 _STORE_EVERY = 0.25
 _CLOSE_WITHIN = 0.5
-_OVERHEAD = 2_000  # bytes of a record besides its value: its source, and the callback for its report
+_OF_A_REPORT = 1_500  # bytes of a record's source, and of the callback for its report
 
 
 class _Sent:
@@ -125,7 +126,7 @@ class LowLatency(RelayOutput):
                 self._send(out, _Sent(1, [], {}))
 
     def _send(self, out: RelayRecord, round_: _Sent, refused_alone: list[Any] | None = None) -> None:
-        size = _OVERHEAD + len(out.value or b"")
+        size = _OF_A_REPORT + size_of(out.value, out.key, out.headers)
 
         def report(error: Any, message: Any) -> None:
             self._under_way -= size

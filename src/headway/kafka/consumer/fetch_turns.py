@@ -7,19 +7,19 @@ that queue is poured into the first one.
 """
 
 import contextlib
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import confluent_kafka as ck
 
 from headway.core.levels.fetch_buffer import FetchBuffer
+from headway.core.record_size import size_of
 from headway.kafka.binding import capi
-from headway.records import ConsumerRecord, TopicPartition
+from headway.records import ConsumerRecord, Message, TopicPartition, headers_of
 
 _LEAST = 1024 * 1024  # bytes that may wait, however slowly they are taken
 _WAITS = 4  # what waits should last that long, as half of it is left when more is asked for
 _PACE_OVER = 0.02  # seconds
 _SOON = 0.03  # seconds
-_RECORD_TAKES = 512  # bytes beside its value: objects of the binding and of librdkafka
 
 
 class FetchTurns:
@@ -75,8 +75,8 @@ class FetchTurns:
         return self._buffer.is_full
 
     def put(self, topic: str, partition: TopicPartition, records: list[ConsumerRecord], size: int) -> None:
-        """Add the next records of a partition; their values have so many bytes."""
-        self._buffer.put(topic, partition, records, size + _RECORD_TAKES * len(records))
+        """Add the next records of a partition, which take `size` bytes."""
+        self._buffer.put(topic, partition, records, size)
 
     def take(self, count: int) -> list[ConsumerRecord]:
         """Return the next records, in turns."""
@@ -259,3 +259,9 @@ class TurnsOfLevels:
         for partition in partitions:
             by_level.setdefault(partition.level, []).append(partition)
         return [(self._turns[level], of_level) for level, of_level in by_level.items()]
+
+
+def size_of_fetched(messages: Sequence[Message]) -> int:
+    """Return about how many bytes messages of one partition take, as estimated from a hundred of them."""
+    some = messages[:: 1 + len(messages) // 100]
+    return sum([size_of(each.value(), each.key(), headers_of(each)) for each in some]) * len(messages) // len(some)

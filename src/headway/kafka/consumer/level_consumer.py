@@ -17,7 +17,7 @@ from headway.core.rights import Right
 from headway.errors import AuthorizationError, FetchError, KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.retrying import retrying
-from headway.kafka.consumer.fetch_turns import FetchTurns
+from headway.kafka.consumer.fetch_turns import FetchTurns, size_of_fetched
 from headway.kafka.consumer.group_member import SERVE_EVERY, GroupMember
 from headway.kafka.consumer.missing_topics import missing_topic
 from headway.kafka.serialization import Read
@@ -167,7 +167,7 @@ class LevelConsumer(GroupMember):
                     given_back.add(partition)
                     del of_one[_OF_MANY:]
                 records = self._records_of(of_one, self._sources[partition.level])
-                turns.put(str(topic), partition, records, _size_of(of_one))
+                turns.put(str(topic), partition, records, size_of_fetched(of_one))
                 came.add(partition.level)
         return came
 
@@ -332,12 +332,6 @@ class LevelConsumer(GroupMember):
         """Return the next offset that `fetch` returns of each assigned partition whose start is known."""
         positions = self._read_to(self.assigned) | self._unwanted | self._turns.first_offsets(self.assigned)
         return {partition: offset for partition, offset in positions.items() if offset >= 0}
-
-
-def _size_of(messages: list[ck.Message]) -> int:
-    """Return about how many bytes the values take."""
-    some = messages[:: 1 + len(messages) // 100]
-    return sum(map(len, some)) * len(messages) // len(some)
 
 
 def _lacks_topic(message: ck.Message, error: ck.KafkaError) -> bool:

@@ -22,7 +22,7 @@ def header_list(headers: Iterable[Header] | Mapping[str, str | bytes | None]) ->
 
 
 def size_of_headers(headers: object, topic: str) -> int:
-    """Return about how many bytes headers take; `topic` is the topic of their record.
+    """Return the bytes of the headers' names and values; `topic` is the topic of their record.
 
     Raises `SerializationError` for headers that are no list of pairs of a name and bytes, a string or None. It also
     raises it for text that is not UTF-8, and for a name with a NUL character.
@@ -36,16 +36,15 @@ def size_of_headers(headers: object, topic: str) -> int:
         name, value = header
         if not isinstance(name, str):
             _refuse(topic, f"a header whose name is {type(name).__name__}, not a string")
-        if not name.isascii():
-            _check_text(name, f"a header named {name!r}, which", topic)
+        size += len(name) if name.isascii() else _check_text(name, f"a header named {name!r}, which", topic)
         if "\0" in name:
             _refuse(topic, f"a header named {name!r}, with a NUL character, where Kafka's client would cut it")
-        size += len(name)
-        if isinstance(value, str):
-            _check_text(value, f"a header {name!r} whose value", topic)
-        elif value is not None and not isinstance(value, bytes):
+        if isinstance(value, bytes):
+            size += len(value)
+        elif isinstance(value, str):
+            size += _check_text(value, f"a header {name!r} whose value", topic)
+        elif value is not None:
             _refuse(topic, f"a header {name!r} whose value is {type(value).__name__}, not bytes, a string or None")
-        size += len(value or b"")
     return size
 
 
@@ -55,9 +54,10 @@ def check_timestamp(timestamp: int | None, topic: str) -> None:
         _refuse(topic, "timestamp=0, which Kafka's client would store as now: leave it out for now, or give 1 or more")
 
 
-def _check_text(text: str, whose: str, topic: str) -> None:
+def _check_text(text: str, whose: str, topic: str) -> int:
+    """Return the bytes of a text in UTF-8."""
     try:
-        text.encode()
+        return len(text.encode())
     except UnicodeEncodeError as error:
         reason = f"{error.reason} at {error.start}"  # the error itself would repeat all of the text
         raise SerializationError(

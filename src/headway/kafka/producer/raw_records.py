@@ -2,6 +2,7 @@
 
 from operator import index
 
+from headway.core.record_size import bytes_of
 from headway.errors import HeadwayError
 from headway.kafka.producer.client import refusal
 from headway.kafka.producer.partitioner import PartitionOf, Place, partition_by
@@ -82,7 +83,7 @@ class RawRecords:
         topic = record.queue.topic.kafka_topic
         if refused := too_large(record.value, record.key, topic, self._largest):
             raise refused
-        size = self._overhead + len(record.value or b"") + len(record.key or b"")
+        size = self._overhead + bytes_of(record.value) + bytes_of(record.key)
         size += size_of_rest(record.headers, record.timestamp, topic)  # serialisers may have added headers
         mean = self._mean_sizes.get(topic, size)
         self._mean_sizes[topic] = mean = mean + (size - mean) / 8

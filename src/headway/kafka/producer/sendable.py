@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any, Protocol, Unpack
 import confluent_kafka as ck
 
 from headway.core.producer.queues import Waiting
+from headway.core.record_size import HEADER_TAKES, bytes_of
 from headway.errors import DeliveryError, SerializationError
 from headway.kafka.producer.headers import check_timestamp, size_of_headers
 from headway.records import Header
@@ -50,9 +51,9 @@ Failed = list[tuple[Sendable, Exception]]
 
 
 def size_of_rest(headers: list[Header] | None, timestamp: int | None, topic: str) -> int:
-    """Return the bytes of headers and timestamp; raises `SerializationError` for those that cannot be sent."""
+    """Return the bytes that headers take; raises `SerializationError` for headers or times that cannot be sent."""
     check_timestamp(timestamp, topic)
-    return 0 if headers is None else size_of_headers(headers, topic)
+    return 0 if headers is None else HEADER_TAKES * len(headers) + size_of_headers(headers, topic)
 
 
 def not_delivered(record: Sendable, why: str, kind: type[DeliveryError] = DeliveryError) -> DeliveryError:
@@ -67,7 +68,7 @@ def not_serialised(record: Sendable, error: BaseException) -> SerializationError
 
 def too_large(value: Field, key: Field, topic: str, most: int) -> DeliveryError | None:
     """Return the error for a record that librdkafka will not take: to wait for room would be in vain."""
-    size = len(value or b"") + len(key or b"")
+    size = bytes_of(value) + bytes_of(key)
     if size <= most:
         return None
     error = DeliveryError(

@@ -15,6 +15,7 @@ from collections.abc import Callable
 from headway.config import Config, whole_number
 from headway.core.producer.accumulator import Accumulator
 from headway.core.producer.queues import Batch, Queue, TopicQueues
+from headway.core.record_size import bytes_of
 from headway.errors import ClosedError, DeliveryError, HeadwayError
 from headway.kafka.producer.client import ProducerClient, closed_in_callback
 from headway.kafka.producer.delivery import Destination
@@ -117,6 +118,9 @@ class Sender:
     ) -> bool:
         try:
             size = self._overhead + (0 if value is None else len(value)) + (0 if key is None else len(key))
+            # Text of more bytes than characters; a call of `bytes_of` for each field would cost every record too much.
+            if (value.__class__ is str and not value.isascii()) or (key.__class__ is str and not key.isascii()):
+                size = self._overhead + bytes_of(value) + bytes_of(key)
             if headers is not None or timestamp is not None:
                 size += size_of_rest(headers, timestamp, destination.kafka_topic)
         except (TypeError, ValueError):  # neither bytes nor strings: librdkafka refuses it

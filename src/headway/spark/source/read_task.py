@@ -9,9 +9,10 @@ from pyspark.sql.datasource import InputPartition
 from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.types import StructType
 
+from headway.core.record_size import size_of
 from headway.kafka.reading.range_reader import Message, Range, RangeReader, fetched_ahead, name_of
 from headway.kafka.reading.topic_naming import kafka_topic
-from headway.records import TopicPartition
+from headway.records import TopicPartition, headers_of
 from headway.runtime.gc_pause import GcPause
 from headway.spark.session.error_messages import one_sentence
 from headway.spark.source import range_packing
@@ -79,8 +80,7 @@ def _joined(found: Iterable[Run]) -> Iterator[list[Run]]:
 
 
 def _size(records: Iterable[Message]) -> int:
-    """Return the bytes of keys and values."""
-    return sum(len(record) + len(record.key() or b"") for record in records)
+    return sum(size_of(record.value(), record.key(), headers_of(record)) for record in records)
 
 
 @dataclass(slots=True)
