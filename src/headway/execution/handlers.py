@@ -3,9 +3,11 @@
 An executor makes the call, reports its outcome, and is given the next job in return.
 """
 
+import inspect
+import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, get_args
 
 from headway.core.user_errors import description_of, is_error
 from headway.declarations import called, is_async_generator_function, is_coroutine_function, shown, takes
@@ -22,6 +24,8 @@ Handler = Callable[[ConsumerRecord, Context], Any] | Callable[[ConsumerRecord], 
 """A handler as users declare it: without a second parameter it gets no context."""
 
 BatchHandler = Callable[[Sequence[ConsumerRecord], Sequence[Context]], Any] | Callable[[Sequence[ConsumerRecord]], Any]
+_NAMES_OF_CONTEXTS = ("context", "contexts")
+
 Settle = Callable[[Job, Any], Job | None]
 """A function (job, its handler's result) -> the next job."""
 
@@ -54,7 +58,8 @@ class _WithoutContext(partial[Any]):
 def with_context(handler: Callable[..., Any], first: str = "record", second: str = "context") -> WithContext:
     """Return the handler to be called with two arguments, though it may take only the first: decided here, once.
 
-    A handler that can take both gets both. Raises `ConfigError` for a handler that can take neither one nor two.
+    A handler that can take both gets both. But a second parameter with a default keeps it, unless its name or its
+    annotation says that it is the context. Raises `ConfigError` for a handler that can take neither one nor two.
     """
     if isinstance(handler, _WithoutContext):
         return handler
@@ -71,7 +76,26 @@ def with_context(handler: Callable[..., Any], first: str = "record", second: str
         )
     if takes_one and takes_two:  # it may be a decorator's, which passes on to one that takes less
         takes_two = takes(handler, 2, as_promised=True) or not takes(handler, 1, as_promised=True)
+        takes_two = takes_two and not _keeps_its_default(handler)
     return handler if takes_two else _WithoutContext(handler)
+
+
+def _keeps_its_default(handler: Callable[..., Any]) -> bool:
+    """Return whether the second parameter has a default of the user's own, as `factor` in `lambda row, factor=2`."""
+    try:
+        given = inspect.signature(handler).parameters.values()
+    except Exception:  # of a builtin, or of a user's own `__signature__`
+        return False
+    positional = [each for each in given if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if len(positional) < 2 or positional[1].default is inspect.Parameter.empty:
+        return False
+    return positional[1].name not in _NAMES_OF_CONTEXTS and not _is_context(positional[1].annotation)
+
+
+def _is_context(annotation: Any) -> bool:
+    if isinstance(annotation, str):
+        return re.search(r"\bContext\b", annotation) is not None
+    return annotation is Context or any(map(_is_context, get_args(annotation)))
 
 
 def needs_no_context(handler: WithContext) -> bool:
@@ -169,6 +193,8 @@ def not_run(result: Any, name: str = "The handler") -> ConfigError | None:
     """Return the error for a call that returned something to run; a decorator or a lambda hides that before."""
     if not issubclass(type(result), (Coroutine, Generator, AsyncGenerator)):  # by its type, not by what it claims to be
         return None
+    if inspect.iscoroutine(result) and inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
+        result.close()  # otherwise Python warns of each one that it was never awaited
     return ConfigError(
         f"{name} returned a {type(result).__name__}, of which nothing has run. If it is a decorator or a lambda "
         "around an async def, write it as an async def that awaits; if it yields, write it without yield."

@@ -326,7 +326,33 @@ def test_attempts_that_tried_nothing_leave_all_others_to_the_record(kafka_cluste
     assert dict(letter.headers() or [])["headway.error.reason"] == b"attempt 2 of 2 failed"
 
 
-@pytest.mark.filterwarnings("ignore:coroutine .* was never awaited")
+@pytest.mark.parametrize("in_batches", [False, True])
+@pytest.mark.parametrize("of_context", [False, True])
+def test_a_second_parameter_with_a_default_keeps_it_unless_it_is_the_context(
+    kafka_cluster: Cluster, in_batches: bool, of_context: bool
+) -> None:
+    topic = plain_topic(kafka_cluster)
+    send(kafka_cluster, topic, [("a", "1")])
+    came: list[Any] = []
+    parallel = consumer(kafka_cluster, topic)
+
+    def with_factor(record: Any, factor: int = 2) -> None:
+        came.append(factor)
+        parallel.stop()
+
+    def with_context(record: Any, told: "list[Context] | Context | None" = None) -> None:
+        came.append(told)
+        parallel.stop()
+
+    handle: Callable[..., None] = with_context if of_context else with_factor
+    if in_batches:
+        parallel.run_batches(handle, max_size=1)
+    else:
+        parallel.run(handle)
+    parallel.close()
+    assert came != [None] if of_context else came == [2]
+
+
 @pytest.mark.parametrize("kind", ["coroutine", "generator", "async_generator"])
 @pytest.mark.parametrize("batches", [False, True])
 def test_a_call_that_returns_what_it_should_have_run_has_failed(
