@@ -5,6 +5,7 @@ import json
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -303,6 +304,24 @@ def test_what_comes_of_a_row_is_there_once_though_handlers_answer_otherwise_afte
         start().wait(240)
 
     assert_each_row_has_one_answer(orders)
+
+
+def test_values_are_those_of_udfs_and_a_time_without_a_zone_is_one_of_the_session(spark: SparkSession) -> None:
+    def read_and_tell_noon(row: InputRow) -> Any:
+        return type(row.counts).__name__, row.about.toPython()["a"], row.inner.n, datetime(2026, 1, 1, 12)
+
+    counts, about, inner = "map('a', 1) AS counts", "parse_json('{\"a\": 2}') AS about", "named_struct('n', 3) AS inner"
+    frame = spark.range(1).selectExpr(counts, about, inner)
+    spark.conf.set("spark.sql.session.timeZone", "America/New_York")
+    try:
+        kind = "counts string, a int, n int, noon timestamp"
+        rows = parallel_map(frame, read_and_tell_noon, kind, key=None).selectExpr(
+            "result.counts", "result.a", "result.n", "cast(result.noon AS string) AS noon", "error.message"
+        )
+        [row] = rows.collect()
+    finally:
+        spark.conf.set("spark.sql.session.timeZone", "UTC")
+    assert row.asDict() == {"counts": "dict", "a": 2, "n": 3, "noon": "2026-01-01 12:00:00", "message": None}
 
 
 def test_no_row_fails_the_task_whatever_its_values_and_its_result_are(spark: SparkSession) -> None:

@@ -1,12 +1,14 @@
 """Arrow arrays as another type of the same kind: a number as another number, a struct by the names of its fields.
 
 Arrow's own cast does more, and less. It makes a number of a text, which no handler means. And of a field that may be
-null it makes none that must not be.
+null it makes none that must not be. A time without a zone it takes for one of UTC, where the rest of a session has its
+own zone.
 """
 
 from collections.abc import Callable, Sequence
 
 import pyarrow as pa  # type: ignore[import-untyped]
+import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 _Is = Callable[[pa.DataType], bool]
 _KINDS: Sequence[Sequence[_Is]] = [
@@ -56,11 +58,23 @@ def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
         return _fitted_map(array, kind)
     if not any(_is_any(same, source) and _is_any(same, kind) for same in _KINDS):
         raise TypeError(f"it is {source}")
-    return array.cast(kind)
+    return _fitted_times(array, kind) if pa.types.is_timestamp(source) else array.cast(kind)
 
 
 def _is_any(kinds: Sequence[_Is], kind: pa.DataType) -> bool:
     return any(each(kind) for each in kinds)
+
+
+def _fitted_times(array: pa.Array, kind: pa.DataType) -> pa.Array:
+    """Return times with the type's zone instead of none, or as their own clocks show them instead of with a zone.
+
+    Where clocks are put back, the first of both times counts, as in Python.
+    """
+    if array.type.tz and not kind.tz:
+        array = pc.local_timestamp(array)
+    elif kind.tz and not array.type.tz:
+        array = pc.assume_timezone(array, kind.tz, ambiguous="earliest", nonexistent="earliest")
+    return array.cast(kind)
 
 
 def _fitted_struct(array: pa.Array, kind: pa.DataType) -> pa.Array:

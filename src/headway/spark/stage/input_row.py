@@ -5,7 +5,6 @@ stage does for a row.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -13,6 +12,7 @@ from pyspark.sql import Row
 
 from headway.history import Origin
 from headway.spark.stage import row_record
+from headway.spark.stage.column_values import values_of
 
 _VALUE_OVERHEAD = 56  # bytes of a Python value beside its Arrow form, and of its place in a list
 
@@ -58,16 +58,17 @@ class Columns(dict[str, Any]):
         return records.take(pa.array(places, pa.int32()))
 
     def _values(self, column: pa.Array) -> Any:
-        values = _values(column)
+        values = values_of(column)
         return values if self._places is None else _Moved(values, self._places)
 
 
 class InputRow:
     """A row with its columns as attributes; `row["name"]` reads a column whose name cannot be an attribute.
 
-    A timestamp is in the session's time zone, or in UTC if Python does not know that zone. A value that Python cannot
-    represent, as a date after the year 9999, raises when it is read. Copied or sent to another process the row is
-    Spark's `Row` with all columns.
+    Values are those that PySpark's own functions get: a struct is a `Row`, a map a dict, a VARIANT a `VariantVal`. But
+    a timestamp is aware, in the session's time zone, or in UTC if Python does not know that zone. A value that Python
+    cannot represent, as a date after the year 9999, raises when it is read. Copied or sent to another process the row
+    is Spark's `Row` with all columns.
 
     Of a row from `format("headway")` these names of a `ConsumerRecord` can be read, too, if no column has them:
     `kafka_topic`, `origin`, `raw_key` and `raw_value`.
@@ -150,51 +151,3 @@ class _Moved:
 
     def __getitem__(self, index: int) -> Any:
         return self._values[self._places[index]]
-
-
-class _OneByOne(Sequence[Any]):
-    """The values of a column with unreadable ones: only the rows that have these are to fail."""
-
-    def __init__(self, column: pa.Array) -> None:
-        self._column = column
-
-    def __len__(self) -> int:
-        return len(self._column)
-
-    def __getitem__(self, index: Any) -> Any:
-        return self._column[index].as_py()
-
-
-def _values(column: pa.Array) -> Sequence[Any]:
-    if (readable := _readable(column.type)) != column.type:
-        column = column.cast(readable)
-    try:
-        return column.to_pylist()  # type: ignore[no-any-return]
-    except Exception:  # Python's own, for years, and for bytes that are no text
-        return _OneByOne(column)
-
-
-def _readable(kind: pa.DataType) -> pa.DataType:
-    """Return the type with UTC in place of each time zone that Java knows and Python does not, such as `GMT+02:00`."""
-    if pa.types.is_timestamp(kind):
-        return kind if _is_known(kind.tz) else pa.timestamp(kind.unit, "UTC")
-    if pa.types.is_struct(kind):
-        return pa.struct([_readable_field(field) for field in kind])
-    if pa.types.is_map(kind):
-        return pa.map_(_readable_field(kind.key_field), _readable_field(kind.item_field))
-    if pa.types.is_list(kind):
-        return pa.list_(_readable_field(kind.value_field))
-    return kind
-
-
-def _readable_field(field: pa.Field) -> pa.Field:
-    return field.with_type(_readable(field.type))
-
-
-@cache  # a session has one time zone
-def _is_known(zone: str | None) -> bool:
-    try:
-        pa.array([0], pa.timestamp("us", zone)).to_pylist()
-    except Exception:  # raised by zoneinfo, or by pytz if it is installed
-        return False
-    return True

@@ -170,6 +170,8 @@ def parallel_map(
             df.sparkSession, "rate_limit", "Divide the rate by your tasks, and limit it in the handler."
         )
         settings = replace(settings, rate=limit_for(float(rate_limit), context))
+    zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
+    settings = replace(settings, zone=zone or settings.zone)
     run = shown_as(f"headway parallel_map of {_short(handler)}", _run_stage(pickled(handler, lifespan), settings))
     rows = df.mapInArrow(run, StructType([*df.schema.fields, *settings.columns.fields]), profile=profile)
     return observed_outcomes(rows, _short(handler))

@@ -7,9 +7,14 @@ type has one form, are converted together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import datetime, tzinfo
+from functools import partial
 from itertools import groupby
 from typing import Any, Final, NamedTuple
+from zoneinfo import ZoneInfo
 
+import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.errors import PySparkException
 from pyspark.sql.pandas.types import to_arrow_type
@@ -24,6 +29,8 @@ from pyspark.sql.types import (
     Row,
     StringType,
     StructType,
+    TimestampNTZType,
+    TimestampType,
     VariantType,
     VariantVal,
 )
@@ -49,11 +56,14 @@ class OfArray(NamedTuple):
 
 
 class ResultType:
-    """The type of a handler's results. Its constructor raises `ConfigError` for a type that Arrow lacks."""
+    """The type of a handler's results; a time without a zone is one of `zone`, which is the session's.
 
-    def __init__(self, kind: DataType) -> None:
+    Its constructor raises `ConfigError` for a type that Arrow lacks.
+    """
+
+    def __init__(self, kind: DataType, zone: str = "UTC") -> None:
         try:
-            self.arrow_type = to_arrow_type(kind, timezone="UTC")
+            self.arrow_type = to_arrow_type(kind, timezone=zone)
         except PySparkException as error:
             raise ConfigError(
                 f"The schema is {kind.simpleString()}, which has no type of Arrow's: {error}. Return a type that has "
@@ -62,8 +72,8 @@ class ResultType:
         self._refusal = f"The handler returned what is no {kind.simpleString()}"
         self.is_struct = isinstance(kind, StructType)
         self._plain = _plain_form(kind)
-        self._prepare = _preparation(kind)
-        self.has_variant = self._prepare is not None
+        self._prepare = _preparation(kind, zone)
+        self.has_variant = _has_variant(kind)
         self._may_lack = _has_required(self.arrow_type)
 
     def checked(self, result: Any) -> tuple[Any, int]:
@@ -237,18 +247,31 @@ def _parts(array: pa.Array) -> Sequence[pa.Array]:
 Preparation = Callable[[Any], Any]
 
 
-def _preparation(kind: DataType) -> Preparation | None:
-    """Return the function that turns a result into a value for Arrow; None for a type that has no VARIANT in it."""
-    if isinstance(kind, VariantType):
-        return _or_none(_variant)
-    if isinstance(kind, ArrayType) and (element := _preparation(kind.elementType)):
+def _preparation(kind: DataType, zone: str) -> Preparation | None:
+    """Return the function that turns a result into a value for Arrow; None for a type that Arrow reads as it is."""
+    if isinstance(kind, VariantType | TimestampNTZType):
+        return _or_none(_variant if isinstance(kind, VariantType) else _naive)
+    if isinstance(kind, TimestampType):
+        return _or_none(partial(_aware, zone, _tzinfo(zone)))
+    if isinstance(kind, ArrayType) and (element := _preparation(kind.elementType, zone)):
         return _or_none(lambda values: [element(value) for value in values])
-    if isinstance(kind, MapType) and (value_of := _preparation(kind.valueType)):
-        return _or_none(lambda values: [(key, value_of(value)) for key, value in dict(values).items()])
+    if isinstance(kind, MapType):
+        return _map_preparation(_preparation(kind.keyType, zone), _preparation(kind.valueType, zone))
     if isinstance(kind, StructType):
-        parts = {field.name: part for field in kind if (part := _preparation(field.dataType))}
+        parts = {field.name: part for field in kind if (part := _preparation(field.dataType, zone))}
         return _or_none(lambda value: _prepared_struct(value, kind.names, parts)) if parts else None
     return None
+
+
+def _map_preparation(of_key: Preparation | None, of_value: Preparation | None) -> Preparation | None:
+    if not (of_key or of_value):
+        return None
+    key_of, value_of = of_key or _as_it_is, of_value or _as_it_is
+    return _or_none(lambda values: [(key_of(key), value_of(value)) for key, value in dict(values).items()])
+
+
+def _as_it_is(value: Any) -> Any:
+    return value
 
 
 def _or_none(prepare: Preparation) -> Preparation:
@@ -266,9 +289,54 @@ def _prepared_struct(value: Any, names: Sequence[str], parts: Mapping[str, Prepa
 
 
 def _variant(value: Any) -> dict[str, bytes]:
-    if isinstance(value, Mapping) and value.keys() == {"value", "metadata"}:  # the form in a row's own column
+    if isinstance(value, Mapping) and value.keys() == {"value", "metadata"}:  # the form in Arrow
         value = VariantVal(value["value"], value["metadata"])
     if not isinstance(value, VariantVal):
         raise TypeError(f"a VARIANT is a VariantVal, as VariantVal.parseJson makes it, and no {type(value).__name__}")
     value.toPython()  # else Java would find that its bytes are invalid
     return {"value": value.value, "metadata": value.metadata}
+
+
+def _has_variant(kind: DataType) -> bool:
+    if isinstance(kind, ArrayType):
+        return _has_variant(kind.elementType)
+    if isinstance(kind, MapType):
+        return _has_variant(kind.keyType) or _has_variant(kind.valueType)
+    if isinstance(kind, StructType):
+        return any(_has_variant(field.dataType) for field in kind)
+    return isinstance(kind, VariantType)
+
+
+def _tzinfo(zone: str) -> tzinfo | None:
+    """Return a time zone by the name that Java has for it; None if Python does not know it."""
+    with suppress(Exception):  # for an offset, and on a machine without data of time zones
+        return ZoneInfo(zone)
+    with suppress(Exception):  # raised by zoneinfo, or by pytz if it is installed
+        return pa.scalar(0, pa.timestamp("us", zone)).as_py().tzinfo  # type: ignore[no-any-return]
+    return None
+
+
+def _datetime(value: Any) -> datetime:
+    if isinstance(value, np.datetime64):
+        value = value.astype("datetime64[us]").item()
+    if not isinstance(value, datetime):
+        raise TypeError(f"a timestamp is a datetime, and not {type(value).__name__}")
+    return value
+
+
+def _aware(zone: str, known: tzinfo | None, value: Any) -> datetime:
+    """Return a time with its zone. Arrow would take one without a zone for one of UTC."""
+    at = _datetime(value)
+    if at.utcoffset() is not None:
+        return at
+    if known is None:
+        raise ValueError(
+            f"a datetime without a time zone is one of the session's, {zone}, which Python does not know. Give it a "
+            "zone, as datetime.now(UTC) has"
+        )
+    return at.replace(tzinfo=known)
+
+
+def _naive(value: Any) -> datetime:
+    """Return a time as its own clock shows it. Arrow would show that of UTC."""
+    return _datetime(value).replace(tzinfo=None)

@@ -43,6 +43,7 @@ class Settings:
     on_time_limit: Callable[[InputRow], Any] | None = None  # gives the result of a row whose call took too long
     priority: str | None = None  # the column whose highest values start first
     expires_after: float | None = None  # seconds after the timestamp of a row's record
+    zone: str = "UTC"  # the session's time zone, that of results without one
     rate: RateLimit | None = None  # of all tasks together
 
 

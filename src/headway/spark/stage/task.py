@@ -36,7 +36,7 @@ from headway.errors import ConfigError, ExpiredError, FatalError, RetryLater, Ti
 from headway.execution.context import Context, wall_time
 from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop
-from headway.execution.handlers import Handlers, failures_of, with_context
+from headway.execution.handlers import Handlers, failures_of, not_run, with_context
 from headway.execution.jobs import Job
 from headway.execution.lifespan import with_state
 from headway.execution.threads import Threads
@@ -93,7 +93,7 @@ class Stage:
             shared.check()
             self._handler = with_state(self._handler, shared.state, in_batches=settings.batches is not None)
         self._settings = settings
-        self._results = ResultType(settings.columns["result"].dataType)
+        self._results = ResultType(settings.columns["result"].dataType, settings.zone)
         self._wake = Wakeup()
         self._held = HeldRows(OutcomeColumns(settings.columns, self._results), self._wake.set, self._pause)
         # With a priority all is read that there is memory for, and never waited for.
@@ -306,7 +306,7 @@ class Stage:
         try:
             checked, size = self._results.checked(result)
         except BaseException as error:  # raised by Arrow, by Python (OverflowError), or by a user's own class
-            return FatalError(self._results.refusal(error))
+            return FatalError(str(not_run(result) or self._results.refusal(error)))
         row: StageRow = work.record
         self._held.put(row, Outcome("ok", work.attempt, checked, size, None, row.started, time.time()))
         return None

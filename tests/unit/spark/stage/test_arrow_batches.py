@@ -4,7 +4,9 @@ import asyncio
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import numpy as np
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -20,6 +22,8 @@ from pyspark.sql.types import (
     MapType,
     StringType,
     StructType,
+    TimestampNTZType,
+    TimestampType,
     VariantType,
     VariantVal,
 )
@@ -257,3 +261,19 @@ def test_one_column_may_have_no_rows_of_python() -> None:
 
     came = came_of(call, [record(number, None) for number in range(20)], returning(kind))
     assert sorted(row["result"]["doubled"] for row in came) == list(range(0, 40, 2))
+
+
+def test_times_of_arrow_without_a_zone_are_of_the_session_too_and_those_with_one_lose_it_as_their_clock_shows() -> None:
+    noon = datetime(2026, 1, 1, 12)
+    in_tokyo = noon.replace(tzinfo=ZoneInfo("Asia/Tokyo"))
+    kind = StructType().add("at", TimestampType()).add("shown", TimestampNTZType())
+
+    def call(batch: pa.RecordBatch) -> pa.RecordBatch:
+        times = [
+            pa.array([noon] * len(batch), pa.timestamp("us")),
+            pa.array([in_tokyo] * len(batch), pa.timestamp("us", "Asia/Tokyo")),
+        ]
+        return pa.RecordBatch.from_arrays(times, names=["at", "shown"])
+
+    [first, _] = came_of(call, TWO, replace(returning(kind), zone="Asia/Tokyo"))
+    assert first["result"] == {"at": in_tokyo, "shown": noon}

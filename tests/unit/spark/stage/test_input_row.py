@@ -8,6 +8,8 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import Row
+from pyspark.sql.pandas.types import to_arrow_type
+from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType, VariantType, VariantVal
 
 from headway.history import HEADER, History, Origin
 from headway.spark.stage.input_row import Columns, InputRow, shrunk
@@ -53,6 +55,45 @@ def test_a_copy_is_a_row_of_spark_that_does_without_the_batch(of: Any) -> None:
     copied = of(row)
     assert isinstance(copied, Row)
     assert copied == Row(key="a", due=DUE, names=[1])
+
+
+def test_values_are_those_that_udfs_get_also_within_others() -> None:
+    """Maps are dicts, structs are rows, and a VARIANT is a `VariantVal`, where Arrow has lists of pairs and dicts."""
+    variant = VariantVal.parseJson('{"a": 1}')
+    inner = StructType().add("name", StringType()).add("about", VariantType())
+    kind = StructType()
+    kind.add("counts", MapType(StringType(), IntegerType())).add("about", VariantType()).add("inner", inner)
+    kind.add("each", ArrayType(inner)).add("by", MapType(StructType().add("n", IntegerType()), ArrayType(inner)))
+    kind.add("numbers", ArrayType(IntegerType()))
+    arrow = {"name": "x", "about": {"value": variant.value, "metadata": variant.metadata}}
+    values = {"counts": [("a", 1)], "about": arrow["about"], "inner": arrow, "each": [arrow, None]}
+    rows_of_arrow = [{**values, "by": [({"n": 1}, [arrow])], "numbers": [1]}, dict.fromkeys(kind.names)]
+    _, (row, nulls) = rows(pa.RecordBatch.from_pylist(rows_of_arrow, pa.schema(list(to_arrow_type(kind)))))
+
+    assert (row.counts, row.numbers) == ({"a": 1}, [1])
+    assert isinstance(row.about, VariantVal)
+    assert row.about.toPython() == {"a": 1}
+    assert isinstance(row.inner, Row)
+    assert (row.inner.name, row.inner["name"], row.inner.about.toJson()) == ("x", "x", '{"a":1}')
+    assert [each and each.name for each in row.each] == ["x", None]
+    [(by, [of_it])] = row.by.items()
+    assert (by, of_it.name) == (Row(n=1), "x")
+    assert set(nulls.asDict().values()) == {None}
+
+
+def test_headers_can_be_read_as_pairs_as_those_of_a_consumer_record() -> None:
+    header = pa.struct([("key", pa.string()), ("value", pa.binary())])
+    _, (row,) = rows(pa.RecordBatch.from_arrays([pa.array([[("kind", b"new")]], pa.list_(header))], names=["headers"]))
+    assert dict(row.headers) == {"kind": b"new"}
+    assert [name for name, _ in row.headers] == ["kind"]
+
+
+def test_a_value_within_another_that_cannot_be_read_raises_for_its_row_alone() -> None:
+    text = pa.array([b"ok", b"\xff"], pa.binary()).view(pa.string())
+    _, (first, second) = rows(pa.RecordBatch.from_arrays([pa.StructArray.from_arrays([text], ["text"])], ["inner"]))
+    assert first.inner.text == "ok"
+    with pytest.raises(UnicodeDecodeError):
+        _ = second.inner
 
 
 def test_its_repr_names_the_columns_and_tells_nothing_of_what_is_in_them() -> None:

@@ -8,6 +8,7 @@ from itertools import product
 from typing import Any
 
 import numpy as np
+import pandas as pd  # type: ignore[import-untyped]
 import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 from pyspark.sql import Row
@@ -108,6 +109,62 @@ def test_results_that_fit_alone_come_out_the_same_beside_each_other(kind: DataTy
         together = columns.arrays([Outcome("ok", 1, first), Outcome("ok", 1, second)])[0]
         # Of NaN equality is none, and of what is shown it is.
         assert str(together) == str(pa.concat_arrays([of_first, of_second]))
+
+
+NOON = dt.datetime(2026, 1, 1, 12)
+NOON_IN_NEW_YORK = dt.datetime(2026, 1, 1, 17, tzinfo=dt.UTC)
+
+
+def column_of(kind: DataType, result: Any, zone: str = "America/New_York") -> Any:
+    results = ResultType(kind, zone)
+    return results.column([results.checked(result)[0]])[0].as_py()
+
+
+@pytest.mark.parametrize(
+    ("kind", "result", "of_column"),
+    [
+        (TimestampType(), NOON, NOON_IN_NEW_YORK),
+        (TimestampType(), pd.Timestamp(NOON), NOON_IN_NEW_YORK),
+        (TimestampType(), np.datetime64(NOON), NOON_IN_NEW_YORK),
+        (ArrayType(TimestampType()), (NOON, None), [NOON_IN_NEW_YORK, None]),
+        (MapType(StringType(), TimestampType()), {"a": NOON}, [("a", NOON_IN_NEW_YORK)]),
+        (MapType(TimestampType(), StringType()), {NOON: "a"}, [(NOON_IN_NEW_YORK, "a")]),
+        (StructType().add("at", TimestampType()), Row(at=NOON), {"at": NOON_IN_NEW_YORK}),
+        (StructType().add("at", ArrayType(TimestampType())), {"at": [NOON]}, {"at": [NOON_IN_NEW_YORK]}),
+    ],
+)
+def test_a_time_without_a_zone_is_one_of_the_session_wherever_it_stands_in_a_result(
+    kind: DataType, result: Any, of_column: Any
+) -> None:
+    assert column_of(kind, result) == of_column
+
+
+@pytest.mark.parametrize(("zone", "hours"), [("UTC", 0), ("+02:00", 2), ("-05:00", -5), ("Asia/Tokyo", 9)])
+def test_offsets_and_names_of_zones_are_known(zone: str, hours: int) -> None:
+    assert column_of(TimestampType(), NOON, zone) == NOON.replace(tzinfo=dt.UTC) - dt.timedelta(hours=hours)
+
+
+def test_a_time_without_a_zone_in_a_session_whose_zone_python_does_not_know_is_refused_in_a_sentence() -> None:
+    with pytest.raises(
+        ValueError, match=r"one of the session's, GMT\+02:00, which Python does not know. Give it a zone"
+    ):
+        ResultType(TimestampType(), "GMT+02:00").checked(NOON)
+    results = ResultType(TimestampType(), "GMT+02:00")
+    [microseconds] = results.column([results.checked(NOON_IN_NEW_YORK)[0]]).cast(pa.int64()).to_pylist()
+    assert microseconds == NOON_IN_NEW_YORK.timestamp() * 1_000_000
+
+
+@pytest.mark.parametrize("result", [5, dt.date(2026, 1, 1), "noon"])
+def test_what_is_no_time_is_no_timestamp(result: Any) -> None:
+    for kind in (TimestampType(), TimestampNTZType()):
+        with pytest.raises(TypeError, match=f"a timestamp is a datetime, and not {type(result).__name__}"):
+            ResultType(kind).checked(result)
+
+
+def test_a_timestamp_without_a_zone_is_what_the_clock_of_its_own_zone_shows_as_in_a_udf() -> None:
+    in_new_york = dt.datetime(2026, 1, 1, 12, tzinfo=dt.timezone(dt.timedelta(hours=-5)))
+    for result in (NOON, in_new_york, np.datetime64(NOON)):
+        assert column_of(TimestampNTZType(), result) == NOON
 
 
 def test_what_a_plain_result_is_and_what_arrow_makes_of_it_are_the_same() -> None:

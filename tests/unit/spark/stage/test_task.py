@@ -7,6 +7,7 @@ import time
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -16,6 +17,7 @@ from pyspark.sql import Row
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import (
     ArrayType,
+    BinaryType,
     BooleanType,
     DataType,
     DoubleType,
@@ -252,6 +254,40 @@ def test_a_result_that_does_not_fit_its_type_is_a_failed_row(result: Any) -> Non
         **{number: ("ok", number) for number in (0, 1, 2, 4, 5)},
         3: ("failed", None),
     }
+
+
+def test_a_second_parameter_with_a_default_keeps_it_unless_it_is_the_context() -> None:
+    def of_context(row: InputRow, told: Context | None = None) -> int:
+        return told.attempt if told else -1
+
+    def by_name(row: InputRow, context: Any = None) -> int:
+        return int(context.attempt)
+
+    def factor_before(factor: int, row: InputRow) -> int:
+        return factor
+
+    handlers: list[tuple[Any, int]] = [
+        (lambda row, factor=2: factor, 2),
+        (partial(factor_before, 3), 3),
+        (partial(lambda row, factor: factor, factor=4), 4),
+        (partial(lambda row, factor, twice=2: factor * twice, factor=5), 10),
+        (of_context, 1),
+        (by_name, 1),
+        (lambda row, told: told.attempt, 1),
+    ]
+    for handler, result in handlers:
+        assert [row["result"] for row in outcomes(handler, ["a"])] == [result]
+
+
+def test_a_call_that_returned_a_coroutine_fails_its_row_with_a_sentence() -> None:
+    async def call(row: InputRow) -> int:
+        return 1
+
+    handlers: list[RowHandler] = [lambda row: call(row) or None, lambda row: (number for number in (1,))]
+    for handler, kind in zip(handlers, ("coroutine", "generator"), strict=True):
+        [row] = outcomes(handler, ["a"], replace(SETTINGS, columns=outcome_columns(BinaryType())))
+        assert (row["outcome"], row["attempts"]) == ("failed", 1)
+        assert row["error"]["message"].startswith(f"The handler returned a {kind}, of which nothing has run. If it is")
 
 
 def test_a_row_behind_one_whose_result_does_not_fit_is_parked_where_that_is_asked_for() -> None:
