@@ -6,7 +6,7 @@ from collections import Counter
 from datetime import UTC, datetime, timedelta
 from itertools import product
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 
@@ -276,6 +276,35 @@ def test_a_cron_expression_fires_and_goes_on_from_where_it_was_moved_to(cluster:
         assert {each.due / 1000 for each in following} <= {handle.due, handle.due + 86_400}
         assert scheduler.cancel(handle) is Settled.CANCELLED
     assert len(cluster.read()) == 1
+
+
+def test_a_relay_without_data_about_a_time_zone_says_what_to_install_and_drops_nothing(
+    cluster: DelayCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def unknown(key: str) -> None:
+        raise ZoneInfoNotFoundError(key)
+
+    with cluster.scheduler() as scheduler:
+        berlin = scheduler.every("0 5 1 1 *", "berlin", b"", cluster.target, zone="Europe/Berlin")
+        utc = scheduler.every("0 5 1 1 *", "utc", b"", cluster.target)
+        scheduler.flush()
+        with monkeypatch.context() as patch, cluster.relay():
+            patch.setattr("headway.core.delay.recurrence.ZoneInfo", unknown)
+            for handle in (berlin, utc):
+                assert scheduler.reschedule(handle, 0.2) is Settled.RESCHEDULED
+            cluster.wait_for(2)
+            wait_until(lambda: "'Europe/Berlin'" in caplog.text)
+            wait_until(lambda: len(cluster.pending()) == 2)
+            assert scheduler.reschedule(berlin, 1) is Settled.RESCHEDULED
+            cluster.wait_for(3)
+        with cluster.relay():
+            assert scheduler.reschedule(berlin, 0.2) is Settled.RESCHEDULED
+            cluster.wait_for(4)
+            wait_until(lambda: all(each.due > (time.time() + 3600) * 1000 for each in cluster.pending()))
+    assert "pip install --upgrade tzdata" in caplog.text
+    assert caplog.text.count("about the time zone 'Europe/Berlin'") == 1
+    assert cluster.read(cluster.names.dead) == []
+    assert len(cluster.pending()) == 2
 
 
 def test_each_record_of_a_recurring_schedule_expires_some_time_after_its_own_time(cluster: DelayCluster) -> None:

@@ -8,7 +8,7 @@ from contextlib import closing
 from datetime import UTC, datetime, timedelta
 from itertools import combinations
 from typing import Any
-from zoneinfo import ZoneInfo
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import msgspec
 import pytest
@@ -147,6 +147,20 @@ def test_cron_follows_daylight_saving_time() -> None:
 def test_a_recurrence_that_is_none_is_refused(wrong: Recurrence) -> None:
     with pytest.raises(ConfigError):
         wrong.check()
+
+
+def test_on_a_machine_without_time_zones_utc_is_known_and_of_others_it_is_said_what_to_install(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def unknown(key: str) -> None:
+        raise ZoneInfoNotFoundError(key)
+
+    monkeypatch.setattr("headway.core.delay.recurrence.ZoneInfo", unknown)
+    daily = Recurrence(cron="0 17 * * *")
+    daily.check()
+    assert daily.following(0, 0) == 17 * 3_600_000
+    with pytest.raises(ConfigError, match=r"the time zone 'Europe/Berlin'.* pip install --upgrade tzdata"):
+        Recurrence(cron="0 17 * * *", zone="Europe/Berlin").check()
 
 
 @given(st.lists(st.tuples(st.floats(0.001, 3), st.floats(0, 0.02), st.floats(0, 0.02)), min_size=1, max_size=50))

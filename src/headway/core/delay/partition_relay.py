@@ -28,7 +28,7 @@ from headway.core.delay.due_queue import DueQueue, Held
 from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.line_window import LEAVES_WITHIN, Fetched, LineWindow, bound_behind
 from headway.core.delay.recent_deliveries import RecentDeliveries
-from headway.core.delay.recurrence import Recurrence
+from headway.core.delay.recurrence import Recurrence, UnknownZoneError
 from headway.core.delay.relay_state import (
     COMMANDS_KEY,
     MEMORY_KEY,
@@ -39,7 +39,7 @@ from headway.core.delay.relay_state import (
     line_key,
 )
 from headway.core.delay.relay_tick import Refusal, Search, Tick, Write
-from headway.core.delay.schedule import OWN, STORED_WITHIN, Schedule
+from headway.core.delay.schedule import OWN, STORED_WITHIN, EmptyRecordError, Schedule
 from headway.core.delay.schedule_states import ScheduleState, state_of
 from headway.core.offsets.offset_map import OffsetMap
 from headway.errors import ScheduleError
@@ -50,6 +50,7 @@ _MOST_HELD_OF_A_LINE = 20_000
 
 # The records that may leave their lines while others are due: about a millisecond's worth.
 LEAVE_BESIDE = 200
+_LOOK_FOR_ZONE_AGAIN_AFTER = 60_000  # milliseconds; another relay may have the partition then, and know the zone
 _FORGET_AT_ONCE = 2_000  # changes; each is a record to write
 
 
@@ -260,7 +261,8 @@ class PartitionRelay:
         schedule = fetched.schedule
         if isinstance(schedule, ScheduleError):
             line.complete(fetched.offset)
-            if line.line != MEMORY or not self._waiting.was_refused(fetched):
+            is_empty = isinstance(schedule, EmptyRecordError)
+            if not is_empty and (line.line != MEMORY or not self._waiting.was_refused(fetched)):
                 self._size += fetched.size
                 self._tick.refusals.append(Refusal(fetched.record, schedule))
             return
@@ -350,9 +352,18 @@ class PartitionRelay:
         change = self._changes.get(schedule.id)
         if change and (change.generation, change.due) != (schedule.generation, schedule.due):
             return  # a second copy: with low latency a relay may die after writing the first and before storing that
-        if recurrence.fires(schedule.due, now):
+        fired = recurrence.fired
+        if fired is None and recurrence.fires(schedule.due, now):
             self._write(fetched, schedule, None)
-        following = recurrence.following(schedule.due, now)
+        try:
+            # What was missed while no relay knew the zone is late, and the misfire policy decides about it then.
+            following = recurrence.following(schedule.due, now) if fired is None else recurrence.following(fired, fired)
+        except UnknownZoneError as unknown:
+            self._tick.unknown_zones.add(str(unknown))
+            again = schedule.looked_at_again(now + _LOOK_FOR_ZONE_AGAIN_AFTER, schedule.due if fired is None else fired)
+            self._move(fetched, again, now)
+            self._changes.recurs(schedule.id, schedule.generation, again.due)
+            return
         if following is None:
             self._recent.add(schedule.id)
             self._changes.ends(schedule.id, schedule.generation)

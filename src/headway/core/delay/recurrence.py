@@ -1,6 +1,9 @@
-"""Schedules that recur, by cron expression or interval, and the handling of missed times."""
+"""Schedules that recur, by cron expression or interval, and the handling of missed times.
 
-from datetime import datetime, timedelta
+Invariant: a recurrence whose zone this machine does not know is not ended by that, as another machine may know it.
+"""
+
+from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Literal, get_args
 from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
@@ -14,12 +17,18 @@ Misfire = Literal["coalesce", "fire", "skip"]
 """After downtime `coalesce` fires once for all missed times, `fire` for each, `skip` only for those not too old."""
 
 _SHORTEST_INTERVAL = 100
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class UnknownZoneError(ConfigError):
+    """This machine has no data about a time zone. Another one may have it."""
 
 
 class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The times at which a schedule fires again. Exactly one of `cron` and `interval` is set; times are milliseconds.
 
-    `cron` has five fields as in Debian's cron, in the time zone `zone`, daylight saving time included.
+    `cron` has five fields as in Debian's cron, in the time zone `zone`, daylight saving time included. If it last fired
+    where its zone is not known, it `fired` then, and its schedule is due when a relay looks again.
     """
 
     cron: Text | None = None
@@ -28,9 +37,10 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     misfire: Misfire = "coalesce"
     older_than: Time = 0
     expires_after: Time = 0  # each record, so long after its time; 0 for never
+    fired: Time | None = None
 
     def check(self) -> None:
-        """Raise `ConfigError` for fields that make no recurrence."""
+        """Raise `ConfigError` for fields that make no recurrence; `UnknownZoneError` if only the zone is unknown."""
         if (self.cron is None) == (self.interval is None):
             raise ConfigError("A recurring schedule takes a cron expression or an interval.")
         if self.interval is not None and not _SHORTEST_INTERVAL <= self.interval <= LATEST:
@@ -48,14 +58,12 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         if not 0 <= self.expires_after <= LATEST:
             raise ConfigError(f"expires_after is {self.expires_after} ms; it must be above 0, and at most {LATEST} ms.")
         try:
+            if self.cron is not None:
+                CronSim(self.cron, _EPOCH)
             self._after(0)
-        except (
-            CronSimError,
-            ZoneInfoNotFoundError,
-            ValueError,
-            OSError,
-            OverflowError,
-        ) as error:  # a zone is looked up as a file
+        except UnknownZoneError:
+            raise
+        except (CronSimError, ValueError, OSError, OverflowError) as error:  # a zone is looked up as a file
             raise ConfigError(
                 f"The schedule {self.cron!r} in the zone {self.zone!r} cannot be read: {error}. Take five fields, as "
                 "'0 17 * * MON-FRI', and a zone such as Europe/Berlin."
@@ -67,6 +75,8 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
     def following(self, due: int, now: int) -> int | None:
         """Return the time after `due` to decide on next; None if there is no other before the year 10,000.
+
+        Raises `UnknownZoneError` on a machine without data about the zone.
 
         >>> Recurrence(interval=60_000).following(due=0, now=150_000)
         180000
@@ -85,8 +95,18 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     def _after(self, passed: int, due: int = 0) -> int | None:
         if self.interval is not None:
             return due + ((passed - due) // self.interval + 1) * self.interval
-        zone = ZoneInfo(self.zone)
-        epoch = datetime(1970, 1, 1, tzinfo=ZoneInfo("UTC"))
-        start = (epoch + timedelta(milliseconds=passed)).astimezone(zone)
+        start = (_EPOCH + timedelta(milliseconds=passed)).astimezone(self._zone)
         found = next(CronSim(self.cron or "", start), None)
         return None if found is None else round(found.timestamp() * 1000)
+
+    @property
+    def _zone(self) -> tzinfo:
+        if self.zone == "UTC":  # this needs no data, which a slim container may lack
+            return UTC
+        try:
+            return ZoneInfo(self.zone)
+        except ZoneInfoNotFoundError as error:
+            raise UnknownZoneError(
+                f"This machine has no data about the time zone {self.zone!r}. If the name is right, as Europe/Berlin, "
+                "install data, or newer data: pip install --upgrade tzdata, or the package tzdata of the system."
+            ) from error

@@ -64,6 +64,8 @@ class Tick:
     offsets: dict[int | None, int] = field(default_factory=dict)
     # The delays of schedules that were given another time: they count like those of records that come in.
     delays: list[int] = field(default_factory=list)
+    # What is missing on this machine to know when recurring schedules fire again, which wait until a relay has it.
+    unknown_zones: set[str] = field(default_factory=set)
 
     def __len__(self) -> int:
         return len(self.writes) + len(self.refusals) + len(self.answers)

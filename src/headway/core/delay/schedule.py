@@ -10,7 +10,7 @@ from zlib import crc32
 
 import msgspec
 
-from headway.core.delay.recurrence import Recurrence
+from headway.core.delay.recurrence import Recurrence, UnknownZoneError
 from headway.core.untrusted import LATEST, LONGEST_TEXT, Count, Number, Text, Time, read_json
 from headway.declarations import shown
 from headway.errors import ConfigError, ScheduleError
@@ -27,6 +27,10 @@ STORED_WITHIN = 60_000
 
 _is_topic = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}").fullmatch
 _HANDLE = re.compile(r"(\d{1,5})\.(\d{1,15})\.(\d{1,15})\.(.+)", re.DOTALL | re.ASCII)
+
+
+class EmptyRecordError(ScheduleError):
+    """A record of a line has neither header, key nor value: a scheduler wrote it to learn the brokers' time."""
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -71,8 +75,19 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
         return HEADER, _encode(self)
 
     def again(self, due: int, generation: int) -> "Schedule":
-        """Return the same schedule for another time."""
-        return msgspec.structs.replace(self, due=due, generation=generation)
+        """Return the same schedule for another time, at which it fires."""
+        recurrence = self.recurrence
+        if recurrence is not None and recurrence.fired is not None:
+            recurrence = msgspec.structs.replace(recurrence, fired=None)
+        return msgspec.structs.replace(self, due=due, generation=generation, recurrence=recurrence)
+
+    def looked_at_again(self, due: int, fired: int) -> "Schedule":
+        """Return the same recurring schedule, which fired at a time and whose next time is looked for at `due`."""
+        return msgspec.structs.replace(
+            self,
+            due=due,
+            recurrence=msgspec.structs.replace(self.recurrence, fired=fired),  # type: ignore[type-var]
+        )
 
 
 _encode = msgspec.json.Encoder().encode
@@ -90,6 +105,8 @@ def read_schedule(value: str | bytes | None) -> Schedule:
     if schedule.recurrence is not None:
         try:
             schedule.recurrence.check()
+        except UnknownZoneError:  # another relay may know it
+            pass
         except ConfigError as error:
             raise ScheduleError(f"The header {HEADER} has a recurrence that is none: {error}") from error
     return schedule

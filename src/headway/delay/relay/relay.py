@@ -34,6 +34,7 @@ from headway.delay.relay.rights import LostRights, require_rights, rights_to_wor
 from headway.delay.relay.search import Searcher
 from headway.delay.relay.topic_watch import TopicWatch
 from headway.delay.relay.turn_timing import TurnTiming
+from headway.delay.relay.unknown_zones import UnknownZones
 from headway.delay.relay.waiting_for_topics import await_topics
 from headway.delay.topic_names import DEFAULT_NAME, TopicNames
 from headway.errors import AuthenticationError, ClosedError, ConfigError, KafkaError
@@ -130,6 +131,7 @@ class Relay(Closable):
             self._reader, self._names, self._lines, self._producer_config, self._stopping.is_set
         )
         self._watch = TopicWatch(self._connection, self._names, self._wake)
+        self._unknown_zones = UnknownZones()
         self._deletions = Deletions(self._reader, self._connection)
         self._carrier: RelayOutput | None = None
 
@@ -398,6 +400,7 @@ class Relay(Closable):
             return False
         ticks = self._relays.take(now, _AT_ONCE, _BYTES_AT_ONCE, self._carrier.wants_state)
         if ticks:
+            self._unknown_zones.tell(ticks.values())
             self._carrier.carry_out(ticks, self._relays.offsets(ticks), now)
             self.counts.update(counts_of(ticks))
         return bool(ticks)

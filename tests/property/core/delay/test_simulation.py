@@ -2,6 +2,8 @@
 
 import random
 from collections import Counter
+from typing import Any
+from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
 import pytest
 
@@ -415,3 +417,33 @@ def test_what_is_brought_forward_put_back_and_brought_forward_again_comes_when_i
     world.run_until(schedule.due + 100_000)
     assert [world.answers[token] for token in tokens] == [[Settled.RESCHEDULED]] * 3
     assert [at // 100 for at, _ in world.delivered] == [last // 100]
+
+
+@pytest.mark.parametrize("misfire", ["coalesce", "fire", "skip"])
+def test_a_recurring_schedule_outlives_relays_that_do_not_know_its_zone(
+    misfire: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = World(LADDER, random.Random(9))
+    minute = 60_000
+    recurrence = Recurrence(cron="* * * * *", zone="Europe/Berlin", misfire=misfire)
+    world.schedule("r", 10_000, recurrence=recurrence)
+    first = START + 10_000
+
+    def unknown(key: str) -> ZoneInfo:
+        raise ZoneInfoNotFoundError(key)
+
+    with monkeypatch.context() as patch:
+        patch.setattr("headway.core.delay.recurrence.ZoneInfo", unknown)
+        world.crash()  # a relay on another machine reads the header, too
+        world.run_until(START + 10 * minute)
+        assert [schedule.due for _, schedule in world.delivered] == [first]
+        assert world.refused == []
+    world.run_until(START + 13 * minute)
+    dues = [schedule.due for _, schedule in world.delivered]
+    assert all(at >= due for at, due in zip((at for at, _ in world.delivered), dues, strict=True))
+    assert dues == sorted(set(dues))
+    assert {due % minute for due in dues[1:]} == {0}
+    assert {"coalesce": len(dues) == 5, "fire": len(dues) == 14, "skip": len(dues) == 4}[misfire], dues
+    token = world.ask(world.delivered[0][1])
+    world.run_until(world.now + minute)
+    assert world.answers[token] == [Settled.CANCELLED]

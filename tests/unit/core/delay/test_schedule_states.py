@@ -10,7 +10,7 @@ from headway.core.delay.line_window import Fetched
 from headway.core.delay.partition_relay import PartitionRelay
 from headway.core.delay.recurrence import Recurrence
 from headway.core.delay.relay_tick import Search, Tick
-from headway.core.delay.schedule import Schedule
+from headway.core.delay.schedule import EmptyRecordError, Schedule
 from headway.core.delay.schedule_states import SCHEDULE_TRANSITIONS, ScheduleEvent, ScheduleState
 
 START = 1_760_000_000_000
@@ -192,6 +192,15 @@ def test_what_no_search_finds_is_answered_as_unknown() -> None:
     world.happens(ScheduleEvent.NOT_FOUND)
     world.turn()
     assert world.answers == [Settled.UNKNOWN]
+
+
+@pytest.mark.parametrize("line", [MEMORY, *LADDER.lines])
+def test_an_empty_record_by_which_a_scheduler_learns_the_time_is_passed_over(line: int) -> None:
+    relay = PartitionRelay(LADDER, [MEMORY, *LADDER.lines], {}, 10**6, {})
+    relay.receive(line, [Fetched(0, START, 100, object(), EmptyRecordError("empty"))])
+    tick = relay.take(START + NEVER, 50, 10**6)
+    assert (tick.writes, tick.refusals) == ([], [])
+    assert relay.start(line) == 1
 
 
 def test_a_schedule_is_in_no_state_that_the_table_has_not() -> None:
