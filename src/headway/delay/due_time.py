@@ -28,13 +28,13 @@ def due_at(when: When, now: float) -> int:
     return math.ceil(seconds * 1000) if seconds > 0 else 0
 
 
-def with_expiry(headers: Any, expires: When, due: When | None = None) -> Any:
-    """Return headers with the time at which their record expires; seconds count from now.
+def with_expiry(headers: Any, expires: When, due: When | None = None, now: float | None = None) -> Any:
+    """Return headers with the time at which their record expires; seconds count from `now`, by default this machine's.
 
     An object that is no iterable is returned as it is, to be refused with its record. Raises `ConfigError` as `due_at`
     does, and for a record that would have expired when it is due.
     """
-    now = time.time()
+    now = time.time() if now is None else now
     at = due_at(expires, now)
     if due is not None and at <= due_at(due, now):
         raise ConfigError(

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from headway.core.delay.ladder import FIRST_DELAYS, MEMORY, Ladder
 from headway.core.delay.schedule import OWN, Schedule, partition_of
+from headway.delay.brokers_time import BrokersTime
 from headway.delay.topic_names import TopicNames
 from headway.delay.topics import Layout, add_lines, create_topics, read_layout
 from headway.errors import HeadwayError, SerializationError
@@ -44,6 +45,8 @@ class LineChoice:
     def __init__(self, connection: Mapping[str, Any], names: TopicNames) -> None:
         self._connection = connection
         self._names = names
+        self.time = BrokersTime(connection, names)
+        """The brokers' time, by which delays count."""
         self._lines = self._lines_of(self._look())
         self._adding = threading.Lock()
         self._looked_at = time.time()
@@ -53,13 +56,22 @@ class LineChoice:
         """The partitions that each of the scheduler's topics has."""
         return self._lines.partitions
 
+    def now(self) -> float:
+        """Return the seconds since the epoch by the brokers' clock, after asking for it if that may have changed.
+
+        Raises `KafkaError` if it has to be asked for and no broker answers.
+        """
+        if self.time.is_doubtful:
+            self.time.ask()
+        return self.time.now()
+
     def place(self, schedule: Schedule, key: Any, now: int, gap: int = 0) -> tuple[str, int]:
-        """Return the topic and the partition to which a schedule goes that is stored at `now`.
+        """Return the topic and the partition to which a schedule goes that is stored at `now`, by the brokers' clock.
 
         Creates the lines of a delay that is longer than any before, as `reaching` does; a recurring schedule needs
         those of its `gap`, too. Raises `SerializationError` for a key that is no bytes.
         """
-        if not self._looked_at <= now / 1000 < self._looked_at + LAYOUT_LASTS:
+        if not self._looked_at <= time.time() < self._looked_at + LAYOUT_LASTS:
             self._refresh()
         lines, delay = self._lines, schedule.due - now
         longest = delay if delay > gap else gap
@@ -80,8 +92,8 @@ class LineChoice:
         return delay < self._lines.reach
 
     def may_wait(self, delay: float) -> bool:
-        """Return whether `place` waits: a line of this delay has no topic, or lines were looked at long ago."""
-        return self._may_be_gone or not self.covers(delay)
+        """Return whether `now` or `place` waits: a line of this delay has no topic, or Kafka was asked long ago."""
+        return self._may_be_gone or self.time.is_doubtful or not self.covers(delay)
 
     @property
     def _may_be_gone(self) -> bool:
@@ -99,8 +111,10 @@ class LineChoice:
             return self._lines
 
     def _look(self) -> Layout:
-        name = self._names.name
-        return read_layout(self._connection, name, "Write") or create_topics(self._connection, name, delay=FIRST_DELAYS)
+        name, connection = self._names.name, self._connection
+        layout = read_layout(connection, name, "Write") or create_topics(connection, name, delay=FIRST_DELAYS)
+        self.time.ask()
+        return layout
 
     def _refresh(self) -> None:
         """Look for other lines: in a thread, so that nobody waits, unless lines may be gone by now."""

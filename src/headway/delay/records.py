@@ -13,7 +13,7 @@ from headway.core.delay.command_ledger import PutRecord
 from headway.core.delay.ladder import Ladder
 from headway.core.delay.line_window import Fetched
 from headway.core.delay.relay_tick import Answer, Refusal, Tick, Write
-from headway.core.delay.schedule import HEADER, OWN, Schedule, read_schedule
+from headway.core.delay.schedule import HEADER, OWN, EmptyRecordError, Schedule, read_schedule
 from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
 from headway.core.record_size import size_of
 from headway.dead_letters import PREFIX, fitting, halved, letter_headers
@@ -308,7 +308,7 @@ def fetched_from(message: Any) -> Fetched:
     try:
         schedule: Schedule | ScheduleError = _schedule_in(headers)
     except ScheduleError as error:
-        schedule = error
+        schedule = error if headers or message.key() or message.value() else EmptyRecordError(str(error))
     size = _OF_A_RELAY + size_of(message.value(), message.key(), headers)
     return Fetched(message.offset(), message.timestamp()[1], size, message, schedule)
 

@@ -1,6 +1,5 @@
 """Schedulers: they store records in Kafka now, which a relay delivers when they are due."""
 
-import time
 from collections.abc import Sequence
 from concurrent.futures import Future
 from datetime import datetime
@@ -94,7 +93,7 @@ class Scheduler(Closable):
             value: The record's value, as for a producer.
             topic: The target topic. It is not looked for now: if it does not exist when the record is due, the record
                 becomes a dead letter.
-            when: An aware datetime, or a delay: a timedelta or seconds.
+            when: An aware datetime, or a delay: a timedelta or seconds, which count by the brokers' clock.
             headers: The record's headers.
             level: The level: for 2 the record goes to `<topic>-2`, as a `PriorityProducer` would send it.
             partition: The target's partition; without it the key decides, as for any producer.
@@ -114,7 +113,8 @@ class Scheduler(Closable):
             AuthorizationError: The delay needs topics that do not exist and may not be created.
         """
         if expires is not None:
-            headers = with_expiry(headers, expires, when)
+            self._check_open()
+            headers = with_expiry(headers, expires, when, self._choice.now())
         return self._schedule(key, value, topic, when, headers, level, partition, id, if_pending, None, None, on_stored)
 
     def every(
@@ -169,7 +169,8 @@ class Scheduler(Closable):
         expiry = 0 if expires_after is None else _expiry(expires_after)
         recurrence = Recurrence(rule if is_cron else None, interval, zone, misfire, oldest, expiry)  # type: ignore[arg-type]
         recurrence.check()
-        now = int(time.time() * 1000)
+        self._check_open()
+        now = int(self._choice.now() * 1000)
         first = recurrence.following(now, now)
         if first is None:
             raise ConfigError(f"The rule {rule!r} never comes true, or only beyond the year 9999.")
@@ -229,9 +230,9 @@ class Scheduler(Closable):
 
     def _due_for(self, when: When) -> int:
         """Return the due time in milliseconds, after the topics of its lines were created."""
-        now = time.time()
-        due = due_at(when, now)
         self._check_open()
+        now = self._choice.now()
+        due = due_at(when, now)
         self._choice.reaching(due - int(now * 1000))
         return due
 
@@ -247,8 +248,8 @@ class Scheduler(Closable):
             ) from None
 
     def may_wait_for_lines(self, when: When) -> bool:
-        """Return whether a schedule for this time waits: it needs lines without topics, or lines are looked at anew."""
-        now = time.time()
+        """Return whether a schedule for this time waits: it needs lines without topics, or Kafka is asked again."""
+        now = self._choice.time.now()
         return self._choice.may_wait(due_at(when, now) - now * 1000)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
@@ -307,7 +308,7 @@ class Scheduler(Closable):
     ) -> ScheduleHandle:
         self._check_open()
         check_if_pending(if_pending, id_)
-        now = time.time()
+        now = self._choice.now()
         at = int(now * 1000)
         due = due_at(when, now) if due is None else due
         schedule, value, key, fields = self._encode(

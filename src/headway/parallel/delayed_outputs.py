@@ -2,18 +2,22 @@
 
 import threading
 import time
+from datetime import datetime
 from typing import Any, Protocol
+
+import msgspec
 
 from headway.config import Config
 from headway.connection_settings import connection_of
-from headway.core.delay.schedule import Schedule
-from headway.delay.due_time import due_at
+from headway.core.delay.schedule import HEADER, Schedule
+from headway.delay.due_time import due_at, with_expiry
 from headway.delay.line_choice import LineChoice
 from headway.delay.schedule_encoder import Encoded, ScheduleEncoder, check_later, put_header
 from headway.delay.topic_names import TopicNames
+from headway.expiry import expiry_of
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.serialization import Write
-from headway.records import ProducerRecord
+from headway.records import Header, ProducerRecord
 
 
 class Delayed(Protocol):
@@ -22,7 +26,10 @@ class Delayed(Protocol):
     topic: str
     partition: int
     key: Any
+    headers: list[Header] | None
+    returned: ProducerRecord | None
     schedule: Schedule | None
+    is_by_brokers_clock: bool
 
 
 class DelayedOutputs:
@@ -43,13 +50,19 @@ class DelayedOutputs:
         self._making = threading.Lock()
 
     def encode(self, record: ProducerRecord) -> Encoded:
-        """Return an output as it is stored; raise as `Scheduler.send_later` for one that cannot be scheduled."""
+        """Return an output as it is stored; raise as `Scheduler.send_later` for one that cannot be scheduled.
+
+        Its times are by this machine's clock. The brokers' may not be known yet, so `place` corrects them.
+        """
         check_later(record.topic, record.due, record.timestamp, record.id, record.if_pending)
         now = time.time()
         due = due_at(record.due, now)  # type: ignore[arg-type]  # it was checked
+        headers = record.headers
+        if record.expires is not None:
+            headers = with_expiry(headers, record.expires, record.due, now)
         schedule, value, key, headers = self._encoder.encode(
             *(record.key, record.value, record.topic, due, int(now * 1000)),
-            *(record.headers, record.level, record.partition, record.id),
+            *(headers, record.level, record.partition, record.id),
         )
         if record.id is not None:
             headers.append(put_header(record.if_pending))
@@ -66,8 +79,25 @@ class DelayedOutputs:
         with self._making:
             if self._choice is None:
                 self._choice = LineChoice(self._connection, self._names)
-        output.topic, output.partition = self._choice.place(output.schedule, output.key, int(time.time() * 1000))
+        now = self._choice.now()
+        if not output.is_by_brokers_clock:
+            _correct(output, output.schedule, self._choice.time.correction())
+        output.topic, output.partition = self._choice.place(output.schedule, output.key, int(now * 1000))
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Ask for lines with other credentials from now on."""
         change_credentials(self._connection, username, password)
+
+
+def _correct(output: Delayed, schedule: Schedule, by: int) -> None:
+    """Add the milliseconds to the times of an output that count from when it was returned."""
+    output.is_by_brokers_clock = True
+    record = output.returned
+    if not by or record is None:
+        return
+    due = schedule.due if isinstance(record.due, datetime) else max(0, schedule.due + by)
+    output.schedule = corrected = msgspec.structs.replace(schedule, due=due, at=max(0, schedule.at + by))
+    fields = [corrected.header() if each[0] == HEADER else each for each in output.headers or ()]
+    if record.expires is not None and not isinstance(record.expires, datetime):
+        fields = with_expiry(fields, ((expiry_of(fields) or 0) + by) / 1000, now=0.0)
+    output.headers = fields

@@ -7,7 +7,6 @@ import logging
 import threading
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
 from typing import Any
 
 from headway.config import Config, OutputSettings
@@ -42,12 +41,13 @@ _MOST_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 class Output(OutgoingRecord, kw_only=True):
     """A record to send, and the job that it came from; `returned` is the handler's record, None for a dead letter.
 
-    With a `schedule` it is due later, and has to be placed before it is sent.
+    With a `schedule` it is due later, and has to be placed before it is sent: that corrects its times, too.
     """
 
     job: Job
     returned: ProducerRecord | None
     schedule: Schedule | None = None
+    is_by_brokers_clock: bool = False
 
     @property
     def level(self) -> int:
@@ -109,9 +109,6 @@ class Outputs:
         return Output(topic, value, key, partition, record.timestamp or NOW, headers, job=job, returned=record)
 
     def _delayed_output(self, job: Job, record: ProducerRecord) -> Output:
-        if record.expires is not None:
-            headers = with_expiry(record.headers, record.expires, record.due)
-            record = replace(record, headers=headers, expires=None)
         schedule, value, key, headers = self.delayed.encode(record)
         self._check_size(schedule.topic, key, value)
         output = Output(schedule.topic, value, key, headers=headers, job=job, returned=record, schedule=schedule)

@@ -88,15 +88,15 @@ class _BaseAsyncProducer:
                 topic, value, key, headers, partition, timestamp, due, expires, level or None, id
             )
             return self._send(**fields)
-        if expires is not None:
-            headers = with_expiry(headers, expires, due)
         if due is not None or id is not None:
             more: dict[str, Any] = {"headers": headers, "partition": partition, "timestamp": timestamp}
             if isinstance(producer, PriorityProducer):
                 more["level"] = level
-            more |= {"id": id, "if_pending": if_pending}
+            more |= {"id": id, "if_pending": if_pending, "expires": expires}
             sent = self._in_turn(partial(producer.send, topic, value, key, due=due, **more))
             return loop.create_task(_reported(sent))
+        if expires is not None:
+            headers = with_expiry(headers, expires)
         destination = producer.destination(topic, level)
         if headers is not None:
             headers = header_list(headers)

@@ -113,6 +113,7 @@ class BaseProducer(Closable):
         timestamp: int | None,
         id_: str | None,
         if_pending: Literal["replace", "keep"],
+        expires: When | None,
         on_delivery: OnDelivery | None,
     ) -> DeliveryFuture:
         self._check(level or 0)
@@ -127,6 +128,7 @@ class BaseProducer(Closable):
             partition=partition,
             id=id_,
             if_pending=if_pending,
+            expires=expires,
             on_stored=on_delivery,
         ).future
 

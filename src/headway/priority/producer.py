@@ -82,12 +82,12 @@ class PriorityProducer(TransactionalProducer):
         if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
             fields = self.fields_of(topic, value, key, headers, partition, timestamp, due, expires, level or None, id)
             return self.send(**fields, on_delivery=on_delivery)
-        if expires is not None:
-            headers = with_expiry(headers, expires, due)
         if due is not None or id is not None:
             return self._send_later(
-                *(topic, value, key, due, level, headers, partition, timestamp, id, if_pending, on_delivery)
+                *(topic, value, key, due, level, headers, partition, timestamp, id, if_pending, expires, on_delivery)
             )
+        if expires is not None:
+            headers = with_expiry(headers, expires)
         try:
             destination = self._open[level][topic]
         except KeyError:
@@ -149,12 +149,12 @@ class Producer(TransactionalProducer):
         if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
             fields = self.fields_of(topic, value, key, headers, partition, timestamp, due, expires, id)
             return self.send(**fields, on_delivery=on_delivery)
-        if expires is not None:
-            headers = with_expiry(headers, expires, due)
         if due is not None or id is not None:
             return self._send_later(
-                *(topic, value, key, due, None, headers, partition, timestamp, id, if_pending, on_delivery)
+                *(topic, value, key, due, None, headers, partition, timestamp, id, if_pending, expires, on_delivery)
             )
+        if expires is not None:
+            headers = with_expiry(headers, expires)
         try:
             destination = self._open[0][topic]
         except KeyError:

@@ -1,0 +1,49 @@
+"""A sender's clock against the brokers': delays count by theirs, whatever this machine's wall clock says.
+
+A broker stamps a record between its sending and its acknowledgement, which bounds the difference between its clock and
+this machine's monotonic one. As long as the wall clock is within the bounds it is as good as any other, and it is
+exact where the clocks are kept in step.
+
+Invariants: while the brokers' clock does not step, a time that was corrected is not behind it. The bounds are those of
+the latest observations that agree: after a step of the brokers' clock the next observation alone counts.
+"""
+
+import math
+
+_DRIFT = 1e-4  # two clocks drift apart by less
+
+
+class SenderClock:
+    """The difference between this machine's clock and the brokers', from the time stamps of acknowledged records.
+
+    >>> clock = SenderClock()
+    >>> clock.observe(timestamp=50_000, sent=7.0, acknowledged=7.004)
+    >>> clock.correction(monotonic=7.01, wall=50.007)
+    0
+    >>> clock.correction(monotonic=7.01, wall=20.007)
+    30005
+    """
+
+    def __init__(self) -> None:
+        # The bounds of the brokers' time less the monotonic one, in ms, and the monotonic time of the observation. They
+        # are set as one, since another thread may ask meanwhile.
+        self._known = -math.inf, math.inf, 0.0
+
+    def observe(self, timestamp: int, sent: float, acknowledged: float) -> None:
+        """Note that a broker stamped a record that was sent and acknowledged at these monotonic times."""
+        least, most = timestamp - acknowledged * 1000, timestamp + 1 - sent * 1000
+        before = self._bounds(acknowledged)
+        if before[0] <= most and least <= before[1]:  # otherwise a clock was set
+            least, most = max(least, before[0]), min(most, before[1])
+        self._known = least, most, acknowledged
+
+    def correction(self, monotonic: float, wall: float) -> int:
+        """Return the milliseconds to add to the wall clock, which is in seconds: 0 while it may be right."""
+        own = (wall - monotonic) * 1000
+        least, most = self._bounds(monotonic)
+        return 0 if least <= own <= most else math.ceil(most - own)
+
+    def _bounds(self, monotonic: float) -> tuple[float, float]:
+        least, most, at = self._known
+        drift = max(0.0, monotonic - at) * 1000 * _DRIFT
+        return least - drift, most + drift
