@@ -62,6 +62,26 @@ def test_the_same_id_again_is_refused_or_dropped_where_that_is_asked_for(cluster
     assert [message.value() for message in found] == [b"first", b"free again"]
 
 
+def test_what_recurs_is_one_schedule_however_often_its_service_starts(cluster: DelayCluster) -> None:
+    with cluster.relay():
+        first: list[float] = []
+        for _ in range(3):
+            with cluster.scheduler() as service:
+                hourly = service.every(3600, "hour", b"", cluster.target)
+                daily = service.every("0 5 1 1 *", "day", b"report", cluster.target, headers=[("a", b"1")])
+                other = service.every("0 5 1 1 *", "day", b"another", cluster.target, headers=[("a", b"1")])
+                first.append(hourly.due)
+        assert len({str(each) for each in (hourly, daily, other)}) == 3
+        with cluster.scheduler() as scheduler:
+            with pytest.raises(IdPendingError):  # which is answered behind all that was asked of the id before
+                scheduler.send_later("hour", b"", cluster.target, 1, id=hourly.id, if_pending="refuse").wait()
+            assert scheduler.cancel(daily) is Settled.CANCELLED
+            assert scheduler.cancel(other) is Settled.CANCELLED
+            assert [each.due / 1000 for each in cluster.pending()] == first[:1]
+            assert scheduler.cancel(hourly) is Settled.CANCELLED
+            assert cluster.pending() == []
+
+
 def test_by_ones_own_id_a_schedule_is_cancelled_and_rescheduled_from_anywhere(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler, cluster.relay():
         assert scheduler.cancel("id:cancelled") is Settled.UNKNOWN

@@ -70,7 +70,7 @@ ROLES: Final[Mapping[str, Role]] = {
             RolePart("", "", _SCHEDULING),
             RolePart(
                 "cancel",
-                "that cancels, reschedules, or has ids of its own; `schedule cancel`, `reschedule`, `cancel_where`",
+                "that cancels, reschedules, uses `every` or own ids; `schedule cancel`, `reschedule`, `cancel_where`",
                 ("Write Topic <scheduler>.commands", "Read Topic <scheduler>.answers"),
             ),
             _CREATE_SCHEDULER,

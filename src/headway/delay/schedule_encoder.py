@@ -3,7 +3,10 @@
 import itertools
 import uuid
 from collections.abc import Callable, Sequence
+from hashlib import sha256
 from typing import Any, Literal, get_args
+
+import msgspec
 
 from headway.core.delay.changes import IfPending, Put
 from headway.core.delay.recurrence import Recurrence
@@ -15,7 +18,7 @@ from headway.delay.due_time import When
 from headway.delay.limits import MOST_BYTES
 from headway.delay.records import OWN_HEADERS
 from headway.delay.topic_names import TopicNames
-from headway.errors import ConfigError, DeliveryError
+from headway.errors import ConfigError, DeliveryError, SerializationError
 from headway.kafka.producer.headers import header_list, size_of_headers
 from headway.records import Header
 
@@ -83,6 +86,22 @@ class ScheduleEncoder:
         if len(self._checked) >= _MOST_TARGETS:
             self._checked.clear()
         self._checked.add(schedule.topic)
+
+
+def recurring(schedule: Schedule, key: Any, value: Any, headers: Sequence[Header]) -> Schedule:
+    """Return a recurring schedule with an id that is made of all that recurs: the same one has the same id.
+
+    Raises `SerializationError` for a key or value that is no bytes.
+    """
+    written = [each.encode() if isinstance(each, str) else each for each in (key, value)]
+    try:
+        whole = msgspec.msgpack.encode([schedule.topic, schedule.partition, schedule.recurrence, written, headers])
+    except (TypeError, ValueError) as error:
+        raise SerializationError(
+            f"The key or the value of a schedule is neither bytes nor a string ({error}). Convert it, or set "
+            "key.serializer and value.serializer."
+        ) from error
+    return msgspec.structs.replace(schedule, id=own_id(f"every-{sha256(whole).hexdigest()[:32]}"))
 
 
 def check_later(

@@ -18,7 +18,7 @@ from headway.delay.commands import ANSWER_WITHIN, Commands, settled_within
 from headway.delay.due_time import When, due_at, with_expiry
 from headway.delay.handle import ScheduleHandle
 from headway.delay.line_choice import LineChoice
-from headway.delay.schedule_encoder import ScheduleEncoder, check_if_pending, put_header
+from headway.delay.schedule_encoder import ScheduleEncoder, check_if_pending, put_header, recurring
 from headway.delay.topic_names import DEFAULT_NAME, TopicNames
 from headway.errors import ClosedError, ConfigError, KafkaError
 from headway.kafka.binding.connection import change_credentials
@@ -136,6 +136,10 @@ class Scheduler(Closable):
     ) -> ScheduleHandle:
         """Deliver a record again and again, until it is cancelled.
 
+        A program that asks for the same at each start has one schedule. Without an `id` all that recurs makes one: the
+        rule, its options, and the record. What was asked for first then goes on, with its next time. Change anything,
+        and there is a second schedule beside the first; with an `id` of your own the new one takes its place.
+
         Raises as `send_later` does, and `ConfigError` for a rule that cannot be read.
 
         Args:
@@ -153,7 +157,9 @@ class Scheduler(Closable):
             headers: The record's headers.
             level: The level, as for `send_later`.
             partition: The target's partition, as for `send_later`.
-            id: An id of your own, as for `send_later`; it is pending until the schedule is cancelled.
+            id: An id of your own, as for `send_later`; it is pending until the schedule is cancelled. An interval that
+                is replaced counts from now, so with an interval that is longer than the program runs, "keep" what is
+                pending.
             if_pending: What to do while that id is pending, as for `send_later`.
         """
         if isinstance(rule, datetime):
@@ -314,9 +320,13 @@ class Scheduler(Closable):
         schedule, value, key, fields = self._encode(
             key, value, topic, due, at, headers, level, partition, id_, recurrence
         )
-        stored_in, own = self._choice.place(schedule, key, at, gap)
         token, answer = "", None
-        if id_ is not None:
+        if id_ is None and recurrence is not None:
+            schedule = recurring(schedule, key, value, fields[:-1])
+            fields[-1] = schedule.header()
+            if_pending = "keep"  # its next time, and one that was missed, stay what they are
+        stored_in, own = self._choice.place(schedule, key, at, gap)
+        if id_ is not None or recurrence is not None:
             if if_pending == "refuse":
                 token, answer = self._expect_answer()
             fields.append(put_header(if_pending, token, self._asking.reply))
