@@ -1,12 +1,26 @@
 """The creation of a topic with its levels, as `headway topics create` does it."""
 
 from collections.abc import Mapping
+from datetime import timedelta
+from typing import Final
 
 from headway.config import Config
 from headway.core.levels.naming import MOST_LEVELS, how_to_create, is_topic_name, level_topic
-from headway.declarations import check_whole, is_whole, shown
+from headway.declarations import check_kind, check_whole, is_whole, shown
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.admin import Admin
+
+KEPT_FOR: Final = timedelta(days=30)
+"""How long a topic keeps its records by default.
+
+Kafka deletes a record by its age, whether or not somebody has handled it, and by default after seven days: a worker
+that stands still over a holiday would lose work.
+"""
+
+_RETENTION = "retention.ms"
+_FOREVER = "-1"
+_LEAST_RETENTION = timedelta(milliseconds=1)
+_MOST_RETENTION = timedelta(days=36_500)
 
 
 def create_topic(
@@ -16,6 +30,7 @@ def create_topic(
     levels: int | None = None,
     partitions: int = 1,
     replication_factor: int | None = None,
+    retention: timedelta | None = KEPT_FOR,
     config: Mapping[str, str] | None = None,
     exist_ok: bool = False,
 ) -> list[str]:
@@ -27,7 +42,9 @@ def create_topic(
         levels: The number of levels; by default the topic has none.
         partitions: The number of partitions of each level.
         replication_factor: The number of copies of each partition; by default as the broker says.
-        config: Settings of the topics, as {"retention.ms": "86400000"}.
+        retention: How long Kafka keeps a record, handled or not; None for as long as the disks have space.
+        config: Other settings of the topics, as {"segment.bytes": "104857600"}; `retention.ms` here counts before
+            `retention`.
         exist_ok: Create those that are missing, and leave the others as they are. So every process of a service can
             call it at its start.
 
@@ -42,12 +59,17 @@ def create_topic(
     names = [topic] if levels is None else [level_topic(topic, level) for level in range(levels)]
     if not all(map(is_topic_name, names)):
         raise ConfigError(f"The topic is {shown(topic)}. {how_to_create('')}")
+    if retention is not None:
+        check_kind("retention", retention, timedelta, "a timedelta, as timedelta(days=30), or None to keep all records")
+    if retention is not None and not _LEAST_RETENTION <= retention <= _MOST_RETENTION:
+        raise ConfigError(f"retention is {retention}; it must be from a millisecond to 100 years, or None.")
+    kept = _FOREVER if retention is None else str(retention // _LEAST_RETENTION)
     admin = Admin(settings)
     existing = admin.topics() if exist_ok else ()
     wanted = [name for name in names if name not in existing]
     try:
         if wanted:
-            admin.create(wanted, partitions, replication_factor, config)
+            admin.create(wanted, partitions, replication_factor, {_RETENTION: kept, **(config or {})})
     except KafkaError:
         if not exist_ok or not all(map(admin.topics().__contains__, names)):  # another process may have been first
             raise

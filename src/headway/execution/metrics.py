@@ -14,7 +14,8 @@ class ParallelMetrics:
     and `remaining` are all that were fetched and are not done. `abandoned` ones still ran when the run ended, and come
     again. `refused` names the missing right, if one is missing: records that need it wait. `busiest_tenants` are the
     few that used the most seconds of handlers, the first of all first. `circuit_open` says whether the circuit breaker
-    lets one attempt at a time through.
+    lets one attempt at a time through. `deleted_unread` counts offsets that were deleted before
+    this consumer read them, by retention or by hand.
     """
 
     done: int
@@ -29,3 +30,4 @@ class ParallelMetrics:
     circuit_open: bool = False
     refused: str | None = None
     busiest_tenants: Mapping[str, float] = field(default_factory=dict)
+    deleted_unread: int = 0

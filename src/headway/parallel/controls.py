@@ -158,7 +158,11 @@ class Controls:
         """Return the counts of records done, running and waiting."""
         self._check_process()
         refused = next((level.refused for level in self._levels if level.refused), None)
-        return replace(self._dispatch.metrics(), refused=refused or self._committing.refused)
+        return replace(
+            self._dispatch.metrics(),
+            refused=refused or self._committing.refused,
+            deleted_unread=sum(sum(member.deleted_unread.values()) for member in self._levels),
+        )
 
     def forked(self) -> None:
         """Do nothing any more: this object is the copy in a forked process, without threads."""

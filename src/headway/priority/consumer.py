@@ -44,7 +44,8 @@ class LevelMetrics:
 
     `share` is the level's part of the capacity. `demand` is how many records the next poll fetches at most. `buffered`
     counts records fetched and not yet returned, `returned` those returned since the start. `lag` counts the records
-    that wait in Kafka, as of the last fetch. `refused` names the missing right, if one is missing.
+    that wait in Kafka, as of the last fetch. `refused` names the missing right, if one is missing. `deleted_unread`
+    counts offsets that were deleted, by retention or by hand, before this consumer read them.
     """
 
     level: int
@@ -55,6 +56,7 @@ class LevelMetrics:
     lag: int
     partitions: int
     refused: str | None = None
+    deleted_unread: int = 0
 
 
 class PriorityConsumer(BaseConsumer):
@@ -286,6 +288,7 @@ class PriorityConsumer(BaseConsumer):
                 lag=sum(_lag(self._levels[level], partition, positions) for partition in assigned[level]),
                 partitions=len(assigned[level]),
                 refused=self._levels[level].refused,
+                deleted_unread=self._levels[level].deleted_unread[level],
             )
             for level in range(self._levels.count)
         ]

@@ -74,9 +74,9 @@ def test_a_map_is_shown_with_offset_log_end_and_lag_and_drawn(kafka_cluster: Clu
     assert result.exit_code == 0
     _, row, *others, _, place, drawing, legend = result.stdout.splitlines()
     assert [line.split() for line in others] == [
-        [f"{topic}-0", str(each), "-", "0", "0", "-", "none"] for each in (1, 2, 3)
+        [f"{topic}-0", str(each), "-", "0", "0", "0", "-", "none"] for each in (1, 2, 3)
     ]
-    assert row.split(maxsplit=6) == [f"{topic}-0", "0", "2", "10", "8", "-", "bitset v1: 5 done, 3 not"]
+    assert row.split(maxsplit=7) == [f"{topic}-0", "0", "2", "10", "8", "0", "-", "bitset v1: 5 done, 3 not"]
     assert place == f"{topic}-0, partition 0: offsets 2 to 9"
     assert drawing == "  ·███··██"
     assert legend == "  █ done  ▓▒░ partly  · not done"
@@ -92,6 +92,7 @@ def test_json_has_all_of_it_and_looking_changes_nothing(kafka_cluster: Cluster, 
             "committed": 2,
             "log_end": 10,
             "lag": 8,
+            "deleted": 0,
             "member": None,
             "metadata": encode(MAP),
             "encoding": "bitset v1",
@@ -113,7 +114,7 @@ def test_whatever_else_is_in_the_metadata_is_no_error(kafka_cluster: Cluster, to
     commit(kafka_cluster, group, kafka_topic, 0, encode(MAP).encode() + b"\0", partition=3)
     result = show(group)
     assert result.exit_code == 0
-    metadata = [line.split(maxsplit=6)[6] for line in result.stdout.splitlines()[1:5]]
+    metadata = [line.split(maxsplit=7)[7] for line in result.stdout.splitlines()[1:5]]
     assert metadata[0] == "none"
     assert metadata[1].startswith("Kafka Streams v2: 2025-12-0")
     assert metadata[2] == "unknown: checkpoint\\x1b[2J\\n7"
@@ -160,10 +161,21 @@ def test_what_waits_where_nothing_is_committed_counts(kafka_cluster: Cluster, to
     waiting = {(f"{topic}-0", 0): 10, (f"{topic}-0", 3): 5, (f"{topic}-1", 0): 1}
     assert lags == {(f"{topic}-{level}", each): 0 for level in range(2) for each in range(4)} | waiting
     shown = show(f"{topic}-readers", "--levels", "2")
-    assert [f"{topic}-readers-0", f"{topic}-0", "3", "-", "7", "5", "-", "none"] in map(
+    assert [f"{topic}-readers-0", f"{topic}-0", "3", "-", "7", "5", "0", "-", "none"] in map(
         str.split, shown.stdout.splitlines()
     )
     assert shown.stderr == f"headway: The group {topic}-readers-0 has committed nothing.\n"
+
+
+def test_the_lag_counts_what_still_exists_and_what_was_deleted_is_a_column(kafka_cluster: Cluster, topic: str) -> None:
+    admin = AdminClient(kafka_cluster.config({"log_level": 2}))
+    deleted = admin.delete_records([ck.TopicPartition(f"{topic}-0", 0, 6)])
+    next(iter(deleted.values())).result(20)
+    commit(kafka_cluster, f"{topic}-readers", f"{topic}-0", 1, b"")
+    row = show(f"{topic}-readers").stdout.splitlines()[1]
+    assert row.split() == [f"{topic}-0", "0", "1", "10", "4", "5", "-", "none"]
+    [found] = described(f"{topic}-readers")
+    assert (found["lag"], found["deleted"]) == (4, 5)
 
 
 def test_who_has_which_partition_is_shown_also_before_anything_is_committed(kafka_cluster: Cluster, topic: str) -> None:
@@ -189,7 +201,7 @@ def test_who_has_which_partition_is_shown_also_before_anything_is_committed(kafk
         host = found["partitions"][0]["member"]["host"]
         shown = show(group)
         rows = [line.split() for line in shown.stdout.splitlines()[1:]]
-        assert [row[5] for row in rows] == [f"{theirs[number]}@{host}" for number in range(4)]
+        assert [row[6] for row in rows] == [f"{theirs[number]}@{host}" for number in range(4)]
         assert shown.stderr == f"headway: The group {group} has committed nothing.\n"
     finally:
         for reader in readers:
@@ -218,7 +230,7 @@ def test_a_topic_that_is_gone_is_said_to_be(kafka_cluster: Cluster, topic: str) 
     admin.delete_topics([f"{topic}-1"])[f"{topic}-1"].result(20)
     # Kafka forgets the commits of a topic that is gone, sooner or later.
     gone = [line.split() for line in show(f"{topic}-readers").stdout.splitlines() if line.startswith(f"{topic}-1 ")]
-    assert all(row[2:] == ["7", "gone", "-", "-", "none"] for row in gone)
+    assert all(row[2:] == ["7", "gone", "-", "-", "-", "none"] for row in gone)
     assert described(f"{topic}-readers")[0]["lag"] == 3
 
 

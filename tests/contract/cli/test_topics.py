@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from click.testing import CliRunner, Result
+from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
 from headway import cli
 from headway.cli.options.kafka_options import connect
@@ -32,7 +33,8 @@ def listed(name: str) -> list[dict[str, object]]:
 def test_a_topic_is_created_listed_and_deleted_with_its_levels(headway_topic: str) -> None:
     created = topics("create", headway_topic, "--levels", "3", "--partitions", "6")
     names = ", ".join(f"{headway_topic}-{level}" for level in range(3))
-    assert created.stdout == f"Created {names} with 6 partitions each.\n"
+    kept = "Kafka deletes records after 30 days, handled or not: --retention changes that."
+    assert created.stdout == f"Created {names} with 6 partitions each.\n{kept}\n"
     assert listed(headway_topic) == [{"name": headway_topic, "levels": 3, "partitions": [6, 6, 6]}]
     assert [headway_topic, "3", "6"] in [line.split() for line in topics("list").stdout.splitlines()]
     assert topics("delete", headway_topic, "--levels", "3", "--yes").stdout == f"Deleted {names}.\n"
@@ -40,7 +42,9 @@ def test_a_topic_is_created_listed_and_deleted_with_its_levels(headway_topic: st
 
 
 def test_a_topic_without_levels_is_created_and_deleted_under_its_own_name(headway_topic: str) -> None:
-    assert topics("create", headway_topic).stdout == f"Created {headway_topic} with 1 partition.\n"
+    assert topics("create", headway_topic).stdout.startswith(
+        f"Created {headway_topic} with 1 partition.\nKafka deletes"
+    )
     assert listed(headway_topic) == [{"name": headway_topic, "levels": None, "partitions": [1]}]
     assert topics("delete", headway_topic, "--yes").stdout == f"Deleted {headway_topic}.\n"
     assert listed(headway_topic) == []
@@ -111,3 +115,27 @@ def test_the_local_broker_is_found_without_being_told(
     monkeypatch.setattr("headway.broker.data_dir.default_data_dir", lambda *args, **kwargs: headway_broker.data_dir)
     assert topics("create", headway_topic, "--levels", "1").exit_code == 0
     assert connect(None, [], None).config["bootstrap.servers"] == headway_broker.bootstrap_servers
+
+
+@pytest.mark.parametrize(
+    ("arguments", "kept", "says"),
+    [
+        ([], "2592000000", "after 30 days"),
+        (["--retention", "36h"], "129600000", "after 36 hours"),
+        (["--retention", "forever"], "-1", "as long as the topic exists"),
+        (["--config", "retention.ms=60000"], "60000", "as retention.ms=60000 says"),
+    ],
+)
+def test_the_retention_is_chosen_and_said(
+    headway_broker: "LocalBroker", headway_topic: str, arguments: list[str], kept: str, says: str
+) -> None:
+    assert says in topics("create", headway_topic, *arguments).stdout
+    admin = AdminClient({"log_level": 0, "bootstrap.servers": headway_broker.bootstrap_servers})
+    resource = ConfigResource(ConfigResource.Type.TOPIC, headway_topic)
+    assert admin.describe_configs([resource])[resource].result(30)["retention.ms"].value == kept
+
+
+@pytest.mark.parametrize("arguments", [["5"], ["0d"], ["1d", "--config", "retention.ms=5"], ["-1"], ["101y"]])
+def test_a_retention_that_is_not_valid_creates_nothing(headway_topic: str, arguments: list[str]) -> None:
+    assert topics("create", headway_topic, "--retention", *arguments).exit_code != 0
+    assert listed(headway_topic) == []

@@ -48,10 +48,17 @@ class PartitionCommit(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """The number of offsets from the committed one on; without a commit, from the first that is held."""
+        """The number of offsets that wait and that the log still holds."""
         if self.log_end is None:
             return None
-        return max(0, self.log_end - (self.log_start if self.offset is None else self.offset))
+        return max(0, self.log_end - max(self.log_start, self.offset or 0))
+
+    @property
+    def deleted(self) -> int | None:
+        """The number of offsets that were deleted before the group committed them; without a commit 0."""
+        if self.log_end is None:
+            return None
+        return 0 if self.offset is None else max(0, self.log_start - self.offset)
 
 
 @click.group()
@@ -83,8 +90,9 @@ offsets.add_command(reset)
 def show(group: str, topic: str | None, levels: int | None, as_json: bool, connection: ConnectionSettings) -> None:
     """Show what a Kafka group has committed and who has which partition, and draw its offset maps.
 
-    It only looks: no group is joined, nothing is changed. The lag is what is behind the committed offset; some of it
-    can be done already, and the offset map says which. All partitions are shown of each topic that the group has
+    It only looks: no group is joined, nothing is changed. The lag is what the log still holds behind the committed
+    offset; some of it can be done already, and the offset map says which. `deleted` is what retention or somebody has
+    deleted there before it was committed. All partitions are shown of each topic that the group has
     committed of, with --levels at any level; where nothing is committed, the lag is all that the partition holds.
 
     `member` is who has the partition now, as CLIENT.ID@HOST. The members of the group headway-delay are the relays.
@@ -156,10 +164,11 @@ def _members(connection: ConnectionSettings, group: str) -> Members:
 def _read(connection: ConnectionSettings, group: str, members: Members) -> list[PartitionCommit]:
     with GroupInspector(connection.config, group) as onlooker:
         committed = onlooker.committed(onlooker.partitions())
-        ends = onlooker.ends(committed)  # after the commits, or a map could seem to reach beyond the log
+        # After the commits, or a map could seem to reach beyond the log.
+        starts, ends = onlooker.starts(committed), onlooker.ends(committed)
     return [
         PartitionCommit(
-            *(*partition, offset, 0, ends.get(partition), text),
+            *(*partition, offset, starts.get(partition, 0), ends.get(partition), text),
             read_metadata(text, offset, ends.get(partition)),
             members.get(partition),
         )
@@ -262,7 +271,7 @@ def _require_topic(group: str, topic: str, found: dict[str, list[PartitionCommit
 def _show(found: dict[str, list[PartitionCommit]], with_group: bool) -> None:
     columns = [Column("group", overflow="fold")] if with_group else []
     columns += [Column("topic", overflow="fold")]
-    columns += [Column(name, justify="right") for name in ("partition", "committed", "log end", "lag")]
+    columns += [Column(name, justify="right") for name in ("partition", "committed", "log end", "lag", "deleted")]
     columns += [Column(name, overflow="fold") for name in ("member", "metadata")]
     rows = [([group] if with_group else []) + _row(each) for group, commits in found.items() for each in commits or ()]
     show_table(columns, rows)
@@ -280,10 +289,13 @@ def _show(found: dict[str, list[PartitionCommit]], with_group: bool) -> None:
 
 
 def _row(commit: PartitionCommit) -> list[str]:
-    log_end, lag = ("gone", "-") if commit.log_end is None else (f"{commit.log_end:,}", f"{commit.lag:,}")
+    is_gone = commit.log_end is None
+    log_end, lag, deleted = (
+        ("gone", "-", "-") if is_gone else (f"{commit.log_end:,}", f"{commit.lag:,}", f"{commit.deleted:,}")
+    )
     committed = "-" if commit.offset is None else f"{commit.offset:,}"
     member = "-" if commit.member is None else printable(str(commit.member))
-    return [commit.topic, str(commit.partition), committed, log_end, lag, member, _in_short(commit)]
+    return [commit.topic, str(commit.partition), committed, log_end, lag, deleted, member, _in_short(commit)]
 
 
 def _in_short(commit: PartitionCommit) -> str:
@@ -346,6 +358,7 @@ def _describe_group(group: str, commits: Iterable[PartitionCommit]) -> dict[str,
                 "committed": each.offset,
                 "log_end": each.log_end,
                 "lag": each.lag,
+                "deleted": each.deleted,
                 "member": None if each.member is None else each.member._asdict(),
                 **_describe(each.text, each.metadata),
             }

@@ -1,6 +1,7 @@
 """`headway topics`: the topics and their levels."""
 
 from collections.abc import Iterable
+from datetime import timedelta
 
 import click
 
@@ -8,10 +9,18 @@ from headway.cli.commands.levels import LEVELS
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import confirm
+from headway.cli.options.due_times import Retention
 from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
 from headway.cli.options.logical_topics import LogicalTopic, logical_topics, require_levels
 from headway.core.levels.naming import level_topic
-from headway.topic_creation import create_topic
+from headway.topic_creation import KEPT_FOR, create_topic
+
+_UNITS = {
+    timedelta(days=1): "day",
+    timedelta(hours=1): "hour",
+    timedelta(minutes=1): "minute",
+    timedelta(seconds=1): "second",
+}
 
 
 @click.group()
@@ -43,11 +52,16 @@ def topics() -> None:
     "--replication-factor", type=click.IntRange(1, 10_000), help="Copies of each. By default as the broker says."
 )
 @click.option(
+    "--retention",
+    type=Retention(),
+    help="How long Kafka keeps a record, handled or not: 12h, 30d, or forever.  [default: 30d]",
+)
+@click.option(
     "--config",
     "configs",
-    type=KeyValue("retention.ms=86400000"),
+    type=KeyValue("segment.bytes=104857600"),
     multiple=True,
-    help="A topic setting of Kafka's, as --config retention.ms=86400000.",
+    help="A topic setting of Kafka's, as --config segment.bytes=104857600.",
 )
 @kafka_options
 def create(
@@ -55,26 +69,36 @@ def create(
     levels: int | None,
     partitions: int,
     replication_factor: int | None,
+    retention: timedelta | None,
     configs: Iterable[tuple[str, str]],
     connection: ConnectionSettings,
 ) -> None:
     """Create a topic: one Kafka topic for each level, or one of that very name.
 
+    Kafka deletes records by their age, whether or not anybody has handled them. Choose a --retention that is longer
+    than work ever waits, and for dead letters one that leaves time to look at them.
+
     \b
       headway topics create orders --levels 3 --partitions 6
       headway topics create audit --levels 2 --config cleanup.policy=compact
-      headway topics create orders-dead
+      headway topics create orders-dead --retention forever
     """
+    config = dict(configs)
+    if retention is not None and "retention.ms" in config:
+        raise click.UsageError("Both --retention and --config retention.ms are given. Leave one of them out.")
+    kept = KEPT_FOR if retention is None else retention
     names = create_topic(
         connection.config,
         topic,
         levels=levels,
         partitions=partitions,
         replication_factor=replication_factor,
-        config=dict(configs),
+        retention=None if kept == timedelta.max else kept,
+        config=config,
     )
     each = "1 partition" if partitions == 1 else f"{partitions} partitions"
     click.echo(f"Created {', '.join(names)} with {each}{' each' if len(names) > 1 else ''}.")
+    click.echo(_kept(config.get("retention.ms"), kept))
 
 
 @topics.command(name="list")
@@ -140,3 +164,20 @@ def _row(topic: LogicalTopic) -> tuple[str, str, str]:
     levels = str(len(topic.partitions)) if topic.has_levels else "-"
     alike = len(set(topic.partitions)) == 1
     return topic.name, levels, str(topic.partitions[0]) if alike else ", ".join(map(str, topic.partitions))
+
+
+def _kept(retention_ms: str | None, kept: timedelta) -> str:
+    """Return a sentence about when records are deleted."""
+    if retention_ms is not None:
+        return f"Kafka deletes records by their age, as retention.ms={retention_ms} says."
+    if kept == timedelta.max:
+        return "Kafka keeps the records for as long as the topic exists."
+    return f"Kafka deletes records after {_in_words(kept)}, handled or not: --retention changes that."
+
+
+def _in_words(time: timedelta) -> str:
+    for unit, name in _UNITS.items():
+        count, rest = divmod(time, unit)
+        if count and not rest:
+            return f"{count} {name}{'' if count == 1 else 's'}"
+    return f"{time.total_seconds():g} seconds"

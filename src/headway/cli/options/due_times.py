@@ -1,7 +1,7 @@
 """Delays and due times as users type and see them."""
 
 import re
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import click
@@ -11,6 +11,8 @@ from headway.errors import ConfigError
 
 _UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86_400, "w": 604_800, "y": 31_536_000}
 _DELAY = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w|y)")
+
+FOREVER = "forever"
 
 
 class Delay(click.ParamType[float]):
@@ -30,6 +32,25 @@ class Delay(click.ParamType[float]):
         if seconds is None:
             self.fail(f"{value!r} is no delay. Give a number and a unit: 250ms, 90s, 5m, 2h, 30d, 2y.", param, ctx)
         return seconds
+
+
+class Retention(click.ParamType[timedelta]):
+    """How long records are kept: a time with its unit, or forever, as `timedelta.max`."""
+
+    name = "TIME|forever"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> timedelta:
+        if isinstance(value, timedelta):
+            return value
+        if value == FOREVER:
+            return timedelta.max
+        seconds = Delay().seconds(str(value))
+        if not seconds:
+            self.fail(f"{value!r} is not valid. Give a number and a unit, as 12h or 30d, or {FOREVER!r}.", param, ctx)
+        try:
+            return timedelta(seconds=seconds)
+        except OverflowError:
+            self.fail(f"{value!r} is too long. Say {FOREVER!r} to keep all records.", param, ctx)
 
 
 class Time(click.ParamType[datetime]):

@@ -97,6 +97,15 @@ class PendingCommit:
             self._refused = self._refusals(*self._answers[0])
         return self._refused
 
+    def give_up(self, reason: str) -> None:
+        """Without an answer yet, count all partitions as refused for this reason; the client is closed next."""
+        if self._queue is not None and self.refused() is None:
+            self.forget()
+            self._refused = {
+                (topic, number): KafkaError(f"Partition {number} of {topic} was not committed: {reason}")
+                for topic, number in self.offsets
+            }
+
     def forget(self) -> None:
         """Stop waiting for the answer; librdkafka wants that before its consumer is closed."""
         if getattr(self, "_queue", None) is not None and handle_or_none(self._consumer) is not None:

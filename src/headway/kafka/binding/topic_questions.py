@@ -45,15 +45,15 @@ class TopicQuestion:
         lib.rd_kafka_AdminOptions_destroy(options)
         lib.rd_kafka_TopicCollection_destroy(collection)
 
-    def answer(self) -> dict[str, KnownTopic | None] | None:
-        """Return each topic's description, or None while there is no answer.
+    def answer(self, timeout: float = 0) -> dict[str, KnownTopic | None] | None:
+        """Return each topic's description, or None if there is no answer within so many seconds.
 
         A topic that Kafka lacks has None in place of a description. A topic of which the brokers say neither, for
         example for want of a right, is left out. Raises `KafkaError` if no broker has answered in time, and
         `ClosedError` if the client was closed.
         """
-        handle = handle_of(self._client)  # a queue must not be touched after its client's end
-        event = lib.rd_kafka_queue_poll(self._queue, 0) if handle else None
+        handle_of(self._client)  # a queue must not be touched after its client's end
+        event = lib.rd_kafka_queue_poll(self._queue, milliseconds(timeout))
         if not event:
             return None
         try:

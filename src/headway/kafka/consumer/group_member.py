@@ -16,8 +16,10 @@ import confluent_kafka as ck
 
 from headway.config import Config
 from headway.core.levels.group_subscription import GroupSubscription
-from headway.errors import ConfigError, FetchError
+from headway.core.offsets.lost_place import LostPlace, Reset
+from headway.errors import FetchError, HeadwayError, KafkaError
 from headway.kafka.binding import capi
+from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.mock_cluster import mock_at
 from headway.kafka.consumer.fetch_turns import FetchTurns, TurnsOfLevels
 from headway.kafka.consumer.group_watch import GroupWatch
@@ -27,6 +29,7 @@ from headway.kafka.consumer.partition_queries import PartitionQueries
 from headway.kafka.consumer.start_offsets import StartOffsets
 from headway.kafka.consumer.topic_ids import TopicIds
 from headway.records import ConsumerRecord, TopicPartition
+from headway.runtime.background import in_background
 from headway.runtime.deferred_signals import allow_signals
 from headway.runtime.wakeup import Wakeup
 
@@ -37,6 +40,10 @@ SERVE_EVERY = 0.1
 _LEAVE_WITHIN = 10.0
 _END_MEMBERSHIP_WITHIN = 1.0
 _CLOSE_WITHIN = 30.0
+_START_COMMITTED_WITHIN = 2.0
+_COMMIT_AGAIN_AFTER = 0.1
+_BOUNDS_TOLD_WITHIN = 1.0
+_LOOK_FOR_PLACES_AGAIN_AFTER = 0.5
 
 # The wake-ups of consumers that are not closed yet. A collector could close the sockets before librdkafka has let go of
 # them, and librdkafka would write to the next owner of their numbers.
@@ -69,27 +76,35 @@ class GroupMember(PartitionQueries, ABC):
         self._begun: set[TopicPartition] = set()  # the partitions of `assigned` that librdkafka reads
         self._start: dict[TopicPartition, int] = {}  # the offset at which each began, or was sought last
         self._unwanted: dict[TopicPartition, int] = {}  # the first record of each that came while leaving
+        self._lost_places: dict[TopicPartition, int] = {}  # offsets that were to be read, and that the log lacks
+        self._look_for_places_at = 0.0
+        self.deleted_unread = dict.fromkeys(levels, 0)  # records of each level that were deleted before they were read
         self._can_begin = False  # True if librdkafka does not read a partition yet whose start is known
         self._rebalanced = False
         self._rejoining = False
         self._member_id = ""  # as it was at the last assignment
         self._parked = False
-        self._ids = TopicIds(None if mock_at(config.get("bootstrap.servers")) else self._consumer)
         self._incremental = _is_incremental(config)
         self._is_classic = config.get("group.protocol", "classic") != "consumer"
         self._is_static = "group.instance.id" in config
         self._closing = False
         self._wake: Wakeup | None = None
         self._listener: RebalanceListener | None = None
-        self._turns = TurnsOfLevels(
-            {level: FetchTurns(self._consumer, self._name, self._room, self._fetch_wait) for level in levels}
-        )
-        reset = str(config.get("auto.offset.reset", "latest"))
         others = base_group and OtherCommits(
             config, base_group, per_level=self._group != base_group, subscription=lambda: self._subscription
         )
+        self._others = others or None
+        self._make_parts()
+
+    def _make_parts(self) -> None:
+        """Make what belongs to one client of librdkafka."""
+        self._ids = TopicIds(None if mock_at(self._config.get("bootstrap.servers")) else self._consumer)
+        self._turns = TurnsOfLevels(
+            {level: FetchTurns(self._consumer, self._name, self._room, self._fetch_wait) for level in self.levels}
+        )
+        reset = str(self._config.get("auto.offset.reset", "latest"))
         self._starts = StartOffsets(
-            self._consumer, reset, self._set_wake, self._cannot_start, self._must_not_start, others or None
+            self._consumer, reset, self._set_wake, self._cannot_start, self._must_not_start, self._others
         )
 
     @abstractmethod
@@ -138,7 +153,7 @@ class GroupMember(PartitionQueries, ABC):
         if topic in self._subscription.topics:
             self._cannot_start(missing_topic(topic), topic, None)
 
-    def _must_not_start(self, refusal: ConfigError) -> None:
+    def _must_not_start(self, refusal: HeadwayError) -> None:
         self.errors.append(refusal)
         self._set_wake()
 
@@ -148,6 +163,7 @@ class GroupMember(PartitionQueries, ABC):
         Raises `ConfigError` for credentials that librdkafka does not take.
         """
         self._connection.set_credentials(self._consumer, username, password)
+        change_credentials(self._config, username, password)
         self._watch.set_sasl_credentials(username, password)
 
     def topic_id(self, partition: TopicPartition) -> str | None:
@@ -190,7 +206,7 @@ class GroupMember(PartitionQueries, ABC):
             self._subscription.topics,
             on_assign=lambda _, partitions: self._on_assign(partitions, listener),
             on_revoke=lambda _, partitions: self._on_leave(partitions, listener.revoked),
-            on_lost=lambda _, partitions: self._on_leave(partitions, listener.lost),
+            on_lost=lambda _, partitions: self._on_leave(partitions, listener.lost, is_lost=True),
         )
 
     def rejoin(self) -> None:
@@ -210,12 +226,15 @@ class GroupMember(PartitionQueries, ABC):
 
     def unsubscribe(self) -> None:
         """Leave the group, and wait until the listener was told."""
+        self._leave()
+        self._subscription = GroupSubscription.nothing(self.levels)
+
+    def _leave(self) -> None:
         self._consumer.unsubscribe()
         began = time.monotonic()
         while (waited := time.monotonic() - began) < _LEAVE_WITHIN and not self._has_left(waited):
             pass
         self._forget(list(self.assigned))
-        self._subscription = GroupSubscription.nothing(self.levels)
 
     def _has_left(self, waited: float) -> bool:
         """Serve the queue: an assignment from before we left may still be there, and its revocation then follows.
@@ -254,11 +273,7 @@ class GroupMember(PartitionQueries, ABC):
             )
 
     def _close(self) -> None:
-        if asking := self._starts.close():
-            asking.join()
-        self._ids.close()
-        self._turns.close()
-        self._consumer.close()
+        _close_client(self._consumer, self._starts, self._ids, self._turns)
 
     def _step_aside(self) -> None:
         """Let go of the partitions, which wait for this member to come back within the session timeout (KIP-345)."""
@@ -315,10 +330,16 @@ class GroupMember(PartitionQueries, ABC):
         return ck.TopicPartition(self.kafka_topic(partition), partition.partition, offset)
 
     def _on_leave(
-        self, kafka_partitions: list[ck.TopicPartition], tell: Callable[[list[TopicPartition]], None]
+        self,
+        kafka_partitions: list[ck.TopicPartition],
+        tell: Callable[[list[TopicPartition]], None],
+        *,
+        is_lost: bool = False,
     ) -> None:
         partitions = [each for each in self._from_kafka(kafka_partitions) if each in self.assigned]
         self._rebalanced = True
+        if not is_lost:
+            partitions = self._without_recreated(partitions)
         # While it closes, on another thread, the listener knows already; it also knows of partitions given up as lost.
         if partitions and not self._closing:
             self._guard(tell, partitions)
@@ -360,10 +381,120 @@ class GroupMember(PartitionQueries, ABC):
         self.paused.difference_update(partitions)
         for partition in partitions:
             self._start.pop(partition, None)
+            self._lost_places.pop(partition, None)
             self._unwanted.pop(partition, None)
             self.ends.pop(partition, None)
             self._reached.pop(partition, None)
             self._turns.forget(partition)
+
+    # A topic that was created again
+
+    def _renew(self, recreated: Collection[str]) -> None:
+        """Leave the group, and join it with another client, since these topics were deleted and created again.
+
+        librdkafka keeps what it knows of the topics that are gone. If a new one has a lower leader epoch, as after a
+        restart of its broker, it ignores all that is said of the new one, and reads nothing for good.
+        """
+        if self._listener is None:
+            return
+        self._rebalanced = True
+        others = self._without_recreated(list(self.assigned), recreated)
+        if others:
+            self._guard(self._listener.revoked, others)
+        self._leave()
+        for sent in list(self._commits):
+            sent.give_up("the consumer was replaced, since a topic was created again.")
+        parts = self._consumer, self._starts, self._ids, self._turns
+        in_background(lambda: _close_client(*parts))
+        self._parked = False
+        self._make_client()
+        self._make_parts()
+        capi.wake_on_events(self._consumer, self._wake_fd)
+        self._join(self._listener)
+
+    def _without_recreated(
+        self, leaving: list[TopicPartition], recreated: Collection[str] | None = None
+    ) -> list[TopicPartition]:
+        """Give up the partitions of topics that were created again, before their positions are committed.
+
+        Return the other partitions. The group goes on at the beginning of the new topics.
+        """
+        if recreated is None:
+            recreated = self._ids.recreated({self.kafka_topic(partition) for partition in leaving})
+        gone = [partition for partition in leaving if self.kafka_topic(partition) in recreated]
+        if not gone or self._listener is None:
+            return leaving
+        log.warning(
+            "%s was deleted and created again, with another id: %s goes on at the beginning of the new topic. What was "
+            "not handled of the old one is gone, and results of its records that still run are not committed.",
+            *(" and ".join(sorted(recreated)), self._who),
+        )
+        self._guard(self._listener.lost, gone)
+        self._forget(gone)
+        # Since the topic was created, positions of the old one may have been committed.
+        self._commit_starts(dict.fromkeys(gone, 0))
+        return [partition for partition in leaving if partition not in gone]
+
+    def _commit_starts(self, starts: Mapping[TopicPartition, int]) -> None:
+        """Commit where partitions are read on, in place of offsets that their logs do not have."""
+        commits = {self._name(partition): (offset, b"") for partition, offset in starts.items()}
+        deadline = time.monotonic() + _START_COMMITTED_WITHIN
+        refusals: Mapping[capi.Partition, KafkaError] | None = None
+        while time.monotonic() < deadline:
+            sent = capi.commit(self._consumer, commits)
+            refusals = sent.refused(max(0.0, deadline - time.monotonic()))
+            sent.forget()
+            if refusals is not None and not refusals:
+                return
+            time.sleep(_COMMIT_AGAIN_AFTER)
+        topic, number = next(iter(commits))
+        log.error(
+            "The start of partition %d of %s could not be committed in the group %s, which may pass over records if it "
+            "has an offset there that the log did not have. Look at `headway offsets show %s`. The reason: %s",
+            *(number, topic, self._group, self._group, next(iter(refusals.values())) if refusals else "no answer."),
+        )
+
+    # An offset that the log lacks
+
+    def _find_places(self, now: float) -> None:
+        """Find out where to read on in the partitions whose logs lack the offset that is next to be read."""
+        if now < self._look_for_places_at:
+            return
+        self._look_for_places_at = now + _LOOK_FOR_PLACES_AGAIN_AFTER
+        if recreated := self._ids.recreated({self.kafka_topic(partition) for partition in self._lost_places}):
+            self._renew(recreated)
+            return
+        for partition, offset in list(self._lost_places.items()):
+            try:
+                lost = LostPlace(offset, *self.bounds(partition, _BOUNDS_TOLD_WITHIN))
+            except KafkaError as error:
+                log.debug("Where to read on is not known yet: %s", error)
+                return
+            del self._lost_places[partition]
+            self._read_on(partition, lost)
+
+    def _read_on(self, partition: TopicPartition, lost: LostPlace) -> None:
+        start = lost.start(self._reset or Reset.LATEST)
+        if not lost.is_valid:
+            sentence = lost.sentence(self.kafka_topic(partition), partition.partition, self._reset or Reset.LATEST)
+            self.deleted_unread[partition.level] += lost.deleted
+            if start is None:
+                self.errors.append(KafkaError(sentence))
+                self._set_wake()
+                return
+            log.error("%s", sentence)
+        if start is None or self._listener is None:
+            return
+        if start < lost.offset:  # what is known of the partition is of offsets that the log does not have
+            self._guard(self._listener.lost, [partition])
+            self._commit_starts({partition: start})
+        self._start[partition] = start
+        self._begun.discard(partition)
+        self._can_begin = True
+        if self._incremental:  # librdkafka takes a stopped partition up again only if it is assigned anew
+            self._answer(self._unassign, self._to_kafka([partition]))
+        if start < lost.offset:
+            self._guard(self._listener.assigned, [partition])
 
     def _read_to(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
         """Return the offset to which each was read: librdkafka's, or its start if nothing came since."""
@@ -373,6 +504,15 @@ class GroupMember(PartitionQueries, ABC):
             if place.offset >= 0:
                 known[self._ours(place)] = place.offset
         return known
+
+
+def _close_client(consumer: ck.Consumer, starts: StartOffsets, ids: TopicIds, turns: TurnsOfLevels) -> None:
+    """Close a client with what belongs to it; it may wait for a group that cannot be reached."""
+    if asking := starts.close():
+        asking.join()
+    ids.close()
+    turns.close()
+    consumer.close()
 
 
 def _is_incremental(config: Config) -> bool:

@@ -19,7 +19,7 @@ from headway.kafka.binding import capi
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.consumer.fetch_turns import FetchTurns, size_of_fetched
 from headway.kafka.consumer.group_member import SERVE_EVERY, GroupMember
-from headway.kafka.consumer.missing_topics import missing_topic
+from headway.kafka.consumer.missing_topics import deleted_topic, missing_topic
 from headway.kafka.serialization import Read
 from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
 
@@ -81,6 +81,8 @@ class LevelConsumer(GroupMember):
             self._note_starts(found)
         if self._ids.is_due(now):
             self._look_at_topics(now)
+        if self._lost_places:
+            self._find_places(now)
         if self._can_begin and self._ids.is_settled(now):
             self._begin()
         if self._watch.is_on and self._has_fallen_behind(now):
@@ -187,8 +189,14 @@ class LevelConsumer(GroupMember):
         return self._watch.finds_behind(self._consumer.memberid(), ours, now)
 
     def _look_at_topics(self, now: float) -> None:
+        """Find out whether topics were deleted or created again; if one was created again, begin anew."""
         read = {self.kafka_topic(partition) for partition in self.assigned}
-        self._ids.look(read.union(self._ids.known & set(self._subscription.topics)), now, self._wake_fd)
+        changes = self._ids.look(read.union(self._ids.known & set(self._subscription.topics)), now, self._wake_fd)
+        for topic in sorted(changes.deleted):
+            self.errors.append(FetchError(self._level_of(topic), deleted_topic(topic)))
+            self._set_wake()
+        if changes.recreated:
+            self._renew(changes.recreated)
 
     def _look_at_access(self, now: float) -> None:
         self._say_refused(self._access.look(now))
@@ -266,6 +274,9 @@ class LevelConsumer(GroupMember):
                 continue
             if error.code() == ck.KafkaError._PARTITION_EOF:
                 self._reached[self._ours(_place(message))] = _place(message).offset
+            elif error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
+                self._lost_places[self._ours(_place(message))] = _place(message).offset
+                self._set_wake()
             elif error.code() == ck.KafkaError._FATAL:  # reported once, and nothing is fetched any more
                 self.errors.append(self._cannot_go_on(error))
             elif not self._is_refused(message.topic(), error):

@@ -39,3 +39,11 @@ def missing_topic(kafka_topic: str | None) -> str:
         f"Kafka has no topic {kafka_topic}, which is read as soon as it is there. Check its name: `headway topics "
         "list` shows all that there are."
     )
+
+
+def deleted_topic(kafka_topic: str) -> str:
+    """Return the sentence about a topic that was read, and that Kafka lacks now."""
+    return (
+        f"Kafka has no topic {kafka_topic} any more: it was deleted, with all records that were not read. A topic of "
+        f"this name that is created again is read from its beginning. `headway topics create {kafka_topic}` creates it."
+    )

@@ -4,11 +4,13 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from weakref import WeakSet
 
 import confluent_kafka as ck
 
 from headway.config import Config
 from headway.core.levels.group_subscription import GroupSubscription
+from headway.core.offsets.lost_place import RESETS
 from headway.core.rights import right_for
 from headway.errors import FetchRefusedError, KafkaError
 from headway.kafka.binding import capi
@@ -53,15 +55,25 @@ class PartitionQueries:
         self.callback_errors: deque[BaseException] = deque()  # what the listener's methods raised
         self._subscription = GroupSubscription.nothing(self.levels)
         self._access = AccessWatch(config)
-        self._config = config
+        self._config = dict(config)
         self._group = str(config["group.id"])
-        self._connection = Connection(on_lost_heartbeat)
+        self._reset = RESETS.get(str(config.get("auto.offset.reset", "latest")).lower())
+        self._on_lost_heartbeat = on_lost_heartbeat
         settings = {**_FETCH_DEFAULTS, **config}
         room = _integer(settings["queued.max.messages.kbytes"])
         # What may wait of each level, and for how long librdkafka may not look at partitions that were full.
         self._room, self._fetch_wait = room * 1024, _integer(settings["fetch.wait.max.ms"]) / 1000
-        if room:  # it bounds each level's buffer, which gives in turns
+        self._commits = WeakSet[PendingCommit]()  # those that may be without an answer
+        self._make_client()
+
+    def _make_client(self) -> None:
+        """Make librdkafka's consumer, or another one in its place."""
+        self._connection = Connection(self._on_lost_heartbeat)
+        settings = {**_FETCH_DEFAULTS, **self._config}
+        if self._room:  # it bounds each level's buffer, which gives in turns
             settings["queued.max.messages.kbytes"] = _QUEUE_KB
+        if self._reset is not None:  # librdkafka refuses any other value
+            settings["auto.offset.reset"] = "error"  # a lost place is looked at here: see `LostPlace`
         self._consumer = make_client(ck.Consumer, settings, self._connection)
 
     @property
@@ -78,7 +90,9 @@ class PartitionQueries:
 
     def commit_with_metadata(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> PendingCommit:
         """Send a commit of each partition's next offset to read with its exact metadata."""
-        return capi.commit(self._consumer, self.as_native(commits), self._explain)
+        sent = capi.commit(self._consumer, self.as_native(commits), self._explain)
+        self._commits.add(sent)
+        return sent
 
     def hear_refusal(self, error: KafkaError) -> None:
         """Take in why a producer's offsets were refused: the group's refusal may reach this member much later."""

@@ -11,7 +11,7 @@ from typing import Final
 
 import confluent_kafka as ck
 
-from headway.errors import ClosedError, ConfigError, KafkaError
+from headway.errors import ClosedError, ConfigError, HeadwayError, KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.retrying import passes
@@ -42,8 +42,8 @@ class StartOffsets:
     Its thread runs only while there are questions. It asks until it has an answer or the partition is forgotten, and a
     partition without an answer holds up no other. `on_answer` and `on_failure` are called in that thread. `on_failure`
     is called at once for a refusal, after some seconds for an error that may pass, and at most every ten seconds.
-    `on_refusal` gets the error that `others` raise: their commits would be passed over, and those partitions never
-    begin.
+    `on_refusal` gets the error of partitions that never begin: `others` have commits that would be passed over, or the
+    user wants an error for a partition without a commit.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class StartOffsets:
         reset: str,
         on_answer: Callable[[], None],
         on_failure: OnFailure,
-        on_refusal: Callable[[ConfigError], None],
+        on_refusal: Callable[[HeadwayError], None],
         others: OtherCommits | None = None,
     ) -> None:
         self._consumer = consumer
@@ -169,10 +169,14 @@ class StartOffsets:
     def _reset_offsets(self, partitions: Collection[Partition]) -> dict[Partition, int]:
         if self._reset not in _RESET_TIMES:
             topic, number = next(iter(partitions))
-            self._tell(
-                f"Partition {number} of {topic} has no committed offset, and auto.offset.reset={self._reset} chooses "
-                "none. Commit or seek an offset, or set auto.offset.reset to earliest or latest."
-            )
+            if self._is_due():
+                self._on_refusal(
+                    KafkaError(
+                        f"Partition {number} of {topic} has no committed offset in the group, and with "
+                        f"auto.offset.reset={self._reset} it does not begin without one. Commit an offset, for example "
+                        f"by `headway offsets reset`, or set auto.offset.reset to earliest or latest."
+                    )
+                )
             return {}
         try:
             return self._list_offsets(partitions, _LEADERS_TIMEOUT)

@@ -11,14 +11,16 @@ from typing import NamedTuple
 
 from headway.errors import HeadwayError
 from headway.kafka.binding.capi import Client
-from headway.kafka.binding.topic_questions import TopicQuestion
+from headway.kafka.binding.topic_questions import KnownTopic, TopicQuestion
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY = 5.0
+LOOK_EVERY = 5.0
+"""The seconds after which a member looks again whether its topics are still the same."""
 _LOOK_FOR_DELETED_EVERY = 0.5
 _TOPICS_A_SECOND = 200.0  # a member of thousands of topics looks less often
 _ANSWERED_WITHIN = 5.0
+_ANSWERED_AT_ONCE_WITHIN = 1.0
 _WAITED_FOR = 1.0  # seconds that a partition waits for its topic's id: reading must not depend on that answer
 
 
@@ -105,22 +107,35 @@ class TopicIds:
         self._question = None
         self._unsettled.difference_update(self._asked)
         before, self._missing = self._missing, {topic for topic, known in answer.items() if known is None}
-        recreated = set[str]()
-        for topic, known in answer.items():
-            if known is not None:
-                self._partitions[topic] = known.partitions
-                if known.id is not None and self._ids.setdefault(topic, known.id) != known.id:
-                    recreated.add(topic)
+        there = {topic: known for topic, known in answer.items() if known is not None}
+        self._partitions |= {topic: known.partitions for topic, known in there.items()}
+        recreated = {topic for topic, known in there.items() if self._is_another(topic, known)}
         deleted = (before & self._missing).intersection(topics) - self._told
         self._told = (self._told | deleted) & self._missing
-        every = _LOOK_FOR_DELETED_EVERY if self._missing.intersection(topics) else _LOOK_EVERY
+        every = _LOOK_FOR_DELETED_EVERY if self._missing.intersection(topics) else LOOK_EVERY
         self._look_at = now if self._unsettled else now + max(every, len(topics) / _TOPICS_A_SECOND)
         return TopicChanges(frozenset(recreated), frozenset(deleted)) if recreated or deleted else _NOTHING
+
+    def recreated(self, topics: Collection[str]) -> frozenset[str]:
+        """Return those of these topics that were created again; waits for the brokers, but not for long."""
+        if self._client is None or not self._ids.keys() & topics:
+            return frozenset()
+        question = TopicQuestion(self._client, topics, _ANSWERED_AT_ONCE_WITHIN)
+        try:
+            answer = question.answer(_ANSWERED_AT_ONCE_WITHIN)
+        except HeadwayError as error:
+            log.debug("Whether topics were created again is not known: %s", error)
+            answer = None
+        question.forget()
+        return frozenset(topic for topic, known in (answer or {}).items() if known and self._is_another(topic, known))
+
+    def _is_another(self, topic: str, known: KnownTopic) -> bool:
+        return known.id is not None and self._ids.setdefault(topic, known.id) != known.id
 
     def _ask(self, topics: Collection[str], now: float, wake_fd: int | None) -> None:
         if self._client is None or self._question is not None:
             return
-        self._look_at = now + _LOOK_EVERY
+        self._look_at = now + LOOK_EVERY
         if topics:
             self._question, self._asked = TopicQuestion(self._client, topics, _ANSWERED_WITHIN, wake_fd), topics
 

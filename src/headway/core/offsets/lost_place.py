@@ -1,0 +1,80 @@
+"""The place at which a partition is read on after its log no longer has the offset that was to be read next."""
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import Final, NamedTuple
+
+__all__ = ["RESETS", "LostPlace", "Reset"]
+
+
+class Reset(Enum):
+    """What `auto.offset.reset` says of a partition without a valid offset."""
+
+    EARLIEST = "earliest"
+    LATEST = "latest"
+    ERROR = "error"
+
+
+RESETS: Final[Mapping[str, Reset]] = {
+    **dict.fromkeys(("smallest", "earliest", "beginning"), Reset.EARLIEST),
+    **dict.fromkeys(("largest", "latest", "end"), Reset.LATEST),
+    "error": Reset.ERROR,
+}
+"""The values that librdkafka takes, each with its meaning."""
+
+
+class LostPlace(NamedTuple):
+    """An offset that was to be read next, beside the offsets that the log has now: from `first` up to before `end`."""
+
+    offset: int
+    first: int
+    end: int
+
+    @property
+    def is_valid(self) -> bool:
+        """True if the log has the offset after all, or it is the log's end."""
+        return self.first <= self.offset <= self.end
+
+    @property
+    def deleted(self) -> int:
+        """The number of offsets that were deleted before they were read.
+
+        >>> LostPlace(10, first=60, end=110).deleted
+        50
+        """
+        return max(0, self.first - self.offset)
+
+    def start(self, reset: Reset) -> int | None:
+        """Return the offset to read on at; None if the user wants an error.
+
+        >>> LostPlace(10, first=60, end=110).start(Reset.LATEST)
+        110
+        """
+        if self.is_valid:
+            return self.offset
+        return {Reset.EARLIEST: self.first, Reset.LATEST: self.end, Reset.ERROR: None}[reset]
+
+    def sentence(self, topic: str, partition: int, reset: Reset) -> str:
+        """Return a sentence about what is gone, and what follows."""
+        which = f"partition {partition} of {topic}"
+        if self.deleted:
+            count = f"{self.deleted} {'records' if self.deleted > 1 else 'record'}"
+            what = (
+                f"Up to {count} of {which} were deleted before they were read: offsets {self.offset} to "
+                f"{self.first - 1}. The topic's retention.ms or retention.bytes is too short for what waits, or they "
+                "were deleted by hand."
+            )
+        else:
+            what = (
+                f"The log of {which} ends at offset {self.end}, before offset {self.offset}, which is next to be read: "
+                "brokers have lost records, or an offset was committed that never existed."
+            )
+        start = self.start(reset)
+        if start is None:
+            return (
+                f"{what} With auto.offset.reset=error nothing of it is read. Commit an offset from {self.first} to "
+                f"{self.end}, for example by `headway offsets reset`, or set auto.offset.reset to earliest or latest."
+            )
+        passed_over = self.end - max(self.first, min(self.offset, self.end)) if reset is Reset.LATEST else 0
+        rest = f" and passes over {passed_over} more, as auto.offset.reset={reset.value} says" if passed_over else ""
+        return f"{what} Reading goes on at offset {start}{rest}."
