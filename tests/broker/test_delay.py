@@ -1,5 +1,6 @@
 """Delayed delivery on a real Apache Kafka: what arrives, when, and what becomes of what cannot."""
 
+import logging
 import threading
 import time
 from collections import Counter
@@ -391,6 +392,50 @@ def test_a_relay_and_a_scheduler_go_on_when_all_topics_are_deleted_and_made_anew
         wait_until(lambda: not looks_for_lines())
         deliver("in the new line", 3.1)
     assert len(cluster.read()) == 60
+
+
+@pytest.mark.slow
+def test_a_relay_reads_topics_that_were_created_again_with_a_lower_leader_epoch() -> None:
+    with LocalBroker() as broker:
+        cluster = DelayCluster(broker.bootstrap_servers)
+        broker.nodes[0].stop()
+        broker.nodes[0].start()
+
+        def deliver(keys: list[bytes]) -> None:
+            with cluster.scheduler() as scheduler:
+                for key in keys:
+                    scheduler.send_later(key, b"v", cluster.target, 1.2)
+            cluster.wait_for_keys(keys, within=60)
+
+        with cluster.relay():
+            deliver([b"before %d" % number for number in range(10)])
+            topics = [topic for topic in cluster.admin.list_topics(timeout=10).topics if topic.startswith(cluster.name)]
+            for deleted in cluster.admin.delete_topics(topics).values():
+                deleted.result(30)
+            create_topics(cluster.config, cluster.name, LADDER, partitions=2)
+            deliver([b"after %d" % number for number in range(10)])
+        assert len(cluster.read()) == 20
+
+
+def test_a_relay_says_that_its_stored_state_was_deleted(
+    cluster: DelayCluster, caplog: pytest.LogCaptureFixture
+) -> None:
+    keys = [b"%d" % number for number in range(20)]
+    with cluster.scheduler() as scheduler, cluster.relay():
+        for key in keys:
+            scheduler.send_later(key, b"v", cluster.target, 1.2)
+        cluster.wait_for_keys(keys)
+    cluster.admin.delete_topics([cluster.names.state])[cluster.names.state].result(30)
+    create_topics(cluster.config, cluster.name, LADDER, partitions=2)
+
+    def errors() -> list[str]:
+        return [each.getMessage() for each in caplog.records if each.levelno == logging.ERROR]
+
+    with cluster.relay() as relay:
+        wait_until(lambda: relay.ready)
+        assert [f"The topic {cluster.names.state} has no state of the partitions" in error for error in errors()] == [
+            True
+        ]
 
 
 @pytest.mark.slow

@@ -9,7 +9,7 @@ import logging
 import threading
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
@@ -52,6 +52,7 @@ _AT_ONCE = 5000  # records fetched, and records moved of each partition, in one 
 _BYTES_AT_ONCE = 4 * 2**20
 _TURN_EVERY = 1.0
 _LOOK_FOR_LINES_AGAIN_AFTER = 2.0
+_COMMITS_TOLD_WITHIN = 10.0
 
 
 class Relay(Closable):
@@ -317,6 +318,7 @@ class Relay(Closable):
                 self._restarts.plan(_LOOK_FOR_LINES_AGAIN_AFTER)
             return
         stored = self._predecessors.stored(numbers)
+        self._tell_of_lost_state([number for number in numbers if not stored[number]])
         room, ladder, ends = self._memory // len(numbers), self._lines.usable, self._predecessors.ends(numbers)
         lines = self._lines.lines
         for number in numbers:
@@ -334,18 +336,38 @@ class Relay(Closable):
         self._has_worked = True
         log.info("The relay has partitions %s of %s.", numbers, self._names.name)
 
+    def _tell_of_lost_state(self, numbers: Sequence[int]) -> None:
+        """Log that numbers have no stored state, though relays have worked on them: offsets of theirs are committed."""
+        places = [(topic, number) for number in numbers for topic in self._lines.state_keys]
+        try:
+            done = self._consumer.committed(places, _COMMITS_TOLD_WITHIN) if places else {}
+        except KafkaError as error:
+            log.info("Whether stored state was deleted is not known: %s", error)
+            return
+        if lost := sorted({number for (_, number), offset in done.items() if offset > 0}):
+            log.error(
+                "The topic %s has no state of the partitions %s, on which relays have worked: it was deleted, or "
+                "somebody deleted its records. Schedules that are still in the delay lines are delivered again if they "
+                "were delivered already, and come at their first time if they were cancelled or moved. Never delete "
+                "this topic alone.",
+                *(self._names.state, lost),
+            )
+
     def _look_at_topics(self) -> dict[str, str] | None:
         """Look for the lines; return Kafka's ids of the topics by the keys of their state.
 
-        Return None while some lines are missing.
+        Return None while some lines are missing, or if topics were created again: then this member joins its group
+        again before it begins.
         """
         if not self._lines.look():
             return None
         keys, ids = self._lines.state_keys, self._lines.topic_ids()
         self._watch.expect(ids, self._lines.unread_topics, time.monotonic())
         if self._lines.are_remade(ids):
-            log.warning("Topics of %s were deleted and made anew.", self._names.name)
+            log.warning("Topics of %s were deleted and created again.", self._names.name)
             self._deletions.begin_again()
+            self._consumer.renew()
+            return None
         return {keys[topic]: id_ for topic, id_ in ids.items()}
 
     # A turn

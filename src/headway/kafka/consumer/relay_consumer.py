@@ -17,10 +17,11 @@ from headway.config import Config
 from headway.core.rights import Right
 from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.admin import Admin
-from headway.kafka.binding.capi import Partition, wake_on_events
+from headway.kafka.binding.capi import Partition, committed, wake_on_events
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.factory import make_client
 from headway.kafka.missing_rights import is_refusal, why_refused
+from headway.runtime.background import in_background
 from headway.runtime.wakeup import Wakeup
 
 if TYPE_CHECKING:
@@ -54,8 +55,6 @@ class RelayConsumer:
     """A consumer of the lines, which also tells when its own partitions have changed."""
 
     def __init__(self, config: Config, wake: Wakeup) -> None:
-        self._connection = Connection()
-        self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **config, **_SETTINGS}, self._connection)
         self._wake = wake
         self._subscribe: Callable[[], None] = lambda: None
         self._paused: set[Partition] = set()
@@ -65,7 +64,12 @@ class RelayConsumer:
         self.rebalanced = False
         self.refusal: AuthorizationError | None = None  # a missing right: nothing is read until it is set to None
         self.ends: dict[Partition, int] = {}  # partitions that were fetched to their ends, with these end offsets
-        wake_on_events(self._consumer, wake.fd)
+        self._make_client()
+
+    def _make_client(self) -> None:
+        self._connection = Connection()
+        self._consumer = make_client(ck.Consumer, {**_DEFAULTS, **self._config, **_SETTINGS}, self._connection)
+        wake_on_events(self._consumer, self._wake.fd)
 
     @property
     def group_metadata(self) -> bytes:
@@ -101,6 +105,25 @@ class RelayConsumer:
             return
         self._leave()
         self._subscribe()
+
+    def renew(self) -> None:
+        """Leave the group, and join it with another client, since topics were deleted and created again.
+
+        librdkafka reads nothing of such a topic if its leader epoch is lower than that of the one before.
+        """
+        self._leave()
+        wake_on_events(self._consumer, None)
+        in_background(self._consumer.close)
+        self.assigned = set()
+        self._paused.clear()
+        self.ends.clear()
+        self._make_client()
+        self._subscribe()
+
+    def committed(self, partitions: Collection[Partition], within: float) -> dict[Partition, int]:
+        """Return the offsets that the group has committed of these partitions; raises `KafkaError`."""
+        found = committed(self._consumer, list(partitions), within)
+        return {partition: commit[0] for partition, commit in found.items() if commit is not None}
 
     def _on_assign(self, consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
         consumer.assign([])

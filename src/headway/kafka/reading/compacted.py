@@ -16,6 +16,7 @@ from headway.kafka.binding.time_limits import CREATED_TOPIC_KNOWN_WITHIN, LOG_BO
 from headway.kafka.missing_rights import why_not_readable
 from headway.kafka.reading.log_bounds import LogBounds
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
+from headway.runtime.background import in_background
 from headway.runtime.lifecycle import Closable
 
 log = logging.getLogger(__name__)
@@ -58,8 +59,14 @@ class TopicReader(Closable):
         return LogBounds(self._config, isolation, within, self.admin.client)
 
     def renew(self) -> None:
-        """Ask with a new client from now on: the old one may keep asking a broker that is no longer the right one."""
+        """Ask and read with new clients from now on.
+
+        The old ones may keep asking a broker that is no longer the right one, and read nothing of a topic that was
+        deleted and created again.
+        """
         self._admin = None
+        before, self._consumer = self._consumer, unjoined_consumer({**self._config, **_SETTINGS})
+        in_background(before.close)
 
     def serve(self) -> None:
         """Let go of the clients' reports of the meantime."""
