@@ -148,6 +148,8 @@ class Admin:
 
         Raises `KafkaError` if no broker answers.
         """
+        if not topics:
+            return {}
         self._ask_patiently()
         found: dict[str, str] = {}
         asked = self._client.describe_topics(ck.TopicCollection(list(topics)), request_timeout=_ANY_ANSWER_WITHIN)

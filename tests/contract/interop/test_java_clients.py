@@ -4,7 +4,9 @@ The Java parallel consumer comes from a Maven repository. The Java priority clie
 own Java client on the topics and groups of the levels, and that is used here.
 """
 
+import base64
 import os
+import random
 import subprocess
 from collections.abc import Sequence
 from pathlib import Path
@@ -14,6 +16,8 @@ import pytest
 from headway import ConsumerRecord, Ordering, ParallelConsumer, Retries, fixed_backoff
 from headway.broker.jars import ensure_jars, maven
 from headway.broker.java import find_java
+from headway.core.offsets.offset_map import OffsetMap, canonical, encode
+from headway.core.offsets.trailer import Trailer, Tried
 from tests.contract.conftest import Cluster
 
 pytestmark = [pytest.mark.kafka, pytest.mark.slow]
@@ -43,10 +47,10 @@ def parallel_consumer_jars() -> Sequence[Path]:
         pytest.skip(f"No Maven repository has {PARALLEL_CONSUMER} for us: {error}")
 
 
-def run(java: Path, jars: Sequence[Path], program: str, *words: str) -> list[str]:
+def run(java: Path, jars: Sequence[Path], program: str, *words: str, stdin: str = "") -> list[str]:
     """Run a Java program to its end; return the lines that it printed."""
     command = [str(java), "-cp", os.pathsep.join(map(str, jars)), str(FOLDER / f"{program}.java"), *words]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, input=stdin, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-4000:]
     return done.stdout.splitlines()
 
@@ -104,6 +108,39 @@ def test_the_java_parallel_consumer_handles_only_what_headway_left_open(
     assert handle_with_headway(kafka_cluster, f"{topic}-0", topic, len(plain), failing="open") == plain
     words = [kafka_cluster.bootstrap_servers, f"{topic}-0", topic, str(len(still_open)), ""]
     assert handled(run(java, parallel_consumer_jars, "ParallelConsumerMember", *words)) == still_open
+
+
+def texts_of_all_kinds() -> list[tuple[OffsetMap, str]]:
+    """Maps with trailers: bitsets, compressed run lengths and compressed bitsets, and attempts without a map."""
+    numbers = random.Random(44)
+    found = [
+        (OffsetMap(offset), encode(OffsetMap(offset), Trailer(offset, b"abcdef", {offset: Tried(3)})))
+        for offset in (0, 7)
+    ]
+    for offset in (0, 10**12):
+        for longest, runs in ((1, 2), (3, 6), (20, 300), (2, 4000), (300, 8), (5000, 4), (40_000, 2)):
+            offset_map = canonical(offset, [numbers.randint(1, longest) for _ in range(runs)])
+            for log in (b"", b"\xff\0\0abc"):
+                for count in (0, 3, 200):
+                    tried = {offset + numbers.randrange(5000): Tried(numbers.randint(1, 300), 1) for _ in range(count)}
+                    found.append((offset_map, encode(offset_map, Trailer(offset, log, tried))))
+    return found
+
+
+def test_the_java_reader_reads_past_the_trailer_of_each_kind_of_map(
+    java: Path, parallel_consumer_jars: Sequence[Path]
+) -> None:
+    texts = texts_of_all_kinds()
+    assert {base64.b64decode(text)[:1] for _, text in texts} >= {b"l", b"a", b"J", b"p"}
+    lines = run(
+        java,
+        parallel_consumer_jars,
+        "OffsetMaps",
+        stdin="".join(f"{offset_map.offset} {text}\n" for offset_map, text in texts),
+    )
+    assert lines == [
+        f"{offset_map.end - 1} {[offset for run in offset_map.incomplete for offset in run]}" for offset_map, _ in texts
+    ]
 
 
 def test_keys_have_the_partitions_that_the_java_priority_client_gives_them(kafka_cluster: Cluster, java: Path) -> None:

@@ -9,6 +9,7 @@ from click.testing import CliRunner, Result
 
 from headway import cli
 from headway.core.offsets.offset_map import OffsetMap, encode
+from headway.core.offsets.trailer import Trailer, Tried
 
 STREAMS = base64.b64encode(struct.pack(">bq", 2, 1_764_967_403_520)).decode()
 
@@ -34,6 +35,35 @@ def test_a_map_is_drawn_with_what_is_done_and_what_is_not() -> None:
         "3 offsets done, the highest is 104.",
         "2 offsets not done: 100; 102.",
     ]
+
+
+def test_failed_attempts_and_the_topic_s_id_are_told_with_the_map() -> None:
+    trailer = Trailer(100, b"abcdef", {100: Tried(3, 1), 1_000: Tried(1)})
+    text = encode(OffsetMap(100, (1, 1, 1, 2)), trailer)
+    assert decode(text).stdout.splitlines()[-2:] == [
+        "2 offsets failed before: 100 (3 attempts); 1,000 (1 attempt).",
+        "Written for a topic whose id begins with YWJjZGVm.",
+    ]
+    described = json.loads(decode(text, "--json").stdout)
+    assert described["topic_id_begins"] == "YWJjZGVm"
+    assert described["failed"] == [
+        {"offset": 100, "attempts": 3, "untried": 1},
+        {"offset": 1_000, "attempts": 1, "untried": 0},
+    ]
+
+
+def test_attempts_are_told_without_a_map() -> None:
+    text = encode(OffsetMap(100), Trailer(100, tried={100: Tried(3)}))
+    assert decode(text).stdout.splitlines() == [
+        "bitset v1: nothing is done above the committed offset.",
+        "1 offset failed before: 100 (3 attempts).",
+    ]
+
+
+def test_a_text_beside_another_offset_is_refused_with_the_one_that_it_was_written_for() -> None:
+    result = decode(encode(OffsetMap(100, (1, 1)), Trailer(100)), offset=97)
+    assert result.exit_code == 1
+    assert "written for a commit of offset 100, and stands beside offset 97" in result.stderr
 
 
 def test_one_offset_that_is_not_done_of_many_can_be_seen() -> None:

@@ -18,6 +18,7 @@ from headway.cli.records.record_lines import text_or_base64
 from headway.core.levels.naming import is_topic_or_level, level_group, level_topic
 from headway.core.offsets.commit_metadata import UNKNOWN, CommitMetadata, read_metadata
 from headway.core.offsets.offset_map import OffsetMap
+from headway.core.offsets.trailer import Tried, log_mark, mark_text
 from headway.errors import KafkaError, OffsetMapError
 from headway.kafka.binding.capi import Partition
 from headway.kafka.reading.group_inspector import GroupInspector
@@ -132,8 +133,8 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
 def decode(text: str, offset: int, as_json: bool) -> None:
     """Say what TEXT, the metadata of a commit, means; `-` reads it from stdin.
 
-    Paste it as another tool shows it. It can be an offset map of Headway's or of the Java parallel consumer's, they
-    are the same, or Kafka Streams' metadata.
+    Paste it as another tool shows it. It can be an offset map of Headway's or of the Java parallel consumer's, which
+    has no more than the map, or Kafka Streams' metadata.
 
     \b
       headway offsets decode bAAFGgA= --offset 100
@@ -166,10 +167,11 @@ def _read(connection: ConnectionSettings, group: str, members: Members) -> list[
         committed = onlooker.committed(onlooker.partitions())
         # After the commits, or a map could seem to reach beyond the log.
         starts, ends = onlooker.starts(committed), onlooker.ends(committed)
+    ids = connection.admin().topic_ids({topic for (topic, _), (_, text) in committed.items() if text})
     return [
         PartitionCommit(
             *(*partition, offset, starts.get(partition, 0), ends.get(partition), text),
-            read_metadata(text, offset, ends.get(partition)),
+            read_metadata(text, offset, ends.get(partition), log_mark(ids.get(partition[0], ""))),
             members.get(partition),
         )
         for partition, (offset, text) in committed.items()
@@ -308,9 +310,15 @@ def _in_short(commit: PartitionCommit) -> str:
     if metadata.stream_time is not None:
         return f"{metadata.encoding}: {_stream_time(metadata.stream_time)}"
     offset_map = metadata.offset_map or OffsetMap(commit.offset)
+    failed = f"{len(_tried(metadata)):,} failed before" if _tried(metadata) else ""
     if not offset_map.runs:
-        return "none"
-    return f"{metadata.encoding}: {_size(offset_map.complete):,} done, {_size(offset_map.incomplete):,} not"
+        return failed or "none"
+    done, rest = _size(offset_map.complete), _size(offset_map.incomplete)
+    return f"{metadata.encoding}: {done:,} done, {rest:,} not{failed and ', ' + failed}"
+
+
+def _tried(metadata: CommitMetadata) -> Mapping[int, Tried]:
+    return metadata.trailer.tried if metadata.trailer else {}
 
 
 def _drawing(commit: PartitionCommit, whose: str) -> Iterator[str]:
@@ -333,6 +341,7 @@ def _explain(metadata: CommitMetadata) -> Iterator[str]:
     offset_map = metadata.offset_map
     if offset_map is None or not offset_map.runs:
         yield f"{metadata.encoding}: nothing is done above the committed offset."
+        yield from _explain_trailer(metadata)
         return
     yield f"{metadata.encoding}: {_extent(offset_map)}"
     yield f"  {draw(offset_map)}"
@@ -340,6 +349,18 @@ def _explain(metadata: CommitMetadata) -> Iterator[str]:
     done, rest = _size(offset_map.complete), offset_map.incomplete
     yield f"{count(done, 'offset')} done, the highest is {offset_map.end - 1:,}."
     yield f"{count(_size(rest), 'offset')} not done: {_listed(rest)}."
+    yield from _explain_trailer(metadata)
+
+
+def _explain_trailer(metadata: CommitMetadata) -> Iterator[str]:
+    if tried := _tried(metadata):
+        some = [
+            f"{offset:,} ({count(each.attempts, 'attempt')})" for offset, each in list(tried.items())[:_MOST_RANGES]
+        ]
+        more = [f"… and {count(len(tried) - len(some), 'offset')} more"] if len(tried) > len(some) else []
+        yield f"{count(len(tried), 'offset')} failed before: {'; '.join(some + more)}."
+    if metadata.trailer and metadata.trailer.log:
+        yield f"Written for a topic whose id begins with {mark_text(metadata.trailer.log)}."
 
 
 def _listed(ranges: Sequence[range]) -> str:
@@ -377,6 +398,9 @@ def _describe(text: bytes, metadata: CommitMetadata) -> dict[str, Any]:
             "highest_done": offset_map.end - 1 if offset_map.runs else None,
             "incomplete": [{"start": each.start, "end": each.stop} for each in offset_map.incomplete],
         }
+    if metadata.trailer:
+        described["failed"] = [{"offset": offset, **each._asdict()} for offset, each in _tried(metadata).items()]
+        described["topic_id_begins"] = mark_text(metadata.trailer.log) or None
     if metadata.stream_time is not None:
         described["stream_time"] = metadata.stream_time
     if metadata.reason is not None:

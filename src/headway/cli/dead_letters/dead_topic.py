@@ -9,6 +9,7 @@ from headway.cli.dead_letters.letters import Letter, Place
 from headway.config import Config
 from headway.core.offsets.commit_metadata import Done, read_metadata, with_done
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, commit_of
+from headway.core.offsets.trailer import Trailer, log_mark
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.capi import Partition
@@ -27,11 +28,13 @@ class DeadTopic:
     """A reader of a dead letter topic up to its first-seen end, with a memory of the letters that are settled.
 
     The memory is Kafka's: a group without members, `headway-dead-TOPIC`, has the settled letters as its committed
-    offsets and offset maps. Reading commits nothing.
+    offsets and offset maps. Reading commits nothing. `log` is the mark of the topic's id, which the maps name: they
+    count in this topic alone.
     """
 
-    def __init__(self, name: str, partitions: int, onlooker: GroupInspector) -> None:
+    def __init__(self, name: str, partitions: int, onlooker: GroupInspector, log: bytes = b"") -> None:
         self.name = name
+        self._log = log
         self._partitions = partitions
         self._onlooker = onlooker
         addresses = [(name, partition) for partition in range(partitions)]
@@ -91,7 +94,7 @@ class DeadTopic:
         before, memory = self.settled(), {}
         for partition, offsets in settled.items():
             offset_map = with_done(before[partition], existing[partition], offsets)
-            commit = commit_of(offset_map)
+            commit = commit_of(offset_map, trailer=Trailer(offset_map.offset, self._log))
             if commit.kept is not None:
                 raise self._too_scattered(partition)
             memory[self.name, partition] = (commit.offset, commit.metadata.encode())
@@ -122,7 +125,7 @@ class DeadTopic:
                 partition,
             )
             return OffsetMap(0)
-        metadata = read_metadata(text, offset, end)
+        metadata = read_metadata(text, offset, end, self._log)
         if metadata.offset_map is None:
             log.warning(
                 "What was settled of %s, partition %d, from offset %d on is not known, and counts as open: %s",
@@ -148,5 +151,6 @@ def dead_topic(name: str, kafka_topics: Mapping[str, int], config: Config, admin
         near = difflib.get_close_matches(name, kafka_topics, n=1)
         hint = f"Did you mean {near[0]}?" if near else "`headway topics list` shows what there is."
         raise ConfigError(f"Kafka has no topic {name}. {hint}")
+    log_of_topic = log_mark(admin.topic_ids([name]).get(name, ""))
     with GroupInspector(config, f"headway-dead-{name}", admin.client) as onlooker:
-        yield DeadTopic(name, kafka_topics[name], onlooker)
+        yield DeadTopic(name, kafka_topics[name], onlooker, log_of_topic)

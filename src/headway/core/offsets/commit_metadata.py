@@ -7,8 +7,9 @@ from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import NamedTuple
 
-from headway.core.offsets.offset_map import OffsetMap, canonical, decode, encoding_name
+from headway.core.offsets.offset_map import OffsetMap, canonical, decode_with_trailer, encoding_name
 from headway.core.offsets.progress import Progress
+from headway.core.offsets.trailer import Trailer
 from headway.errors import OffsetMapError
 
 UNKNOWN = "unknown"
@@ -20,17 +21,23 @@ class CommitMetadata(NamedTuple):
     """The content of commit metadata.
 
     `encoding` is that of an offset map, `none`, one of Kafka Streams', or `unknown`; that has a `reason`. `stream_time`
-    is Kafka Streams' time of the partition, in milliseconds since the epoch; -1 if it has none yet.
+    is Kafka Streams' time of the partition, in milliseconds since the epoch; -1 if it has none yet. A `trailer` comes
+    with offset maps of Headway's.
     """
 
     encoding: str
     offset_map: OffsetMap | None = None
     stream_time: int | None = None
     reason: str | None = None
+    trailer: Trailer | None = None
 
 
-def read_metadata(text: str | bytes, offset: int, log_end: int | None = None) -> CommitMetadata:
+def read_metadata(
+    text: str | bytes, offset: int, log_end: int | None = None, log: bytes | None = None
+) -> CommitMetadata:
     """Return the content of a commit's metadata, whatever it is; never raise an error.
+
+    An offset map that was written for another offset, or another log than the one with the mark `log`, is `unknown`.
 
     >>> read_metadata("bAAFGgA=", 100).offset_map
     OffsetMap(offset=100, runs=(1, 1, 1, 2))
@@ -43,7 +50,8 @@ def read_metadata(text: str | bytes, offset: int, log_end: int | None = None) ->
         encoding = encoding_name(text)
         if encoding.startswith(_STREAMS):
             return CommitMetadata(encoding, stream_time=_stream_time(text))
-        return CommitMetadata(encoding, decode(text, offset, log_end))
+        offset_map, trailer = decode_with_trailer(text, offset, log_end, log)
+        return CommitMetadata(encoding, offset_map, trailer=trailer)
     except OffsetMapError as error:
         return CommitMetadata(UNKNOWN, reason=str(error))
 

@@ -1,7 +1,11 @@
 """Offset maps: the complete offsets above a committed one, as text in the commit's metadata.
 
+Java's reader decodes Base64, takes a magic byte, and reads the body behind it. It looks at no byte behind a bitset's
+bits, and its decompressor skips a frame that zstd's format declares as skippable. There the trailer stands: behind a
+bitset, or in such a frame before a compressed body. Run lengths that are not compressed have no place for it.
+
 Invariants:
-- The text is byte for byte what the Java parallel consumer writes and reads: Base64 of a magic byte and a body.
+- Without a trailer the text is byte for byte what the Java parallel consumer writes. With one, Java reads the same map.
 - Nothing in a text is trusted. The text itself bounds the memory that is allocated for it, and the log end bounds the
   offsets that it claims. Whatever the text, only `OffsetMapError` is raised.
 - A map is canonical: its runs alternate, none but the first is zero, the last is complete. No runs, no text.
@@ -19,6 +23,7 @@ from typing import NamedTuple
 
 import zstandard
 
+from headway.core.offsets.trailer import NOTHING_TRIED, Trailer, check_fits, pack, pack_within, unpack
 from headway.errors import OffsetMapError
 
 MAX_CHARACTERS = 4096  # the brokers' default offset.metadata.max.bytes
@@ -40,12 +45,19 @@ _INTEGER = {b"l": "h", b"o": "i", b"n": "h", b"e": "i"}  # `struct` code of a le
 _LONGEST = {"h": 2**15 - 1, "i": 2**31 - 1}  # Java's integers have a sign
 _TWINS = {b"l": b"a", b"o": b"s", b"n": b"J", b"e": b"p"}
 _PLAIN = {twin: plain for plain, twin in _TWINS.items()}
+_BITSETS = (b"l", b"o")
 
-_ZSTD_FROM_BYTES = 200  # compression is tried only if no plain body is smaller than this
+_ZSTD_FROM_BYTES = 200  # compression is tried only if no plain body is smaller than this, as Java does
+_ZSTD_WITH_TRAILER_FROM_BYTES = 20  # with a trailer run lengths have to be compressed, and take about as much
 _WIDEST_BITSET = 2**20  # in offsets: beyond, run lengths serve as well and cost less to build
 _MAX_BODY_BYTES = 2**20  # of a decompressed body; 8 million offsets as a bitset
 _MAX_RUNS = 2**20  # no map of ours has more; each run takes bytes of memory, but maybe one bit of a text
 _MAX_WINDOW_BYTES = 2**23  # Java's frames declare 2 MiB
+
+_EMPTY_BITSET = b"l\0\0"  # for a trailer without a map
+_SKIPPABLE = struct.pack("<I", 0x184D2A5D)  # how a frame begins that each zstd decoder skips; then comes its size
+_SKIPPABLE_HEADER = 8  # bytes
+_LEAST_FRAME = 9  # bytes that zstd adds to a body, at least
 
 
 class OffsetMap(NamedTuple):
@@ -109,37 +121,65 @@ def pressure(limit: int) -> int:
     return limit * 3 // 4
 
 
-def commit_of(offset_map: OffsetMap, limit: int = MAX_CHARACTERS, remembered: OffsetMap | None = None) -> Commit:
-    """Return what to commit: the offset with as much of its map as has room in `limit` characters.
+def commit_of(
+    offset_map: OffsetMap,
+    limit: int = MAX_CHARACTERS,
+    remembered: OffsetMap | None = None,
+    trailer: Trailer | None = None,
+) -> Commit:
+    """Return what to commit: the offset with as much of its map as fits in `limit` characters.
 
-    If not all has room, the text has what an earlier commit has `remembered`, and as much from below as fits beside it.
+    If not all of the map fits, the text has what an earlier commit has `remembered`, and as much from below as fits
+    beside it. The trailer's attempts get the space that the map leaves; the lowest counts are left out first.
 
     >>> commit_of(OffsetMap(5, (1, 49995)))
     Commit(offset=5, metadata='ZQAAAAEAAMNL', pressed=False, kept=None)
     >>> commit_of(OffsetMap(5, (1, 49995)), limit=8)
     Commit(offset=5, metadata='', pressed=True, kept=OffsetMap(offset=5, runs=()))
     """
-    text = encode(offset_map)
-    has_room = not offset_map.runs or 0 < len(text) <= limit
-    is_large = len(text) > pressure(limit) or not has_room
+    stamp = pack(trailer._replace(tried=NOTHING_TRIED)) if trailer else b""
+    payload = _encoded(offset_map, stamp)
+    length = _characters(payload)
+    fits = not offset_map.runs or 0 < length <= limit
+    is_large = length > pressure(limit) or not fits
     pressed = is_large and offset_map.end - offset_map.offset >= LEAST_WINDOW
-    if has_room:
-        return Commit(offset_map.offset, text, pressed)
-    kept, text = _shortened(offset_map, text, limit, remembered or OffsetMap(offset_map.offset))
-    return Commit(offset_map.offset, text, pressed, kept)
+    kept = None
+    if not fits:
+        kept, payload = _shortened(offset_map, length, limit, remembered or OffsetMap(offset_map.offset), stamp)
+    if trailer and trailer.tried:
+        payload = _with_attempts(kept or offset_map, payload, limit, trailer)
+    return Commit(offset_map.offset, b64encode(payload).decode(), pressed, kept)
 
 
-def _shortened(whole: OffsetMap, text: str, limit: int, remembered: OffsetMap) -> tuple[OffsetMap, str]:
-    """Return the part of a map that has room, with its text: the remembered part first, if that has room at all."""
+def _shortened(
+    whole: OffsetMap, length: int, limit: int, remembered: OffsetMap, stamp: bytes
+) -> tuple[OffsetMap, bytes]:
+    """Return the part of a map that fits, with its payload: the remembered part first, if that fits at all.
+
+    `length` is that of the whole map's text.
+    """
     pairs = len(whole.runs) // 2
     while pairs > 0:
         # Estimate from the size so far, as if all runs were equally long.
-        pairs = min(pairs - 1, int(pairs * limit / len(text)) if text else 0)
+        pairs = min(pairs - 1, int(pairs * limit / length) if length else 0)
         kept = _with_more(OffsetMap(whole.offset, whole.runs[: 2 * pairs]), remembered)
-        text = encode(kept)
-        if len(text) <= limit and (text or not kept.runs):
-            return kept, text
-    return OffsetMap(whole.offset), ""
+        payload = _encoded(kept, stamp)
+        length = _characters(payload)
+        if length <= limit and (payload or not kept.runs):
+            return kept, payload
+    return OffsetMap(whole.offset), b""
+
+
+def _with_attempts(offset_map: OffsetMap, payload: bytes, limit: int, trailer: Trailer) -> bytes:
+    """Return the payload of this map with as many of the trailer's attempts as fit in `limit` characters."""
+    size = limit // 4 * 3  # of a payload
+    if not payload:  # there is no map, and so there was no need for a trailer
+        packed = pack_within(trailer, size - len(_EMPTY_BITSET))
+        with_attempts = _EMPTY_BITSET + packed
+        has_any = len(packed) > len(pack(trailer._replace(tried=NOTHING_TRIED)))
+        return with_attempts if has_any and len(with_attempts) <= size else b""
+    stamp = pack(trailer._replace(tried=NOTHING_TRIED))
+    return _encoded(offset_map, pack_within(trailer, size - len(payload) + len(stamp)))
 
 
 def _with_more(beginning: OffsetMap, other: OffsetMap) -> OffsetMap:
@@ -149,21 +189,20 @@ def _with_more(beginning: OffsetMap, other: OffsetMap) -> OffsetMap:
     return canonical(beginning.offset, [*beginning.runs, *(stop - start for start, stop in pairwise(edges))])
 
 
-def encode(offset_map: OffsetMap) -> str:
+def encode(offset_map: OffsetMap, trailer: Trailer | None = None) -> str:
     """Return the smallest text for a map, whatever its length; empty if there is nothing to say.
 
     It is also empty where no encoding reaches: a run of 2³¹ offsets or more.
 
     >>> encode(OffsetMap(0, (1, 1, 1, 2)))
     'bAAFGgA='
+    >>> encode(OffsetMap(0, (1, 1, 1, 2)), Trailer(0))
+    'bAAFGmgA'
     """
-    if not offset_map.runs:
-        return ""
-    bodies = list(_plain_bodies(offset_map.runs))
-    if bodies and min(len(body) for _, body in bodies) >= _ZSTD_FROM_BYTES:
-        bodies += [(_TWINS[magic], _compress(body)) for magic, body in bodies]
-    magic, body = min(bodies, key=lambda encoded: len(encoded[1]), default=(b"", b""))
-    return b64encode(magic + body).decode()
+    if trailer is None or not (offset_map.runs or trailer.tried):
+        return b64encode(_encoded(offset_map, b"")).decode()
+    packed = pack(trailer)
+    return b64encode(_encoded(offset_map, packed) if offset_map.runs else _EMPTY_BITSET + packed).decode()
 
 
 def decode(text: str | bytes, offset: int, log_end: int | None = None) -> OffsetMap:
@@ -171,22 +210,47 @@ def decode(text: str | bytes, offset: int, log_end: int | None = None) -> Offset
 
     Args:
         text: The commit's metadata.
-        offset: The committed offset, which the text does not have.
+        offset: The committed offset, which a text of Java's does not have.
         log_end: The partition's end offset, if known. A map that reaches beyond it is of another log.
 
     Raises:
-        OffsetMapError: The text is damaged, foreign, or makes an impossible claim.
+        OffsetMapError: The text is damaged, foreign, of another commit, or makes an impossible claim.
 
     >>> decode("bAAFGgA=", 100)
     OffsetMap(offset=100, runs=(1, 1, 1, 2))
     """
+    return decode_with_trailer(text, offset, log_end)[0]
+
+
+def decode_with_trailer(
+    text: str | bytes, offset: int, log_end: int | None = None, log: bytes | None = None
+) -> tuple[OffsetMap, Trailer | None]:
+    """Return the map that was committed with `offset`, and the trailer, None if there is none.
+
+    `log` is the mark of the log that is read, as `log_mark` makes it; None for a log that is not known. Otherwise this
+    is as `decode`.
+    """
     payload = _payload(text)
     if not payload:
-        return OffsetMap(offset)
-    offset_map = canonical(offset, _runs(payload))
-    if log_end is not None and offset_map.end > log_end:
-        raise OffsetMapError(f"The offset map reaches to {offset_map.end}, but the log ends at {log_end}.")
-    return offset_map
+        return OffsetMap(offset), None
+    runs, packed = _runs(payload)
+    trailer = unpack(packed) if packed else None
+    if trailer:
+        check_fits(trailer, offset, log)
+    offset_map = canonical(offset, runs)
+    end = max([offset_map.end, *(at + 1 for at in trailer.tried)]) if trailer else offset_map.end
+    if log_end is not None and end > log_end:
+        raise OffsetMapError(f"The offset map reaches to {end}, but the log ends at {log_end}.")
+    return offset_map, trailer
+
+
+def names_a_log(text: str | bytes) -> bool:
+    """Return whether a text can only be used by a reader that knows the id of its topic."""
+    try:
+        packed = _runs(_payload(text))[1] if text else b""
+        return bool(packed) and bool(unpack(packed).log)
+    except OffsetMapError:
+        return False
 
 
 def encoding_name(text: str | bytes) -> str:
@@ -198,13 +262,46 @@ def encoding_name(text: str | bytes) -> str:
     return _name(_payload(text))
 
 
-def _plain_bodies(runs: Sequence[int]) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each uncompressed encoding that reaches and may turn out the smallest, as (magic, body)."""
+def _characters(payload: bytes) -> int:
+    """Return the length of a payload as text."""
+    return (len(payload) + 2) // 3 * 4
+
+
+def _encoded(offset_map: OffsetMap, trailer: bytes) -> bytes:
+    """Return the smallest payload for a map; empty if it says nothing, or if no encoding reaches."""
+    if not offset_map.runs:
+        return b""
+    if trailer:
+        return _encoded_with_trailer(offset_map.runs, trailer)
+    bodies = list(_plain_bodies(offset_map.runs))
+    if bodies and min(len(body) for _, body in bodies) >= _ZSTD_FROM_BYTES:
+        bodies += [(_TWINS[magic], _compress(body)) for magic, body in bodies]
+    magic, body = min(bodies, key=lambda encoded: len(encoded[1]), default=(b"", b""))
+    return magic + body
+
+
+def _encoded_with_trailer(runs: Sequence[int], trailer: bytes) -> bytes:
+    """Return the smallest payload: a bitset with the trailer behind it, or a frame with the trailer before it."""
+    bodies = list(_plain_bodies(runs, more=_SKIPPABLE_HEADER + _LEAST_FRAME))
+    payloads = [magic + body[:-1] for magic, body in bodies if magic in _BITSETS]  # without Java's zero byte
+    if min(map(len, payloads), default=_ZSTD_FROM_BYTES) >= _ZSTD_WITH_TRAILER_FROM_BYTES:
+        skippable = _SKIPPABLE + struct.pack("<I", len(trailer))
+        payloads = [payload + trailer for payload in payloads]
+        payloads += [_TWINS[magic] + skippable + trailer + _compress(body) for magic, body in bodies]
+        return min(payloads, key=len, default=b"")
+    return min(payloads, key=len) + trailer
+
+
+def _plain_bodies(runs: Sequence[int], more: int = 0) -> Iterator[tuple[bytes, bytes]]:
+    """Yield each uncompressed encoding that reaches and may turn out the smallest, as (magic, body).
+
+    Run lengths will take this many bytes `more` than their body.
+    """
     smallest = _WIDEST_BITSET
     for magic in (b"n", b"e"):
         if max(runs) <= _LONGEST[_INTEGER[magic]]:
             body = struct.pack(f">{len(runs)}{_INTEGER[magic]}", *runs)
-            smallest = min(smallest, len(body))
+            smallest = min(smallest, len(body) + more)
             yield magic, body
     width = sum(runs)
     # A bitset is never shorter than its bits, unless compressed, which happens from 200 bytes on.
@@ -242,26 +339,39 @@ def _name(payload: bytes) -> str:
     return name
 
 
-def _uncompressed(magic: bytes, body: bytes) -> tuple[bytes, bytes]:
-    """Return the plain encoding's magic byte and body."""
+def _uncompressed(magic: bytes, body: bytes) -> tuple[bytes, bytes, bytes]:
+    """Return the plain encoding's magic byte and body, and the trailer before a compressed one."""
     if magic not in _PLAIN:
-        return magic, body
+        return magic, body, b""
+    trailer, frame = _skipped(body)
     try:
-        size = zstandard.frame_content_size(body)  # -1 if unknown
+        size = zstandard.frame_content_size(frame)  # -1 if unknown
         if size > _MAX_BODY_BYTES:
             raise OffsetMapError(f"The offset map unpacks to {size} bytes; the most is {_MAX_BODY_BYTES}.")
         decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
-        return _PLAIN[magic], decompressor.decompress(body, _MAX_BODY_BYTES, allow_extra_data=False)
+        return _PLAIN[magic], decompressor.decompress(frame, _MAX_BODY_BYTES, allow_extra_data=False), trailer
     except zstandard.ZstdError:
         raise OffsetMapError(f"The offset map's zstd frame is damaged or over {_MAX_BODY_BYTES} bytes.") from None
 
 
-def _runs(payload: bytes) -> Sequence[int]:
-    magic, body = _uncompressed(payload[:1], payload[1:])
+def _skipped(body: bytes) -> tuple[bytes, bytes]:
+    """Return the content of a skippable frame, empty if there is none, and what follows it."""
+    if not body.startswith(_SKIPPABLE) or len(body) < _SKIPPABLE_HEADER:
+        return b"", body
+    end = _SKIPPABLE_HEADER + int(struct.unpack_from("<I", body, len(_SKIPPABLE))[0])
+    if end > len(body):
+        raise OffsetMapError("The trailer of the commit's metadata is cut off.")
+    return body[_SKIPPABLE_HEADER:end], body[end:]
+
+
+def _runs(payload: bytes) -> tuple[Sequence[int], bytes]:
+    """Return the run lengths, and the trailer."""
+    magic, body, trailer = _uncompressed(payload[:1], payload[1:])
     if magic in (b"n", b"e"):
-        return _runs_of_lengths(body, _INTEGER[magic])
-    if magic in (b"l", b"o"):
-        return _runs_of_bits(body, _INTEGER[magic])
+        return _runs_of_lengths(body, _INTEGER[magic]), trailer
+    if magic in _BITSETS:
+        runs, behind = _runs_of_bits(body, _INTEGER[magic])
+        return runs, behind or trailer
     raise OffsetMapError(f"The commit metadata is not an offset map but that of {_name(payload)}.")
 
 
@@ -275,14 +385,17 @@ def _runs_of_lengths(body: bytes, integer: str) -> Sequence[int]:
     return runs
 
 
-def _runs_of_bits(body: bytes, integer: str) -> Sequence[int]:
+def _runs_of_bits(body: bytes, integer: str) -> tuple[Sequence[int], bytes]:
+    """Return the runs of a bitset, and the bytes behind its bits; none if they are zero, as Java's are."""
     header = struct.calcsize(f">{integer}")
     width = struct.unpack_from(f">{integer}", body)[0] if len(body) >= header else -1
     if not 0 <= width <= 8 * (len(body) - header):
         raise OffsetMapError(f"The offset map claims {width} offsets in {len(body)} bytes.")
-    bits = int.from_bytes(body[header:], "little") & ((1 << width) - 1)
+    end = header + (width + 7) // 8
+    bits = int.from_bytes(body[header:end], "little") & ((1 << width) - 1)
+    behind = body[end:]
     if (runs := (bits ^ bits >> 1).bit_count()) > _MAX_RUNS:
         raise OffsetMapError(f"The offset map has {runs} runs; the most is {_MAX_RUNS}.")
     digits = f"{bits:0{width}b}"[::-1][:width]
     lengths = [len(run) for run in re.findall("0+|1+", digits)]
-    return [0, *lengths] if digits.startswith("1") else lengths
+    return [0, *lengths] if digits.startswith("1") else lengths, behind if any(behind) else b""

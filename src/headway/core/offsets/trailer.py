@@ -1,0 +1,195 @@
+"""The trailer of a commit's text: the log and the offset that the text belongs to, and the failed attempts of records.
+
+A commit can be copied without its log: MirrorMaker 2 translates the offset and copies the text unchanged, and a topic
+that is deleted and created again keeps its name. The trailer names the log and the offset that the text was written
+for, so a reader can drop a text that does not fit.
+
+Invariants:
+- The Java parallel consumer reads past a trailer: `offset_map` puts it where Java does not look.
+- Nothing in a trailer is trusted. Its own length bounds what is made of it, and only `OffsetMapError` is raised.
+- The first byte of a trailer is never zero, because a bitset of Java's ends with a zero byte.
+"""
+
+from base64 import urlsafe_b64decode, urlsafe_b64encode
+from collections.abc import Mapping, Sequence
+from heapq import nsmallest
+from typing import NamedTuple
+
+from headway.errors import OffsetMapError
+
+MOST_ATTEMPTS = 1_000_000
+"""The highest count of a record's attempts that is written or read."""
+
+_WITH_LOG, _WITHOUT_LOG = b"H", b"h"
+_MARK_BYTES = 6
+_MARK_CHARACTERS = _MARK_BYTES * 4 // 3
+_LEAST_ENTRY = 2  # bytes: a distance, and a count
+_LONGEST_NUMBER = 9  # bytes, which hold 63 bits, as many as an offset has
+
+
+class Tried(NamedTuple):
+    """The failed attempts of a record; `untried` of them do not count, as they ended before anything was tried."""
+
+    attempts: int
+    untried: int = 0
+
+
+NOTHING_TRIED: Mapping[int, Tried] = {}
+
+
+class Trailer(NamedTuple):
+    """The log and the committed offset that a text was written for, and the failed attempts by offset.
+
+    `log` is the mark of the topic's id, as `log_mark` makes it; empty if the writer did not know the id.
+    """
+
+    offset: int
+    log: bytes = b""
+    tried: Mapping[int, Tried] = NOTHING_TRIED
+
+
+def log_mark(topic_id: str) -> bytes:
+    """Return the part of a topic's id that trailers have; empty if the id is, as the topic has none that is known.
+
+    It is the first six bytes, which are random: the first eight characters of the id as Kafka's tools show it.
+
+    >>> mark_text(log_mark("d5p2nUHkQK2Vi5yZ6TFeDw"))
+    'd5p2nUHk'
+    """
+    # librdkafka writes ids in the plain alphabet of Base64, Kafka's tools in that of URLs.
+    mark = urlsafe_b64decode(topic_id[:_MARK_CHARACTERS].replace("+", "-").replace("/", "_"))
+    return mark if any(mark) else b""  # an id of zeros stands for none
+
+
+def mark_text(mark: bytes) -> str:
+    """Return a log's mark as the beginning of its topic's id."""
+    return urlsafe_b64encode(mark).decode()
+
+
+def check_fits(trailer: Trailer, offset: int, log: bytes | None) -> None:
+    """Raise `OffsetMapError` if a text with this trailer was written for another offset, or for another log.
+
+    `log` is the mark of the log that is read; None checks the offset alone.
+    """
+    if trailer.offset != offset:
+        raise OffsetMapError(
+            f"The metadata was written for a commit of offset {trailer.offset}, and stands beside offset {offset}: the "
+            "commit was translated for a mirror of the topic, or moved by another program."
+        )
+    if log is not None and trailer.log and trailer.log != log:
+        ours = f"has one that begins with {mark_text(log)}" if log else "has none that is known"
+        raise OffsetMapError(
+            f"The metadata is of a topic whose id begins with {mark_text(trailer.log)}, and this topic {ours}. "
+            "The commit was copied from another topic or cluster, or the topic was deleted and created again."
+        )
+
+
+def pack(trailer: Trailer) -> bytes:
+    """Return the bytes of a trailer.
+
+    >>> pack(Trailer(300, tried={302: Tried(4)})).hex()
+    '68ac020208'
+    """
+    mark = _WITH_LOG + trailer.log if trailer.log else _WITHOUT_LOG
+    return mark + _number(trailer.offset) + _entries(trailer.offset, sorted(trailer.tried.items()))
+
+
+def pack_within(trailer: Trailer, size: int) -> bytes:
+    """Return the bytes of a trailer that takes at most `size` bytes, if that is possible without its attempts.
+
+    Attempts that do not fit are left out: the lowest counts first, and of equal counts the highest offsets.
+    """
+    alone = pack(trailer._replace(tried=NOTHING_TRIED))
+    left = size - len(alone)
+    if left < _LEAST_ENTRY or not trailer.tried:
+        return alone
+    most_important = nsmallest(left // _LEAST_ENTRY, trailer.tried.items(), _importance)
+    fits, too_many = 0, len(most_important) + 1
+    entries = b""
+    while too_many - fits > 1:
+        # The first guess is all of them.
+        count = fits + (too_many - fits) // 2 if fits or too_many <= len(most_important) else len(most_important)
+        tried = _entries(trailer.offset, sorted(most_important[:count]))
+        if len(tried) <= left:
+            fits, entries = count, tried
+        else:
+            too_many = count
+    return alone + entries
+
+
+def unpack(packed: bytes) -> Trailer:
+    """Return the trailer that these bytes are.
+
+    Raises:
+        OffsetMapError: They are damaged, or not a trailer.
+
+    >>> unpack(bytes.fromhex("68ac020208"))
+    Trailer(offset=300, log=b'', tried={302: Tried(attempts=4, untried=0)})
+    """
+    kind, rest = packed[:1], packed[1:]
+    if kind not in (_WITH_LOG, _WITHOUT_LOG):
+        raise OffsetMapError(f"Behind the offset map stands 0x{packed[:8].hex()}, which no known version writes there.")
+    log = b""
+    if kind == _WITH_LOG:
+        log, rest = rest[:_MARK_BYTES], rest[_MARK_BYTES:]
+    numbers = _numbers(rest)
+    if not numbers or len(log) not in (0, _MARK_BYTES):
+        raise OffsetMapError("The trailer of the commit's metadata is cut off.")
+    return Trailer(numbers[0], log, _tried(numbers))
+
+
+def _importance(entry: tuple[int, Tried]) -> tuple[int, int]:
+    offset, tried = entry
+    return tried.untried - tried.attempts, offset
+
+
+def _entries(offset: int, tried: Sequence[tuple[int, Tried]]) -> bytes:
+    """Return the entries of ascending offsets, each as its distance to the one before, its attempts and a flag."""
+    packed = bytearray()
+    for at, one in tried:
+        packed += _number(at - offset) + _number(min(one.attempts, MOST_ATTEMPTS) << 1 | bool(one.untried))
+        if one.untried:
+            packed += _number(min(one.untried, MOST_ATTEMPTS))
+        offset = at
+    return bytes(packed)
+
+
+def _tried(numbers: Sequence[int]) -> dict[int, Tried]:
+    offset, tried = numbers[0], dict[int, Tried]()
+    rest = iter(numbers[1:])
+    for distance in rest:
+        offset += distance
+        count = next(rest, 0)
+        one = Tried(count >> 1, next(rest, 0) if count & 1 else 0)
+        if not 0 < one.attempts <= MOST_ATTEMPTS or one.untried > one.attempts or offset >= 2**63:
+            raise OffsetMapError(
+                f"The trailer of the commit's metadata claims {one.attempts} attempts, {one.untried} of them untried, "
+                f"of offset {offset}."
+            )
+        tried[offset] = one
+    return tried
+
+
+def _number(value: int) -> bytes:
+    """Return a number in groups of seven bits, the lowest first, all but the last with the highest bit set."""
+    packed = bytearray()
+    while value > 0x7F:
+        packed.append(value & 0x7F | 0x80)
+        value >>= 7
+    packed.append(value)
+    return bytes(packed)
+
+
+def _numbers(packed: bytes) -> list[int]:
+    numbers, value, shift = list[int](), 0, 0
+    for byte in packed:
+        value |= (byte & 0x7F) << shift
+        shift += 7
+        if byte < 0x80:
+            numbers.append(value)
+            value = shift = 0
+        elif shift == 7 * _LONGEST_NUMBER:
+            raise OffsetMapError("The trailer of the commit's metadata has a number of more than 63 bits.")
+    if shift:
+        raise OffsetMapError("The trailer of the commit's metadata is cut off.")
+    return numbers
