@@ -1,18 +1,21 @@
 """The way from Kafka into the engine: fetching on demand, rebalances, and offset maps read at the start."""
 
 import logging
+import re
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import groupby
 from operator import attrgetter
+from typing import NamedTuple
 
 from headway.core.engine.partition_states import PartitionState
 from headway.core.engine.pauses import Pauses
 from headway.core.engine.work import Brought
 from headway.core.levels.naming import LevelSubscription
-from headway.core.offsets.offset_map import OffsetMap, decode
+from headway.core.offsets.offset_map import OffsetMap, decode_with_trailer, names_a_log
+from headway.core.offsets.trailer import NOTHING_TRIED, Tried, log_mark
 from headway.errors import AuthorizationError, ConfigError, FetchError, KafkaError, OffsetMapError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.consumer.level_consumer import LevelConsumer
@@ -30,20 +33,32 @@ HandOver = Callable[[Collection[TopicPartition]], None]
 
 _REBALANCE_WAITS_FOR = 1.0  # seconds that a rebalance may wait for an answer
 _ASK_LESS = 10  # times as long as a request that failed took
+_ID_WAITED_FOR = 10.0  # seconds that a start waits for the topic's id, if the commit names one
 _address = attrgetter("kafka_topic", "partition")
+_is_of_mirrors = re.compile(r".+[.]checkpoints[._-]internal").fullmatch
 
 
 @dataclass(slots=True)
 class _Start:
     """A partition that starts: the first offset that came too early, if any, and when to ask for it again.
 
-    After a seek it starts at a `place`, once its running handlers have ended, or at a time whatever they do.
+    After a seek it starts at a `place`, once its running handlers have ended, or at a time whatever they do. If its
+    commit names a topic's id, it waits until a time for the id of its own.
     """
 
     came: int | None = None
     not_before: float = 0.0
     place: Place | None = None
     whatever_runs_at: float = 0.0
+    id_awaited_until: float = 0.0
+    is_new: bool = False  # to this member: the commit says which attempts have failed
+
+
+class _Known(NamedTuple):
+    """What a commit says of a partition: the offset with its map, and the failed attempts."""
+
+    offsets: OffsetMap
+    tried: Mapping[int, Tried] = NOTHING_TRIED
 
 
 class Fetching:
@@ -86,6 +101,7 @@ class Fetching:
         self.pauses = Pauses()  # with the lock
         self._holds = False
         self._sought: dict[TopicPartition, Place] = {}  # with the lock: seeks that are not begun
+        self._tried: dict[TopicPartition, Mapping[int, Tried]] = {}  # with the lock: of partitions that were sought
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Join the groups."""
@@ -106,6 +122,7 @@ class Fetching:
                         f"Partition {partition.partition} of {partition.topic} at level {partition.level} is about to "
                         "leave this consumer. Seek in on_assign of the consumer that gets it."
                     )
+            self._tried |= {each: tried for each in places if (tried := self._engine.tried(each))}
             self._engine.revoke(places)
             self._sought |= places
 
@@ -258,10 +275,10 @@ class Fetching:
             and partition not in awaited
             and not self._runs_on(partition, start, now)
         ]
-        if not partitions:
+        if not partitions or not member.has_topic_ids(now):
             return
         try:
-            asked = [partition for partition in partitions if not self._starting[partition].place]
+            asked = [each for each in partitions if self._starting[each].is_new or not self._starting[each].place]
             committed = member.committed_with_metadata(asked, _REBALANCE_WAITS_FOR) if asked else {}
         except KafkaError as error:
             log.warning(
@@ -273,16 +290,18 @@ class Fetching:
         for partition in partitions:
             asked_at = time.monotonic()
             place = self._starting[partition].place
-            if not place and partition not in committed:
+            if partition in asked and partition not in committed:
                 continue  # asked for again at the next turn
+            if self._awaits_id(member, partition, committed.get(partition), now):
+                continue
             try:
+                known = _Known(OffsetMap(0))
+                if partition in asked:
+                    fails = self._fails_on_invalid_metadata and not place
+                    known = _known_of(member, partition, committed[partition], fails=fails)
                 if place:
-                    offsets = OffsetMap(place.offset(member, partition, _REBALANCE_WAITS_FOR))
-                    member.seek(partition, offsets.offset)
-                else:
-                    offsets = _offsets_to_start(
-                        member, partition, committed[partition], fails=self._fails_on_invalid_metadata
-                    )
+                    known = _Known(OffsetMap(place.offset(member, partition, _REBALANCE_WAITS_FOR)), known.tried)
+                    member.seek(partition, known.offsets.offset)
                 if not place and (came := self._starting[partition].came) is not None:
                     member.seek(partition, came)  # an end reached before is no end any more
             except KafkaError as error:
@@ -294,8 +313,24 @@ class Fetching:
             with self._lock:
                 if partition in self._sought:
                     continue
-                self._engine.assign(partition, offsets, moved=place is not None)
+                self._assign(member, partition, known, moved=place is not None)
             self._starting.pop(partition)
+
+    def _assign(self, member: LevelConsumer, partition: TopicPartition, known: _Known, *, moved: bool) -> None:
+        """Have the engine begin a partition, with the lock."""
+        tried = {**known.tried, **self._tried.pop(partition, NOTHING_TRIED)}
+        to_come = {offset: each for offset, each in tried.items() if offset >= known.offsets.offset}
+        self._engine.assign(partition, known.offsets, moved, log_mark(member.topic_id(partition) or ""), to_come)
+
+    def _awaits_id(
+        self, member: LevelConsumer, partition: TopicPartition, committed: tuple[int, bytes] | None, now: float
+    ) -> bool:
+        """Return whether to wait for the topic's id, without which the commit's metadata could not be used."""
+        if not committed or member.topic_id(partition) or not names_a_log(committed[1]):
+            return False
+        start = self._starting[partition]
+        start.id_awaited_until = start.id_awaited_until or now + _ID_WAITED_FOR
+        return now < start.id_awaited_until
 
     def _take_sought(self, level: int, now: float) -> None:
         """Have the partitions start anew that were sought to another place."""
@@ -318,7 +353,7 @@ class Fetching:
     def assigned(self, partitions: list[TopicPartition]) -> None:
         """Note new partitions, which begin when the rebalance is over, and `on_assign` has returned."""
         self._callbacks.assigned(partitions)
-        self._starting.update((partition, _Start()) for partition in partitions)
+        self._starting.update((partition, _Start(is_new=True)) for partition in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """Hand over the completed records, and let go of the partitions."""
@@ -354,7 +389,7 @@ class Fetching:
                 return
             with self._lock:
                 self._sought.pop(partition, None)
-                self._engine.assign(partition, OffsetMap(offset), moved=True)
+                self._assign(self._levels.of(partition), partition, _Known(OffsetMap(offset)), moved=True)
             self._starting.pop(partition, None)
 
     def let_go(self, partitions: Collection[TopicPartition]) -> None:
@@ -362,6 +397,8 @@ class Fetching:
         with self._lock:
             self._engine.revoke(partitions)
             places = {partition: self._sought.pop(partition, None) for partition in partitions}
+            for partition in partitions:
+                self._tried.pop(partition, None)
         self._paused.difference_update(partitions)
         for partition in partitions:
             start = self._starting.pop(partition, None)
@@ -372,30 +409,48 @@ class Fetching:
                 )
 
 
-def _offsets_to_start(
+def _known_of(
     member: LevelConsumer, partition: TopicPartition, committed: tuple[int, bytes] | None, *, fails: bool
-) -> OffsetMap:
-    """Return the offset map to start from.
+) -> _Known:
+    """Return what a commit says of a partition, as far as it fits the log that is read.
 
     Without a commit any start that is not too late will do: offsets that do not come do not exist.
     """
     if committed is None:
-        return OffsetMap(0)
+        return _Known(OffsetMap(0))
     offset, metadata = committed
     if not metadata:
-        return OffsetMap(offset)
+        return _Known(OffsetMap(offset))
     try:
         _, log_end = member.bounds(partition, _REBALANCE_WAITS_FOR)
-        return decode(metadata, offset, log_end)
+        log_of_topic = log_mark(member.topic_id(partition) or "")
+        offset_map, trailer = decode_with_trailer(metadata, offset, log_end, log_of_topic)
+        if trailer is None and offset_map.runs:
+            _refuse_if_mirrored(member)
     except OffsetMapError as error:
         if fails:
             raise OffsetMapError(
-                f"The metadata of the commit of {partition} at offset {offset} is no offset map that can be read: "
+                f"The metadata of the commit of {partition} at offset {offset} cannot be used as an offset map: "
                 f"{error} Without it, records that were done above that offset would be handled again. Find out who "
                 "commits in this group; on_invalid_metadata='warn' goes on without it."
             ) from error
         log.warning("Reading %s begins at its committed offset %d, without an offset map: %s", partition, offset, error)
-        return OffsetMap(offset)
+        return _Known(OffsetMap(offset))
+    return _Known(offset_map, trailer.tried if trailer else NOTHING_TRIED)
+
+
+def _refuse_if_mirrored(member: LevelConsumer) -> None:
+    """Raise `OffsetMapError` if a mirror may have written the commits of this cluster.
+
+    The Java parallel consumer's maps do not say what they were written for. MirrorMaker 2 keeps what it has translated
+    in topics of its own, so such a topic puts each map without a trailer in doubt.
+    """
+    topics = member.topics(None, _REBALANCE_WAITS_FOR)
+    if checkpoints := next(filter(_is_of_mirrors, topics), None):
+        raise OffsetMapError(
+            "The metadata does not say which log it was written for, as the Java parallel consumer writes it, and the "
+            f"topic {checkpoints} shows that MirrorMaker 2 translates commits for this cluster."
+        )
 
 
 def _raise_unless_fetching(member: LevelConsumer) -> None:

@@ -238,3 +238,8 @@ def doubled_batch(records: Sequence[ConsumerRecord]) -> Iterator[ProducerRecord]
 def sum_of_batch(records: Sequence[ConsumerRecord], contexts: Sequence[Context]) -> int:
     """A result of a whole batch."""
     return sum(int(record.value) for record in records)
+
+
+def fail(record: ConsumerRecord, context: Context) -> None:
+    """Fail at each attempt, without a note."""
+    raise ValueError("It fails.")

@@ -46,6 +46,12 @@ class Level:
         records, self.log = self.log, []
         return records
 
+    def has_topic_ids(self, now: float) -> bool:
+        return True
+
+    def topic_id(self, partition: TopicPartition) -> str | None:
+        return None
+
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self.paused |= set(partitions)
 

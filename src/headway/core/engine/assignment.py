@@ -3,18 +3,24 @@
 Invariants: an assignment that has ended never becomes current again, so its works are stale for good. Its bytes are the
 sizes of its incomplete works, plus those of its outputs with their works. A finished work is in the progress and, if it
 has outputs, in `outputs`: both or neither.
+
+Failed attempts are counted here for the commits: of works that failed in `tried`, and in `earlier` those that an
+earlier owner committed, of records that are yet to come. A record that is done leaves `tried` with the next commit, so
+that the way of a record that never fails has no step for it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Generic, TypeVar
 
 from headway.core.engine.lanes import Lanes
 from headway.core.engine.partition_states import PartitionEvent, PartitionState, after
-from headway.core.engine.work import Work
+from headway.core.engine.work import Failure, Work
 from headway.core.offsets.offset_map import LEAST_WINDOW, MAX_CHARACTERS, Commit, OffsetMap, commit_of, pressure
 from headway.core.offsets.progress import Progress
+from headway.core.offsets.trailer import NOTHING_TRIED, Trailer, Tried
+from headway.errors import EarlierAttemptError
 from headway.records import TopicPartition
 
 R = TypeVar("R")
@@ -25,6 +31,8 @@ OutputSet = tuple[Sequence[int], int, Sequence[Any]]
 # Encoding a map takes up to some milliseconds. A change (a record received or done) seldom adds more than a character.
 # So the next measurement comes after as many changes as the last one left characters, and at least after this many.
 _MEASURE_EVERY = 512
+
+_NOT_KEPT = "its earlier attempts were made before a restart, a rebalance or a seek, and only their number was kept"
 
 
 class Assignment(Generic[R]):
@@ -37,11 +45,13 @@ class Assignment(Generic[R]):
         "_measure_at",
         "_narrow",
         "bytes",
+        "earlier",
         "epoch",
         "finished",
         "held",
         "lanes",
         "level",
+        "log",
         "of_outputs",
         "outputs",
         "partition",
@@ -50,11 +60,18 @@ class Assignment(Generic[R]):
         "remembered",
         "saved",
         "state",
+        "tried",
         "withheld",
     )
 
     def __init__(
-        self, partition: TopicPartition, committed: OffsetMap, epoch: int, map_limit: int = MAX_CHARACTERS
+        self,
+        partition: TopicPartition,
+        committed: OffsetMap,
+        epoch: int,
+        map_limit: int = MAX_CHARACTERS,
+        log: bytes = b"",
+        earlier: Mapping[int, Tried] = NOTHING_TRIED,
     ) -> None:
         self.partition = partition
         self.level = partition.level
@@ -62,6 +79,9 @@ class Assignment(Generic[R]):
         self.state = PartitionState.READING
         self.progress = Progress(committed)
         self.remembered = committed  # as of the last commit that succeeded
+        self.log = log  # the mark of the topic's id; empty if it is not known
+        self.earlier = earlier
+        self.tried: dict[int, Tried] = {}
         self.lanes: Lanes[R] = Lanes()
         self.bytes = 0
         self.of_outputs = 0  # the part of `bytes` that outputs take
@@ -116,13 +136,43 @@ class Assignment(Generic[R]):
         self.of_outputs += kept
         return kept
 
+    def note_failure(self, offset: int, failure: Failure) -> None:
+        """Note that an attempt failed: its count is worth a commit."""
+        self.tried[offset] = Tried(failure.attempts, failure.untried)
+        self.finished += 1
+
+    def recall(self, works: Sequence[Work[R]], now: float) -> None:
+        """Give received works the failed attempts that an earlier owner committed."""
+        end = works[-1].offset + 1
+        for work in works:
+            tried = self.earlier.get(work.offset)
+            if tried is None:
+                continue
+            self.tried[work.offset] = tried
+            if work.failure is None:
+                error = EarlierAttemptError("headway.EarlierAttemptError", _NOT_KEPT)
+                work.failure = Failure(error, now, now, tried.attempts, tried.untried, error)
+            elif work.failure.attempts < tried.attempts:  # after `RetryLater` the record brings the first along
+                work.failure = work.failure._replace(attempts=tried.attempts, untried=tried.untried)
+        self.earlier = {offset: tried for offset, tried in self.earlier.items() if offset >= end}
+
+    def all_tried(self) -> Mapping[int, Tried]:
+        """Return the failed attempts of all records that are not done, received or not."""
+        if not self.tried and not self.earlier:
+            return NOTHING_TRIED
+        is_done = self.progress.is_done
+        self.tried = {offset: tried for offset, tried in self.tried.items() if not is_done(offset)}
+        to_come = {offset: tried for offset, tried in self.earlier.items() if not is_done(offset)}
+        return to_come | self.tried
+
     def commit(self) -> Commit:
         """Return the offset and map of this moment."""
         return self.commit_of(self.progress.snapshot())
 
     def commit_of(self, snapshot: OffsetMap) -> Commit:
         """Return what to commit for a snapshot; offsets that an earlier commit remembered as done stay remembered."""
-        commit = commit_of(snapshot, self._map_limit, self.remembered)
+        trailer = Trailer(snapshot.offset, self.log, self.all_tried())
+        commit = commit_of(snapshot, self._map_limit, self.remembered, trailer)
         self.pressed = commit.pressed
         left = 0 if commit.pressed else pressure(self._map_limit) - len(commit.metadata)
         self._measure_at = self.progress.end + self.finished + max(_MEASURE_EVERY, left)

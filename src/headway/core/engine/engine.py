@@ -139,6 +139,8 @@ class Engine(Intake[R]):
         """
         if work.state is _RUNNING and work.assignment.state is not _GONE:
             again = work.again(at, error, now, untried)
+            if error is not None and self._commits and again.failure:
+                work.assignment.note_failure(work.offset, again.failure)
             if self._tenants:
                 again.tenant = work.tenant
             self._settle(work, (again,), now)

@@ -21,6 +21,7 @@ from headway.core.engine.waiting_heads import WaitingHeads
 from headway.core.engine.work import NOTHING_BROUGHT, Brought, Work
 from headway.core.engine.work_states import WorkState
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, encode
+from headway.core.offsets.trailer import NOTHING_TRIED, Tried
 from headway.records import TopicPartition
 
 _LEAVING, _GONE = PartitionState.LEAVING, PartitionState.GONE
@@ -57,6 +58,7 @@ class Intake(Generic[R]):
         self._size_of = size_of
         self._size_of_output = size_of_output
         self._due = due
+        self._commits = commits
         self._assignments: dict[TopicPartition, Assignment[R]] = {}
         self._usage = Usage()
         self._tenants = [Tenants(tenants, self._usage) for _ in range(levels)] if tenants is not None else []
@@ -76,19 +78,34 @@ class Intake(Generic[R]):
 
     # Partitions
 
-    def assign(self, partition: TopicPartition, committed: OffsetMap, moved: bool = False) -> int:
+    def assign(
+        self,
+        partition: TopicPartition,
+        committed: OffsetMap,
+        moved: bool = False,
+        log: bytes = b"",
+        tried: Mapping[int, Tried] = NOTHING_TRIED,
+    ) -> int:
         """Start to read a partition from its committed offset, and return the new epoch.
 
         With `moved` the offset is not the committed one yet, and the next tick has it. If the partition is assigned
         already, the engine forgets what it knows of it and starts at the new offset.
+
+        `log` is the mark of the topic's id, which commits name, and `tried` has the failed attempts of earlier owners.
         """
         self.revoke([partition])
-        assignment: Assignment[R] = Assignment(partition, committed, next(self._epochs), self._map_limit)
+        assignment: Assignment[R] = Assignment(
+            partition, committed, next(self._epochs), self._map_limit, log, tried if self._commits else NOTHING_TRIED
+        )
         self._assignments[partition] = assignment
         self._map_accepted = max(self._map_accepted, len(encode(committed)))  # by an earlier consumer
         assignment.finished += moved
         self._backpressure.begin(assignment)
         return assignment.epoch
+
+    def tried(self, partition: TopicPartition) -> Mapping[int, Tried]:
+        """Return the failed attempts of a partition's records that are not done, by offset."""
+        return assignment.all_tried() if (assignment := self._assignments.get(partition)) else NOTHING_TRIED
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
         """Give the partitions up; their works that still run are stale."""
@@ -200,7 +217,8 @@ class Intake(Generic[R]):
         tenants: Sequence[str],
     ) -> None:
         if offsets[0] < self._assignments[partition].progress.end:
-            self.assign(partition, OffsetMap(offsets[0]))
+            # The log was truncated: other records have these offsets now, and none of the failed attempts.
+            self.assign(partition, OffsetMap(offsets[0]), log=self._assignments[partition].log)
         assignment = self._assignments[partition]
         fresh = assignment.progress.receive(offsets)
         if len(fresh) < len(offsets):
@@ -235,13 +253,16 @@ class Intake(Generic[R]):
                     size += more
         assignment.bytes += size
         self._budgets[assignment.level].fill(size, len(sizes))
+        has_failed = bool(assignment.earlier)
+        if has_failed:
+            assignment.recall(works, now)
         if assignment.held is not None:
             assignment.held += assignment.lanes.extend(works)
             return
         if self._waiting.batching:
             self._waiting.take_in(assignment.lanes.extend(works), works, now)
             return
-        if self._due is None and not brought:
+        if self._due is None and not brought and not has_failed:
             self._entrances[assignment.level].arrive(assignment.lanes.extend(works))
             return
         if self._due is not None:

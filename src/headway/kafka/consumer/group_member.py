@@ -174,6 +174,10 @@ class GroupMember(PartitionQueries, ABC):
         """
         return self._ids.of(self.kafka_topic(partition))
 
+    def has_topic_ids(self, now: float) -> bool:
+        """Return whether the ids of the topics that begin are known, or do not come soon."""
+        return self._ids.is_settled(now)
+
     @property
     def parked(self) -> bool:
         """True while nothing is asked of it for so long that it is paused."""
