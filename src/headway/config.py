@@ -15,6 +15,7 @@ checked here; the others go to librdkafka as they are.
 | `enable.auto.commit` | consumer | true | commit what earlier polls returned, during poll and on close |
 | `auto.commit.interval.ms` | consumer | 5000 | the time between these commits |
 | `queued.max.messages.kbytes` | consumer, parallel | 16384 | the most of a level that waits for its turn; see below |
+| `receive.message.max.bytes` | consumer, parallel | 536870912 | the bytes to which one compressed batch may unpack |
 | `fetch.wait.max.ms` | consumer, parallel | 50 | how long a broker keeps a fetch for which it has nothing |
 | `key.deserializer`, `value.deserializer` | consumer | none | see `headway.kafka.serialization` |
 | `key.serializer`, `value.serializer` | producer | none | see `headway.kafka.serialization` |
@@ -34,7 +35,8 @@ again comes behind later ones. Brokers before Kafka 2.8 want the ACL `Idempotent
 
 Beside a flood a level's records wait in a buffer, which takes what is handed out in four times `fetch.wait.max.ms`, and
 no more than `queued.max.messages.kbytes`. librdkafka itself holds two queues of 4 MB, each with the fetch that is on
-its way: up to `max.partition.fetch.bytes` of each partition, and `fetch.max.bytes` in all.
+its way: up to `max.partition.fetch.bytes` of each partition, and `fetch.max.bytes` in all. These count bytes as they
+are on disk: records that were compressed take more as soon as they are there.
 
 A `ParallelConsumer` takes `group.id`, `auto.commit.interval.ms`, `strict.max.wait.ms` and the deserialisers; without
 `levels`, its topics and its group have the names given. With transactions the interval is 100 by default. Its

@@ -7,6 +7,7 @@ share librdkafka's queue, which is emptied into a buffer of each level.
 import contextlib
 import itertools
 import logging
+import time
 from collections.abc import Collection, Sequence
 
 import confluent_kafka as ck
@@ -17,6 +18,7 @@ from headway.core.rights import Right
 from headway.errors import AuthorizationError, FetchError, KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.retrying import retrying
+from headway.kafka.binding.unpacking import is_not_unpacked
 from headway.kafka.consumer.fetch_turns import FetchTurns, size_of_fetched
 from headway.kafka.consumer.group_member import SERVE_EVERY, GroupMember
 from headway.kafka.consumer.missing_topics import deleted_topic, missing_topic
@@ -279,6 +281,9 @@ class LevelConsumer(GroupMember):
                 self._set_wake()
             elif error.code() == ck.KafkaError._FATAL:  # reported once, and nothing is fetched any more
                 self.errors.append(self._cannot_go_on(error))
+            elif is_not_unpacked(error):
+                if self._unpacking.is_due(message, time.monotonic()):
+                    self.errors.append(FetchError(self._level_of(message.topic()), self._unpacking.sentence(message)))
             elif not self._is_refused(message.topic(), error):
                 reason = missing_topic(message.topic()) if _lacks_topic(message, error) else error.str()
                 self.errors.append(FetchError(self._level_of(message.topic()), reason))

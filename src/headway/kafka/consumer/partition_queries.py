@@ -18,6 +18,7 @@ from headway.kafka.binding.capi import PendingCommit
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.error_causes import cause_of
 from headway.kafka.binding.factory import make_client
+from headway.kafka.binding.unpacking import UNPACKS, Unpacking
 from headway.kafka.consumer.access_watch import AccessWatch
 from headway.kafka.missing_rights import is_of_the_group, why_refused
 from headway.kafka.reading.log_bounds import NONE_THAT_LATE, fetched_end, watermarks
@@ -33,6 +34,7 @@ T = TypeVar("T")
 # has one fetch on its way to a broker. While flooded partitions are kept apart and full, that fetch asks for idle ones
 # alone, and nothing else is fetched until the broker answers it.
 _FETCH_DEFAULTS = {
+    **UNPACKS,
     "fetch.queue.backoff.ms": 1,
     "fetch.wait.max.ms": 50,
     "queued.min.messages": 10_000,
@@ -60,6 +62,7 @@ class PartitionQueries:
         self._reset = RESETS.get(str(config.get("auto.offset.reset", "latest")).lower())
         self._on_lost_heartbeat = on_lost_heartbeat
         settings = {**_FETCH_DEFAULTS, **config}
+        self._unpacking = Unpacking(config)
         room = _integer(settings["queued.max.messages.kbytes"])
         # What may wait of each level, and for how long librdkafka may not look at partitions that were full.
         self._room, self._fetch_wait = room * 1024, _integer(settings["fetch.wait.max.ms"]) / 1000

@@ -20,6 +20,7 @@ from headway.kafka.admin import Admin
 from headway.kafka.binding.capi import Partition, committed, wake_on_events
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.factory import make_client
+from headway.kafka.binding.unpacking import UNPACKS, Unpacking, is_not_unpacked
 from headway.kafka.missing_rights import is_refusal, why_refused
 from headway.runtime.background import in_background
 from headway.runtime.wakeup import Wakeup
@@ -38,6 +39,7 @@ _SETTINGS: Config = {
     "partition.assignment.strategy": "range",
 }
 _DEFAULTS: Config = {
+    **UNPACKS,
     "session.timeout.ms": 10_000,
     "heartbeat.interval.ms": 1000,
     "fetch.queue.backoff.ms": 1,
@@ -55,6 +57,7 @@ class RelayConsumer:
     """A consumer of the lines, which also tells when its own partitions have changed."""
 
     def __init__(self, config: Config, wake: Wakeup) -> None:
+        self._unpacking = Unpacking(config)
         self._wake = wake
         self._subscribe: Callable[[], None] = lambda: None
         self._paused: set[Partition] = set()
@@ -168,6 +171,9 @@ class RelayConsumer:
                 error, "Read", self._config, topic=message.topic(), group=str(self._config["group.id"])
             ):
                 self.refusal = refusal
+            elif is_not_unpacked(error):
+                if self._unpacking.is_due(message, time.monotonic()):
+                    log.warning("%s", self._unpacking.sentence(message))
             else:
                 log.warning("Fetching failed, and goes on: %s", error.str())
 

@@ -16,6 +16,7 @@ from headway.kafka.binding.capi import Offsets, Partition
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, BROKER_RESTARTS_WITHIN
+from headway.kafka.binding.unpacking import Unpacking, is_not_unpacked
 from headway.kafka.coordinator import ask_for_members, ask_for_offsets, coordinator_client
 from headway.kafka.missing_rights import raise_if_refused, why_not_readable, why_refused
 from headway.kafka.reading.group_state import NO_GROUP, Member, members_by_partition
@@ -189,11 +190,18 @@ class GroupInspector(Closable):
                 if error is not None and error.code() == ck.KafkaError._PARTITION_EOF:
                     return
                 if error is not None:
-                    raise why_not_readable(error, topic, self._kafka) or _unreadable(partition, error)
+                    raise why_not_readable(error, topic, self._kafka) or self._unreadable(message, error)
                 if start > end:
                     return
                 yield message
             moved = self._time_of_progress(moved, messages, partition)
+
+    def _unreadable(self, message: Message, error: ck.KafkaError) -> KafkaError:
+        if is_not_unpacked(error):
+            return KafkaError(Unpacking(self._kafka).sentence(message))
+        return KafkaError(
+            f"Partition {message.partition()} of {message.topic()} cannot be read: {error.str().rstrip('.')}."
+        )
 
     def read_together(self, ranges: Mapping[Partition, tuple[int, int]]) -> Iterator[tuple[Partition, Message]]:
         """Yield the records of several ranges as `read` does, each range in order: together those that are short."""
@@ -216,7 +224,7 @@ class GroupInspector(Closable):
                 if place not in left:
                     continue
                 if (error := message.error()) is not None and error.code() != ck.KafkaError._PARTITION_EOF:
-                    raise why_not_readable(error, place[0], self._kafka) or _unreadable(place, error)
+                    raise why_not_readable(error, place[0], self._kafka) or self._unreadable(message, error)
                 if error is not None or offset + 1 >= left[place]:
                     end = left.pop(place)
                     if error is not None or offset >= end:
@@ -264,10 +272,6 @@ def _explain_group(group: str, error: ck.KafkaException) -> KafkaError:
     explained = KafkaError(f"The group {group} could not be described: {error.args[0].str().rstrip('.')}.")
     explained.__cause__ = error
     return explained
-
-
-def _unreadable(place: Partition, error: ck.KafkaError) -> KafkaError:
-    return KafkaError(f"Partition {place[1]} of {place[0]} cannot be read: {error.str().rstrip('.')}.")
 
 
 def _code(error: KafkaError) -> int | None:

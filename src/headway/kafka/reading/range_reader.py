@@ -19,6 +19,7 @@ from headway.config import Config
 from headway.errors import KafkaError
 from headway.kafka.admin import describe
 from headway.kafka.binding.connection import Connection
+from headway.kafka.binding.unpacking import Unpacking, is_not_unpacked
 from headway.kafka.missing_rights import why_not_readable
 from headway.kafka.reading.log_bounds import watermarks
 from headway.kafka.reading.topic_naming import kafka_topic
@@ -216,7 +217,11 @@ class RangeReader(Closable):
 
     def _position_after(self, messages: list[Message], errors: list[Message], wanted: Range) -> int:
         last = messages[-1]
-        for error in filter(None, map(Message.error, errors)):
+        for message in errors:
+            error = message.error()
+            assert error is not None  # noqa: S101  # the caller has chosen those with one
+            if is_not_unpacked(error):
+                raise KafkaError(Unpacking(self._config).sentence(message))
             if error.code() in _LOST:
                 return self._lost(wanted, error.str())
             if refused := why_not_readable(error, kafka_topic(wanted.partition), self._config):

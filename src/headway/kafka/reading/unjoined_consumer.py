@@ -20,6 +20,7 @@ from headway.kafka.binding import capi
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.factory import make_client
+from headway.kafka.binding.unpacking import UNPACKS
 
 OURS: Final[Config] = {
     "group.id": "headway-unjoined",  # for the binding alone: no broker hears it
@@ -35,7 +36,7 @@ _MOST_BY_NAME = 8
 
 def unjoined_consumer(config: Config, connection: Connection | None = None) -> "UnjoinedConsumer":
     """Return a consumer that is no member of a group; takes and raises the same as `make_client`."""
-    return make_client(UnjoinedConsumer, {**config, **OURS}, connection)
+    return make_client(UnjoinedConsumer, {**UNPACKS, **config, **OURS}, connection)
 
 
 class UnjoinedConsumer(ck.Consumer):
