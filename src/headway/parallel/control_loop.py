@@ -33,6 +33,7 @@ _TURN_EVERY = 1.0
 _LEAST_FOR_COMMIT = 1.0
 _LEAST_FOR_CALLBACK = 1.0  # seconds for `on_revoke`, likewise
 _LEAVE_WITHIN = 10.0
+_PLACES_TOLD_WITHIN = 1.0  # seconds for the places that were sought, at the end of the run
 
 
 class Executor(Protocol):
@@ -203,7 +204,7 @@ class ControlLoop:
         finally:
             if not may_commit:  # Ctrl-C, too, ends the wait without an answer
                 self.fetching.let_go(partitions)
-        self.fetching.move_sought()
+        self.fetching.move_sought(time.monotonic() + _PLACES_TOLD_WITHIN)
         self._leaves_until = time.monotonic() + _LEAVE_WITHIN
         for _ in self.committing.commit(None, self._leaves_until):
             pass

@@ -20,9 +20,10 @@ from headway.errors import AuthorizationError, ConfigError, FetchError, KafkaErr
 from headway.execution.dispatch import Dispatch
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.kafka.consumer.start_questions import Start
 from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks
-from headway.parallel.places import Place
+from headway.parallel.places import Place, PlaceQuestion
 from headway.parallel.tenancy import Tenancy
 from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.gc_pause import GcPause
@@ -31,9 +32,13 @@ log = logging.getLogger(__name__)
 
 HandOver = Callable[[Collection[TopicPartition]], None]
 
-_REBALANCE_WAITS_FOR = 1.0  # seconds that a rebalance may wait for an answer
-_ASK_LESS = 10  # times as long as a request that failed took
 _ID_WAITED_FOR = 10.0  # seconds that a start waits for the topic's id, if the commit names one
+_TOPICS_TOLD_WITHIN = 10.0
+_PLACES_TOLD_WITHIN = 1.0  # seconds for the first question about a sought place, and twice as many for each next one
+_PLACES_TOLD_AT_LAST_WITHIN = 60.0
+_LOOK_FOR_ANSWERS_EVERY = 0.01
+_ASK_LESS = 10  # times as long as a call that failed took
+_ASK_AGAIN_AFTER = 0.2
 _address = attrgetter("kafka_topic", "partition")
 _is_of_mirrors = re.compile(r".+[.]checkpoints[._-]internal").fullmatch
 
@@ -49,9 +54,17 @@ class _Start:
     came: int | None = None
     not_before: float = 0.0
     place: Place | None = None
+    asked: PlaceQuestion | None = None
+    told_within: float = _PLACES_TOLD_WITHIN
     whatever_runs_at: float = 0.0
     id_awaited_until: float = 0.0
     is_new: bool = False  # to this member: the commit says which attempts have failed
+
+    def forget(self) -> None:
+        """Wait for no answer about a place."""
+        if self.asked:
+            self.asked.forget()
+        self.asked = None
 
 
 class _Known(NamedTuple):
@@ -201,12 +214,15 @@ class Fetching:
             records = member.fetch(demand, now, of_quiet, level)
             brought = self._brought_along.of(records, now)
             tenants = self._tenancy.of(records) if self._tenancy else ()
+            if self._starting:  # what has just begun may have brought these records already
+                self._begin(level, member, now, first=True)
             with self._lock:
                 self._receive(records, now, brought, tenants)
                 for partition in member.ends.keys() - self._starting.keys():
                     self._engine.advance(partition, member.ends.pop(partition))
         _raise_unless_fetching(member)
-        self._begin(level, member, now)
+        if self._starting or self._sought:
+            self._begin(level, member, now)
         return 0 < len(records) == demand
 
     def _demand(self, paused: bool) -> tuple[list[int], list[int]]:
@@ -260,10 +276,11 @@ class Fetching:
                 member.resume(partitions)
             self._paused = paused
 
-    def _begin(self, level: int, member: LevelConsumer, now: float) -> None:
+    def _begin(self, level: int, member: LevelConsumer, now: float, *, first: bool = False) -> None:
         """Start where the last owners' commits end, without the records that these commits say are done.
 
-        Not in the rebalance itself: the coordinator may answer nothing before the group has met again.
+        The member asks for these commits once the group has met: `GroupMember.start_of`. With `first` only partitions
+        begin of which no record has come, and which are not sought.
         """
         awaited = self._callbacks.awaited() if self._starting else ()
         self._take_sought(level, now)  # after that: on_assign may have sought before it returned
@@ -273,47 +290,40 @@ class Fetching:
             if partition.level == level
             and start.not_before <= now
             and partition not in awaited
+            and not (first and (start.place or start.came is not None))
             and not self._runs_on(partition, start, now)
         ]
         if not partitions or not member.has_topic_ids(now):
             return
-        try:
-            asked = [each for each in partitions if self._starting[each].is_new or not self._starting[each].place]
-            committed = member.committed_with_metadata(asked, _REBALANCE_WAITS_FOR) if asked else {}
-        except KafkaError as error:
-            log.warning(
-                "Committed offsets could not be read yet, and are asked for again: %s If a process died with a "
-                "transaction open, Kafka tells them when that ends: after its transaction.timeout.ms.",
-                error,
-            )
-            return
         for partition in partitions:
-            asked_at = time.monotonic()
-            place = self._starting[partition].place
-            if partition in asked and partition not in committed:
-                continue  # asked for again at the next turn
-            if self._awaits_id(member, partition, committed.get(partition), now):
+            began_at, start, found = time.monotonic(), self._starting[partition], member.start_of(partition)
+            if found is None and (not start.place or (start.is_new and now < start.whatever_runs_at)):
+                continue  # the member is still asking
+            if found and self._awaits_id(member, partition, found, now):
                 continue
             try:
                 known = _Known(OffsetMap(0))
-                if partition in asked:
-                    fails = self._fails_on_invalid_metadata and not place
-                    known = _known_of(member, partition, committed[partition], fails=fails)
-                if place:
-                    known = _Known(OffsetMap(place.offset(member, partition, _REBALANCE_WAITS_FOR)), known.tried)
-                    member.seek(partition, known.offsets.offset)
-                if not place and (came := self._starting[partition].came) is not None:
-                    member.seek(partition, came)  # an end reached before is no end any more
+                if found and (start.is_new or not start.place):
+                    fails = self._fails_on_invalid_metadata and not start.place
+                    known = _known_of(member, partition, found, fails=fails)
+                if start.place:
+                    offset = self._sought_offset(start.place, partition, start, member)
+                    if offset is None:
+                        continue  # Kafka has not said it yet
+                    known = _Known(OffsetMap(offset), known.tried)
+                    member.seek(partition, offset)
+                elif start.came is not None:
+                    member.seek(partition, start.came)  # an end reached before is no end any more
             except KafkaError as error:
                 log.warning("Reading %s cannot begin yet, and is asked for again: %s", partition, error)
                 # The partition has no leader, and the other partitions must not wait for that.
                 ended_at = time.monotonic()
-                self._starting[partition].not_before = ended_at + _ASK_LESS * (ended_at - asked_at)
+                start.not_before = ended_at + max(_ASK_AGAIN_AFTER, _ASK_LESS * (ended_at - began_at))
                 continue
             with self._lock:
                 if partition in self._sought:
                     continue
-                self._assign(member, partition, known, moved=place is not None)
+                self._assign(member, partition, known, moved=start.place is not None)
             self._starting.pop(partition)
 
     def _assign(self, member: LevelConsumer, partition: TopicPartition, known: _Known, *, moved: bool) -> None:
@@ -322,15 +332,29 @@ class Fetching:
         to_come = {offset: each for offset, each in tried.items() if offset >= known.offsets.offset}
         self._engine.assign(partition, known.offsets, moved, log_mark(member.topic_id(partition) or ""), to_come)
 
-    def _awaits_id(
-        self, member: LevelConsumer, partition: TopicPartition, committed: tuple[int, bytes] | None, now: float
-    ) -> bool:
+    def _awaits_id(self, member: LevelConsumer, partition: TopicPartition, found: Start, now: float) -> bool:
         """Return whether to wait for the topic's id, without which the commit's metadata could not be used."""
-        if not committed or member.topic_id(partition) or not names_a_log(committed[1]):
+        if not found.metadata or member.topic_id(partition) or not names_a_log(found.metadata):
             return False
         start = self._starting[partition]
         start.id_awaited_until = start.id_awaited_until or now + _ID_WAITED_FOR
         return now < start.id_awaited_until
+
+    def _sought_offset(
+        self, place: Place, partition: TopicPartition, start: _Start, member: LevelConsumer
+    ) -> int | None:
+        """Return the offset of a sought place as soon as Kafka has told it; raises `KafkaError` if it does not."""
+        if start.asked is None:
+            start.asked = place.ask(member, partition, start.told_within)
+        try:
+            offset = start.asked.answer()
+        except KafkaError:
+            start.forget()
+            start.told_within = min(2 * start.told_within, _PLACES_TOLD_AT_LAST_WITHIN)
+            raise
+        if offset is not None:
+            start.asked = None
+        return offset
 
     def _take_sought(self, level: int, now: float) -> None:
         """Have the partitions start anew that were sought to another place."""
@@ -342,6 +366,7 @@ class Fetching:
                 del self._sought[partition]
         for partition, place in sought.items():
             start = self._starting.setdefault(partition, _Start())
+            start.forget()
             start.place, start.not_before, start.whatever_runs_at = place, 0.0, now + self._patience
 
     def _runs_on(self, partition: TopicPartition, start: _Start, now: float) -> bool:
@@ -372,25 +397,45 @@ class Fetching:
         with self._lock:
             return list({*self._engine.assigned(), *self._starting, *self._sought})
 
-    def move_sought(self) -> None:
-        """Have partitions that were sought, and did not begin again, stand at their places, as the last commit says."""
+    def move_sought(self, until: float) -> None:
+        """Have partitions that were sought, and did not begin again, stand at their places, as the last commit says.
+
+        Kafka is asked for all places at once, and waited for until this time.
+        """
         with self._lock:
             places = {partition: start.place for partition, start in self._starting.items() if start.place}
             places |= self._sought
-        for index, (partition, place) in enumerate(places.items()):
+        asked = {
+            each: place.ask(self._levels.of(each), each, until - time.monotonic()) for each, place in places.items()
+        }
+        failed: KafkaError | None = None
+        while asked and failed is None and time.monotonic() < until:
+            failed = self._move_answered(asked)
+            if asked and failed is None:
+                time.sleep(_LOOK_FOR_ANSWERS_EVERY)
+        for question in asked.values():
+            question.forget()
+        if asked:
+            log.warning(
+                "Seeks of %d partitions are not carried out, as the run ends and Kafka does not tell the place in %s: "
+                "%s They are read on from their last commits.",
+                *(len(asked), next(iter(asked)), failed or "it has not answered yet."),
+            )
+
+    def _move_answered(self, asked: dict[TopicPartition, PlaceQuestion]) -> KafkaError | None:
+        """Move the partitions whose places are known by now, and take them out; return why one is not known."""
+        for partition, question in list(asked.items()):
             try:
-                offset = place.offset(self._levels.of(partition), partition, _REBALANCE_WAITS_FOR)
+                offset = question.answer()
             except KafkaError as error:
-                log.warning(
-                    "Seeks of %d partitions are not carried out, as the run ends and Kafka does not tell the place in "
-                    "%s: %s They are read on from their last commits.",
-                    *(len(places) - index, partition, error),
-                )
-                return
-            with self._lock:
-                self._sought.pop(partition, None)
-                self._assign(self._levels.of(partition), partition, _Known(OffsetMap(offset)), moved=True)
-            self._starting.pop(partition, None)
+                return error
+            if offset is not None:
+                with self._lock:
+                    self._sought.pop(partition, None)
+                    self._assign(self._levels.of(partition), partition, _Known(OffsetMap(offset)), moved=True)
+                self._starting.pop(partition, None)
+                del asked[partition]
+        return None
 
     def let_go(self, partitions: Collection[TopicPartition]) -> None:
         """Forget partitions, and what is done of them and not committed."""
@@ -402,6 +447,8 @@ class Fetching:
         self._paused.difference_update(partitions)
         for partition in partitions:
             start = self._starting.pop(partition, None)
+            if start:
+                start.forget()
             if place := places[partition] or (start and start.place):
                 log.warning(
                     "%s leaves before the seek to %s was carried out: it is read on from its last commit.",
@@ -409,20 +456,17 @@ class Fetching:
                 )
 
 
-def _known_of(
-    member: LevelConsumer, partition: TopicPartition, committed: tuple[int, bytes] | None, *, fails: bool
-) -> _Known:
+def _known_of(member: LevelConsumer, partition: TopicPartition, found: Start, *, fails: bool) -> _Known:
     """Return what a commit says of a partition, as far as it fits the log that is read.
 
     Without a commit any start that is not too late will do: offsets that do not come do not exist.
     """
-    if committed is None:
+    offset, metadata, log_end = found
+    if metadata is None:
         return _Known(OffsetMap(0))
-    offset, metadata = committed
     if not metadata:
         return _Known(OffsetMap(offset))
     try:
-        _, log_end = member.bounds(partition, _REBALANCE_WAITS_FOR)
         log_of_topic = log_mark(member.topic_id(partition) or "")
         offset_map, trailer = decode_with_trailer(metadata, offset, log_end, log_of_topic)
         if trailer is None and offset_map.runs:
@@ -445,7 +489,7 @@ def _refuse_if_mirrored(member: LevelConsumer) -> None:
     The Java parallel consumer's maps do not say what they were written for. MirrorMaker 2 keeps what it has translated
     in topics of its own, so such a topic puts each map without a trailer in doubt.
     """
-    topics = member.topics(None, _REBALANCE_WAITS_FOR)
+    topics = member.topics(None, _TOPICS_TOLD_WITHIN)
     if checkpoints := next(filter(_is_of_mirrors, topics), None):
         raise OffsetMapError(
             "The metadata does not say which log it was written for, as the Java parallel consumer writes it, and the "

@@ -1,9 +1,19 @@
 """Places in a partition's log from which a consumer is to go on."""
 
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
+from headway.errors import KafkaError
+from headway.kafka.binding.questions import OFFSET_BEGINNING, OFFSET_END, Question
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.records import TopicPartition
+
+_BEGINNING, _END, _TIME = "the beginning", "the end", "the first record since that time"
+_NEEDED: Final = {
+    "offset": (_BEGINNING, _END),
+    "beginning": (_BEGINNING,),
+    "end": (_END,),
+    "time": (_TIME, _END),
+}
 
 
 class Place(NamedTuple):
@@ -15,14 +25,52 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         return f"{self.what} {self.value}" if self.what in ("offset", "time") else f"its {self.what}"
 
-    def offset(self, level: LevelConsumer, partition: TopicPartition, timeout: float) -> int:
-        """Return its offset, the end for a time that no record has; raises `KafkaError` if Kafka does not tell."""
-        first, end = level.bounds(partition, timeout)
-        if self.what == "beginning":
-            return first
-        if self.what == "end":
-            return end
-        if self.what == "offset":
-            return max(first, min(self.value, end))
-        found = level.offsets_for_times({partition: self.value}, timeout)[partition]
-        return end if found is None else found
+    def ask(self, level: LevelConsumer, partition: TopicPartition, within: float) -> "PlaceQuestion":
+        """Ask the partition's leader for the offset of this place; the level's wake-up is set by the answer."""
+        return PlaceQuestion(self, level, partition, within)
+
+
+class PlaceQuestion:
+    """A question on its way to the leader of a partition: which offset is this place?"""
+
+    def __init__(self, place: Place, level: LevelConsumer, partition: TopicPartition, within: float) -> None:
+        numbers = {_BEGINNING: OFFSET_BEGINNING, _END: OFFSET_END, _TIME: place.value}
+        self._place = place
+        self._partition = partition
+        self._known: dict[str, int] = {}
+        self._asked: dict[str, Question[int]] = {
+            what: level.ask_offset(partition, numbers[what], within) for what in _NEEDED[place.what]
+        }
+
+    def answer(self) -> int | None:
+        """Return the offset, that of the end for a time that no record has; None while there is no answer.
+
+        Raises `KafkaError` if Kafka does not say it.
+        """
+        for what, question in list(self._asked.items()):
+            answer = question.answer()
+            if answer is None:
+                continue
+            del self._asked[what]
+            if isinstance(answer, KafkaError):
+                raise answer
+            [offset] = answer.values()
+            if isinstance(offset, KafkaError):
+                raise offset
+            if offset < 0 and what != _TIME:  # from a broker that does not know it yet
+                raise KafkaError(f"The leader of {self._partition} does not know yet where {what} is.")
+            self._known[what] = offset
+        return None if self._asked else self._offset()
+
+    def _offset(self) -> int:
+        known = self._known
+        if self._place.what == "offset":
+            return max(known[_BEGINNING], min(self._place.value, known[_END]))
+        if self._place.what == "time":
+            return known[_END] if known[_TIME] < 0 else known[_TIME]
+        return next(iter(known.values()))
+
+    def forget(self) -> None:
+        """Do not wait for the answer any longer."""
+        for question in self._asked.values():
+            question.forget()

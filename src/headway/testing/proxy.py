@@ -59,6 +59,7 @@ class KafkaProxy:
         self._brokers = [_address(server) for server in bootstrap_servers.split(",")]
         self._ports: dict[int, int] = {}
         self._servers: list[asyncio.Server] = []
+        self.pauses: dict[int, float] = {}  # by API, the seconds that each answer takes with all that are behind it
         self._held: set[int] = set()
         self._connections = 0
         self._loop = asyncio.new_event_loop()
@@ -136,6 +137,8 @@ class KafkaProxy:
                 due, frame, api = await frames.get()
                 if (wait := due - time.monotonic()) > 0:
                     await asyncio.sleep(wait)
+                if api in self.pauses:
+                    await asyncio.sleep(self.pauses[api])
                 while api in self._held:
                     await asyncio.sleep(0.005)
                 writer.write(frame)

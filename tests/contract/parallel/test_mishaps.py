@@ -18,6 +18,7 @@ from headway.core.offsets.offset_map import OffsetMap, encode
 from headway.errors import HandlerError, KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.consumer.level_consumer import LevelConsumer
+from headway.kafka.consumer.start_questions import Start
 from headway.parallel.delayed_retries import DelayedRetries, ScheduleReports
 from headway.records import TopicPartition
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
@@ -266,18 +267,18 @@ def test_a_partition_that_cannot_be_sought_when_it_begins_begins_later_and_loses
     brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     send(brokers, 40)
-    handled, failures, came = Counter[tuple[int, int]](), Counter[str](), set[int]()
-    committed, fetch, seek = LevelConsumer.committed_with_metadata, LevelConsumer.fetch, LevelConsumer.seek
+    handled, failures, came, came_before = Counter[tuple[int, int]](), Counter[str](), set[int](), set[int]()
+    start_of, fetch, seek = LevelConsumer.start_of, LevelConsumer.fetch, LevelConsumer.seek
 
     def note(self: LevelConsumer, demand: int, now: float, of_quiet: int, level: int) -> Any:
+        came_before.update(came)
         records = fetch(self, demand, now, of_quiet)
         came.update(record.partition for record in records)
         return records
 
-    def answer_for_one_at_first(self: LevelConsumer, partitions: Any, timeout: float) -> Any:
+    def answer_for_one_at_first(self: LevelConsumer, partition: TopicPartition) -> Start | None:
         # Records of the others come before it is known where to begin.
-        answers = committed(self, partitions, timeout)
-        return {each: answer for each, answer in answers.items() if each.partition == 0 or came >= {1, 2, 3}}
+        return start_of(self, partition) if partition.partition == 0 or came_before >= {1, 2, 3} else None
 
     def refuse(self: LevelConsumer, partition: TopicPartition, offset: int) -> None:
         failures[f"seek {partition.partition}"] += 1
@@ -285,7 +286,7 @@ def test_a_partition_that_cannot_be_sought_when_it_begins_begins_later_and_loses
             raise KafkaError("the topic is being deleted")
         seek(self, partition, offset)
 
-    monkeypatch.setattr(LevelConsumer, "committed_with_metadata", answer_for_one_at_first)
+    monkeypatch.setattr(LevelConsumer, "start_of", answer_for_one_at_first)
     monkeypatch.setattr(LevelConsumer, "fetch", note)
     monkeypatch.setattr(LevelConsumer, "seek", refuse)
     with consumer(brokers) as parallel:

@@ -14,9 +14,9 @@ from headway.core.engine.lanes import Ordering
 from headway.core.engine.partition_states import PARTITION_TRANSITIONS, PartitionEvent, PartitionState, after
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries
-from headway.errors import KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.kafka.consumer.start_questions import Start
 from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.fetching import Fetching
@@ -61,10 +61,8 @@ class Level:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         pass
 
-    def committed_with_metadata(self, partitions: list[TopicPartition], timeout: float) -> dict[TopicPartition, Any]:
-        if not self.answers:
-            raise KafkaError("No broker answers.")
-        return dict.fromkeys(partitions)
+    def start_of(self, partition: TopicPartition) -> Start | None:
+        return Start(0) if self.answers else None
 
 
 class World:

@@ -21,12 +21,14 @@ from headway.errors import FetchError, HeadwayError, KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.mock_cluster import mock_at
+from headway.kafka.binding.questions import Question, ask_offsets
 from headway.kafka.consumer.fetch_turns import FetchTurns, TurnsOfLevels
 from headway.kafka.consumer.group_watch import GroupWatch
 from headway.kafka.consumer.missing_topics import look_for_missing, missing_topic
 from headway.kafka.consumer.other_commits import OtherCommits
 from headway.kafka.consumer.partition_queries import PartitionQueries
 from headway.kafka.consumer.start_offsets import StartOffsets
+from headway.kafka.consumer.start_questions import Start
 from headway.kafka.consumer.topic_ids import TopicIds
 from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.background import in_background
@@ -75,6 +77,7 @@ class GroupMember(PartitionQueries, ABC):
         self._reached: dict[TopicPartition, int] = {}  # such an end, while records before it wait
         self._begun: set[TopicPartition] = set()  # the partitions of `assigned` that librdkafka reads
         self._start: dict[TopicPartition, int] = {}  # the offset at which each began, or was sought last
+        self._found: dict[TopicPartition, Start] = {}  # what Kafka said of where they begin
         self._unwanted: dict[TopicPartition, int] = {}  # the first record of each that came while leaving
         self._lost_places: dict[TopicPartition, int] = {}  # offsets that were to be read, and that the log lacks
         self._look_for_places_at = 0.0
@@ -102,9 +105,8 @@ class GroupMember(PartitionQueries, ABC):
         self._turns = TurnsOfLevels(
             {level: FetchTurns(self._consumer, self._name, self._room, self._fetch_wait) for level in self.levels}
         )
-        reset = str(self._config.get("auto.offset.reset", "latest"))
         self._starts = StartOffsets(
-            self._consumer, reset, self._set_wake, self._cannot_start, self._must_not_start, self._others
+            self._consumer, self._config, self._set_wake, self._cannot_start, self._must_not_start, self._others
         )
 
     @abstractmethod
@@ -303,10 +305,21 @@ class GroupMember(PartitionQueries, ABC):
         self._ids.ask_before_start(beginning, time.monotonic(), self._wake_fd)
         self._starts.ask([self._name(partition) for partition in self.assigned - self._start.keys()])
 
-    def _note_starts(self, found: Mapping[capi.Partition, int]) -> None:
-        places = {self._ours(ck.TopicPartition(*name)): offset for name, offset in found.items()}
-        self._start |= {each: offset for each, offset in places.items() if each in self.assigned - self._begun}
+    def _note_starts(self, found: Mapping[capi.Partition, Start]) -> None:
+        starts = {self._ours(ck.TopicPartition(*name)): start for name, start in found.items()}
+        starts = {each: start for each, start in starts.items() if each in self.assigned - self._begun}
+        self._found |= starts
+        self._start |= {each: start.offset for each, start in starts.items()}
         self._can_begin = True
+
+    def start_of(self, partition: TopicPartition) -> Start | None:
+        """Return where Kafka said that a partition begins when it was assigned, None if it has not said that yet."""
+        return self._found.get(partition)
+
+    def ask_offset(self, partition: TopicPartition, place: int, within: float) -> Question[int]:
+        """Ask for the offset of a place in a partition, as `ask_offsets` does; the answer sets the wake-up."""
+        isolation = str(self._config.get("isolation.level", "read_committed"))
+        return ask_offsets(self._consumer, {self._name(partition): place}, isolation, within, self._wake_fd)
 
     def _begin(self) -> None:
         """Have librdkafka read the partitions whose start is known."""
@@ -386,6 +399,7 @@ class GroupMember(PartitionQueries, ABC):
         for partition in partitions:
             self._start.pop(partition, None)
             self._lost_places.pop(partition, None)
+            self._found.pop(partition, None)
             self._unwanted.pop(partition, None)
             self.ends.pop(partition, None)
             self._reached.pop(partition, None)
@@ -492,6 +506,7 @@ class GroupMember(PartitionQueries, ABC):
         if start < lost.offset:  # what is known of the partition is of offsets that the log does not have
             self._guard(self._listener.lost, [partition])
             self._commit_starts({partition: start})
+            self._found[partition] = Start(start, b"")
         self._start[partition] = start
         self._begun.discard(partition)
         self._can_begin = True

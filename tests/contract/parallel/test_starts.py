@@ -1,0 +1,150 @@
+"""Partitions begin though the coordinator takes long to say what is committed, or may not say it of a neighbour."""
+
+import logging
+import threading
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from typing import Any
+
+import confluent_kafka as ck
+import pytest
+
+from headway import Context, ParallelConsumer, PriorityConsumer
+from headway.core.offsets.offset_map import OffsetMap, encode
+from headway.kafka.binding import capi
+from headway.records import ConsumerRecord
+from headway.testing.proxy import KafkaProxy
+from tests.contract.conftest import Cluster
+from tests.contract.mock_brokers import MockBrokers, mock_brokers
+from tests.contract.parallel.members import client_of, settings_of, topic_of, wait_for
+
+OFFSET_FETCH = 9
+PARTITIONS = range(4)
+
+
+def store_in_each_partition(config: dict[str, Any], topic: str, count: int) -> None:
+    with closing(ck.Producer({"log_level": 0, **config})) as producer:
+        for number in range(count * len(PARTITIONS)):
+            producer.produce(topic, b"v", partition=number % len(PARTITIONS))
+        assert producer.flush(30) == 0
+
+
+@contextmanager
+def reading(kind: str, config: dict[str, Any], topic: str) -> Iterator[Counter[int]]:
+    """How many records of each partition a consumer has returned or handled until now.
+
+    Its group in Kafka is the one named like the topic, of which a priority consumer reads one level.
+    """
+    read = Counter[int]()
+    if kind == "parallel":
+        with ParallelConsumer(config) as parallel:
+            parallel.subscribe(topic)
+
+            def note(record: ConsumerRecord, context: Context) -> None:
+                read[record.partition] += 1
+
+            running = threading.Thread(target=parallel.run, args=(note,))
+            running.start()
+            yield read
+            parallel.stop()
+            running.join()
+        return
+    ended, name = threading.Event(), topic.removesuffix("-0")
+    with PriorityConsumer(config | {"levels": 1, "group.id": name}) as consumer:
+        consumer.subscribe(name)
+
+        def poll() -> None:
+            while not ended.is_set():
+                read.update(record.partition for record in consumer.poll(0.1))
+
+        polling = threading.Thread(target=poll)
+        polling.start()
+        yield read
+        ended.set()
+        polling.join()
+
+
+KINDS = pytest.mark.parametrize("kind", ["parallel", "priority"])
+
+
+@pytest.mark.kafka
+@KINDS
+def test_a_coordinator_that_takes_long_is_asked_once_and_named_and_all_is_read(
+    kafka_cluster: Cluster, kind: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    topic = f"{kafka_cluster.topic(1)}-0"
+    store_in_each_partition(kafka_cluster.config({}), topic, 10)
+    with KafkaProxy(kafka_cluster.bootstrap_servers) as proxy, caplog.at_level(logging.WARNING):
+        proxy.pauses[OFFSET_FETCH] = 1.3
+        config = settings_of(topic) | {"bootstrap.servers": proxy.bootstrap_servers, "log_level": 0}
+        with reading(kind, config, topic) as read:
+            wait_for(lambda: read == dict.fromkeys(PARTITIONS, 10))
+        assert len(proxy.of(OFFSET_FETCH)) <= 2
+    assert f"The coordinator of the group {topic} is slow" in caplog.text
+
+
+@pytest.mark.kafka
+@KINDS
+def test_a_partition_whose_offset_is_in_an_open_transaction_holds_up_no_other(
+    kafka_cluster: Cluster, kind: str
+) -> None:
+    topic = f"{kafka_cluster.topic(1)}-0"
+    store_in_each_partition(kafka_cluster.config({}), topic, 10)
+    own = kafka_cluster.config({"log_level": 0, "transactional.id": topic})
+    with closing(ck.Producer(own | {"log_level": 0})) as dying, client_of(kafka_cluster, topic) as client:
+        dying.init_transactions(30)
+        dying.begin_transaction()
+        dying.send_offsets_to_transaction([ck.TopicPartition(topic, 0, 4)], client.consumer_group_metadata(), 30)
+        with reading(kind, kafka_cluster.config(settings_of(topic)), topic) as read:
+            wait_for(lambda: [read[partition] for partition in (1, 2, 3)] == [10, 10, 10], seconds=20)
+            assert read[0] == 0
+            dying.commit_transaction(30)
+            wait_for(lambda: read[0] == 6)
+
+
+def test_a_leader_that_takes_longer_than_the_limit_of_a_question_is_waited_for_longer_the_next_time() -> None:
+    with mock_brokers() as brokers:
+        leaders = brokers.create("orders")
+        config = {"bootstrap.servers": brokers.bootstrap_servers, "log_level": 0}
+        store_in_each_partition(config, "orders", 10)
+        group = config | {"group.id": "g", "auto.offset.reset": "earliest"}
+        done_above_a_gap = encode(OffsetMap(0, (1, 2))).encode()
+        with closing(ck.Consumer(group | {"log_level": 0})) as client:
+            offsets = {("orders", partition): (0, done_above_a_gap) for partition in PARTITIONS}
+            assert capi.commit(client, offsets).refused(30) == {}
+        with made_slow(brokers, leaders), reading("parallel", group, "orders") as read:
+            wait_for(lambda: read == dict.fromkeys(PARTITIONS, 8), seconds=60)
+
+
+@contextmanager
+def made_slow(brokers: MockBrokers, leaders: dict[int, int]) -> Iterator[None]:
+    for broker in set(leaders.values()):
+        brokers.answer_after(broker, 1100)
+    yield
+    for broker in set(leaders.values()):
+        brokers.answer_after(broker, 0)
+
+
+@pytest.mark.kafka
+def test_a_seek_to_a_place_that_kafka_takes_long_to_tell_is_carried_out(kafka_cluster: Cluster) -> None:
+    list_offsets = 2
+    topic = topic_of(kafka_cluster, 1)
+    with closing(ck.Producer(kafka_cluster.config({"log_level": 0}))) as producer:
+        for _ in range(10):
+            producer.produce(topic, b"v", partition=0)
+        assert producer.flush(30) == 0
+    with KafkaProxy(kafka_cluster.bootstrap_servers) as proxy:
+        config = settings_of(topic) | {"bootstrap.servers": proxy.bootstrap_servers, "log_level": 0}
+        handled = list[int]()
+        with ParallelConsumer(config) as parallel:
+            parallel.subscribe(topic)
+            running = threading.Thread(target=parallel.run, args=(lambda record: handled.append(record.offset),))
+            running.start()
+            wait_for(lambda: len(handled) == 10)
+            proxy.pauses[list_offsets] = 1.3
+            parallel.seek_to_beginning()
+            wait_for(lambda: len(handled) == 20)
+            parallel.stop()
+            running.join()
+        assert handled == [*range(10)] * 2
