@@ -1,5 +1,6 @@
 """`df.write` and `df.writeStream` with `format("headway")` on a real Spark and a real Apache Kafka."""
 
+import itertools
 import json
 import shutil
 import threading
@@ -26,7 +27,7 @@ from headway.kafka.admin import Admin
 from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_topic
 from headway.spark.sink.markers import Part
 from headway.spark.sink.options import parse
-from headway.spark.sink.writers import Target, Written, write_part
+from headway.spark.sink.writers import Target, close_version, write_part
 from tests.broker.delay_cluster import MISSED_SOON
 from tests.spark.stored import committed
 
@@ -102,6 +103,21 @@ def test_a_write_with_the_same_application_and_version_adds_nothing(spark: Spark
         write(numbers(spark, 100), orders, topic=topic, txnAppId=orders.topic, txnVersion=str(version))
 
     assert Counter(values(orders.servers, topic)) == dict.fromkeys(range(100), 2)
+
+
+def test_a_named_write_that_is_run_again_on_other_cores_adds_nothing(
+    spark: SparkSession, orders: "LevelTopics"
+) -> None:
+    topic = f"{orders.topic}-0"
+    for tasks in (2, 8, 1):
+        write(numbers(spark, 2_000, tasks), orders, topic=topic, txnAppId=orders.topic, txnVersion="1")
+    with pytest.raises(
+        Exception, match=r"As a whole, txnAppId .* version 1 has 2,001 rows, and Kafka has 2,000 others"
+    ):
+        write(numbers(spark, 2_001, 3), orders, topic=topic, txnAppId=orders.topic, txnVersion="1")
+    write(numbers(spark, 2_001, 3), orders, topic=topic, txnAppId=orders.topic, txnVersion="2")
+    write(numbers(spark, 2_000, 4), orders, topic=topic, txnAppId=orders.topic, txnVersion="1")  # which is an older one
+    assert Counter(values(orders.servers, topic)) == {**dict.fromkeys(range(2_000), 2), 2_000: 1}
 
 
 def test_two_writes_without_a_name_are_two_writes(spark: SparkSession, orders: "LevelTopics") -> None:
@@ -248,7 +264,7 @@ def test_a_task_takes_its_slot_while_its_first_rows_are_on_their_way(
         yield from batches(1)
 
     monkeypatch.setattr(CommitMarkers, "newest", noted)
-    assert write_part(target, after_the_look(), part) == Written(1)
+    assert write_part(target, after_the_look(), part).rows == 1
     assert values(orders.servers, f"{orders.topic}-0") == [1]
 
 
@@ -259,7 +275,7 @@ def test_a_task_whose_rows_never_come_needs_no_kafka() -> None:
         yield from batches()
         raise ValueError("no such column")
 
-    assert write_part(target, iter(()), Part("query", 0, 0)) == Written(0)
+    assert write_part(target, iter(()), Part("query", 0, 0)).rows == 0
     with pytest.raises(ValueError, match="no such column"):
         write_part(target, failing(), Part("query", 0, 0))
 
@@ -278,16 +294,22 @@ def task(orders: "LevelTopics") -> tuple[Target, Part]:
     return target, Part(orders.topic, 0, 0, "first run")
 
 
+def write_all(target: Target, part: Part, *tasks: Iterator[pa.RecordBatch]) -> list[int]:
+    """Write a version as Spark does: each task, and then the driver; return how many rows each task wrote."""
+    written = [write_part(target, rows, part._replace(partition=number)) for number, rows in enumerate(tasks)]
+    close_version(target, written)
+    return [each.rows for each in written]
+
+
 def test_another_attempt_at_a_task_is_known_by_its_run_and_a_replay_after_a_restart_by_its_rows(
     orders: "LevelTopics",
 ) -> None:
     target, part = task(orders)
-    assert write_part(target, batches(1, 2), part) == Written(2)
-    assert write_part(target, batches(3), part) == Written(0)  # with handlers that answer otherwise
-    part = part._replace(run="second run")
-    assert write_part(target, batches(2, 1), part) == Written(0)
+    assert write_part(target, batches(1, 2), part).rows == 2
+    assert write_part(target, batches(3), part).rows == 0  # with handlers that answer otherwise
+    assert write_all(target, part._replace(run="second run"), batches(2, 1)) == [0]
     with pytest.raises(TransactionError, match="version 0 has 1 rows, and Kafka has 2 others of it"):
-        write_part(target, batches(3), part)
+        write_all(target, part._replace(run="third run"), batches(3))
     assert values(orders.servers, f"{orders.topic}-0") == [1, 2]
 
 
@@ -362,11 +384,11 @@ def test_rows_that_come_out_otherwise_in_a_replay_are_refused_and_kept_as_the_se
 
 def test_rows_with_an_identity_may_come_out_otherwise_in_a_replay(orders: "LevelTopics") -> None:
     target, part = task(orders)
-    assert write_part(target, batches(1, 2, identity=["a", "b"]), part) == Written(2)
+    assert write_part(target, batches(1, 2, identity=["a", "b"]), part).rows == 2
     part = part._replace(run="second run")
-    assert write_part(target, batches(4, 3, identity=["a", "b"]), part) == Written(0)
+    assert write_all(target, part, batches(4, 3, identity=["a", "b"])) == [0]
     with pytest.raises(TransactionError, match="has 2 rows, and Kafka has 2 others of it"):
-        write_part(target, batches(1, 2, identity=["a", "c"]), part)
+        write_all(target, part._replace(run="third run"), batches(1, 2, identity=["a", "c"]))
     with pytest.raises(DeliveryError, match="Row 1 of its task has no identity: it is null"):
         write_part(target, batches(5, identity=[None]), part._replace(version=1))
     assert values(orders.servers, f"{orders.topic}-0") == [1, 2]
@@ -458,3 +480,49 @@ def test_a_row_without_a_place_is_one_sentence_and_nothing_of_its_task_is_writte
     text = refusal(frame, orders)
     assert f"Row 2 of its task is for level 7 of {orders.topic}, and Kafka has no topic {orders.topic}-7." in text
     assert committed(orders.servers, f"{orders.topic}-2") == []
+
+
+# The same rows in other tasks
+
+
+def test_the_same_rows_in_other_tasks_are_not_written_again(orders: "LevelTopics") -> None:
+    target, part = task(orders)
+    assert write_all(target, part, batches(*range(50)), batches(*range(50, 100))) == [50, 50]
+    second = part._replace(run="second run")
+    assert write_all(target, second, *(batches(*range(first, first + 20)) for first in range(0, 100, 20))) == [0] * 5
+    assert write_all(target, part._replace(run="third run"), batches(*range(100))) == [0]
+    assert values(orders.servers, f"{orders.topic}-0") == list(range(100))
+
+
+def test_rows_that_are_all_alike_are_not_written_again_in_other_tasks(orders: "LevelTopics") -> None:
+    target, part = task(orders)
+    assert write_all(target, part, batches(7, 7, 7), batches(7)) == [3, 1]
+    assert write_all(target, part._replace(run="second run"), *(batches(7) for _ in range(4))) == [0] * 4
+    assert values(orders.servers, f"{orders.topic}-0") == [7] * 4
+
+
+def test_a_driver_that_dies_before_it_closes_a_version_doubles_nothing_on_other_cores(orders: "LevelTopics") -> None:
+    target, part = task(orders)
+    for number in range(2):
+        write_part(target, batches(*range(50 * number, 50 * number + 50)), part._replace(partition=number))
+    second = part._replace(run="second run")
+    assert write_all(target, second, *(batches(*range(first, first + 10)) for first in range(0, 100, 10))) == [0] * 10
+    assert values(orders.servers, f"{orders.topic}-0") == list(range(100))
+
+
+def test_a_version_that_is_there_in_part_is_refused_in_other_tasks_and_goes_on_in_those_of_before(
+    orders: "LevelTopics",
+) -> None:
+    target, part = task(orders)
+    first = part._replace(partition=1)
+    write_part(target, batches(*range(50, 100)), first)  # task 0 was never written
+    in_two = (batches(*range(50)), batches(*range(50, 100)))
+    for number, ends in enumerate([(0, 60, 100), (0, 50, 75, 100), (0, 100), (0, 75, 90, 95, 100)]):
+        tasks = [batches(*range(begin, end)) for begin, end in itertools.pairwise(ends)]
+        last = tasks.pop()
+        with pytest.raises(TransactionError, match=r"version 0 has .* divided into other tasks than then"):
+            # The last one first: whichever task comes to it first, the others write nothing.
+            write_all(target, part._replace(run=f"in other tasks {number}"), last, *tasks)
+    assert values(orders.servers, f"{orders.topic}-0") == list(range(50, 100))
+    assert write_all(target, part._replace(run="as before"), *in_two) == [50, 0]
+    assert values(orders.servers, f"{orders.topic}-0") == list(range(100))

@@ -80,6 +80,10 @@ class Admin:
             self._ask_patiently()
         return self._client
 
+    def cluster_id(self) -> str:
+        """Return the id of the cluster, empty for one without an id. Raises `KafkaError` if no broker answers."""
+        return self._ask_patiently().cluster_id or ""
+
     def topics(self, wanted: str = "Describe") -> TopicListing:
         """Return the topics that this client sees, each with its number of partitions.
 

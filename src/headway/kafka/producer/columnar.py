@@ -196,6 +196,11 @@ class ColumnarProducer:
         self.flush()
         self._while_retriable(self._producer.commit_transaction)
 
+    def abandon(self) -> None:
+        """Abort the transaction, so that nothing of it is ever read, and begin another one."""
+        self._while_retriable(self._producer.abort_transaction)
+        self._call(self._producer.begin_transaction)
+
     def _wait_until_at_most(self, records: int) -> None:
         deadline, left = time.monotonic() + ROWS_STORED_WITHIN, len(self._producer)
         while left > records:

@@ -84,6 +84,11 @@ def _check_partitions(topic: str, count: int) -> None:
         )
 
 
+def partition_of(key: bytes) -> int:
+    """Return the partition that holds the markers of this key's writer."""
+    return crc32(_writer(key)) % _PARTITIONS
+
+
 class CommitMarkers(Closable):
     """A reader of markers by key. `config` is librdkafka's.
 
@@ -124,7 +129,7 @@ class CommitMarkers(Closable):
         if not self._is_known:
             self._await_topic()
             self._is_known = True
-        return crc32(_writer(key)) % _PARTITIONS
+        return partition_of(key)
 
     def last(self, key: bytes) -> bytes | None:
         """Return the newest committed marker with this key; waits for open transactions."""

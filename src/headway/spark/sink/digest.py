@@ -1,31 +1,42 @@
 """A digest of the rows of one task, by which the sink recognizes them when they come again.
 
-After a shuffle the same rows come in another order. So each row is hashed alone, and the hashes are added up.
+After a shuffle the same rows come in another order, and on other cores they are divided into other tasks. So each row
+is hashed alone, and the hashes are added up. The digests of all tasks then add up to the same in each division.
 """
 
-from collections.abc import Iterable, Sequence
-from itertools import chain, repeat
+import re
+from collections.abc import Callable, Iterable, Sequence
+from itertools import chain, compress, repeat
 from typing import Any
 from zlib import crc32
 
 import msgspec
 import numpy as np
-import numpy.typing as npt
 
 from headway.kafka.producer.columnar import Columns
+from headway.spark.sink.row_sample import Hashes, Places, RowSample, SampledRows
 
 _encode = msgspec.msgpack.Encoder().encode
 _MOST = 2**64 - 1
+_WHAT = re.compile(r"([0-9]{1,18}):([0-9a-f]{16})(@\S+)?")
+_WHEN = re.compile(r":([0-9a-f]{16})")
 
 
 class RowsDigest:
     """The number of rows and a digest of them, in any order.
 
     Two rows have the same hash once in 2**32: Python computes a CRC-32 in a tenth of a microsecond.
+
+    Args:
+        target: Where the rows go: the same rows for another target are others. Identities do not say it.
+        written: The rows that other parts are known to have, which are looked for among these.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, target: str = "", written: SampledRows | None = None) -> None:
         self.rows = 0
+        self.sample = RowSample()
+        self.written = written or SampledRows(())
+        self._target = target
         self._what = 0
         self._when: int | None = None
         self._last_identity: Any = None
@@ -40,28 +51,45 @@ class RowsDigest:
         if identities:
             self._last_identity = identities[-1]
         self.rows += len(distinct)
-        self._what = _sum(self._what, _hashes(distinct, len(distinct)))
+        self._what = _sum(self._what, self._looked_at(lambda: distinct, len(distinct)))
 
     def add(self, columns: Columns, due: Sequence[int | None] | None = None) -> None:
         """Add rows by the content that is written, and by their due times."""
-        rows: Iterable[Any] = zip(
-            columns.values,  # the first, since it has an end
-            columns.keys,
-            columns.topics,
-            columns.partitions,
-            columns.headers or repeat(None),
-            strict=False,
-        )
-        what = _hashes(rows, columns.rows)
+
+        def rows() -> Iterable[Any]:
+            return zip(
+                columns.values,  # the first, since it has an end
+                columns.keys,
+                columns.topics,
+                columns.partitions,
+                columns.headers or repeat(None),
+                strict=False,
+            )
+
+        what = self._looked_at(rows, columns.rows)
         self.rows += columns.rows
         self._what = _sum(self._what, what)
         if due is not None:
-            self._when = _sum(self._when or 0, what ^ _hashes(due, columns.rows))
+            self._when = _sum(self._when or 0, what ^ _mixed(_checksums(due, columns.rows)))
+
+    def _looked_at(self, rows: Callable[[], Iterable[Any]], count: int) -> Hashes:
+        """Return the hashes of rows, after a look for those to remember and for those that are known."""
+        checksums = _checksums(rows(), count)
+        hashes = _mixed(checksums)
+
+        def rows_at(places: Places) -> Iterable[bytes]:
+            is_wanted = np.zeros(count, np.uint8)
+            is_wanted[places] = 1
+            return map(_encode, compress(rows(), is_wanted.tobytes()))
+
+        self.sample.add(checksums, hashes, rows_at)
+        self.written.look(checksums, rows_at)
+        return hashes
 
     @property
     def what(self) -> str:
         """The number of rows, and a digest of their contents and targets, as text."""
-        return f"{self.rows}:{self._what:016x}"
+        return f"{self.rows}:{self._what:016x}" + (f"@{self._target}" if self._target else "")
 
     @property
     def when(self) -> str:
@@ -69,16 +97,42 @@ class RowsDigest:
         return "" if self._when is None else f":{self._when:016x}"
 
 
-def _hashes(values: Iterable[Any], count: int) -> npt.NDArray[np.uint64]:
-    return _mixed(np.fromiter(map(crc32, map(_encode, values)), np.uint64, count))
+def target_of(what: str) -> str:
+    """Return the target in the text of a digest."""
+    return what.partition("@")[2]
 
 
-def _sum(sum_so_far: int, hashes: npt.NDArray[np.uint64]) -> int:
+def summed(digests: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
+    """Return the digest of the rows of all tasks, as `what` and `when`; None if a text is no digest, or targets differ.
+
+    It is the same for each division of the rows into tasks.
+    """
+    rows = whats = whens = 0
+    targets, has_due = set(), False
+    for what, when in digests:
+        found, due = _WHAT.fullmatch(what), _WHEN.fullmatch(when)
+        if not found or (when and not due):
+            return None
+        rows += int(found[1])
+        whats += int(found[2], 16)
+        targets.add(found[3] or "")
+        if due:
+            has_due, whens = True, whens + int(due[1], 16)
+    if len(targets) != 1:
+        return None
+    return f"{rows}:{whats & _MOST:016x}{targets.pop()}", f":{whens & _MOST:016x}" if has_due else ""
+
+
+def _checksums(rows: Iterable[Any], count: int) -> Hashes:
+    return np.fromiter(map(crc32, map(_encode, rows)), np.uint64, count)
+
+
+def _sum(sum_so_far: int, hashes: Hashes) -> int:
     # Mix once more: a hash may be made of two, as of a row and its due time, and the pairing must count.
     return (sum_so_far + int(_mixed(hashes).sum())) & _MOST
 
 
-def _mixed(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+def _mixed(hashes: Hashes) -> Hashes:
     """Return the hashes after the finalizer of SplitMix64.
 
     A checksum is linear: without the finalizer, the sums over 10 to 17 and over 20 to 27 are often equal.

@@ -29,6 +29,9 @@ _TRANSACTION = "transaction.timeout.ms"
 NAMES = ("topic", "priorities", "delivery", "txnAppId", "txnVersion", "keepVersion", "markerTopic", "schedulerName")
 _OF_SPARK = ("checkpointlocation", "queryname")  # Spark hands its own on, the last in declarative pipelines
 MARKER_TOPIC = "headway-markers"
+TARGETS = "headway.topics"
+"""The key in the metadata of the column identity, under which `outputs` names the topics of its records."""
+
 _VERSION = "a number that grows with each write"
 
 # The settings that the sink decides itself.
@@ -182,6 +185,17 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
         raise ConfigError(
             "The headway sink has both a column topic and the option topic. Drop the column, or remove the option."
         )
+
+
+def topics_of(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
+    """Return the topics to which rows can go, as far as they are known before the first row.
+
+    `outputs` names its topics beside the column identity. A column topic of the user's own names them row by row.
+    """
+    named = {TARGETS: [options.topic] if options.topic else list(options.priorities or ())}
+    if "identity" in schema.fieldNames() and not named[TARGETS]:
+        named = schema["identity"].metadata or {}
+    return tuple(sorted(map(str, named.get(TARGETS, ()))))
 
 
 def _check_priorities(priorities: Mapping[str, int], names: Collection[str], options: SinkOptions) -> None:

@@ -2,25 +2,29 @@
 
 Exactly once: the rows of a task and a marker with the batch's number are one transaction. A task first takes the
 transactional id of its query and partition, which fences off all earlier attempts and ends their transactions. Then it
-looks for its marker. If there is no marker of this batch or a later one, Kafka has nothing of the batch, and only this
-attempt can add it. A marker by this same run means that an earlier attempt committed and died before Spark knew. A
-marker by another run, with the same rows, means that the batch is a replay after a restart. In both cases nothing is
-written. If the rows are others, the checkpoint is an older one, and the task raises an error. To skip the rows would
-lose them, and to write them would double others.
+looks at the markers. A marker of its own by this same run means that an earlier attempt committed and died before Spark
+knew. One by another run, with the same rows, means that the batch is a replay after a restart. In both cases nothing is
+written.
 
-This relies on the same rows being in the same task again. Spark provides it if the source does (ours does, and so does
-anything behind `repartition(n, columns)`).
+No marker of its own does not mean that its rows are not there: the same rows may have been divided into other tasks. So
+the driver closes each batch with a marker for all of its rows, and no task writes rows of a batch that is closed, or
+behind a later one. In a batch that is not closed, a task whose rows are found in the marker of another task commits
+nothing. It reports a doubt. The driver adds up the digests of all tasks, and knows by the sum whether Kafka has just
+these rows. If it has others, an error is raised: to skip the rows would lose them, and to write them would double
+others.
 """
 
+import logging
 import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from functools import lru_cache
+from hashlib import blake2b
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -33,13 +37,16 @@ from headway.errors import ConfigError, FencedError, KafkaError, TransactionErro
 from headway.kafka.admin import Admin
 from headway.kafka.binding.time_limits import BROKER_RESTARTS_WITHIN
 from headway.kafka.producer.columnar import ColumnarProducer, Columns
-from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_topic
+from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_topic, partition_of
 from headway.spark.session.error_messages import one_sentence
+from headway.spark.sink.closing import close
 from headway.spark.sink.digest import RowsDigest
-from headway.spark.sink.markers import Marked, Part, read_marker
-from headway.spark.sink.options import SinkOptions, check_columns, for_batch, for_stream, parse
+from headway.spark.sink.markers import Marked, Marker, Part, Report, divided_otherwise, read_marker
+from headway.spark.sink.options import SinkOptions, check_columns, for_batch, for_stream, parse, topics_of
 from headway.spark.sink.rows import chunks
 from headway.spark.sink.scheduled_rows import DueRows, Lines, find_lines, line_settings
+
+log = logging.getLogger(__name__)
 
 _LOOK_FOR_COMMIT_EVERY = 0.5
 _NO_ROWS_WITHIN = 0.005  # seconds, in which a task without rows ends
@@ -48,20 +55,26 @@ _PREPARED_FOR = 10.0  # seconds; Spark makes a writer for each micro-batch
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """The number of rows that a task has added to Kafka; 0 if Kafka had them already."""
+    """The number of rows that a task has added to Kafka; 0 if Kafka had them already.
+
+    `report` is None for a task without rows, and where nothing is ever compared.
+    """
 
     rows: int
+    report: Report | None = None
 
 
 class Target(NamedTuple):
     """The target of rows; `lines` are for rows that are due later, if there is a column for due times.
 
-    A write that is `named` may come again after a restart; an unnamed one never does.
+    A write that is `named` may come again after a restart; an unnamed one never does. `place` stands for the cluster
+    and the topics.
     """
 
     options: SinkOptions
     lines: Lines | None
     named: bool = True
+    place: str = ""
 
     def producer(self, transactional_id: str | None = None) -> ColumnarProducer:
         """Return a producer for the rows of one task."""
@@ -76,8 +89,8 @@ class Target(NamedTuple):
 class StreamWriter(DataSourceStreamArrowWriter):
     """A writer of a query's micro-batches.
 
-    Spark makes a writer anew to commit and to abort a micro-batch, which need nothing of Kafka. So a refusal of Kafka
-    is raised where rows are written. Raised earlier, it would hide the reason for which Spark aborts.
+    Spark makes another writer to commit and to abort a micro-batch, and an abort needs nothing of Kafka. So a refusal
+    of Kafka is raised where rows are written. Raised earlier, it would hide the reason for which Spark aborts.
     """
 
     def __init__(self, target: Target | KafkaError) -> None:
@@ -90,6 +103,13 @@ class StreamWriter(DataSourceStreamArrowWriter):
             with one_sentence():
                 raise self._target
         return write_part(self._target, iterator, _part_of_query(self._run))
+
+    def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
+        """Close the micro-batch, all of whose tasks have ended."""
+        if isinstance(self._target, KafkaError):
+            with one_sentence():
+                raise self._target
+        close_version(self._target, messages)
 
 
 class BatchWriter(DataSourceArrowWriter):
@@ -104,6 +124,10 @@ class BatchWriter(DataSourceArrowWriter):
         """Write the rows of one task."""
         version = self._target.options.version or 0
         return write_part(self._target, iterator, Part(self._app_id, version, _task().partitionId(), self._run))
+
+    def commit(self, messages: list[WriterCommitMessage | None]) -> None:
+        """Close the version, all of whose tasks have ended."""
+        close_version(self._target, messages)
 
 
 def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
@@ -133,23 +157,29 @@ def _checked(schema: StructType, options: SinkOptions, *, named: bool) -> Target
     marker_topic = options.marker_topic if options.delivery == "exactly_once" else None
     scheduler_name = options.scheduler_name if "due" in schema.fieldNames() else None
     now = int(time.monotonic() / _PREPARED_FOR)
-    return Target(options, _prepare(marker_topic, scheduler_name, tuple(options.kafka.items()), named, now), named)
+    lines, cluster = _prepare(marker_topic, scheduler_name, tuple(options.kafka.items()), named, now)
+    return Target(options, lines, named, _place(cluster, topics_of(schema, options)))
+
+
+def _place(cluster: str, topics: Sequence[str]) -> str:
+    return blake2b("\0".join((cluster, *topics)).encode(), digest_size=6).hexdigest()
 
 
 @lru_cache(maxsize=16)
 def _prepare(
     marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...], named: bool, now: int
-) -> Lines | None:
+) -> tuple[Lines | None, str]:
     """Check Kafka, on the driver and before any task; create the topic for markers, and find or create the lines.
 
-    Another `now` makes it ask again: topics may be deleted, and Spark keeps this process for later queries.
+    Returns the lines and the id of the cluster. Another `now` makes it ask again: topics may be deleted, and Spark
+    keeps this process for later queries.
     """
     admin = Admin(dict(kafka), BROKER_RESTARTS_WITHIN if named else 0.0)
     if marker_topic:
         create_marker_topic(admin, marker_topic, lasting=named)
     else:
         admin.topics()
-    return find_lines(dict(kafka), scheduler_name) if scheduler_name else None
+    return find_lines(dict(kafka), scheduler_name) if scheduler_name else None, admin.cluster_id()
 
 
 def write_part(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
@@ -177,7 +207,7 @@ class Slot(NamedTuple):
 @contextmanager
 def _slot(target: Target, part: Part) -> Iterator[Slot]:
     with target.producer(f"headway-sink-{part.slot}") as producer, target.markers() as markers:
-        yield Slot(producer, markers, Marked.read(markers.newest(part.key), part.key))
+        yield Slot(producer, markers, Marked.read(markers.newest(part.key), part))
 
 
 @contextmanager
@@ -206,23 +236,30 @@ def _opened_beside(target: Target, part: Part) -> Iterator[Callable[[], Slot]]:
 
 
 def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
-    options, digest = target.options, RowsDigest()
+    options = target.options
     producer, markers, marked = slot
+    keeps = options.keep_version == part.version
     if marked.is_by_this_run(part):
-        return Written(0)
-    if not marked.has_none_of(part):
-        before = 0
-        for batch in batches:
-            deque(_chunks(batch, options, producer, digest=digest, first=before), maxlen=0)
-            before += batch.num_rows
-        if not marked.has(part, digest, options.keep_version):
-            raise marked.refusal(part, digest, options.marker_topic)
-        return Written(0)
+        return Written(0, marked.report(part, RowsDigest(), options.keep_version))
+    if not keeps and (refused := marked.for_another_target(part, target.place)):
+        raise refused
+    if not marked.is_open(part):
+        return Written(0, _compared(target, slot, batches, part))
+    # Nothing is ever compared with the rows of an unnamed write, which never comes again after a restart.
+    digest = RowsDigest(target.place, None if keeps else marked.written_elsewhere(part)) if target.named else None
     began, may_take = time.monotonic(), producer.transaction_timeout
     try:
-        # An unnamed write never comes again after a restart: nothing is ever compared with its rows.
-        rows = _send(producer, target, batches, digest if target.named else None)
-        marker = marked.with_this(part, rows, digest)
+        rows = _send(producer, target, batches, digest)
+        if digest is not None and not keeps:
+            now = Marked.read(markers.newest(part.key), part)
+            if digest.written.seen or now.since(marked, part, digest):
+                producer.abandon()
+                _note_misfit(target, slot, part)
+                return Written(0, now.report(part, digest, options.keep_version, doubt=divided_otherwise(part)))
+            if not now.is_open(part):  # the producer ends without a commit: nothing of the transaction is ever read
+                doubt = now.refusal(part, digest, options.marker_topic)
+                return Written(0, now.report(part, digest, options.keep_version, doubt=doubt))
+        marker = marked.with_this(part, rows, digest or RowsDigest())
         producer.mark(options.marker_topic, markers.partition_of(part.key), part.key, marker.encode())
         producer.commit()
     except FencedError as error:
@@ -231,24 +268,74 @@ def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], p
                 f"A task took {took:.0f} s, and its transaction may take {may_take:g} s. Divide the rows into more "
                 "tasks, or raise the option kafka.transaction.timeout.ms."
             ) from error
-        if not _other_attempt_commits(markers, part, may_take):
+        if (other := _other_attempt_commits(markers, part, may_take)) is None:
             raise
-        return Written(0)
-    return Written(rows)
+        return Written(0, other.report(part, RowsDigest(), options.keep_version))
+    return Written(rows, marked.report(part, digest, options.keep_version, is_new=True) if digest else None)
 
 
-def _other_attempt_commits(markers: CommitMarkers, part: Part, within: float) -> bool:
-    """Wait for the attempt that has fenced off this one; return whether it is of the same run and has committed.
+def _compared(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], part: Part) -> Report:
+    """Return the report on rows that must not be written, whatever they are."""
+    options, digest, before = target.options, RowsDigest(target.place), 0
+    producer, _, marked = slot
+    for batch in batches:
+        deque(_chunks(batch, options, producer, digest=digest, first=before), maxlen=0)
+        before += batch.num_rows
+    if marked.has(part, digest, options.keep_version):
+        return marked.report(part, digest, options.keep_version)
+    if marked.may_be_closed(part) and not marked.is_misfit(part):
+        _note_misfit(target, slot, part)
+    return marked.report(part, digest, options.keep_version, doubt=marked.refusal(part, digest, options.marker_topic))
+
+
+def _note_misfit(target: Target, slot: Slot, part: Part) -> None:
+    """Have no more tasks of this run write: its rows are others than an earlier run's, or are divided otherwise.
+
+    What they wrote would have to fit to the tasks of both runs for anyone to go on from there.
+    """
+    topic, key = target.options.marker_topic, part.misfit_key
+    slot.producer.mark(topic, partition_of(key), key, Marker(part.version, 0, run=part.run).encode())
+    slot.producer.commit()
+
+
+def close_version(target: Target, messages: Sequence[WriterCommitMessage | None]) -> None:
+    """Close the version whose tasks have sent these messages, with a marker for all of its rows.
+
+    Raises `TransactionError` if Kafka has other rows of it, and `KafkaError`.
+    """
+    reports = [each.report for each in messages if isinstance(each, Written) and each.report]
+    if not reports or not target.named:
+        return
+    part, topic = reports[0].part, target.options.marker_topic
+
+    def markers_in_kafka() -> list[Marker]:
+        with target.markers() as markers:
+            found = markers.newest(part.closing_key)
+        kept = (part.closing_key, part.misfit_key)
+        return [read_marker(value) for key, value in found.items() if key not in kept]
+
+    with one_sentence():
+        closing = close(reports, markers_in_kafka, topic)
+        if closing.told:
+            log.warning("%s", closing.told)
+        if closing.marker is not None:
+            with target.producer() as producer:
+                producer.mark(topic, partition_of(part.closing_key), part.closing_key, closing.marker.encode())
+                producer.flush()
+
+
+def _other_attempt_commits(markers: CommitMarkers, part: Part, within: float) -> Marked | None:
+    """Wait for the attempt that has fenced off this one; return its markers if it is of the same run and has committed.
 
     If this task failed instead, Spark would start it again, and it would fence off the other attempt. With speculation,
     two attempts would end each other until Spark gives up.
     """
     deadline = time.monotonic() + within
-    while (marked := Marked.read(markers.newest(part.key), part.key)).has_none_of(part):
+    while (marked := Marked.read(markers.newest(part.key), part)).is_open(part):
         if time.monotonic() > deadline:
-            return False
+            return None
         time.sleep(_LOOK_FOR_COMMIT_EVERY)
-    return marked.is_by_this_run(part)
+    return marked if marked.is_by_this_run(part) else None
 
 
 def _send(

@@ -21,6 +21,7 @@ from headway.errors import ConfigError
 from headway.expiry import HEADER as EXPIRES
 from headway.history import HEADER as HISTORY
 from headway.parallel.run_parts import OnExpired
+from headway.spark.sink.options import TARGETS
 from headway.spark.source.schema import has_level_topics
 from headway.spark.stage.outcomes import AGAIN_AT, observed_records
 
@@ -127,7 +128,10 @@ def outputs(
         exploded = outcomes.select(sf.explode(each).alias("record"))
         return observed_records(exploded, dead_letter_topic).select("record.*")
     # A row without records this time counts, too: next time it may have some.
-    exploded = outcomes.select(known_by.alias("identity"), sf.explode_outer(each).alias("record"))
+    # The sink tells writes apart by their topics, too, and knows the rows by their identity alone.
+    targets = {TARGETS: sorted({dead_letter_topic, *(record.topic for record in records)})}
+    identified = known_by.alias("identity", metadata=targets)
+    exploded = outcomes.select(identified, sf.explode_outer(each).alias("record"))
     counted = observed_records(exploded, dead_letter_topic)
     return counted.select("record.*", "identity", sf.isnull("record").alias("skip"))
 

@@ -1,0 +1,100 @@
+"""The end of a version: what the driver concludes from the reports of all tasks.
+
+A task sees its own rows and the markers of others. Whether all rows of a version are in Kafka shows when all tasks have
+reported: the digests of the tasks add up to the same, however the rows are divided into tasks. Pure.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+from headway.errors import TransactionError
+from headway.spark.sink.digest import summed
+from headway.spark.sink.markers import MOST_REMEMBERED, Marker, Part, Report, refusal_of_all
+
+
+class Closing(NamedTuple):
+    """What the driver does at the end of a version: write `marker`, if there is one, and log `told`, if it says more.
+
+    `marker` is None for a version that is closed already.
+    """
+
+    marker: Marker | None
+    told: str
+
+
+def close(
+    reports: Sequence[Report],
+    markers_in_kafka: Callable[[], Iterable[Marker]],
+    marker_topic: str,
+) -> Closing:
+    """Return how to close the version of these reports; `markers_in_kafka` is only asked where tasks are in doubt.
+
+    Raises `TransactionError` if the rows of some task are neither written now nor known to be in Kafka.
+    """
+    part = reports[0].part
+    closed = max((each.closed for each in reports if each.closed), key=lambda each: each.version, default=None)
+    total = summed((each.what, each.when) for each in reports)
+    doubts = [each.doubt for each in reports if each.doubt]
+    is_past = closed is not None and closed.version >= part.version
+    if doubts and not _is_there(part, total, closed, markers_in_kafka):
+        if closed is None or not is_past or total is None:
+            raise TransactionError(max(doubts, key=lambda each: each.rank).sentence)
+        newest = max(closed.version, *(each.newest for each in reports))
+        raise TransactionError(refusal_of_all(part, _rows(total), closed, newest, marker_topic))
+    told = _told(part, [each for each in reports if not each.is_new], len(reports), marker_topic)
+    if is_past or total is None:
+        return Closing(None, told)
+    if not doubts and any(each.is_again and not each.is_kept for each in reports):
+        _refuse_more(part, total, markers_in_kafka)
+    before = closed.history[:MOST_REMEMBERED] if closed else ()
+    return Closing(Marker(part.version, _rows(total), *total, part.run, before), told)
+
+
+def _refuse_more(part: Part, total: tuple[str, str], markers_in_kafka: Callable[[], Iterable[Marker]]) -> None:
+    """Raise `TransactionError` if Kafka has other rows of the version than those of these tasks, or some twice.
+
+    Tasks do not notice if rows that are all alike were divided otherwise in an earlier run, or if tasks are missing.
+    """
+    in_kafka = _in_kafka(part, markers_in_kafka)
+    if in_kafka is None or in_kafka[0] != total[0]:
+        there = "rows for several targets" if in_kafka is None else f"{_rows(in_kafka):,} rows"
+        raise TransactionError(
+            f"As a whole, {part.version_name} has {_rows(total):,} rows, and by its markers Kafka has {there} of it: "
+            "an earlier run had others, or divided them otherwise. Look at what is there; to go on all the same, say "
+            f'.option("keepVersion", "{part.version}").'
+        )
+
+
+def _in_kafka(part: Part, markers_in_kafka: Callable[[], Iterable[Marker]]) -> tuple[str, str] | None:
+    return summed((each.what, each.when) for each in markers_in_kafka() if each.version == part.version)
+
+
+def _is_there(
+    part: Part,
+    total: tuple[str, str] | None,
+    closed: Marker | None,
+    markers_in_kafka: Callable[[], Iterable[Marker]],
+) -> bool:
+    """Return whether Kafka has all of a version's rows, in whichever tasks they were written."""
+    if total is None:
+        return False
+    if closed is not None and closed.version == part.version:
+        return total[0] == closed.what
+    if closed is not None and closed.version > part.version:
+        return "".join(total) in closed.history
+    in_kafka = _in_kafka(part, markers_in_kafka)
+    return in_kafka is not None and in_kafka[0] == total[0]
+
+
+def _rows(total: tuple[str, str]) -> int:
+    return int(total[0].partition(":")[0])
+
+
+def _told(part: Part, idle: Sequence[Report], tasks: int, marker_topic: str) -> str:
+    if not idle:
+        return ""
+    rows = sum(_rows((each.what, "")) for each in idle)
+    return (
+        f"{len(idle)} of {tasks} tasks with rows of {part.version_name} wrote nothing: by the markers in "
+        f"{marker_topic}, Kafka has their {rows:,} rows already, from an earlier run or another attempt."
+    )
