@@ -24,7 +24,8 @@ def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFram
     `splitPartitions`, and put this before `parallel_map`. In a task records of higher levels come first, and those of a
     partition in the order of their offsets. Records without a key are spread over all tasks. A task holds its part of
     the micro-batch in memory while it sorts. `partitions` is the number of tasks; without it, the setting
-    `spark.sql.shuffle.partitions`.
+    `spark.sql.shuffle.partitions`, as it is now. Spark does not join these tasks into fewer by the sizes and cores that
+    it finds, so a micro-batch that comes again has the same rows in the same tasks.
 
     Raises `ConfigError` for a frame without the source's columns, or a number below 1.
     """
@@ -37,8 +38,8 @@ def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFram
     if partitions is not None:
         check_whole("partitions", partitions, 1)
     spread = F.coalesce(F.col("key"), F.xxhash64(*_PLACE).cast("string").cast(df.schema["key"].dataType))
-    together = df.repartition(spread) if partitions is None else df.repartition(partitions, spread)
-    return together.mapInArrow(shown_as("headway repartition_by_key", _sorted), df.schema)
+    count = partitions or int(df.sparkSession.conf.get("spark.sql.shuffle.partitions") or 1)
+    return df.repartition(count, spread).mapInArrow(shown_as("headway repartition_by_key", _sorted), df.schema)
 
 
 def check_keys_stay_together(df: DataFrame) -> None:
