@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -20,9 +20,11 @@ from headway.spark.stage.outcomes import OBSERVED_OUTPUTS, OBSERVED_STAGE
 
 
 class LevelProgress(NamedTuple):
-    """One level of a micro-batch: the records it read, those it left, and for how long the oldest of these waits.
+    """One level of a micro-batch: the offsets it read, those it left, and for how long the oldest of these waits.
 
-    The wait is in seconds since the query saw the record, None if it is not known.
+    A record has one offset. The markers of transactions have one each, too, and records that compaction removed leave
+    theirs behind, so there can be fewer records. The wait is in seconds since the query saw the offset, None if it is
+    not known.
     """
 
     level: int
@@ -80,19 +82,26 @@ def table(progress: Mapping[str, Any]) -> str:
     name = progress.get("name") or progress.get("id")
     sources = progress.get("sources", [])
     levels = [by_level(source) for source in sources]
-    # Spark counts the rows of a frame as often as a `foreachBatch` function computes it.
-    rows = sum(each.read for own in levels for each in own) if any(levels) else progress.get("numInputRows", 0)
-    lines = [f"{name}, micro-batch {progress.get('batchId')}: {rows:,} records in {took:.1f} s"]
+    offsets, rows = sum(each.read for own in levels for each in own), progress.get("numInputRows", 0)
+    lines = [f"{name}, micro-batch {progress.get('batchId')}: {_counted(rows, offsets, levels)} in {took:.1f} s"]
     lines[0] += "".join(f", limit {limit:,}" for source in sources if (limit := limit_of(source)) is not None)
     for each in chain.from_iterable(levels):
         oldest = "" if not each.oldest_wait else f", the oldest for {each.oldest_wait:,.0f} s"
-        share = f"{each.read / rows:>4.0%}" if rows else "    "
+        share = f"{each.read / offsets:>4.0%}" if offsets else "    "
         lines.append(f"  level {each.level}  {each.read:>11,} read {share}  {each.waiting:>11,} waiting{oldest}")
     # In the order in which they were made; Spark has them by name.
     for stage, counts in sorted(outcomes_of(progress).items(), key=lambda each: int(each[0].rpartition("#")[2])):
         told = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in counts.items() if number)
         lines.append(f"  {stage.removeprefix('headway ').rpartition(' #')[0]}: {told or 'nothing'}")
     return "\n".join(lines)
+
+
+def _counted(rows: int, offsets: int, levels: Sequence[Sequence[LevelProgress]]) -> str:
+    """Return how many records a micro-batch had, as far as that is known, and otherwise how many offsets."""
+    if not any(levels) or rows == offsets:
+        return f"{rows:,} records"
+    # Spark counts the rows of a frame as often as a `foreachBatch` function computes it, and no offset has two records.
+    return f"{rows:,} records of {offsets:,} offsets" if rows < offsets else f"{offsets:,} offsets"
 
 
 class ProgressListener(StreamingQueryListener):

@@ -53,6 +53,9 @@ Then its records are in no order |
     | `includeHeaders` | `false` | whether there is a column `headers` |
     | `timestampLateness` | none | batches: how much older a record can be than one before it in its partition |
 
+    The limits count offsets. The end of each transaction has one, and what compaction removed keeps its own, so there
+    can be fewer records.
+
     With `.schema(…)` only the columns that it names are read. In a session with
     `spark.sql.python.filterPushdown.enabled` batches read no more than the filters on topic, level, partition, offset,
     timestamp and key need. `timestampLateness` is needed for the end of a time.

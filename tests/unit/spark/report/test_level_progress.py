@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+import pytest
+
 from headway.spark.report.level_progress import LevelProgress, by_level, limit_of, outcomes_of, table
 
 START = {"offsets": {"orders": {"0": {"0": 5, "1": 5}, "1": {"0": 0, "1": 0}}}, "topicIds": {}, "tasks": 1}
@@ -45,6 +47,15 @@ def test_the_table_names_the_query_and_its_levels() -> None:
         "  level 1            3 read  43%            0 waiting",
         "  level 0            4 read  57%        1,000 waiting, the oldest for 41 s",
     ]
+
+
+@pytest.mark.parametrize(
+    ("rows", "said"),
+    [(5, "5 records of 7 offsets"), (7, "7 records"), (14, "7 offsets"), (0, "0 records of 7 offsets")],
+)
+def test_offsets_of_transactions_are_not_counted_as_records(rows: int, said: str) -> None:
+    progress = {"name": "copies", "batchId": 3, "numInputRows": rows, "durationMs": {"triggerExecution": 812}}
+    assert table(progress | {"sources": [SOURCE]}).splitlines()[0] == f"copies, micro-batch 3: {said} in 0.8 s, limit 7"
 
 
 def test_the_table_tells_what_came_of_the_rows_of_each_stage() -> None:
