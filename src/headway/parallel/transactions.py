@@ -23,12 +23,12 @@ from typing import Any, NoReturn
 
 from headway.core.engine.commit_tick import Tick
 from headway.dead_letters import halved, letter_headers
-from headway.errors import AuthorizationError, DeliveryError, KafkaError, TransactionError
+from headway.errors import AuthorizationError, DeliveryError, FencedError, KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.execution.failures import log_dead_letter, no_dead_letters
 from headway.execution.jobs import Job, RecordWork
 from headway.kafka.binding import capi
-from headway.kafka.binding.error_causes import is_fatal, is_out_of_place
+from headway.kafka.binding.error_causes import is_fatal, is_fenced, is_out_of_place
 from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
 from headway.kafka.consumer.level_consumers import LevelConsumers, MemberOffsets
 from headway.kafka.consumer.membership import not_a_member
@@ -72,7 +72,7 @@ class SentTransaction:
         """Return the refusals, none if it is committed; or None if that is not known within `timeout` seconds.
 
         Raises:
-            TransactionError: The producer was fenced off. Nothing is committed any more.
+            FencedError: Another producer has taken over the transactional id. Nothing is committed any more.
             HandlerError: Kafka refuses an output, and there is no dead-letter topic. Nothing is committed any more.
         """
         try:
@@ -307,10 +307,10 @@ class Transactions:
 
         Raises:
             OutcomeUnknownError: The end of the transaction was on the way.
-            TransactionError: Another process may have taken the transactional id over, so nothing may go on.
+            FencedError: Another process may have taken over the user's transactional id, so nothing may go on.
         """
         self._begun = False
-        if is_fatal(error) and not self._own_id:
+        if is_fenced(error) and not self._own_id:
             self._give_up(error)
         if self._committing:
             raise OutcomeUnknownError(f"It is not known whether a transaction was committed: {error}") from error
@@ -322,12 +322,12 @@ class Transactions:
         try:
             self.begin()
         except KafkaError as refused:
-            if is_fatal(refused) and not self._own_id:
+            if is_fenced(refused) and not self._own_id:
                 self._give_up(refused)
             raise
 
     def _give_up(self, error: KafkaError) -> NoReturn:
-        raise TransactionError(
+        raise FencedError(
             f"Transactions cannot go on, and what was done since the last commit comes again: {error} If another "
             "process uses the same transactional.id, give each its own. If the brokers were away for longer than "
             "transaction.timeout.ms, start again."

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from headway.errors import ClosedError, DeliveryError, KafkaError
-from headway.kafka.binding.error_causes import is_fatal
+from headway.kafka.binding.error_causes import is_fenced
 from headway.priority.base_producer import REQUEST_TIMEOUT, BaseProducer
 
 if TYPE_CHECKING:
@@ -109,7 +109,7 @@ class TransactionalProducer(BaseProducer):
         except ClosedError:
             pass  # closing the producer in the block has ended its transaction, too
         except KafkaError as refused:
-            if not is_fatal(refused):  # else the brokers fenced this producer off and have aborted it already
+            if not is_fenced(refused):  # otherwise the producer that took over has aborted it already
                 error.add_note(f"The transaction could not be aborted: {refused}")
 
     def _failed(self) -> int:

@@ -17,6 +17,8 @@ NO_ANSWER = {
 
 _NO_MORE_RECORDS = {ck.KafkaError._STATE, ck.KafkaError._FATAL}
 
+_TAKEN_OVER = {ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH, ck.KafkaError.PRODUCER_FENCED}
+
 _THE_TOPICS = {
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
     ck.KafkaError.TOPIC_AUTHORIZATION_FAILED,
@@ -61,6 +63,21 @@ def is_fatal(error: KafkaError) -> bool:
     """Return whether the producer cannot go on."""
     cause = cause_of(error)
     return cause is not None and bool(cause.fatal())
+
+
+def is_fenced(error: KafkaError) -> bool:
+    """Return whether a producer cannot go on because its `transactional.id` has a newer epoch.
+
+    Another producer has taken the id over then, or Kafka has aborted a transaction that was open for longer than
+    `transaction.timeout.ms`. No other fatal error says so.
+    """
+    cause = cause_of(error)
+    return cause is not None and bool(cause.fatal()) and is_takeover(cause)
+
+
+def is_takeover(error: ck.KafkaError) -> bool:
+    """Return whether this error, fatal or not, says that the `transactional.id` has a newer epoch."""
+    return error.code() in _TAKEN_OVER
 
 
 def is_out_of_place(error: KafkaError) -> bool:

@@ -30,6 +30,7 @@ from headway.errors import (
 from headway.kafka.admin import Admin, describe
 from headway.kafka.binding.capi import await_connection, await_online
 from headway.kafka.binding.connection import Connection
+from headway.kafka.binding.error_causes import is_takeover
 from headway.kafka.binding.factory import FLUSH_SLICE, close_producer, make_client
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import MISSING_TOPIC_COMES_WITHIN, ONLINE_WITHIN, ROWS_STORED_WITHIN
@@ -45,7 +46,6 @@ _OVER = {ck.KafkaError._FATAL, ck.KafkaError._STATE, ck.KafkaError._FENCED}
 _PURGED = {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}
 # The second is for who may write to no topic at all: such a client gets no producer id.
 _OF_TOPICS = {ck.KafkaError.TOPIC_AUTHORIZATION_FAILED, ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED}
-_FENCED = {ck.KafkaError._FENCED, ck.KafkaError.INVALID_PRODUCER_EPOCH, ck.KafkaError.PRODUCER_FENCED}
 
 _DEFAULTS: Config = {
     "enable.idempotence": True,
@@ -298,7 +298,7 @@ class ColumnarProducer:
         reason = describe(error.args[0])
         if error.args[0].code() in _OF_TOPICS:
             reason = (self._forbidden() or reason).rstrip(".")
-        if error.args[0].code() in _FENCED:
+        if is_takeover(error.args[0]):
             raise FencedError(f"Another attempt at this task has taken over, so this one ends: {reason}.") from error
         if self._refused:
             raise self._refused from error

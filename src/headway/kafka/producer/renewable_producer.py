@@ -29,6 +29,7 @@ T = TypeVar("T")
 # librdkafka also warns of requests that it tries again: in a new cluster each producer's first one for its id.
 _DEFAULTS = {"log_level": 3}
 
+_GAPLESS = "enable.gapless.guarantee"
 _BATCHES_OF_ONE = {"batch.num.messages": 1}
 
 SLICE = 0.5
@@ -43,9 +44,10 @@ class RenewableProducer:
     While no broker lets the client in, all queued records fail every few seconds. `on_refused(reason)` is called then,
     on the thread that takes the reports. Calls that ask brokers raise `AuthenticationError`.
 
-    Kafka gives a client that may write to no topic no producer id. librdkafka's producer does nothing after that, even
-    when the right is granted. So records that are refused for it have a new producer made for later records. `on_anew`
-    is called then, as `raw_produce` is another one.
+    A fatal error ends librdkafka's producer: a sequence that broker and client do not agree on, or no producer id for
+    a client that may write to no topic, even when the right is granted later. Records that wait then fail, and a new
+    producer is made for later ones. `on_anew` is called then, as `raw_produce` is another one. With a
+    `transactional.id` only the owner can decide that, and with `enable.gapless.guarantee` nobody may.
 
     Any thread may call each method. The locks are taken in this order: the turn at reports (`ReportPump.serving`), then
     `_making_anew`; at a producer's end its own `_calling`, then `_asking`.
@@ -63,7 +65,10 @@ class RenewableProducer:
         self._on_refused = on_refused
         self._refusal: AuthenticationError | None = None
         self.on_anew: Callable[[], None] = lambda: None
+        self._goes_on = "transactional.id" not in config and str(config.get(_GAPLESS, "")).lower() != "true"
         self._anew_at = -math.inf
+        self._is_making_anew = False
+        self._ended_with: ck.KafkaError | None = None  # the fatal error of the producer before this one
         self._ended = False
         self._making_anew = threading.Lock()
         self._asking = threading.Lock()  # held while a call from any thread is in the producer
@@ -111,8 +116,10 @@ class RenewableProducer:
 
         librdkafka does so itself, save for a record that comes at that moment: it would wait for its delivery timeout.
         """
-        if self._fatal and self.queued():
-            self._producer.purge(in_flight=False, blocking=False)
+        if self._fatal:
+            if self.queued():
+                self._producer.purge(in_flight=False, blocking=False)
+            self._make_anew_soon()
 
     def _heed_refusal(self) -> None:
         """Fail all queued records of a client that was never let in: none of them is on its way."""
@@ -177,17 +184,15 @@ class RenewableProducer:
 
     def missing_right(self, error: ck.KafkaError, topic: str) -> Right | None:
         """Return the right for want of which a record was refused, or given up; None if that is not why."""
-        if (is_purged(error) or error.code() == ck.KafkaError._FATAL) and self._has_no_producer_id(error):
-            self._make_anew_soon()
-            return Right("Write", "Topic", topic)
+        if (is_purged(error) or error.code() == ck.KafkaError._FATAL) and self._goes_on and not self._is_forked:
+            fatal = fatal_error(self._producer)
+            if fatal:
+                self._make_anew_soon()
+            elif not is_purged(error):
+                fatal = self._ended_with  # the present one would have taken the record
+            if is_refusal(fatal):  # the client got no producer id
+                return Right("Write", "Topic", topic)
         return right_for(error.name(), "Write", topic=topic)
-
-    def _has_no_producer_id(self, error: ck.KafkaError) -> bool:
-        if "transactional.id" in self._config or self._is_forked:
-            return False
-        fatal = fatal_error(self._producer)
-        # Only the one before can have refused a record as fatal that the present one would take.
-        return is_refusal(fatal) if fatal else not is_purged(error)
 
     def _still_refused(self) -> AuthenticationError | None:
         return self._refusal if self._refusal and not was_connected(self._producer) else None
@@ -226,25 +231,36 @@ class RenewableProducer:
 
     def _make_anew_soon(self) -> None:
         now = time.monotonic()
-        if now - self._anew_at >= _ANEW_EVERY:
-            self._anew_at = now
+        if self._goes_on and not self._is_making_anew and now - self._anew_at >= _ANEW_EVERY:
+            self._anew_at, self._is_making_anew = now, True
             in_background(self._make_anew)  # who calls may hold locks that reports need
 
     def _make_anew(self) -> None:
-        """Go on with a new producer, once all is reported on that the one without a producer id had."""
-        while not self._ended:
-            with self._reports.serving, self._making_anew:
-                before, calling = self._producer, self._calling
-                if self._ended or fatal_error(before) is None:
-                    return
-                if not len(before):
-                    self._make_producer(self.batches_of_one)
-                    self._reports.watch(self._producer)
-                    self.on_anew()
-                    break
-            time.sleep(_LOOK_EVERY)
-        else:
-            return
+        """Go on with a new producer, once all is reported on that the one with a fatal error had."""
+        try:
+            while not self._ended:
+                with self._reports.serving, self._making_anew:
+                    before, calling = self._producer, self._calling
+                    fatal = fatal_error(before)
+                    if self._ended or fatal is None:
+                        return
+                    if not len(before):
+                        self._ended_with = fatal
+                        self._make_producer(self.batches_of_one)
+                        self._reports.watch(self._producer)
+                        self.on_anew()
+                        break
+                time.sleep(_LOOK_EVERY)
+            else:
+                return
+        finally:
+            self._is_making_anew = False
+        if not is_refusal(fatal):  # that one is told with each record
+            log.warning(
+                "Kafka's client for a producer ended with a fatal error, and another one takes its place: %s. The "
+                "records that it had not delivered have failed, each with its own error.",
+                fatal.str().rstrip("."),
+            )
         self._let_go(before, calling)
 
     def renew(self, batches_of_one: bool = False) -> None:
