@@ -11,6 +11,7 @@ woken one by one.
 The steps that need the lock are in `running_jobs`.
 """
 
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Sequence
 from functools import partial
@@ -251,8 +252,8 @@ class Dispatch(RunningJobs):
         self._wake_control()
         return job
 
-    def feed(self) -> None:
-        """Start the jobs that may run now."""
+    def feed(self) -> float:
+        """Start the jobs that may run now; return the time of this moment, from which on `next_change` looks."""
         now = time.monotonic()
         self._failures.tell_sums(now)
         self.expiries.tell(now)
@@ -270,6 +271,7 @@ class Dispatch(RunningJobs):
             self._queue_times.tell(late)
         if self._to_store:
             self._failures.store_all(self._to_store)
+        return now
 
     # For the control thread
 
@@ -313,24 +315,31 @@ class Dispatch(RunningJobs):
         """Note that the control thread does not wait for works to end any more."""
         self._watched = False
 
-    def next_change(self, now: float) -> float | None:
-        """Return when a job may be able to start though nothing else has happened."""
+    def next_change(self, fed_at: float) -> float | None:
+        """Return when a job may be able to start though nothing else happens; None if only an event can help.
+
+        The time is after `fed_at`, when the caller called `feed` last. What has come by then was tried in vain: a slot,
+        a probe or a suspect holds it up, and whoever lets go of that takes the next job, or wakes the control thread.
+        Another wait until that time would be none, again and again.
+        """
         with self.lock:
+            self._rate_is_awaited = False
             if self.paused or self.ending or self._waits_for_outputs:
                 return None
-            due = self.engine.next_wake()
+            due, times = self.engine.next_wake(), []
+            probe_at: float | None = -math.inf
             if self._circuit is not None and self._circuit.is_open:
-                probe_at = self._circuit.next_probe()  # None while one runs
-                if probe_at is None or (due is None and not any(self.engine.ready)):
-                    return None
-                return probe_at if due is None or any(self.engine.ready) else max(probe_at, due)
-            is_due = due is not None and due <= now
-            if is_due and self._free(now) <= 0:
-                due = None  # the next thread with a free slot takes it, or it waits for the rate
-            allowed = self._admission.next_change() if is_due or any(self.engine.ready) else None
-            self._rate_is_awaited = allowed is not None
-            times = (due, allowed)
-        return min((time for time in times if time is not None), default=None)
+                probe_at = self._circuit.next_probe()
+            if probe_at is None:
+                return None
+            if due is not None and due > fed_at:
+                times.append(max(due, probe_at))
+            if any(self.engine.ready) or (due is not None and due <= fed_at):
+                allowed = self._admission.next_change()
+                let_in = probe_at if allowed is None else max(allowed, probe_at)
+                times.append(let_in)
+                self._rate_is_awaited = allowed is not None and let_in > fed_at
+        return min((time for time in times if time > fed_at), default=None)
 
     # Without the lock
 

@@ -99,9 +99,9 @@ class ControlLoop:
         now = time.monotonic()
         more = self._fetch(now)
         self.committing.turn(now)
-        self._dispatch.feed()
+        fed_at = self._dispatch.feed()
         if not more:
-            self._wake.wait(self._longest_wait(time.monotonic()))
+            self._wake.wait(self._longest_wait(fed_at, time.monotonic()))
 
     def _fetch(self, now: float) -> bool:
         waits = self._dispatch.paused or self._dispatch.ending or self.committing.is_waited_for
@@ -110,11 +110,11 @@ class ControlLoop:
         self._assignment_log.turn(now)
         return more
 
-    def _longest_wait(self, now: float) -> float:
+    def _longest_wait(self, fed_at: float, now: float) -> float:
         turns = [now + _TURN_EVERY, self.committing.next_turn(now)]
         if self._dispatch.paused or self._dispatch.ending or self._dispatch.work_remaining:
             turns.append(now + _SERVE_EVERY)
-        turns.append(self._dispatch.next_change(now) or turns[0])
+        turns.append(self._dispatch.next_change(fed_at) or turns[0])
         return max(0.0, min(turns) - now)
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
@@ -184,9 +184,8 @@ class ControlLoop:
                 return
             more = self._serve_others(now)
             if not more and self._dispatch.is_running(leaving):
-                now = time.monotonic()
                 wake_at = min(until, now + _SERVE_EVERY, self._dispatch.next_change(now) or until)
-                self._wake.wait(max(0.0, wake_at - now))
+                self._wake.wait(max(0.0, wake_at - time.monotonic()))
 
     def _serve_others(self, now: float) -> bool:
         more = self._fetch(now)

@@ -114,6 +114,7 @@ class Stage:
         self._engine.assign(_ROWS, OffsetMap(0))
         self._deadline = Deadline(settings.deadline)
         self._rate: RateClient | None = None
+        self._fed_at = -math.inf
         self._granted = GrantedConcurrency(
             settings.max_concurrency, adaptive=settings.adaptive, ready=self._ready, ask=self._ask
         )
@@ -180,7 +181,10 @@ class Stage:
             self._engine.receive(_ROWS, batch.rows, now, brought=brought)
         if self._deadline.is_over():
             self._return_the_rest()
-        self._dispatch.feed()
+        self._feed()
+
+    def _feed(self) -> None:
+        self._fed_at = self._dispatch.feed()
 
     def _has_room(self) -> bool:
         if not self._held.have_room():
@@ -192,7 +196,7 @@ class Stage:
         """Let no row wait for its batch any more, since none comes."""
         with self._dispatch.lock:
             self._engine.let_no_batch_fill()
-        self._dispatch.feed()
+        self._feed()
 
     # The rate of all tasks together
 
@@ -207,7 +211,7 @@ class Stage:
     def _grant(self, starts: int) -> None:
         with self._dispatch.lock:
             self._granted.grant(starts)
-        self._dispatch.feed()
+        self._feed()
 
     # Handling
 
@@ -468,7 +472,7 @@ class Stage:
     def _put_out(self, at_least: int = 1) -> Iterator[pa.RecordBatch]:
         for batch in self._held.put_out(at_least):
             yield batch
-            self._dispatch.feed()  # if no handler was called because there were too many results
+            self._feed()  # if no handler was called because there were too many results
 
     def _await(self, outcomes: int) -> None:
         """Wait until there is room, or there are so many outcomes, or all; start due rows meanwhile."""
@@ -477,7 +481,7 @@ class Stage:
         with self._dispatch.lock:
             self._dispatch.alarm(0, self._refill_below)
         if not is_time:
-            due = self._dispatch.next_change(now) or now + _LONGEST_WAIT
+            due = self._dispatch.next_change(self._fed_at) or now + _LONGEST_WAIT
             self._wake.wait(max(0.0, min(due - now, _LONGEST_WAIT, max(self._deadline.at - now, _SHORTEST_WAIT))))
         if self._dispatch.failure:
             raise self._dispatch.failure
@@ -486,7 +490,7 @@ class Stage:
         if self._deadline.is_over():
             self._return_the_rest()
         self._give_up_overdue()
-        self._dispatch.feed()
+        self._feed()
 
 
 class Schedules:
