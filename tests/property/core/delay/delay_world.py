@@ -244,6 +244,8 @@ class World:
                 behind = any(
                     self.positions[line] < self.end_of(line) and line not in self.relay.full() for line in self.logs
                 )
+                is_idle = not behind and not self.sending and not self.uncommitted
+                assert not is_idle or wake > self.now, "the relay would neither wait nor do anything"
                 wake = min([wake, *(at for at, _ in self.sending), *(each.ends for each in self.uncommitted)])
                 self.now = max(self.now + 1, min(time, int(min(wake, time)))) if not behind else self.now + 1
             if self.now >= time:
