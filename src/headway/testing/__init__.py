@@ -7,10 +7,12 @@ from headway.runtime.lazy_import import importer
 
 _MODULES = {
     "Call": "headway.testing.outcome",
+    "Clock": "headway.testing.clock",
     "DeadLetter": "headway.testing.outcome",
     "MockCluster": "headway.kafka.binding.mock_cluster",
     "Scheduled": "headway.testing.outcome",
     "WorkerRun": "headway.testing.outcome",
+    "clock": "headway.testing.clock",
     "context": "headway.testing.stand_ins",
     "record": "headway.testing.stand_ins",
     "run_until_idle": "headway.testing.worker_run",

@@ -1,14 +1,17 @@
 from headway.kafka.binding.mock_cluster import MockCluster
+from headway.testing.clock import Clock, clock
 from headway.testing.outcome import Call, DeadLetter, Scheduled, WorkerRun
 from headway.testing.stand_ins import context, record
 from headway.testing.worker_run import run_until_idle
 
 __all__ = [
     "Call",
+    "Clock",
     "DeadLetter",
     "MockCluster",
     "Scheduled",
     "WorkerRun",
+    "clock",
     "context",
     "record",
     "run_until_idle",

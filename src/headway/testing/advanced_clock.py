@@ -64,6 +64,15 @@ class AdvancedClock:
             self._dues[identity(pending)] = _Due(pending.due, again, is_ours=True)
         return reached
 
+    def allow(self, milliseconds: int, now: int) -> int:
+        """Let the clock jump on by so much at most, from where it is; return the latest time that it can have then."""
+        self._until = now + self._jumps[-1][1] + milliseconds
+        return self._until
+
+    def reach(self, time: int, now: int) -> None:
+        """Let the clock be at a time, if it is not beyond it already; `now` is the time without any jump."""
+        self._jumps.append((now, max(self._jumps[-1][1], time - now)))
+
     def _ahead_at(self, moment: int) -> int:
         return next(ahead for jumped, ahead in reversed(self._jumps) if jumped <= moment)
 

@@ -1,38 +1,53 @@
 """Schedules that came of a test's run, and their delivery before their time."""
 
+import math
 import time
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, suppress
 
 from headway.config import Config
+from headway.core.delay.schedule import Schedule
 from headway.delay.pending import Pending, PendingReader, read_pending
+from headway.delay.records import schedule_of
 from headway.delay.relay.relay import Relay
 from headway.delay.scheduler import Scheduler
 from headway.delay.topics import create_topics, read_layout
+from headway.errors import ScheduleError
+from headway.kafka.admin import Admin
+from headway.kafka.reading.log_bounds import LogBounds
 from headway.testing.advanced_clock import AdvancedClock, identity
 
+_SERVERS = "bootstrap.servers"
 _RIGHT_NOW = 0
 _LOOK_EVERY = 0.05  # seconds
+
+
+_left: set[tuple[str, str, int]] = set()
+"""The schedules that earlier runs of this process have left: the addresses of their Kafka, id, and when made."""
 
 
 class EarlyDelivery:
     """The schedules of one scheduler, by a clock that can be advanced.
 
+    What an earlier run has left is no part of a test. Anything else may be what the test is about, as a reminder that
+    a service has scheduled, and perhaps not cancelled.
+
     Args:
         settings: Where Kafka is.
         name: The scheduler's; None if Kafka is the mock, which has none.
-        topics: The topics of which the clock delivers; it never jumps to the due time of another one's record.
-        advance: The seconds by which the clock jumps at most.
+        topics: The topics of which the clock delivers; it never jumps to the due time of another one's record. None
+            for all.
+        advance: The seconds by which the clock jumps at most; None if `advance_by` says so later.
         timeout: The seconds in which the relay has to carry out what it was asked for.
     """
 
     def __init__(
-        self, settings: Config, name: str | None, topics: Iterable[str], advance: float, timeout: float
+        self, settings: Config, name: str | None, topics: Iterable[str] | None, advance: float | None, timeout: float
     ) -> None:
         self._settings = settings
         self._name = name
-        self._topics = frozenset(topics)
-        self._advance = round(advance * 1000)
+        self._topics = None if topics is None else frozenset(topics)
+        self._advance = None if advance is None else round(advance * 1000)
         self._timeout = timeout
         self._before: frozenset[tuple[str, int]] = frozenset()
         self._clock = AdvancedClock(0, 0)
@@ -44,44 +59,83 @@ class EarlyDelivery:
 
         Schedules that earlier runs have left are cancelled if the clock would deliver them, else not looked at.
         """
-        if self._name is None or not self._advance:
-            self._before = frozenset(map(identity, self._all()))
-            yield
-            return
-        create_topics(self._settings, self._name, delay=self._advance)
-        relay = Relay(self._settings, name=self._name, mode="low-latency")
-        with relay.running(), Scheduler(self._settings, name=self._name) as self._scheduler:
-            self._await_relay()  # what others have left as commands would become new schedules later
-            self._cancel_earlier(self._scheduler)
-            self._before = frozenset(map(identity, self._all()))
-            self._clock = AdvancedClock(_now(), self._advance)
-            yield
+        try:
+            if self._name is None or self._advance == 0:
+                self._before = frozenset(map(identity, self._all()))
+                yield
+                return
+            create_topics(self._settings, self._name, delay=math.inf if self._advance is None else self._advance)
+            relay = Relay(self._settings, name=self._name, mode="low-latency")
+            with relay.running(), Scheduler(self._settings, name=self._name) as self._scheduler:
+                self.await_relay()  # what others have left as commands would become new schedules later
+                left = [each for each in self._all() if self._is_left(each.schedule)]
+                self._cancel(self._scheduler, [each for each in left if self._is_ours(each)])
+                self._before = frozenset(map(identity, left))
+                self._clock = AdvancedClock(_now(), self._advance or 0)
+                yield
+        finally:
+            self._leave()
 
     def deliver_next(self) -> int:
         """Deliver what is due next, as far as the clock goes; return how many records come."""
         if self._scheduler is None:
             return 0
-        self._await_relay()
-        pending = [each for each in self._new() if each.schedule.topic in self._topics]
+        self.await_relay()
+        pending = [each for each in self._new() if self._is_ours(each)]
         reached = self._clock.jump(pending, _now())
         for each in reached:
             self._scheduler.reschedule(each.handle, _RIGHT_NOW)
         return len(reached)
 
-    def _cancel_earlier(self, scheduler: Scheduler) -> None:
-        """Cancel what is pending for the topics: by the real clock it may come in the midst of this run."""
-        earlier = [each for each in self._all() if each.schedule.topic in self._topics]
+    def advance_by(self, seconds: float) -> None:
+        """Advance the clock, and deliver what is due by then, in its order."""
+        until = self._clock.allow(round(seconds * 1000), _now())
+        self.await_relay()
+        counts = Admin(self._settings).topics().seen
+        topics = {each.schedule.topic for each in self._all()}
+        places = [(topic, number) for topic in topics for number in range(counts.get(topic, 0))]
+        bounds = LogBounds(self._settings)
+        stored = sum(bounds.ends(places).values())
+        while came := self.deliver_next():
+            stored += came
+            self._await(lambda least=stored: sum(bounds.ends(places).values()) >= least)  # type: ignore[misc]
+        self._clock.reach(until, _now())
+
+    def _is_ours(self, pending: Pending) -> bool:
+        return self._topics is None or pending.schedule.topic in self._topics
+
+    def _cancel(self, scheduler: Scheduler, earlier: Iterable[Pending]) -> None:
+        """Cancel what is left for the topics: by the real clock it may come in the midst of this run."""
         for cancelled in [scheduler.begin_to_cancel(each.handle) for each in earlier]:
             cancelled.result(self._timeout)
 
-    def _await_relay(self) -> None:
+    def _is_left(self, schedule: Schedule) -> bool:
+        return (str(self._settings.get(_SERVERS)), schedule.id, schedule.at) in _left
+
+    def _leave(self) -> None:
+        """Remember what is left, so that it is no part of the next run: also what no relay has made a schedule of."""
+        servers = str(self._settings.get(_SERVERS))
+        _left.update((servers, *identity(each)) for each in self._all())
+        if self._name is None or read_layout(self._settings, self._name) is None:
+            return
+        with PendingReader(self._settings, self._name) as reader:
+            for command in reader.commands():
+                with suppress(ScheduleError):  # it is a cancellation
+                    schedule = schedule_of(command)
+                    _left.add((servers, schedule.id, schedule.at))
+
+    def await_relay(self) -> None:
         """Return when the relay has carried out all commands: until then a schedule with an id is none."""
-        deadline = time.monotonic() + self._timeout
         with PendingReader(self._settings, str(self._name)) as reader:
-            while any(True for _ in reader.commands()):
-                if time.monotonic() > deadline:
-                    raise TimeoutError(f"The relay of {self._name} was not done within {self._timeout:g} s.")
-                time.sleep(_LOOK_EVERY)
+            self._await(lambda: not any(True for _ in reader.commands()))
+
+    def _await(self, is_done: Callable[[], bool]) -> None:
+        """Return when the relay has done something; raise `TimeoutError` if it does not in time."""
+        deadline = time.monotonic() + self._timeout
+        while not is_done():
+            if time.monotonic() > deadline:
+                raise TimeoutError(f"The relay of {self._name} was not done within {self._timeout:g} s.")
+            time.sleep(_LOOK_EVERY)
 
     def pending(self) -> list[tuple[Pending, int]]:
         """Return the schedules that are still to come, the next first, and when each is due by the clock."""

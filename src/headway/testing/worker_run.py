@@ -6,6 +6,7 @@ import uuid
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import replace
 from fnmatch import fnmatchcase
+from functools import partial
 from itertools import groupby, starmap
 from typing import Any
 
@@ -29,6 +30,7 @@ from headway.workers import Worker
 _LOOK_EVERY = 0.01  # seconds
 _MOST_ATTEMPTS = 100  # of one record, without a wait and without an end
 _QUIET = 0.5  # seconds without a new record, if the worker's topics hold more than what was sent here
+_QUIET_TOGETHER = 2.0  # the same with several workers, where what one sends is another's only record
 _MOCK_HAS_NO_DELAY = (
     "The mock cluster has no delayed delivery, and {0} needs it. Use the fixture headway_broker for this test."
 )
@@ -68,7 +70,8 @@ def run_until_idle(
         skip_waits: Try failed records again at once, and note the declared wait in the call.
         advance: The seconds by which the clock of due times is advanced. When the worker is idle, it jumps to the next
             time at which a record for one of its topics is due, and a relay delivers it. So the order of due times
-            is kept, also of what is scheduled after a jump. Nothing else is faster: `time_limit`, `rate_limit` and
+            is kept, also of what is scheduled after a jump. What was scheduled before the run, as by the service under
+            test, comes too, unless an earlier run has left it. Nothing else is faster: `time_limit`, `rate_limit` and
             expiry take the time that they take, and the handler's own clock goes on as ever.
 
     Raises:
@@ -84,6 +87,41 @@ def run_until_idle(
     if advance:
         check_above_zero("advance", advance)
     return _Run(declaration_of(worker), settings, partitions, timeout, skip_waits, advance).run(list(records))
+
+
+def run_together(
+    workers: Sequence[Worker],
+    settings: Config,
+    positions: Callable[[Worker, Partition], int],
+    *,
+    name: str,
+    partitions: int,
+    timeout: float,
+    skip_waits: bool,
+) -> "list[tuple[WorkerRun, dict[Partition, int]]]":
+    """Run workers at the same time until all are idle; return what came of each, and up to where it has read.
+
+    `positions` says where a worker begins in a partition. Runs of one `name` are of one group, so attempts are counted
+    on from one to the next. Raises as `run_until_idle` does.
+    """
+    runs = [_Run(each, settings, partitions, timeout, skip_waits, 0.0, name) for each in workers]
+    try:
+        for run, declared in zip(runs, workers, strict=True):
+            run.start(partial(positions, declared))
+        deadline, before = time.monotonic() + timeout, None
+        while not any(run.has_ended for run in runs):
+            # Idle one after the other is not enough: what one worker sends after it was looked at, another has to do.
+            done = [run.done_when_idle() for run in runs]
+            if None not in done and done == before:
+                break
+            if time.monotonic() > deadline:
+                runs[done.index(None) if None in done else 0].give_up()
+            before = done
+            time.sleep(_LOOK_EVERY)
+    finally:
+        for run in runs:
+            run.end()
+    return [(run.outcome(), run.idle_at) for run in runs]
 
 
 class _AtOnce(Retries):
@@ -103,6 +141,7 @@ class _Run:
         timeout: float,
         skip_waits: bool,
         advance: float,
+        name: str | None = None,
     ) -> None:
         self._declared = declared
         self._settings = dict(settings)
@@ -119,9 +158,18 @@ class _Run:
         self._trouble: Exception | None = None
         self._is_late = False
         self._has_ended = threading.Event()
+        self._quiet = _QUIET if name is None else _QUIET_TOGETHER
+        self._done = -1
+        self._quiet_since = 0.0
+        self.idle_at: dict[Partition, int] = {}
+        """The ends of its partitions when it was idle last."""
+        self._letters_begin: dict[Partition, int] = {}
+        self._begin: dict[Partition, int] = {}
+        self._bounds: LogBounds
+        self._thread: threading.Thread | None = None
         self._worker = replace(
             declared,
-            group=f"{declared.group}-test-{uuid.uuid4().hex[:8]}",
+            group=f"{declared.group}-test-{name or uuid.uuid4().hex[:8]}",
             on_output=self._note_output if declared.produces else None,
             config=_config_of(declared),
             options={
@@ -131,6 +179,7 @@ class _Run:
                 "processes": None,
             },
         )
+        self._by_level = [list(each.topics) for each in subscriptions(self._worker.topics, self._worker.levels)]
         self._consumer: ParallelConsumer
 
     def _without_waits(self) -> Retries:
@@ -144,26 +193,75 @@ class _Run:
                 "A record with due= comes later. Leave out due, to store it now, or say with advance= by how many "
                 "seconds the clock is advanced."
             )
-        by_level = [list(each.topics) for each in subscriptions(self._worker.topics, self._worker.levels)]
-        self._check_topics(records, [name for names in by_level for name in names])
-        inputs = self._made([name for names in by_level for name in names if not name.startswith("^")])
-        letters = self._made([self._worker.dead_letter_topic] if self._worker.dead_letter_topic else [])
-        self._made([name for name in self._worker.produces if not name.endswith("*")])
-        deliveries = self._early_delivery(name for names in by_level for name in names)
+        inputs, letters = self._made_topics(records)
+        deliveries = self._early_delivery(name for names in self._by_level for name in names)
         with deliveries.delivering():
             bounds = LogBounds(self._settings)
-            begin, letters_begin = bounds.ends(inputs), bounds.ends(letters)
-            self._begin_at(by_level, begin)
+            begin, self._letters_begin = bounds.ends(inputs), bounds.ends(letters)
+            self._begin_at(begin)
             self._run_until_idle(bounds, begin, records, deliveries)
+        outcome = self.outcome(len(records))
+        outcome.schedules.extend(starmap(scheduled_of, deliveries.pending()))
+        return outcome
+
+    def _made_topics(self, records: Sequence[ProducerRecord] = ()) -> tuple[list[Partition], list[Partition]]:
+        """Create what is missing of the worker's topics; return the partitions of its inputs and its dead letters."""
+        names = [name for names in self._by_level for name in names]
+        self._check_topics(records, names)
+        inputs = self._made([name for name in names if not name.startswith("^")])
+        letters = self._made([self._worker.dead_letter_topic] if self._worker.dead_letter_topic else [])
+        self._made([name for name in self._worker.produces if not name.endswith("*")])
+        return inputs, letters
+
+    def outcome(self, records: int = 0) -> WorkerRun:
+        """Return what came of the run; raise what went wrong in it, of which so many records were stored."""
         if trouble := self._refusal or self._trouble:
             raise trouble
         if self._is_late:
-            raise self._not_idle(len(records))
-        ends = LogBounds(self._settings).ends(letters)
-        read = read_between(self._settings, letters_begin, ends)
+            raise self._not_idle(records)
+        ends = LogBounds(self._settings).ends(list(self._letters_begin))
+        read = read_between(self._settings, self._letters_begin, ends)
         self._outcome.dead_letters.extend(map(dead_letter_of, read))
-        self._outcome.schedules.extend(starmap(scheduled_of, deliveries.pending()))
         return self._outcome
+
+    # Beside other runs
+
+    def start(self, position: Callable[[Partition], int]) -> None:
+        """Begin to handle, in a thread, what is stored from these positions on; return when it has its partitions."""
+        inputs, letters = self._made_topics()
+        self._bounds = LogBounds(self._settings)
+        self._begin, self._letters_begin = {each: position(each) for each in inputs}, self._bounds.ends(letters)
+        self._begin_at(self._begin)
+        self._consumer = self._worker.consumer(self._settings)
+        self._thread = threading.Thread(target=self._run_beside, name="headway-test-run", daemon=True)
+        self._thread.start()
+        self._wait_until_assigned(len(self._begin))
+        self._quiet_since = time.monotonic()
+
+    def _run_beside(self) -> None:
+        try:
+            self._worker.run(self._consumer, self._watched())
+        except Exception as error:
+            self._trouble = error
+        finally:
+            self._has_ended.set()
+
+    @property
+    def has_ended(self) -> bool:
+        """Return whether the run has ended by itself, or was given up."""
+        return self._has_ended.is_set() or self._is_late
+
+    def done_when_idle(self) -> int | None:
+        """Return how many records are done if all that was stored is; otherwise None."""
+        return self._done if self._is_idle(self._bounds, self._begin, 0) else None
+
+    def end(self) -> None:
+        """Stop the run, if it was started."""
+        if self._thread is None:
+            return
+        self._consumer.stop(drain=not self._is_late and self._trouble is None)
+        self._thread.join()
+        self._consumer.close(drain=False)
 
     def _check_topics(self, records: Iterable[ProducerRecord], read: Collection[str]) -> None:
         """Raise `ConfigError` for a record of a topic that the worker does not read: the run would wait for it."""
@@ -211,11 +309,13 @@ class _Run:
             seen = admin.topics().seen
         return [(topic, number) for topic in topics for number in range(seen.get(topic, self._partitions))]
 
-    def _begin_at(self, by_level: Sequence[Sequence[str]], begin: Mapping[Partition, int]) -> None:
+    def _begin_at(self, begin: Mapping[Partition, int]) -> None:
         """Let the worker begin behind what its topics hold already, whether each level has a group or all have one."""
-        groups = {self._worker.group: [topic for topics in by_level for topic in topics]}
+        groups = {self._worker.group: [topic for topics in self._by_level for topic in topics]}
         if self._worker.levels is not None:
-            groups |= {level_group(self._worker.group, level): list(topics) for level, topics in enumerate(by_level)}
+            groups |= {
+                level_group(self._worker.group, level): list(topics) for level, topics in enumerate(self._by_level)
+            }
         for group, topics in groups.items():
             offsets = {place: offset for place, offset in begin.items() if offset and place[0] in topics}
             if offsets:
@@ -272,7 +372,7 @@ class _Run:
             wait = verdict.at if isinstance(verdict, Again) else None
         self._outcome.calls.append(Call(records, attempt, returned, error, wait))
         if error is not None and attempt >= _MOST_ATTEMPTS and self._tries_for_ever:
-            self._give_up()
+            self.give_up()
         if self._is_mock and (what := _needs_delay(returned, error)):
             self._refusal = ConfigError(_MOCK_HAS_NO_DELAY.format(what))
             self._consumer.stop(drain=False)
@@ -285,7 +385,8 @@ class _Run:
 
     # The end
 
-    def _give_up(self) -> None:
+    def give_up(self) -> None:
+        """End the run, which is not idle in time."""
         self._is_late = True
         self._has_ended.set()
         self._consumer.stop(drain=False)
@@ -338,19 +439,25 @@ class _Run:
                 return
 
     def _wait_until_idle(self, bounds: LogBounds, begin: Mapping[Partition, int], count: int) -> None:
-        deadline, consumer = time.monotonic() + self._timeout, self._consumer
-        done, since = -1, time.monotonic()
+        deadline = time.monotonic() + self._timeout
+        self._quiet_since = time.monotonic()
         while not self._has_ended.wait(_LOOK_EVERY):
-            counts, now = consumer.metrics(), time.monotonic()
-            if counts.done != done or counts.remaining:
-                done, since = counts.done, now
-            if done >= count and not counts.remaining:
-                stored = sum(bounds.ends(list(begin)).values()) - sum(begin.values())
-                if (stored <= done and not self._reads_its_outputs(begin)) or now - since > _QUIET:
-                    return
-            if now > deadline:
+            if self._is_idle(bounds, begin, count):
+                return
+            if time.monotonic() > deadline:
                 self._is_late = True
                 return
+
+    def _is_idle(self, bounds: LogBounds, begin: Mapping[Partition, int], count: int) -> bool:
+        """Return whether all that was stored is done, and at least so many records are."""
+        counts, now = self._consumer.metrics(), time.monotonic()
+        if counts.done != self._done or counts.remaining:
+            self._done, self._quiet_since = counts.done, now
+        if self._done < count or counts.remaining:
+            return False
+        self.idle_at = bounds.ends(list(begin))
+        stored = sum(self.idle_at.values()) - sum(begin.values())
+        return (stored <= self._done and not self._reads_its_outputs(begin)) or now - self._quiet_since > self._quiet
 
     def _reads_its_outputs(self, inputs: Iterable[Partition]) -> bool:
         """Return whether outputs may be inputs, too, and come a moment after their record is done."""

@@ -28,7 +28,7 @@ def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
         name = re.match(r"# (\w+\.py)\n", program)
         assert name
         (tmp_path / name[1]).write_text(program)
-    assert passed(tmp_path).startswith("3 passed")
+    assert passed(tmp_path).startswith("4 passed")
 
 
 def test_the_tests_of_the_example_pass() -> None:

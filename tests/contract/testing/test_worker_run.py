@@ -9,7 +9,7 @@ import pytest
 from headway import ConsumerRecord, Producer, ProducerRecord, Scheduler, create_topic
 from headway.broker import LocalBroker
 from headway.errors import ConfigError, HandlerError, KafkaError
-from headway.testing import MockCluster, run_until_idle
+from headway.testing import MockCluster, clock, run_until_idle
 from tests.contract.testing import reminders, shop
 
 Settings = dict[str, Any]
@@ -215,14 +215,14 @@ def test_schedules_with_an_id_are_those_of_the_run_and_no_others(headway_broker:
 
 
 @pytest.mark.kafka
-def test_what_an_earlier_test_has_left_to_come_does_not_come_into_this_one(headway_broker: LocalBroker) -> None:
+def test_what_an_earlier_run_has_left_to_come_does_not_come_into_this_one(headway_broker: LocalBroker) -> None:
     settings = kafka_of(headway_broker)
-    run_until_idle(reminders.remind, settings)  # creates the topic
-    with Scheduler(settings) as scheduler:
+    with clock(settings), Scheduler(settings) as scheduler:  # which is a run, and leaves them
         scheduler.send_later("10", "an earlier one for tomorrow", "carts", 86_400).wait(30)
         for tenths in range(1, 100, 2):  # some of them while the other run lasts, however long it takes
             scheduler.send_later("10", "an earlier one", "carts", tenths / 10).wait(30)
             scheduler.send_later("10", "one with an id", "carts", tenths / 10, id=f"earlier {tenths}").wait(30)
+    run_until_idle(reminders.remind, settings)  # creates the topic, if no test before has
     run = run_until_idle(
         reminders.remind, settings, [ProducerRecord("carts", "ordered 10")], advance=2 * 86_400, timeout=90
     )

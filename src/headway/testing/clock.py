@@ -1,0 +1,127 @@
+"""One clock for all parts of a service under test: what it schedules, the relay, and its workers."""
+
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from itertools import starmap
+from typing import Any
+
+from headway.config import DEFAULT_SCHEDULER, Config
+from headway.declarations import called, check_above_zero, check_whole
+from headway.errors import ConfigError
+from headway.kafka.admin import Admin
+from headway.kafka.binding.mock_cluster import mock_at
+from headway.kafka.reading.log_bounds import LogBounds
+from headway.testing.early_delivery import EarlyDelivery
+from headway.testing.outcome import Scheduled, WorkerRun, scheduled_of
+from headway.testing.stand_ins import declaration_of
+from headway.testing.worker_run import Partition, run_together
+from headway.workers import Worker
+
+
+@contextmanager
+def clock(
+    settings: Config, *, scheduler: str = DEFAULT_SCHEDULER, partitions: int = 4, timeout: float = 30.0
+) -> Iterator["Clock"]:
+    """Yield a clock of due times, which stands still until it is advanced, and a relay that follows it.
+
+    Within the `with` block a test calls its service, advances the clock, and runs its workers, as often as it likes:
+
+    >>> with clock(settings) as time:  # doctest: +SKIP
+    ...     order_basket("7")  # schedules a reminder
+    ...     time.advance(600)
+    ...     [reminded] = time.run(remind)
+
+    Workers see what is stored, and what is due, since the block began. What was scheduled before it comes too, unless
+    an earlier run or block has left it.
+
+    Args:
+        settings: Where Kafka is: a broker of tests, and no other.
+        scheduler: The name of the scheduler whose due times follow the clock.
+        partitions: The number of partitions of topics that do not exist yet, which are created.
+        timeout: The seconds in which workers have to become idle, and the relay has to do what it was asked for.
+
+    Raises `ConfigError` for the mock, which has no delayed delivery.
+    """
+    check_whole("partitions", partitions, 1)
+    check_above_zero("timeout", timeout)
+    if mock_at(settings.get("bootstrap.servers")) is not None:
+        raise ConfigError(
+            "The mock cluster has no delayed delivery, and clock() needs it. Use the fixture headway_broker for this "
+            "test."
+        )
+    deliveries = EarlyDelivery(settings, scheduler, None, None, timeout)
+    with deliveries.delivering():
+        yield Clock(settings, scheduler, deliveries, partitions, timeout)
+
+
+class Clock:
+    """The clock of due times that `clock` yields."""
+
+    def __init__(
+        self, settings: Config, scheduler: str, deliveries: EarlyDelivery, partitions: int, timeout: float
+    ) -> None:
+        self._settings = dict(settings)
+        self._scheduler = scheduler
+        self._name = uuid.uuid4().hex[:8]
+        self._deliveries = deliveries
+        self._partitions = partitions
+        self._timeout = timeout
+        topics = Admin(settings).topics().seen
+        places = [(topic, number) for topic, count in topics.items() for number in range(count)]
+        self._began_at = LogBounds(settings).ends(places)
+        self._read_to: dict[Callable[..., Any], dict[Partition, int]] = {}
+
+    def advance(self, seconds: float) -> None:
+        """Advance the clock, and deliver what is due by then, in the order of the due times.
+
+        No worker runs meanwhile. So advance in steps, and run the workers after each, if they schedule or cancel.
+        """
+        check_above_zero("seconds", seconds)
+        self._create_targets()
+        self._deliveries.advance_by(seconds)
+
+    def run(self, *workers: Callable[..., Any], skip_waits: bool = True) -> tuple[WorkerRun, ...]:
+        """Run workers at the same time until all are idle, and return what came of each, in their order.
+
+        A worker goes on where its last run in this block has ended. `skip_waits` is as for `run_until_idle`, and so is
+        what it raises.
+        """
+        declared = [declaration_of(each) for each in workers]
+        for each in declared:
+            name = each.config.get("scheduler.name", DEFAULT_SCHEDULER)
+            if name != self._scheduler:
+                raise ConfigError(
+                    f"The worker {called(each.handler)} schedules by the scheduler {name}, and this clock is that of "
+                    f"{self._scheduler}. Give its name: clock(settings, scheduler={name!r})."
+                )
+        ran = run_together(
+            declared,
+            self._settings,
+            self._position,
+            name=self._name,
+            partitions=self._partitions,
+            timeout=self._timeout,
+            skip_waits=skip_waits,
+        )
+        schedules = self.schedules
+        for each, (outcome, read_to) in zip(declared, ran, strict=True):
+            self._read_to[each.handler] = read_to
+            outcome.schedules.extend(schedules)
+        return tuple(outcome for outcome, _ in ran)
+
+    @property
+    def schedules(self) -> list[Scheduled]:
+        """What is to be delivered later, the next first, with due times by this clock."""
+        self._deliveries.await_relay()  # which makes schedules of those with an id, and cancels
+        return list(starmap(scheduled_of, self._deliveries.pending()))
+
+    def _position(self, worker: Worker, place: Partition) -> int:
+        return self._read_to.get(worker.handler, self._began_at).get(place, 0)
+
+    def _create_targets(self) -> None:
+        """Create the topics of what is scheduled: a worker that has not run yet has not created its own."""
+        admin = Admin(self._settings)
+        seen = admin.topics().seen
+        if missing := sorted({each.topic for each in self.schedules if each.topic not in seen}):
+            admin.create(missing, self._partitions)
