@@ -11,9 +11,10 @@ from typing import Any
 from uuid import uuid4
 
 from aiohttp import web
-from shop_workers import SHOP, Order, open_database
+from shop_workers import PATIENCE, SHOP, Order, open_database
 
 from headway import AsyncPriorityProducer, create_topic, settings_from_environment
+from headway.errors import DeliveryError
 
 LEVELS = 2  # 1 for express
 PRODUCER = web.AppKey("producer", AsyncPriorityProducer)
@@ -24,7 +25,7 @@ async def producer(app: web.Application) -> AsyncIterator[None]:
     settings = settings_from_environment()
     for topic, levels in ((f"{SHOP}-orders", LEVELS), (f"{SHOP}-reminders", None), (f"{SHOP}-dead", None)):
         create_topic(settings, topic, levels=levels, partitions=4, exist_ok=True)
-    async with AsyncPriorityProducer({**settings, "levels": LEVELS}) as app[PRODUCER]:
+    async with AsyncPriorityProducer({**settings, **PATIENCE, "levels": LEVELS}) as app[PRODUCER]:
         yield
 
 
@@ -37,9 +38,12 @@ async def post_order(request: web.Request) -> web.Response:
         )
     except (ValueError, KeyError, TypeError, AttributeError):
         raise web.HTTPBadRequest(text='An order is {"customer": "c1", "cents": 995, "express": false}.') from None
-    await request.app[PRODUCER].send(
-        f"{SHOP}-orders", json.dumps(asdict(order)), key=order.customer, level=int(order.express)
-    )
+    try:
+        await request.app[PRODUCER].send(
+            f"{SHOP}-orders", json.dumps(asdict(order)), key=order.customer, level=int(order.express)
+        )
+    except DeliveryError:  # an order that is sent again with its id is one order
+        raise web.HTTPServiceUnavailable(text=f"Try again, with the id {order.id}.") from None
     return web.json_response({"id": order.id}, status=202)
 
 

@@ -18,6 +18,7 @@ SHOP = os.environ.get("SHOP", "shop")  # what topics, groups and the scheduler b
 DATABASE = os.environ.get("SHOP_DATABASE", "shop.db")
 BANK = os.environ.get("SHOP_BANK", "http://127.0.0.1:8090")
 REMIND_AFTER = float(os.environ.get("SHOP_REMIND_AFTER", "259200"))  # seconds; three days
+PATIENCE = {"delivery.timeout.ms": 10_000}  # how long a customer, or a handler, waits while Kafka is away
 
 
 @dataclass
@@ -45,7 +46,7 @@ def open_database() -> sqlite3.Connection:
 @asynccontextmanager
 async def shared(settings: dict[str, Any]) -> AsyncIterator[Shared]:
     with closing(open_database()) as orders:
-        async with AsyncScheduler(settings, name=SHOP) as scheduler:
+        async with AsyncScheduler({**settings, **PATIENCE}, name=SHOP) as scheduler:
             yield Shared(orders, scheduler)
 
 

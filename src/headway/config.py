@@ -25,7 +25,7 @@ checked here; the others go to librdkafka as they are.
 | `buffer.reserve.percent` | producer | 20 | the part of the room it finds that a topic, or a partition of it, leaves |
 | `queue.buffering.max.messages` | producer | none | a bound on records besides the one on bytes, split alike |
 | `partition.window.bytes` | producer | 4194304 | the bytes of a partition that librdkafka gets before a report |
-| `delivery.timeout.ms` | producer | 300000 | the time for a record to wait, and then to be on its way |
+| `delivery.timeout.ms` | producer | 300000, awaited 60000 | the time for a record to wait, and then to be on its way |
 | `enable.idempotence` | producer | true | no record twice, nor behind a later one of its partition; see below |
 | `scheduler.name` | producer, parallel | headway-delay | the scheduler of records sent with `due`, or retried later |
 

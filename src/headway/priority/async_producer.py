@@ -32,6 +32,10 @@ from headway.runtime.lifecycle import time_left_of
 
 _REQUEST_TIMEOUT = 30.0
 
+# The milliseconds for which an awaited record waits for Kafka, like a schedule: whoever awaits it, as a web request,
+# would be kept for five minutes otherwise.
+_AWAITED_FOR = 60_000
+
 T = TypeVar("T")
 
 
@@ -346,7 +350,7 @@ class AsyncPriorityProducer(_BaseAsyncProducer):
     ) -> None:
         super().__init__(
             lambda after_reports: PriorityProducer(
-                config, policy=policy, distributor=distributor, after_reports=after_reports
+                _awaited(config), policy=policy, distributor=distributor, after_reports=after_reports
             ),
             on_full,
         )
@@ -359,7 +363,7 @@ class AsyncProducer(_BaseAsyncProducer):
     """A `Producer` for asyncio: records go to topics as they are, without levels; else as `AsyncPriorityProducer`."""
 
     def __init__(self, config: Config, *, on_full: Literal["await", "raise"] = "await") -> None:
-        super().__init__(lambda after_reports: Producer(config, after_reports=after_reports), on_full)
+        super().__init__(lambda after_reports: Producer(_awaited(config), after_reports=after_reports), on_full)
 
     def send(
         self,
@@ -397,3 +401,10 @@ class AsyncProducer(_BaseAsyncProducer):
 async def _reported(sent: asyncio.Future[DeliveryFuture]) -> RecordMetadata:
     """Wait for the report of a record that is sent in any case, even if nobody waits for it any more."""
     return await asyncio.wrap_future(await asyncio.shield(sent))
+
+
+def _awaited(config: Config) -> Config:
+    """Return settings with the bound of what is awaited, unless they have one of their own."""
+    if "message.timeout.ms" in config:
+        return config
+    return {"delivery.timeout.ms": _AWAITED_FOR, **config}

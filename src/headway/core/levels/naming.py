@@ -8,6 +8,7 @@ import operator
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 
 from headway.declarations import unusable_character
 from headway.errors import ConfigError
@@ -37,6 +38,26 @@ def how_to_create(topic: str, levels: int | None = None) -> str:
         return _NO_SUCH_NAME
     more = "" if levels is None else f" --levels {levels}"
     return f"Create it with `headway topics create {'-- ' if topic.startswith('-') else ''}{topic}{more}`."
+
+
+def what_there_is(topic: str, existing: Collection[str]) -> str:
+    """Return what to do about a missing topic of which there are levels, or the other way round; empty if neither.
+
+    >>> what_there_is("orders", {"orders-0", "orders-1"})
+    'It has the levels orders-0 to orders-1: send with a PriorityProducer and levels=2, or to one of them by its name.'
+    >>> what_there_is("orders-0", {"orders"})
+    'There is a topic orders without levels: send to it with a Producer.'
+    """
+    levels = next(level for level in count() if f"{topic}-{level}" not in existing)
+    if levels:
+        return (
+            f"It has the levels {topic}-0 to {topic}-{levels - 1}: send with a PriorityProducer and levels={levels}, "
+            "or to one of them by its name."
+        )
+    base, _, level = topic.rpartition("-")
+    if level.isdigit() and base in existing:
+        return f"There is a topic {base} without levels: send to it with a Producer."
+    return ""
 
 
 def level_topic(topic: str, level: int) -> str:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import confluent_kafka as ck
 
 from headway.config import Config
+from headway.core.levels.naming import what_there_is
 from headway.core.rights import right_for
 from headway.errors import DeliveryError, DeliveryRefusedError, HeadwayError, SerializationError
 from headway.kafka.binding.capi import await_online
@@ -52,7 +53,7 @@ class ProducerClient(TransactionalClient):
         super().__init__(config, after_reports, on_refused, serving)
         self.is_idempotent = str(config.get("enable.idempotence", "")).lower() == "true" or "transactional.id" in config
         self._produced = 0
-        self._missing: set[str] = set()
+        self._missing: dict[str, str] = {}  # topics, with what there is in place of each
 
     def produce(
         self,
@@ -156,9 +157,9 @@ class ProducerClient(TransactionalClient):
         """
         about = self._ask(topic, timeout)
         if about.error is not None and about.error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-            self._missing.add(topic)
+            self._missing.setdefault(topic, "")
         else:
-            self._missing.discard(topic)
+            self._missing.pop(topic, None)
         self._raise_if_refused(topic, about.error)
         if about.error is not None and about.error.code() in _REFUSED_TOPIC:
             raise DeliveryError(f"The topic {topic} was refused: {about.error.str()}.")
@@ -169,6 +170,22 @@ class ProducerClient(TransactionalClient):
     def is_missing(self, topic: str) -> bool:
         """Return whether Kafka had no such topic when it was asked for `leaders` last."""
         return topic in self._missing
+
+    def look_instead_of(self, topic: str, timeout: float) -> None:
+        """Look for levels of a missing topic, or for a topic of which it would be a level, for `instead_of`.
+
+        Raises `KafkaError` if no broker answers.
+        """
+        with self._asking:
+            listing: ClusterMetadata = self._in_slices(
+                lambda within: self._producer.list_topics(timeout=within), timeout
+            )
+        if topic in self._missing:
+            self._missing[topic] = what_there_is(topic, listing.topics)
+
+    def instead_of(self, topic: str) -> str:
+        """Return a sentence about what Kafka has in place of a missing topic; empty if nothing was found."""
+        return self._missing.get(topic, "")
 
     def _raise_if_refused(self, topic: str, error: ck.KafkaError | None) -> None:
         if error is not None and (right := right_for(error.name(), "Write", topic=topic)):

@@ -31,6 +31,8 @@ _MOST_SENTENCES = 100
 _SOME_LEVELS = 3  # for an example
 _NO_SUCH_TOPIC = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION"}  # the last: its name is none
 
+_TIMED_OUT = {"_MSG_TIMED_OUT", "_TIMED_OUT"}
+
 _making_watchers = threading.Lock()
 _counting = threading.Lock()
 
@@ -70,6 +72,9 @@ class Explains(Protocol):
 
     def is_missing(self, topic: str) -> bool:
         """Return whether Kafka had no such topic when it was asked last."""
+
+    def instead_of(self, topic: str) -> str:
+        """Return a sentence about what Kafka has in place of a missing topic; empty if nothing was found."""
 
     def missing_right(self, error: ReportError, topic: str) -> Right | None:
         """Return the right for want of which a record was not delivered; None if that is not why."""
@@ -183,16 +188,31 @@ def not_delivered(destination: Destination, error: ReportError) -> DeliveryError
     right = client.missing_right(error, kafka_topic) if client else right_for(error.name(), "Write", topic=kafka_topic)
     if right:
         return DeliveryRefusedError(f"A record for {topic} at level {level} was not delivered. {right.missing()}")
-    if error.name() in _NO_SUCH_TOPIC:
-        why = f"Kafka has no topic {kafka_topic}. {_how_to_have(destination)}"
-        return DeliveryError(f"A record for {topic} at level {level} was not delivered: {why}")
+    if error.name() in _NO_SUCH_TOPIC or (error.name() in _TIMED_OUT and is_missing(destination)):
+        return of_missing_topic(destination)
     reason = client.reason_of(error) if client else error.str()
     return DeliveryError(f"A record for {topic} at level {level} was not delivered: {reason}.")
+
+
+def is_missing(destination: Destination) -> bool:
+    """Return whether Kafka had no such topic when it was asked last: that is why a record's time ran out."""
+    return destination.client is not None and destination.client.is_missing(destination.kafka_topic)
+
+
+def of_missing_topic(destination: Destination) -> DeliveryError:
+    """Return the error for a record whose topic does not exist."""
+    topic, level, kafka_topic = destination.topic, destination.level, destination.kafka_topic
+    return DeliveryError(
+        f"A record for {topic} at level {level} was not delivered: Kafka has no topic {kafka_topic}. "
+        f"{_how_to_have(destination)}"
+    )
 
 
 def _how_to_have(destination: Destination) -> str:
     """Return what to do about a topic that Kafka has not."""
     topic, kafka_topic = destination.topic, destination.kafka_topic
+    if destination.client and (instead := destination.client.instead_of(kafka_topic)):
+        return instead
     how = how_to_create(topic, None if kafka_topic == topic else _SOME_LEVELS)
     return f"{how} Or correct the name."
 

@@ -15,6 +15,7 @@ from headway.kafka.producer.sendable import Sendable
 log = logging.getLogger(__name__)
 
 _LEADERS_TOLD_WITHIN = 0.5
+_TOPICS_LISTED_WITHIN = 5.0
 # For a missing topic, or a partition without a leader: soon, and after a second less often.
 _ASK_AGAIN_AFTER = 0.1
 _ASK_LATER_AFTER = 1.0
@@ -102,7 +103,9 @@ class MetadataWatch:
         if count and len(leaders) == count:
             self._incomplete_since.pop(topic, None)
             return self._refresh_after
+        if topic not in self._incomplete_since and not count:
+            self._client.look_instead_of(topic.kafka_topic, _TOPICS_LISTED_WITHIN)
         waited = time.monotonic() - self._incomplete_since.setdefault(topic, time.monotonic())
         if not count and waited > self._give_up_after:
-            self._refuse(topic, "the topic does not exist. Create it, or look at its name", DeliveryError)
+            self._refuse(topic, "", DeliveryError)  # which says itself that the topic is missing
         return _ASK_AGAIN_AFTER if waited < _ASK_LATER_AFTER else _ASK_LATER_AFTER

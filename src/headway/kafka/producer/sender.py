@@ -18,7 +18,7 @@ from headway.core.producer.queues import Batch, Queue, TopicQueues
 from headway.core.record_size import bytes_of
 from headway.errors import ClosedError, DeliveryError, HeadwayError
 from headway.kafka.producer.client import ProducerClient, closed_in_callback
-from headway.kafka.producer.delivery import Destination
+from headway.kafka.producer.delivery import Destination, is_missing, of_missing_topic
 from headway.kafka.producer.metadata_watch import MetadataWatch
 from headway.kafka.producer.partitioner import DEFAULT, PARTITIONER, Place, partitioner
 from headway.kafka.producer.raw_records import RawRecords
@@ -268,7 +268,7 @@ class Sender:
         if sum(batch.size for batch in batches) >= _BITE_BYTES:
             self._stirred.set()  # more may be waiting
         late = f"it waited longer than delivery.timeout.ms{self.client.because()}"
-        failed: Failed = [(each, not_delivered(each, late)) for each in self._accumulator.expired(now)]
+        failed: Failed = [(each, _why_not(each, late)) for each in self._accumulator.expired(now)]
         for batch in batches:
             failed += self._produce_all(batch)
         self._waits = self._accumulator.waiting > 0
@@ -295,7 +295,7 @@ class Sender:
                 self._tell()
 
     def _give_up(self, records: list[Sendable], why: str, kind: type[DeliveryError] = DeliveryError) -> None:
-        self._fail([(each, not_delivered(each, why, kind)) for each in records])
+        self._fail([(each, not_delivered(each, why, kind) if why else _why_not(each, why)) for each in records])
 
     # Waiting, and giving up
 
@@ -398,6 +398,12 @@ class Sender:
 
     def _refuse(self, topic: TopicQueues[Sendable], why: str, kind: type[DeliveryError]) -> None:
         self.purge([topic], why, kind)
+
+
+def _why_not(record: Sendable, late: str) -> DeliveryError:
+    """Return the error for a record that is given up: its topic is missing, or it was late."""
+    destination = record.tally.destination
+    return of_missing_topic(destination) if is_missing(destination) or not late else not_delivered(record, late)
 
 
 def _nothing(record: Sendable) -> None:
