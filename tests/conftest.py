@@ -113,7 +113,7 @@ _OF_THE_PROCESS = {
     # librdkafka may add offsets to a transaction for ever (its issues 5456 and 5511).
     "headway-in-background",
     "headway-admin-clients",  # one for all clients of the admin API, while any is kept
-    "headway-event-loop",  # of the stages in this Python worker
+    "headway-stage-loop",  # of the stages in this Python worker
     "headway-java-stderr",  # as long as Spark's Java
 }
 

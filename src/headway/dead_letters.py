@@ -57,11 +57,18 @@ def name_and_text(error: BaseException) -> tuple[str, str]:
 
 
 def letter_headers(
-    topic: str, work: Failed, error: BaseException, reason: str, origin: Origin | None = None
+    topic: str,
+    work: Failed,
+    error: BaseException,
+    reason: str,
+    *,
+    group: str | None = None,
+    origin: Origin | None = None,
 ) -> list[Header]:
     """Return the record's own headers and the story of its failure, without that of an earlier dead letter.
 
-    `topic` is that of the dead letter, in which the record keeps its origin, or the one given.
+    `topic` is that of the dead letter, in which the record keeps its origin, or the one given. `group` is the group
+    that gave the record up.
     """
     record, now, before = work.record, time.time(), work.failure
     first = now if before is None else now - (time.monotonic() - before.first_at)
@@ -78,6 +85,8 @@ def letter_headers(
         "first.time": str(round(first * 1000)),
         "last.time": str(round(now * 1000)),
     }
+    if group is not None:
+        story["group"] = group
     if before is not None:
         story["first.exception"], story["first.message"] = name_and_text(before.first_error)
     headers = record.headers

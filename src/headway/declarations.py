@@ -47,7 +47,7 @@ def check_above_zero(name: str, value: Any) -> None:
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
     """Raise `ConfigError` for a value that is none of the choices."""
     if value not in choices:
-        written = [str(each) if isinstance(each, Enum) else repr(each) for each in choices if each]
+        written = [repr(str(each)) if isinstance(each, str) else str(each) for each in choices if each]
         raise ConfigError(f"{name} is {shown(value)}; choose one of {', '.join(written)}.")
 
 

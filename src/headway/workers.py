@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
 from headway.config import Config, ParallelSettings, check_settings
-from headway.core.engine.lanes import Ordering
+from headway.core.engine.lanes import Ordering, OrderingName
 from headway.core.levels.naming import MOST_LEVELS, checked_topics, groups_of, is_topic_name, subscriptions
 from headway.core.retry import Retries
 from headway.declarations import check_kind, is_whole, shown
@@ -49,7 +49,7 @@ def worker(
     group: str,
     value: Value | None = None,
     levels: int | None = None,
-    ordering: Ordering = Ordering.KEY,
+    ordering: Ordering | OrderingName = Ordering.KEY,
     max_concurrency: int = 16,
     retries: Retries | None = None,
     dead_letter_topic: str | None = None,

@@ -49,6 +49,7 @@ ALLOWED = {
     | {"workers"}
     | _BASE,
     "cli": {"*"},
+    "__main__": {"cli"},
     "__init__": {"*"},
 }
 

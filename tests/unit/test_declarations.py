@@ -181,7 +181,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     # The parallel consumer
     (lambda: consumer(producer_config={"linger.ms": "soon"}), "Kafka's client refuses the configuration: Invalid"),
     (lambda: consumer(config=None), "The configuration is of the type NoneType; it must be a mapping"),
-    (lambda: consumer(ordering="any"), "ordering is 'any'; choose one of Ordering.KEY, Ordering.KEY_IF_ANY"),
+    (lambda: consumer(ordering="any"), "ordering is 'any'; choose one of 'key', 'key_if_any'"),
     (lambda: consumer(max_concurrency="16"), "max_concurrency is '16'; it must be a whole number, at least 1"),
     (lambda: consumer(max_concurrency=True), "max_concurrency is True; it must be a whole number"),
     (lambda: consumer(adaptive="no"), "adaptive is 'no'; it must be True or False"),

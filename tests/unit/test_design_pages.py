@@ -3,6 +3,7 @@
 import ast
 import re
 import runpy
+from collections import Counter
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -90,6 +91,7 @@ def test_each_thread_has_a_name_that_the_page_on_concurrency_explains() -> None:
     }
     assert [place for place, name in names.items() if name is None] == []
     assert sorted({name[1] for name in names.values() if name and f"`{name[1]}`" not in page}) == []
+    assert [name for name, owners in Counter(name[1] for name in names.values() if name).items() if owners > 1] == []
 
 
 def test_the_page_on_concurrency_explains_each_lock_that_there_is() -> None:

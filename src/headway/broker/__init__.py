@@ -7,6 +7,7 @@ needs a small part of this package.
 from typing import Any
 
 from headway.errors import LocalBrokerError
+from headway.runtime.extras import how_to_install
 from headway.runtime.lazy_import import importer
 
 _MODULES = {
@@ -29,7 +30,7 @@ def __getattr__(name: str) -> Any:
         if error.name not in EXTRA:
             raise
         raise LocalBrokerError(
-            f"The local broker needs {error.name}, which is not installed: pip install 'headway[broker]'."
+            f"The local broker needs {error.name}, which is not installed: {how_to_install('broker')}."
         ) from error
 
 

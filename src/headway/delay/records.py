@@ -194,7 +194,7 @@ class Writing:
         error = type(error)(str(error)[:_MOST_SAID])
         record = ConsumerRecord(message, _source, message.value())
         log.error("%r becomes a dead letter in %s, as %s: %s", record, self._names.dead, reason, error)
-        headers = letter_headers(self._names.dead, _Failed(record), error, reason, _origin_of(message))
+        headers = letter_headers(self._names.dead, _Failed(record), error, reason, origin=_origin_of(message))
         letter = RelayRecord(self._names.dead, message.value(), message.key(), ANY_PARTITION, NOW, headers, message)
         return self._now_or_later(fitting(letter, MAX_MESSAGE_BYTES))
 

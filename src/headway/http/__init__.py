@@ -9,8 +9,6 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "aiohttp":
         raise
-    raise errors.ConfigError(
-        "headway.http needs aiohttp, which is not installed: pip install 'headway[http]'."
-    ) from error
+    raise errors.ConfigError("headway.http needs aiohttp, which is not installed: pip install aiohttp.") from error
 
 __all__ = ["BatchHttpHandler", "HttpHandler", "Request", "Response"]

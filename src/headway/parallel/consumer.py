@@ -11,7 +11,7 @@ from typing import Any, Final, Literal, Self, overload
 from headway.config import Config, ParallelSettings
 from headway.core.engine.circuit import CircuitBreaker
 from headway.core.engine.concurrency import Concurrency
-from headway.core.engine.lanes import Ordering
+from headway.core.engine.lanes import Ordering, OrderingName
 from headway.core.engine.suspects import Suspect
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import LevelSubscription, checked_topics, subscriptions
@@ -118,7 +118,7 @@ class ParallelConsumer(Controls):
         self,
         config: Config,
         *,
-        ordering: Ordering = Ordering.KEY,
+        ordering: Ordering | OrderingName = Ordering.KEY,
         max_concurrency: int = 16,
         adaptive: bool = False,
         rate_limit: float | None = None,

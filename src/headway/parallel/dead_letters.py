@@ -71,8 +71,9 @@ class DeadLetters:
     topic takes librdkafka half a minute. A thread of its own looks at the topic, and then sends the waiting letters.
     """
 
-    def __init__(self, topic: str, config: Config, reports: Reports, most: int = MOST_BYTES) -> None:
+    def __init__(self, topic: str, config: Config, group: str, reports: Reports, most: int = MOST_BYTES) -> None:
         self._topic = topic
+        self._group = group
         self._reports = reports
         settings: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
         settings["topic.metadata.propagation.max.ms"] = _MISSING_AFTER  # by default 30 s, each with a slot
@@ -116,7 +117,8 @@ class DeadLetters:
             return str(error)
 
     def _send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        letter = letter_of(self._topic, work.record, letter_headers(self._topic, work, error, reason), self._most)
+        headers = letter_headers(self._topic, work, error, reason, group=self._group)
+        letter = letter_of(self._topic, work.record, headers, self._most)
         self._produce(self._client, letter, work)
 
     def _produce(self, client: ProducerClient, letter: OutgoingRecord, work: RecordWork) -> None:

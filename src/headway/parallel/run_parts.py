@@ -13,7 +13,7 @@ from headway.config import OutputSettings, ParallelSettings
 from headway.connection_settings import connection_of
 from headway.core.engine.circuit import Circuit, CircuitBreaker
 from headway.core.engine.engine import Engine
-from headway.core.engine.lanes import Ordering
+from headway.core.engine.lanes import Ordering, OrderingName
 from headway.core.engine.rate_limits import RateLimits
 from headway.core.engine.slot_policies import SlotPolicy
 from headway.core.levels.naming import LevelSubscription, unread_levels
@@ -222,7 +222,8 @@ class RunParts:
         require_writable(topic, self._connection())
         if self._committing.transactions:
             return self._committing.transactions
-        letters = DeadLetters(topic, self._options.settings.kafka, self._dispatch, self._most_bytes())
+        settings = self._options.settings
+        letters = DeadLetters(topic, settings.kafka, settings.group, self._dispatch, self._most_bytes())
         self.clients.append(letters)
         return letters
 
@@ -237,6 +238,7 @@ class RunParts:
             self._wake,
             dead_letter_topic=self._options.dead_letter_topic,
             own_id="transactional.id" not in outputs.kafka,
+            group=self._options.settings.group,
             most_bytes=self._most_bytes(),
             why_not=lambda topic: Admin(self._connection()).why_not_writable(topic),
             why_no_letters=lambda topic: why_not_stored(topic, self._connection()),
@@ -269,7 +271,7 @@ def make_levels(settings: ParallelSettings) -> LevelConsumers:
 
 
 def make_engine(
-    ordering: Ordering,
+    ordering: Ordering | OrderingName,
     levels: int,
     slots: SlotPolicy,
     buffer: int,
@@ -280,7 +282,7 @@ def make_engine(
 ) -> Engine[ConsumerRecord]:
     """Return the engine, which knows how much memory records and outputs take."""
     return Engine(
-        ordering,
+        Ordering(ordering),
         levels=levels,
         slots=slots,
         buffer=buffer,

@@ -107,6 +107,7 @@ class Transactions:
         *,
         dead_letter_topic: str | None,
         own_id: bool,
+        group: str,
         most_bytes: int,
         why_not: Callable[[str], str | None],
         why_no_letters: Callable[[str], str | None],
@@ -118,6 +119,7 @@ class Transactions:
         self._wake = wake
         self._dead_letter_topic = dead_letter_topic
         self._most_bytes = most_bytes  # of a dead letter
+        self._group = group  # named in dead letters
         self._why_no_letters = why_no_letters
         self._own_id = own_id
         self._sent: SentTransaction | None = None
@@ -164,7 +166,8 @@ class Transactions:
 
     def _letter(self, work: RecordWork, error: BaseException, reason: str) -> Output:
         topic = self._dead_letter_topic or ""
-        letter = letter_of(topic, work.record, letter_headers(topic, work, error, reason), self._most_bytes)
+        headers = letter_headers(topic, work, error, reason, group=self._group)
+        letter = letter_of(topic, work.record, headers, self._most_bytes)
         return Output(letter.topic, letter.value, letter.key, headers=letter.headers, job=(work,), returned=None)
 
     # Committing

@@ -176,7 +176,10 @@ def _serve(pipe: connection.Connection, task: Task, suspects: list[Suspect]) -> 
         consumer = task.consumer()
         supervision = consumer.supervise(table, suspects)
         threading.Thread(
-            target=_obey, args=(pipe, consumer, supervision, task.drain_timeout), name="headway-orders", daemon=True
+            target=_obey,
+            args=(pipe, consumer, supervision, task.drain_timeout),
+            name="headway-worker-orders",
+            daemon=True,
         ).start()
         outcome = task.handle(consumer)
     except HeadwayError as error:

@@ -7,7 +7,7 @@ import pytest
 from click.testing import CliRunner, Result
 from confluent_kafka.admin import AdminClient, ConfigResource  # type: ignore[attr-defined]
 
-from headway import cli
+from headway import Scheduler, cli
 from headway.cli.options.kafka_options import connect
 
 if TYPE_CHECKING:
@@ -139,3 +139,16 @@ def test_the_retention_is_chosen_and_said(
 def test_a_retention_that_is_not_valid_creates_nothing(headway_topic: str, arguments: list[str]) -> None:
     assert topics("create", headway_topic, "--retention", *arguments).exit_code != 0
     assert listed(headway_topic) == []
+
+
+def test_the_topics_that_a_scheduler_keeps_for_itself_are_listed_only_with_all(
+    headway_topic: str, headway_broker: "LocalBroker"
+) -> None:
+    Scheduler(headway_broker.client_config(), name=headway_topic).close()
+    topics("create", f"{headway_topic}.commands.orders")
+    result = topics("list")
+    shown = [line.split()[0] for line in result.stdout.splitlines() if line.startswith(headway_topic)]
+    assert shown == [f"{headway_topic}.commands.orders"]
+    assert "of the scheduler" in result.stderr
+    assert headway_topic in result.stderr
+    assert f"{headway_topic}.state" in topics("list", "--all").stdout

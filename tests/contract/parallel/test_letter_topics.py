@@ -136,7 +136,7 @@ class Reports:
 @pytest.mark.kafka
 def test_a_letter_that_its_topic_refuses_for_what_it_is_takes_none_along(kafka_cluster: Cluster) -> None:
     dead, reports = topic_of(kafka_cluster, 1, cleanup_policy="compact"), Reports()
-    letters = DeadLetters(dead, kafka_cluster.config({}), reports)
+    letters = DeadLetters(dead, kafka_cluster.config({}), "billing", reports)
     try:
         for work in (failed(key) for key in (b"a", b"b", None, b"c")):
             letters.send(work, ValueError("never"), "attempt 1 of 1 failed")

@@ -3,7 +3,7 @@
 import logging
 import threading
 from collections import defaultdict
-from typing import Any
+from typing import Any, Literal
 
 import confluent_kafka as ck
 import pytest
@@ -16,8 +16,9 @@ from tests.contract.parallel.members import Member, client_of, committed, consum
 pytestmark = pytest.mark.kafka
 
 
+@pytest.mark.parametrize("ordering", [Ordering.KEY_IF_ANY, "key_if_any"])
 def test_records_without_a_key_may_run_beside_each_other_while_those_of_a_key_keep_their_order(
-    kafka_cluster: Cluster,
+    kafka_cluster: Cluster, ordering: Ordering | Literal["key_if_any"]
 ) -> None:
     topic, meeting = topic_of(kafka_cluster, 1), threading.Barrier(5, timeout=30)
     of_key: dict[bytes, list[int]] = defaultdict(list)
@@ -29,7 +30,7 @@ def test_records_without_a_key_may_run_beside_each_other_while_those_of_a_key_ke
             of_key[record.key].append(int(record.value))
 
     send(kafka_cluster, topic, [(None, str(i)) for i in range(5)] + [(f"key-{i % 3}", str(i)) for i in range(60)])
-    member = Member(consumer(kafka_cluster, topic, {"ordering": Ordering.KEY_IF_ANY}), handle)
+    member = Member(consumer(kafka_cluster, topic, {"ordering": ordering}), handle)
     wait_for(lambda: member.consumer.metrics().done == 65)
     member.stop()
     assert all(values == sorted(values) for values in of_key.values())

@@ -246,6 +246,30 @@ if sys.argv[0].endswith("member.py"):
     assert "headway: shop:handle[0] died 5 times in a row, at last ended with exit code 7" in command.log
 
 
+def test_a_worker_that_cannot_start_is_named_with_its_error_and_shows_one_traceback(
+    kafka_cluster: Cluster, start: Start
+) -> None:
+    topic = plain_topic(kafka_cluster)
+    text = (
+        NOTE
+        + """
+def refuse(partitions):
+    raise ValueError("no licence for Kafka")
+
+@worker("{topic}", group="{topic}-2", config=QUICK, on_assign=refuse)
+def unlicensed(record, context):
+    pass
+"""
+    )
+    command = start(text.format(topic=topic))
+    command.rest()
+    assert command.process.wait(30) == 4
+    assert command.log.count("Traceback") == 1
+    last = command.log.splitlines()[-1]
+    assert last.startswith("headway: shop:unlicensed[0] died 5 times in a row")
+    assert last.endswith("So all other processes end, too. Its error: builtins.ValueError: no licence for Kafka")
+
+
 def test_a_killed_supervisor_leaves_no_process_behind(kafka_cluster: Cluster, start: Start) -> None:
     topic = plain_topic(kafka_cluster)
     command = start(STUCK.format(topic=topic), "--processes", "2", "--drain-timeout", "0.1")
@@ -523,6 +547,7 @@ def handle(record, context):
         "topic": topic,
         "partition": 2,
         "offset": 0,
+        "key": "a",
         "customer": "ann",
     }
     assert any("ZeroDivisionError" in each.get("exception", "") for each in events)

@@ -101,7 +101,7 @@ def test_a_command_without_its_extra_says_how_to_install_it_and_the_others_go_on
     result = CliRunner().invoke(cli.headway, ["broker", "status"])
     assert result.exit_code == 1
     assert result.stderr.startswith("headway: ")
-    assert "pip install 'headway[broker]'" in result.stderr
+    assert "pip install 'cjdk" in result.stderr
     assert result.stderr.count("\n") == 1
     assert connect(None, [], None).config == {"bootstrap.servers": "localhost:9092"}
 

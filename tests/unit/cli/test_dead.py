@@ -185,6 +185,7 @@ def test_a_letter_tells_what_went_wrong_where_and_when() -> None:
         "last_time": 1_700_000_060_000,
         "shortened": None,
         "group": None,
+        "of_share_group": False,
         "first_exception": None,
         "first_message": None,
     }

@@ -19,7 +19,8 @@ def test_without_pyspark_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.
     missing_modules.remove(monkeypatch, "pyspark", "headway.spark")
     result = report(tmp_path)
     assert result.exit_code == 1
-    assert result.stderr == "headway: This command needs Spark: `pip install headway[spark]`.\n"
+    assert result.stderr.startswith("headway: This command needs Spark: pip install 'cjdk")
+    assert "'pyspark<4.4,>=4.2'" in result.stderr
 
 
 def test_without_a_java_it_is_one_sentence(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,6 +1,7 @@
 """Workers without Kafka: how they are declared, found, started again, and what they log."""
 
 import functools
+import hashlib
 import json
 import logging
 import pickle
@@ -436,6 +437,9 @@ class Message:
     def offset(self) -> int:
         return 7
 
+    def key(self) -> bytes | None:
+        return b"customer\x1b 7"
+
 
 RECORD = ConsumerRecord(Message(), RecordSource(2, "-2", lambda _: None, lambda _: None), None)  # type: ignore[arg-type]
 
@@ -445,7 +449,9 @@ def event(message: str, *args: Any, **fields: Any) -> logging.LogRecord:
 
 
 def test_an_event_as_json_has_its_source_its_record_and_what_it_was_given() -> None:
-    found = json.loads(JsonLines("m:f", 3).format(event("%r\nis late", RECORD, customer="ann", of=Whatever)))
+    found = json.loads(
+        JsonLines("m:f", 3, LogStyle()).format(event("%r\nis late", RECORD, customer="ann", of=Whatever))
+    )
     assert found.pop("timestamp").endswith("+00:00")
     assert found.pop("pid") > 0
     assert found.pop("message").endswith("\nis late")
@@ -457,6 +463,7 @@ def test_an_event_as_json_has_its_source_its_record_and_what_it_was_given() -> N
         "topic": "orders-2",
         "partition": 4,
         "offset": 7,
+        "key": "customer\\x1b 7",
         "customer": "ann",
         "of": str(Whatever),
     }
@@ -464,18 +471,29 @@ def test_an_event_as_json_has_its_source_its_record_and_what_it_was_given() -> N
 
 def test_what_a_handler_logs_names_the_record_it_handles() -> None:
     token = handled_record.set(RECORD)
-    line = TextLines("m:f[3]", over_progress=False).format(event("late"))
+    line = TextLines("m:f[3]", LogStyle()).format(event("late"))
     handled_record.reset(token)
-    assert line.endswith(" WARNING m:f[3] shop: late [orders-2, partition 4, offset 7]")
-    assert "partition" not in TextLines("m:f[3]", over_progress=False).format(event("late"))
+    assert line.endswith(" WARNING m:f[3] shop: late [orders-2, partition 4, offset 7, key customer\\x1b 7]")
+    assert "partition" not in TextLines("m:f[3]", LogStyle()).format(event("late"))
+
+
+def test_keys_are_hashed_or_hidden_in_logs_by_choice() -> None:
+    token = handled_record.set(RECORD)
+    hashed, hidden = (TextLines("m:f[3]", LogStyle(keys=keys)).format(event("late")) for keys in ("hashed", "hidden"))
+    as_json = json.loads(JsonLines(None, None, LogStyle(keys="hashed")).format(event("late")))
+    handled_record.reset(token)
+    digits = hashlib.sha256(b"customer\x1b 7").hexdigest()[:12]
+    assert hashed.endswith(f"offset 7, key {digits}]")
+    assert as_json["key"] == digits
+    assert hidden.endswith("offset 7]")
 
 
 def test_what_a_handler_of_batches_logs_names_the_first_record_and_how_many_there_are() -> None:
     token = handled_record.set([RECORD] * 12)
-    line = TextLines("m:f[3]", over_progress=False).format(event("late"))
-    found = json.loads(JsonLines(None, None).format(event("late")))
+    line = TextLines("m:f[3]", LogStyle()).format(event("late"))
+    found = json.loads(JsonLines(None, None, LogStyle()).format(event("late")))
     handled_record.reset(token)
-    assert line.endswith(" late [orders-2, partition 4, offset 7 and 11 more]")
+    assert line.endswith(" late [orders-2, partition 4, offset 7, key customer\\x1b 7 and 11 more]")
     assert (found["topic"], found["partition"], found["offset"], found["records"]) == ("orders-2", 4, 7, 12)
 
 
@@ -485,10 +503,10 @@ def test_an_error_is_a_field_of_json_and_below_a_line_of_text() -> None:
     except ValueError as error:
         failed = event("failed")
         failed.exc_info = (type(error), error, error.__traceback__)
-    text = JsonLines(None, None).format(failed)
+    text = JsonLines(None, None, LogStyle()).format(failed)
     assert "\n" not in text
     assert json.loads(text)["exception"].endswith("ValueError: it is broken")
-    assert TextLines("supervisor", over_progress=True).format(failed).startswith("\r\x1b[K")
+    assert TextLines("supervisor", LogStyle(over_progress=True)).format(failed).startswith("\r\x1b[K")
 
 
 def test_progress_is_the_sum_of_all_members_and_a_rate() -> None:

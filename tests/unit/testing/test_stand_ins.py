@@ -94,5 +94,5 @@ def test_a_fixture_says_which_extra_it_needs(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider"]
     ran = subprocess.run(command, check=False, cwd=tmp_path, env=os.environ, capture_output=True, text=True, timeout=60)
     assert "1 passed, 2 errors" in ran.stdout
-    assert "The local broker needs psutil, which is not installed: pip install 'headway[broker]'." in ran.stdout
+    assert "The local broker needs psutil, which is not installed: pip install 'cjdk" in ran.stdout
     assert "Traceback" not in ran.stdout

@@ -8,10 +8,10 @@ import click
 from headway.cli.commands.levels import LEVELS
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import Column, show_table
-from headway.cli.display.terminal import confirm
+from headway.cli.display.terminal import confirm, count
 from headway.cli.options.due_times import Retention
 from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
-from headway.cli.options.logical_topics import LogicalTopic, logical_topics, require_levels
+from headway.cli.options.logical_topics import LogicalTopic, logical_topics, require_levels, schedulers_of
 from headway.core.levels.naming import level_topic
 from headway.topic_creation import KEPT_FOR, create_topic
 
@@ -102,19 +102,27 @@ def create(
 
 
 @topics.command(name="list")
+@click.option("--all", "all_of_them", is_flag=True, help="With the topics of schedulers and of Kafka itself.")
 @json_option("topic")
 @kafka_options
-def list_(as_json: bool, connection: ConnectionSettings) -> None:
+def list_(all_of_them: bool, as_json: bool, connection: ConnectionSettings) -> None:
     """List the topics with their levels, and the others as they are.
 
-    Kafka's own, whose names begin with two underscores, are left out.
+    Left out are the topics that a scheduler keeps for itself, and Kafka's own, whose names begin with two underscores.
 
     \b
       headway topics list
+      headway topics list --all
       headway topics list --json | jq -r .name
     """
     kafka_topics = connection.admin().topics()
-    found = logical_topics({name: count for name, count in kafka_topics.items() if not name.startswith("__")})
+    schedulers = [] if all_of_them else schedulers_of(kafka_topics)
+    own = {name for name in kafka_topics for each in schedulers if each.owns(name)}
+    left_out = own | {name for name in kafka_topics if name.startswith("__") and not all_of_them}
+    found = logical_topics({name: size for name, size in kafka_topics.items() if name not in left_out})
+    if own and not as_json:
+        whose = ", ".join(each.name for each in schedulers)
+        click.echo(f"Left out: {count(len(own), 'topic')} of the scheduler {whose}. --all lists them, too.", err=True)
     if as_json:
         for each in found:
             echo_json(_describe(each))

@@ -49,8 +49,8 @@ class PlaceType(click.ParamType[Place]):
 class Failure(NamedTuple):
     """The failure of a record, as far as its dead letter's headers tell; times in ms since the epoch.
 
-    `shortened` is the size of the record, if its dead letter has only the beginning of it. `group` is the share group
-    whose dead letter this is.
+    `shortened` is the size of the record, if its dead letter has only the beginning of it. `group` is the group that
+    gave the record up, or the share group if `of_share_group`.
     """
 
     exception: str | None
@@ -67,11 +67,13 @@ class Failure(NamedTuple):
     group: str | None = None
     first_exception: str | None = None
     first_message: str | None = None
+    of_share_group: bool = False
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> Self | None:
         """Return the failure from a record's headers; None if they are not those of a dead letter."""
-        told = _told(headers, PREFIX) or _told(headers, _OF_SHARE_GROUPS)
+        ours = _told(headers, PREFIX)
+        told = ours or _told(headers, _OF_SHARE_GROUPS)
         if not told:
             return None
         return cls(
@@ -89,6 +91,7 @@ class Failure(NamedTuple):
             group=told.get("group"),
             first_exception=told.get("first.exception"),
             first_message=told.get("first.message"),
+            of_share_group=not ours,
         )
 
 
@@ -119,7 +122,7 @@ class Letter(NamedTuple):
     @property
     def is_empty(self) -> bool:
         """Return whether this only tells of a record that a share group gave up: by default that is not copied."""
-        return self.failure is not None and self.failure.group is not None and self.key is self.value is None
+        return self.failure is not None and self.failure.of_share_group and self.key is self.value is None
 
     def headers_to_send(self, topic: str, target: str) -> list[Header]:
         """Return the record's own headers, one that names its dead letter of `topic`, and its origin for the target."""
@@ -220,7 +223,7 @@ def _story(failure: Failure | None) -> dict[str, str]:
         "first exception": failure.first_exception,
         "first message": failure.first_message,
         "from": _source(failure),
-        "share group": failure.group,
+        "share group" if failure.of_share_group else "group": failure.group,
         "shortened": failure.shortened,
         **{name: time if time is None else local_time(time) for name, time in times.items()},
     }

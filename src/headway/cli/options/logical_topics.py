@@ -2,7 +2,7 @@
 
 import difflib
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from typing import NamedTuple
 
 from headway.core.delay.ladder import MEMORY
@@ -36,6 +36,17 @@ def logical_topics(kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
     members = {level_topic(each.name, level) for each in found for level in range(len(each.partitions))}
     plain = [LogicalTopic(name, False, [count]) for name, count in kafka_topics.items() if name not in members]
     return sorted(found + plain)
+
+
+def schedulers_of(kafka_topics: Collection[str]) -> list[TopicNames]:
+    """Return the schedulers that have topics, by name.
+
+    >>> [each.name for each in schedulers_of({"later.state", "later.commands", "orders.state"})]
+    ['later']
+    """
+    states = sorted(name for name in kafka_topics if name.endswith(".state"))
+    names = [TopicNames(name.removesuffix(".state")) for name in states if is_topic_name(name) and name != ".state"]
+    return [each for each in names if each.commands in kafka_topics]
 
 
 def _is_line(name: str, kafka_topics: Mapping[str, int]) -> bool:

@@ -6,6 +6,7 @@ from typing import Any, TypeVar
 import click
 
 from headway.errors import ConfigError
+from headway.runtime.extras import how_to_install
 
 T = TypeVar("T")
 
@@ -21,7 +22,7 @@ def on_spark(name: str, master: str | None, work: Callable[[Any], T], *, for_lon
         from headway.spark.session.error_messages import our_sentence  # noqa: PLC0415
         from headway.spark.session.interruptible import interruptible  # noqa: PLC0415
     except ModuleNotFoundError as error:
-        raise ConfigError("This command needs Spark: `pip install headway[spark]`.") from error
+        raise ConfigError(f"This command needs Spark: {how_to_install('spark')}.") from error
 
     def run() -> T:
         spark = local_session(name, master=master, short_lived=master is None and not for_long)

@@ -1,8 +1,9 @@
-"""Logs on stderr: a line for each event, for people or as JSON, with the place where it happened.
+"""Logs on stderr: a line for each event, for people or as JSON, with the record that it is about.
 
 Only the command installs this; the library itself only logs, and leaves the rest to its users.
 """
 
+import hashlib
 import json
 import logging
 import os
@@ -16,8 +17,12 @@ from typing import Any
 
 import click
 
+from headway.cli.display.texts import printable
 from headway.cli.workers.messages import LogStyle
 from headway.records import ConsumerRecord
+
+_HASH_DIGITS = 12
+_LONGEST_KEY = 200  # bytes
 
 CLEAR_LINE = "\r\x1b[K"
 
@@ -31,12 +36,16 @@ _PLAIN = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskNa
 
 
 class TextLines(logging.Formatter):
-    """Lines: `2027-01-31 12:00:00.123 WARNING billing:bill[2] headway.…: message [orders-2, partition 1, offset 7]`."""
+    """Lines: `2027-01-31 12:00:00.123 WARNING billing:bill[2] headway.…: message [orders-2, partition 1, offset 7]`.
 
-    def __init__(self, source: str, *, over_progress: bool) -> None:
+    A record with a key is named by it, too: `[orders-2, partition 1, offset 7, key customer 7]`.
+    """
+
+    def __init__(self, source: str, style: LogStyle) -> None:
         super().__init__()
         self._source = source
-        self._start = CLEAR_LINE if over_progress else ""
+        self._start = CLEAR_LINE if style.over_progress else ""
+        self._keys = style.keys
 
     def format(self, record: logging.LogRecord) -> str:
         """Return the line, and the traceback below it if there is one."""
@@ -45,7 +54,9 @@ class TextLines(logging.Formatter):
         if handled := handled_record.get():
             about, count = _first_of(handled)
             more = f" and {count - 1} more" if count > 1 else ""
-            text += f" [{about.kafka_topic}, partition {about.partition}, offset {about.offset}{more}]"
+            key = _shown_key(about, self._keys)
+            named = "" if key is None else f", key {key}"
+            text += f" [{about.kafka_topic}, partition {about.partition}, offset {about.offset}{named}{more}]"
         if record.exc_info:
             text += "\n" + self.formatException(record.exc_info)
         return self._start + text
@@ -54,8 +65,9 @@ class TextLines(logging.Formatter):
 class JsonLines(logging.Formatter):
     """Lines with each event as a JSON object; a logger's `extra` is among its fields."""
 
-    def __init__(self, worker: str | None, process: int | None) -> None:
+    def __init__(self, worker: str | None, process: int | None, style: LogStyle) -> None:
         super().__init__()
+        self._keys = style.keys
         self._who = {} if worker is None else {"worker": worker, "process": process}
 
     def format(self, record: logging.LogRecord) -> str:
@@ -71,6 +83,8 @@ class JsonLines(logging.Formatter):
         if handled := _record_of(record):
             about, count = _first_of(handled)
             event |= {"topic": about.kafka_topic, "partition": about.partition, "offset": about.offset}
+            if (key := _shown_key(about, self._keys)) is not None:
+                event["key"] = key
             if count > 1:
                 event["records"] = count
         if record.exc_info:
@@ -96,9 +110,16 @@ def log_options(command: Callable[..., None]) -> Callable[..., None]:
         show_default=True,
         help="The least that is logged.",
     )
+    @click.option(
+        "--log-keys",
+        type=click.Choice(["shown", "hashed", "hidden"]),
+        default="shown",
+        show_default=True,
+        help="How logs name the key of a record; hashed is the beginning of its SHA-256, for keys that say who it is.",
+    )
     @wraps(command)
-    def with_style(*args: Any, log_format: str, log_level: str, **options: Any) -> None:
-        command(*args, style=LogStyle(log_format, log_level), **options)
+    def with_style(*args: Any, log_format: str, log_level: str, log_keys: str, **options: Any) -> None:
+        command(*args, style=LogStyle(log_format, log_level, keys=log_keys), **options)
 
     return with_style
 
@@ -112,10 +133,10 @@ def log_to_stderr(
     """
     formatter: logging.Formatter
     if style.format == "json":
-        formatter = JsonLines(worker, process)
+        formatter = JsonLines(worker, process, style)
     else:
         source = command if worker is None else f"{worker}[{process}]"
-        formatter = TextLines(source, over_progress=style.over_progress)
+        formatter = TextLines(source, style)
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     logging.basicConfig(level=style.level.upper(), handlers=[handler], force=True)
@@ -135,6 +156,16 @@ def _record_of(event: logging.LogRecord) -> Handled | None:
     """Return the record or batch that an event is about: the one whose handler logged it, or one that it names."""
     named = (each for each in event.args or () if isinstance(each, ConsumerRecord))
     return handled_record.get() or next(named, None)
+
+
+def _shown_key(record: ConsumerRecord, how: str) -> str | None:
+    """Return a record's key as logs show it; None if it has none, or if keys are hidden."""
+    key = record.raw_key
+    if key is None or how == "hidden":
+        return None
+    if how == "hashed":
+        return hashlib.sha256(key).hexdigest()[:_HASH_DIGITS]
+    return printable(key[:_LONGEST_KEY].decode(errors="backslashreplace"))
 
 
 def _first_of(handled: Handled) -> tuple[ConsumerRecord, int]:

@@ -21,12 +21,14 @@ from headway.cli.workers.handling import HandlingElsewhere, with_record_in_logs
 from headway.cli.workers.logs import log_to_stderr
 from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, order_from_line, to_line
 from headway.core.engine.suspects import Suspect
+from headway.core.user_errors import kind_of, text_of
 from headway.declarations import called
 from headway.errors import (
     AuthenticationError,
     AuthorizationError,
     ConfigError,
     HandlerError,
+    HeadwayError,
     LifespanError,
     OffsetMapError,
 )
@@ -92,7 +94,10 @@ class Member:
         if isinstance(error, AuthenticationError):  # with renewed files the brokers may let the next process in
             log.critical("This process ends: %s", error)
         else:
-            log.critical("This process ends, for:", exc_info=error)
+            why = f"{kind_of(error)}: {text_of(error)}"
+            is_known = isinstance(error, HeadwayError) or why == self._job.last_crash
+            log.critical("This process ends: %s", why, exc_info=None if is_known else error)
+            self._say(Report(crash=why[:_LONGEST_SENTENCE]))
         return Code.CRASHED
 
     def _say_mistake(self, sentence: str, code: Code) -> Code:

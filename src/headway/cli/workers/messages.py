@@ -13,18 +13,23 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LogStyle:
-    """The style of logs on stderr; `over_progress` says that a line of progress may stand there."""
+    """The style of logs on stderr; `over_progress` says that a line of progress may stand there.
+
+    `keys` is how the key of a record is named: as it is (`shown`), by the start of its SHA-256 (`hashed`), or not at
+    all (`hidden`).
+    """
 
     format: str = "text"
     level: str = "info"
     over_progress: bool = False
+    keys: str = "shown"
 
 
 @dataclass(frozen=True, slots=True)
 class Job:
     """The task of one member, and the supervisor's first message. `config` can hold secrets.
 
-    `suspects` are records that ran in members that died.
+    `suspects` are records that ran in members that died. `last_crash` is the error that ended the member before.
     """
 
     worker: str
@@ -34,6 +39,7 @@ class Job:
     drain_timeout: float
     logs: LogStyle
     suspects: list[Suspect] = field(default_factory=list)
+    last_crash: str = ""
 
 
 class Order(Enum):
@@ -52,13 +58,14 @@ class Warn:
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The progress of a member; `mistake` is the sentence that says why it cannot go on."""
+    """The progress of a member; `mistake` is why it cannot go on, and `crash` the error that ends it this time."""
 
     handled: int = 0
     failed: int = 0
     running: int = 0
     waiting: int = 0
     mistake: str = ""
+    crash: str = ""
 
 
 def to_line(message: Job | Order | Warn | Report) -> bytes:

@@ -44,6 +44,7 @@ class MemberProcess:
         self.job = job
         self.report = Report()
         self.mistake = ""
+        self.crash = ""
         self.ran: Sequence[Attempt] = ()
         """The records that ran when the process died."""
 
@@ -91,8 +92,8 @@ class MemberProcess:
         with contextlib.suppress(OSError):
             async for line in self._reader:
                 report = from_line(line, Report)
-                if report.mistake:
-                    self.mistake = report.mistake
+                if report.mistake or report.crash:
+                    self.mistake, self.crash = report.mistake, report.crash
                 else:
                     self.report = report
 
@@ -146,16 +147,17 @@ class Supervisor:
 
     async def _keep_alive(self, job: Job) -> None:
         deaths = RestartPolicy()
+        crash = ""
         while not self._ending.is_set():
-            process = MemberProcess(
-                replace(job, config=self._config_of(job.worker), suspects=self._suspects[job.worker].all())
-            )
+            config, suspects = self._config_of(job.worker), self._suspects[job.worker].all()
+            process = MemberProcess(replace(job, config=config, suspects=suspects, last_crash=crash))
             code, lived = await self._live(process)
             if self._ending.is_set():
                 self._conclude(_outcome(code, process.mistake))
             elif process.mistake:
                 self._end(Order.DRAIN, _outcome(code, process.mistake))
             else:
+                crash = process.crash
                 self._suspect(process, how_it_ended(code))
                 await self._mourn(process, how_it_ended(code), lived, deaths)
 
@@ -193,7 +195,9 @@ class Supervisor:
         name, delay = name_of(process.job), deaths.delay(lived, by_records=bool(process.ran))
         if delay is None:
             sentence = f"{name} died {MOST_DEATHS} times in a row, at last {how} after {lived:.1f} s, and is given up."
-            self._end(Order.DRAIN, Conclusion(Code.KEPT_DYING, f"{sentence} What it said before is above."))
+            why = f"Its error: {process.crash}" if process.crash else "Its own log is above."
+            others = "" if len(self._jobs) == 1 else " So all other processes end, too."
+            self._end(Order.DRAIN, Conclusion(Code.KEPT_DYING, f"{sentence}{others} {why}"))
             return
         log.error("%s, process %d, %s after %.1f s; it is started again in %g s.", name, process.pid, how, lived, delay)
         with contextlib.suppress(TimeoutError):

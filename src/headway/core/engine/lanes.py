@@ -11,7 +11,7 @@ import enum
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from itertools import repeat
 from operator import attrgetter
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, Literal, TypeVar
 
 from headway.core.engine.work import Work
 from headway.core.engine.work_states import WorkState
@@ -49,10 +49,14 @@ def unordered(records: Sequence[Any]) -> Iterable[Hashable]:
 _raw_key = attrgetter("raw_key")
 
 
-class Ordering(enum.Enum):
+OrderingName = Literal["key", "key_if_any", "partition", "unordered"]
+
+
+class Ordering(enum.StrEnum):
     """The records that must run in order: those with the same key, those of the same partition, or none.
 
-    Records without a key count as one key, or with `KEY_IF_ANY` as a key each.
+    Records without a key count as one key, or with `KEY_IF_ANY` as a key each. Wherever an ordering is expected, its
+    text is accepted, too, as in `ordering="partition"`.
     """
 
     KEY = "key"

@@ -32,7 +32,7 @@ class TopicWatch:
         self._config = config
         self._names = names
         self._wake = wake
-        self._thread = ThreadPoolExecutor(1, "headway-topic-watch")
+        self._thread = ThreadPoolExecutor(1, "headway-relay-topics")
         self._admin: Admin | None = None
         self._expected: Mapping[str, str] = {}
         self._known: set[str] = set()

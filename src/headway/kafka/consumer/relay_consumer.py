@@ -195,7 +195,7 @@ class RelayConsumer:
         """Leave the group."""
         self._leave()
         wake_on_events(self._consumer, None)
-        closing = threading.Thread(target=self._consumer.close, name="headway-close", daemon=True)
+        closing = threading.Thread(target=self._consumer.close, name="headway-relay-close", daemon=True)
         closing.start()
         closing.join(_CLOSE_WITHIN)
 

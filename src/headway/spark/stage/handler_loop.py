@@ -15,7 +15,7 @@ def handler_loop() -> asyncio.AbstractEventLoop:
     """Return the event loop of this Python worker. It outlives tasks, and so do connections that were made in it."""
     loop = precise_event_loop()
     serve = partial(run_whatever_is_raised, loop, loop.create_future())
-    threading.Thread(target=serve, name="headway-event-loop", daemon=True).start()
+    threading.Thread(target=serve, name="headway-stage-loop", daemon=True).start()
     return loop
 
 

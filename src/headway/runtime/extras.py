@@ -1,0 +1,21 @@
+"""How to install what an extra of Headway needs, by the names of the packages.
+
+`pip install 'headway[spark]'` works only for a Headway from the package index; these commands work for any.
+"""
+
+from importlib.metadata import PackageNotFoundError, requires
+
+
+def how_to_install(extra: str) -> str:
+    """Return the command that installs the packages of an extra, as Headway's own metadata lists them.
+
+    >>> how_to_install("http")  # doctest: +SKIP
+    "pip install 'aiohttp<4,>=3.14'"
+    """
+    try:
+        listed = requires("headway") or []
+    except PackageNotFoundError:  # the source was put on the path and not installed
+        listed = []
+    marked = (requirement.partition(";") for requirement in listed)
+    packages = [f"'{package.strip()}'" for package, _, marker in marked if marker.strip() == f"extra == '{extra}'"]
+    return f"pip install {' '.join(packages) or f'headway[{extra}]'}"
