@@ -323,7 +323,8 @@ class Fetching:
             with self._lock:
                 if partition in self._sought:
                     continue
-                self._assign(member, partition, known, moved=start.place is not None)
+                # A new partition's start is committed: for a later owner it would not be new.
+                self._assign(member, partition, known, moved=start.place is not None or member.is_new(partition))
             self._starting.pop(partition)
 
     def _assign(self, member: LevelConsumer, partition: TopicPartition, known: _Known, *, moved: bool) -> None:

@@ -67,7 +67,7 @@ class LostPlace(NamedTuple):
         else:
             what = (
                 f"The log of {which} ends at offset {self.end}, before offset {self.offset}, which is next to be read: "
-                "brokers have lost records, or an offset was committed that never existed."
+                "brokers have lost records, or an offset was committed, or sought, that never existed."
             )
         start = self.start(reset)
         if start is None:

@@ -106,7 +106,13 @@ class GroupMember(PartitionQueries, ABC):
             {level: FetchTurns(self._consumer, self._name, self._room, self._fetch_wait) for level in self.levels}
         )
         self._starts = StartOffsets(
-            self._consumer, self._config, self._set_wake, self._cannot_start, self._must_not_start, self._others
+            self._consumer,
+            self._config,
+            self._ids.is_new,
+            self._set_wake,
+            self._cannot_start,
+            self._must_not_start,
+            self._others,
         )
 
     @abstractmethod
@@ -301,8 +307,10 @@ class GroupMember(PartitionQueries, ABC):
         self._answer(self._assign, [])  # the group need not wait; the partitions begin when their starts are known
         self.assigned.update(partitions)
         self._guard(listener.assigned, partitions)  # the listener may set a start
-        beginning = {self.kafka_topic(each) for each in self.assigned - self._begun}
-        self._ids.ask_before_start(beginning, time.monotonic(), self._wake_fd)
+        # Also those of which it has no partition yet: so it knows which partitions are new when they come.
+        topics = {topic for topic in self._subscription.topics if not topic.startswith("^")}
+        topics |= {self.kafka_topic(each) for each in self.assigned - self._begun}
+        self._ids.ask_before_start(topics, time.monotonic(), self._wake_fd)
         self._starts.ask([self._name(partition) for partition in self.assigned - self._start.keys()])
 
     def _note_starts(self, found: Mapping[capi.Partition, Start]) -> None:
@@ -311,6 +319,10 @@ class GroupMember(PartitionQueries, ABC):
         self._found |= starts
         self._start |= {each: start.offset for each, start in starts.items()}
         self._can_begin = True
+
+    def is_new(self, partition: TopicPartition) -> bool:
+        """Return whether a partition was added to its topic while this member has read it."""
+        return self._ids.is_new(*self._name(partition))
 
     def start_of(self, partition: TopicPartition) -> Start | None:
         """Return where Kafka said that a partition begins when it was assigned, None if it has not said that yet."""
@@ -505,7 +517,6 @@ class GroupMember(PartitionQueries, ABC):
             return
         if start < lost.offset:  # what is known of the partition is of offsets that the log does not have
             self._guard(self._listener.lost, [partition])
-            self._commit_starts({partition: start})
             self._found[partition] = Start(start, b"")
         self._start[partition] = start
         self._begun.discard(partition)

@@ -30,6 +30,9 @@ OnFailure = Callable[[str, str | None, ck.KafkaError | None], None]
 class StartOffsets:
     """The start of each partition asked for: its committed offset, or without one the offset that `reset` says.
 
+    A partition that `is_new`, as it was added to a topic that the member reads, begins at its first record: with
+    "latest" what is sent to it before the group has met would be passed over.
+
     Its thread runs only while there are questions. It asks until it has an answer or the partition is forgotten, and a
     partition without an answer holds up no other. `on_answer` and `on_failure` are called in that thread. `on_failure`
     is called at once for a refusal, after some seconds for an error that may pass, and at most every ten seconds.
@@ -41,6 +44,7 @@ class StartOffsets:
         self,
         consumer: ck.Consumer,
         config: Config,
+        is_new: Callable[[str, int], bool],
         on_answer: Callable[[], None],
         on_failure: OnFailure,
         on_refusal: Callable[[HeadwayError], None],
@@ -50,6 +54,7 @@ class StartOffsets:
         self._on_refusal = on_refusal
         self._others = others
         self._config = config
+        self._is_new = is_new
         self._on_answer = on_answer
         self._on_failure = on_failure
         self._lock = threading.Lock()
@@ -107,7 +112,7 @@ class StartOffsets:
     # In the thread
 
     def _answer(self, wake: Wakeup) -> None:
-        questions = StartQuestions(self._consumer, self._config, wake.fd, self._may_reset, self._fail)
+        questions = StartQuestions(self._consumer, self._config, self._is_new, wake.fd, self._may_reset, self._fail)
         try:
             while asked := self._questions_left(questions):
                 found = questions.turn(asked, time.monotonic())

@@ -79,6 +79,7 @@ class StartQuestions:
         self,
         client: ck.Consumer,
         config: Config,
+        is_new: Callable[[str, int], bool],
         wake_fd: int,
         may_reset: Callable[[Collection[Partition]], bool],
         fail: Callable[[KafkaError, str], None],
@@ -90,6 +91,7 @@ class StartQuestions:
         self._isolation = str(config.get("isolation.level", "read_committed"))
         reset = RESETS.get(str(config.get("auto.offset.reset", "latest")).lower())
         self._reset = None if reset is None else _PLACES.get(reset)
+        self._is_new = is_new
         self._wake_fd = wake_fd
         self._may_reset = may_reset
         self._fail = fail
@@ -170,12 +172,14 @@ class StartQuestions:
         together = [each for each in due if each not in alone]
         for group in ([together] if together else []) + [[each] for each in alone]:
             of_group = {each: due[each] for each in group}
-            places = {each: self._place_of(about) for each, about in of_group.items()}
+            places = {each: self._place_of(each, about) for each, about in of_group.items()}
             within = max(about.leader_within for about in of_group.values())
             self._ask(ask_offsets(self._member, places, self._isolation, within, self._wake_fd), of_group, now)
 
-    def _place_of(self, about: _Sought) -> int:
-        return ck.OFFSET_END if about.commit is not None or self._reset is None else self._reset
+    def _place_of(self, partition: Partition, about: _Sought) -> int:
+        if about.commit is not None or self._reset is None:
+            return int(ck.OFFSET_END)
+        return int(ck.OFFSET_BEGINNING) if self._is_new(*partition) else self._reset
 
     def _ask(
         self, question: Question[Commit | None] | Question[int], sought: Mapping[Partition, _Sought], now: float

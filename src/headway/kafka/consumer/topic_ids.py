@@ -47,7 +47,7 @@ class TopicIds:
     def __init__(self, client: Client | None) -> None:
         self._client = client
         self._ids: dict[str, str] = {}
-        self._partitions: dict[str, int] = {}
+        self._partitions: dict[str, int] = {}  # as many as a topic had when the client first asked
         self._missing: set[str] = set()  # by the latest answer
         self._told: set[str] = set()  # of those that are missing
         self._question: TopicQuestion | None = None
@@ -65,9 +65,9 @@ class TopicIds:
         """Return the id of a topic, None if it is not known. It is never newer than what was read of the topic."""
         return self._ids.get(topic)
 
-    def partitions(self, topic: str) -> int | None:
-        """Return how many partitions a topic had by the latest answer, None if it is not known."""
-        return self._partitions.get(topic)
+    def is_new(self, topic: str, partition: int) -> bool:
+        """Return whether a partition was added to a topic since the client first asked for it."""
+        return partition >= self._partitions.get(topic, partition + 1)
 
     def ask_before_start(self, topics: Collection[str], now: float, wake_fd: int | None = None) -> None:
         """Ask for the ids of topics of which partitions are about to begin; never waits."""
@@ -108,7 +108,8 @@ class TopicIds:
         self._unsettled.difference_update(self._asked)
         before, self._missing = self._missing, {topic for topic, known in answer.items() if known is None}
         there = {topic: known for topic, known in answer.items() if known is not None}
-        self._partitions |= {topic: known.partitions for topic, known in there.items()}
+        for topic, known in there.items():
+            self._partitions.setdefault(topic, known.partitions)
         recreated = {topic for topic, known in there.items() if self._is_another(topic, known)}
         deleted = (before & self._missing).intersection(topics) - self._told
         self._told = (self._told | deleted) & self._missing
