@@ -7,7 +7,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import TopicPartition as Place
 
-from headway import ParallelConsumer, PriorityConsumer
+from headway import ParallelConsumer, PriorityConsumer, TopicPartition
 from headway.errors import KafkaError
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import (
@@ -133,3 +133,17 @@ def test_who_wants_an_error_gets_one_with_topic_and_partition_and_offset(
         reader.subscribe({topic: 0})
         with pytest.raises(KafkaError, match=said):
             reader.poll(30)
+
+
+@pytest.mark.parametrize("protocol", [{}, COOPERATIVE], ids=["classic", "cooperative"])
+def test_a_priority_consumer_goes_on_with_a_seek_after_the_error(kafka_cluster: Cluster, protocol: Settings) -> None:
+    topic = topic_of(kafka_cluster, 1)
+    send(kafka_cluster, topic, numbered(100))
+    commit(kafka_cluster, topic, 500)
+    own = kafka_cluster.config(settings_of(topic) | PRIORITY | protocol | {"auto.offset.reset": "error"})
+    with closing(PriorityConsumer(own)) as reader:
+        reader.subscribe({topic: 0})
+        with pytest.raises(KafkaError, match="before offset 500"):
+            reader.poll(30)
+        reader.seek(TopicPartition(topic, partition=0, level=0), 90)
+        assert [record.offset for record in reader.poll(30)] == list(range(90, 100))

@@ -32,7 +32,7 @@ from headway.kafka.consumer.start_questions import Start
 from headway.kafka.consumer.topic_ids import TopicIds
 from headway.records import ConsumerRecord, TopicPartition
 from headway.runtime.background import in_background
-from headway.runtime.deferred_signals import allow_signals
+from headway.runtime.deferred_signals import allow_signals, defer_signals
 from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
@@ -427,19 +427,24 @@ class GroupMember(PartitionQueries, ABC):
         """
         if self._listener is None:
             return
+        try:
+            client, connection = self._make_client()  # first: while it cannot be made, the old one goes on
+        except HeadwayError as error:
+            self.errors.append(error)
+            return
         self._rebalanced = True
-        others = self._without_recreated(list(self.assigned), recreated)
-        if others:
+        if others := self._without_recreated(list(self.assigned), recreated):
             self._guard(self._listener.revoked, others)
         self._leave()
-        for sent in list(self._commits):
-            sent.give_up("the consumer was replaced, since a topic was created again.")
-        parts = self._consumer, self._starts, self._ids, self._turns
-        in_background(lambda: _close_client(*parts))
-        self._parked = False
-        self._make_client()
-        self._make_parts()
-        capi.wake_on_events(self._consumer, self._wake_fd)
+        with defer_signals():  # the member has one client or the other, and never none
+            for sent in list(self._commits):
+                sent.give_up("the consumer was replaced, since a topic was created again.")
+            parts = self._consumer, self._starts, self._ids, self._turns
+            self._consumer, self._connection = client, connection
+            self._parked = False
+            self._make_parts()
+            capi.wake_on_events(self._consumer, self._wake_fd)
+            in_background(lambda: _close_client(*parts))
         self._join(self._listener)
 
     def _without_recreated(
@@ -511,18 +516,19 @@ class GroupMember(PartitionQueries, ABC):
             if start is None:
                 self.errors.append(KafkaError(sentence))
                 self._set_wake()
-                return
-            log.error("%s", sentence)
+            else:
+                log.error("%s", sentence)
+        self._begun.discard(partition)
+        if self._incremental:  # librdkafka takes a stopped partition up again only if it is assigned anew
+            self._answer(self._unassign, self._to_kafka([partition]))
         if start is None or self._listener is None:
+            self._start.pop(partition, None)  # it begins again with a seek
             return
         if start < lost.offset:  # what is known of the partition is of offsets that the log does not have
             self._guard(self._listener.lost, [partition])
             self._found[partition] = Start(start, b"")
         self._start[partition] = start
-        self._begun.discard(partition)
         self._can_begin = True
-        if self._incremental:  # librdkafka takes a stopped partition up again only if it is assigned anew
-            self._answer(self._unassign, self._to_kafka([partition]))
         if start < lost.offset:
             self._guard(self._listener.assigned, [partition])
 

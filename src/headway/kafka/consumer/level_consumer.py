@@ -277,8 +277,9 @@ class LevelConsumer(GroupMember):
             if error.code() == ck.KafkaError._PARTITION_EOF:
                 self._reached[self._ours(_place(message))] = _place(message).offset
             elif error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
-                self._lost_places[self._ours(_place(message))] = _place(message).offset
-                self._set_wake()
+                if (partition := self._ours(_place(message))) in self._begun:
+                    self._lost_places[partition] = _place(message).offset
+                    self._set_wake()
             elif error.code() == ck.KafkaError._FATAL:  # reported once, and nothing is fetched any more
                 self.errors.append(self._cannot_go_on(error))
             elif is_not_unpacked(error):

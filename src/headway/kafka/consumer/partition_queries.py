@@ -67,17 +67,17 @@ class PartitionQueries:
         # What may wait of each level, and for how long librdkafka may not look at partitions that were full.
         self._room, self._fetch_wait = room * 1024, _integer(settings["fetch.wait.max.ms"]) / 1000
         self._commits = WeakSet[PendingCommit]()  # those that may be without an answer
-        self._make_client()
+        self._consumer, self._connection = self._make_client()
 
-    def _make_client(self) -> None:
-        """Make librdkafka's consumer, or another one in its place."""
-        self._connection = Connection(self._on_lost_heartbeat)
+    def _make_client(self) -> tuple[ck.Consumer, Connection]:
+        """Return a new client of librdkafka with the member's settings, and the state of its connections."""
+        connection = Connection(self._on_lost_heartbeat)
         settings = {**_FETCH_DEFAULTS, **self._config}
         if self._room:  # it bounds each level's buffer, which gives in turns
             settings["queued.max.messages.kbytes"] = _QUEUE_KB
         if self._reset is not None:  # librdkafka refuses any other value
             settings["auto.offset.reset"] = "error"  # a lost place is looked at here: see `LostPlace`
-        self._consumer = make_client(ck.Consumer, settings, self._connection)
+        return make_client(ck.Consumer, settings, connection), connection
 
     @property
     def group_metadata(self) -> bytes:
