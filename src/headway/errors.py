@@ -8,6 +8,7 @@ HeadwayError
 │   ├── AuthenticationError   the brokers do not let this client in
 │   ├── FetchError        a level could not fetch; the other levels go on
 │   │   └── FetchRefusedError     its principal has no right to; also an AuthorizationError
+│   ├── OffsetError       a partition has no valid offset to begin at, and auto.offset.reset is "error"
 │   ├── DeliveryError     a record was not delivered
 │   │   ├── NoRoomError   there was no room for it; it was not sent
 │   │   └── DeliveryRefusedError  its principal has no right to; also an AuthorizationError
@@ -68,6 +69,7 @@ __all__ = [
     "LocalBrokerError",
     "NoRelayError",
     "NoRoomError",
+    "OffsetError",
     "OffsetMapError",
     "PortTakenError",
     "ProcessDiedError",
@@ -137,6 +139,10 @@ class FetchRefusedError(FetchError, AuthorizationError):
         who = "One group of all levels" if level is None else f"Level {level}"
         super(FetchError, self).__init__(f"{who} waits for a right. {reason}")
         self.level = level
+
+
+class OffsetError(KafkaError):
+    """A partition has no valid offset to begin or to go on at, and `auto.offset.reset` is "error"."""
 
 
 class DeliveryError(KafkaError):

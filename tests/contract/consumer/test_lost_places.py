@@ -8,7 +8,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import TopicPartition as Place
 
 from headway import ParallelConsumer, PriorityConsumer, TopicPartition
-from headway.errors import KafkaError
+from headway.errors import OffsetError
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import (
     CONSUMER_PROTOCOL,
@@ -126,12 +126,12 @@ def test_who_wants_an_error_gets_one_with_topic_and_partition_and_offset(
     if kind == "parallel":
         with closing(ParallelConsumer(own)) as parallel:
             parallel.subscribe(topic)
-            with pytest.raises(KafkaError, match=said):
+            with pytest.raises(OffsetError, match=said):
                 parallel.run(lambda record: None)
         return
     with closing(PriorityConsumer(own | PRIORITY)) as reader:
         reader.subscribe({topic: 0})
-        with pytest.raises(KafkaError, match=said):
+        with pytest.raises(OffsetError, match=said):
             reader.poll(30)
 
 
@@ -143,7 +143,7 @@ def test_a_priority_consumer_goes_on_with_a_seek_after_the_error(kafka_cluster: 
     own = kafka_cluster.config(settings_of(topic) | PRIORITY | protocol | {"auto.offset.reset": "error"})
     with closing(PriorityConsumer(own)) as reader:
         reader.subscribe({topic: 0})
-        with pytest.raises(KafkaError, match="before offset 500"):
+        with pytest.raises(OffsetError, match="before offset 500"):
             reader.poll(30)
         reader.seek(TopicPartition(topic, partition=0, level=0), 90)
         assert [record.offset for record in reader.poll(30)] == list(range(90, 100))

@@ -342,6 +342,14 @@ def test_what_runs_longer_than_the_drain_timeout_is_left_and_the_exit_code_says_
     assert "Not all that ran could end; its records come again." in command.log
 
 
+def test_a_worker_that_wants_an_error_for_a_missing_offset_ends_with_it(kafka_cluster: Cluster, start: Start) -> None:
+    topic = plain_topic(kafka_cluster)
+    text = NOTE.replace("config=QUICK", 'config={{**QUICK, "auto.offset.reset": "error"}}')
+    command = start(text.format(topic=topic))
+    command.ends(1)
+    assert f"of {topic} has no committed offset in the group" in command.log
+
+
 def test_a_sigterm_to_all_processes_at_once_is_one_sigterm(
     kafka_cluster: Cluster, start: Start, tmp_path: Path
 ) -> None:

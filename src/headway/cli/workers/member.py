@@ -30,6 +30,7 @@ from headway.errors import (
     HandlerError,
     HeadwayError,
     LifespanError,
+    OffsetError,
     OffsetMapError,
 )
 from headway.execution.lifespan import SHUT_DOWN_WITHIN
@@ -83,7 +84,7 @@ class Member:
 
     def _end_of(self, error: Exception) -> Code:
         """Tell the supervisor, or the log, why this process ends; return the exit code."""
-        if isinstance(error, (ConfigError, AuthorizationError, OffsetMapError)):
+        if isinstance(error, (ConfigError, AuthorizationError, OffsetError, OffsetMapError)):
             return self._say_mistake(str(error), Code.MISTAKE)
         if isinstance(error, LifespanError):
             return self._say_mistake(f"{self._job.worker}: {error}", Code.MISTAKE)

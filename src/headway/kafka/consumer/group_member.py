@@ -17,7 +17,7 @@ import confluent_kafka as ck
 from headway.config import Config
 from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.offsets.lost_place import LostPlace, Reset
-from headway.errors import FetchError, HeadwayError, KafkaError
+from headway.errors import FetchError, HeadwayError, KafkaError, OffsetError
 from headway.kafka.binding import capi
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.mock_cluster import mock_at
@@ -514,7 +514,7 @@ class GroupMember(PartitionQueries, ABC):
             sentence = lost.sentence(self.kafka_topic(partition), partition.partition, self._reset or Reset.LATEST)
             self.deleted_unread[partition.level] += lost.deleted
             if start is None:
-                self.errors.append(KafkaError(sentence))
+                self.errors.append(OffsetError(sentence))
                 self._set_wake()
             else:
                 log.error("%s", sentence)

@@ -12,7 +12,7 @@ import confluent_kafka as ck
 
 from headway.config import Config
 from headway.core.offsets.lost_place import RESETS, Reset
-from headway.errors import ClosedError, ConfigError, HeadwayError, KafkaError
+from headway.errors import ClosedError, ConfigError, HeadwayError, KafkaError, OffsetError
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.error_causes import cause_of
 from headway.kafka.binding.retrying import passes
@@ -152,7 +152,7 @@ class StartOffsets:
             topic, number = next(iter(missing))
             if self._is_due():
                 self._on_refusal(
-                    KafkaError(
+                    OffsetError(
                         f"Partition {number} of {topic} has no committed offset in the group, and with "
                         f"auto.offset.reset={reset} it does not begin without one. Commit an offset, for example by "
                         "`headway offsets reset`, or set auto.offset.reset to earliest or latest."
