@@ -170,7 +170,7 @@ class Dispatch(RunningJobs):
             for work, outputs in done:
                 self._finish(work, outputs, now)
             if self._circuit is not None:
-                verdicts = [(work, error, self._under_circuit(work, verdict, now)) for work, error, verdict in verdicts]
+                verdicts = [(work, error, self._under_circuit(work, error, was, now)) for work, error, was in verdicts]
             ours = [failure for failure in verdicts if self._fail(*failure, now)]
             job = self._next(now)
         self._wake_control()
@@ -234,6 +234,8 @@ class Dispatch(RunningJobs):
     def _put_back(self, work: RecordWork, at: float, *, unstored: bool) -> None:
         now = time.monotonic()
         with self.lock:
+            if self._queue_times and not unstored:
+                self._queue_times.put_back(work)
             self._end(work, now)
             self._unstored += self.engine.retry(work, at, None, now) and unstored
             self._control_is_due = True  # the control thread must wait for that time

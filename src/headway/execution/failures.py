@@ -61,12 +61,12 @@ class Failures:
         death = suspects.as_death(error)
         if death is None or not (self._letters or self._supervision):
             verdict = self.retries.decide(work.record, work.attempt, error, now, chance, work.untried)
-            if isinstance(verdict, Again) and verdict.at > work.not_after:  # then it has expired: it need not wait
-                return verdict._replace(at=max(now, work.not_after))
-            return verdict
-        verdict = suspects.decide(self.retries, work.record, work.attempt, death, now, chance, work.untried)
-        if self._supervision and isinstance(verdict, DeadLetter):
-            self._supervision.condemn(work)
+        else:
+            verdict = suspects.decide(self.retries, work.record, work.attempt, death, now, chance, work.untried)
+            if self._supervision and isinstance(verdict, DeadLetter):
+                self._supervision.condemn(work)
+        if isinstance(verdict, Again) and verdict.at > work.not_after:  # then it has expired: it need not wait
+            return verdict._replace(at=max(now, work.not_after))
         return verdict
 
     def tell(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> HandlerError | None:

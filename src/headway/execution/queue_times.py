@@ -7,7 +7,8 @@ import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headway.execution.jobs import Job
+from headway.execution.jobs import Job, RecordWork
+from headway.records import TopicPartition
 
 log = logging.getLogger(__name__)
 
@@ -32,12 +33,13 @@ class QueueTimes:
         """The number of records that waited for too long, since the start."""
         self._topics: dict[str, _Topic] = {}
         self._tell_at: float | None = None  # None while there is nothing to tell
+        self._begun = set[tuple[TopicPartition, int]]()  # put back after they were noted
 
     def note(self, job: Job, now: float) -> None:
         """Note that a job starts: later attempts waited for their back-off, and do not count."""
         for work in job:
             waited = now - work.arrived
-            if waited > self._limit and work.failure is None:
+            if waited > self._limit and work.failure is None and not self._was_noted(work):
                 self.late += 1
                 name = work.assignment.partition.topic
                 about = self._topics.get(name)
@@ -46,6 +48,17 @@ class QueueTimes:
                 about.count += 1
                 about.longest = max(about.longest, waited)
                 self._tell_at = about.tell_at if self._tell_at is None else min(about.tell_at, self._tell_at)
+
+    def put_back(self, work: RecordWork) -> None:
+        """Note that a work which had got a slot has not begun after all: its next start is not its first."""
+        if work.failure is None:
+            self._begun.add((work.partition, work.offset))
+
+    def _was_noted(self, work: RecordWork) -> bool:
+        if not self._begun or (work.partition, work.offset) not in self._begun:
+            return False
+        self._begun.discard((work.partition, work.offset))
+        return True
 
     def is_due(self, now: float) -> bool:
         """Return whether there is something to tell."""

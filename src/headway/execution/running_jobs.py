@@ -9,7 +9,7 @@ from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from typing import Any
 
-from headway.core.engine.circuit import Circuit
+from headway.core.engine.circuit import Circuit, may_concern_all
 from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.rate_limits import RateLimits
@@ -207,17 +207,9 @@ class RunningJobs:
             self._control_is_due = True  # its next attempt has a time to wait for
         return ours
 
-    def _under_circuit(self, work: RecordWork, verdict: Verdict, now: float) -> Verdict:
-        """Tell the circuit of a failure, and return the verdict; while it is open the attempt does not count.
-
-        What a handler says of its record alone is no failure of this kind: `FatalError`, `RetryLater`, an attempt that
-        was untried, or a death.
-        """
-        if self._circuit is None:
-            return verdict
-        if not (verdict.tried_out if isinstance(verdict, DeadLetter) else isinstance(verdict, Again)):
-            return verdict
-        if isinstance(verdict, Again) and verdict.untried:
+    def _under_circuit(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> Verdict:
+        """Tell the circuit of a failure, and return the verdict; while it is open the attempt does not count."""
+        if self._circuit is None or not may_concern_all(error, verdict):
             return verdict
         if not self._circuit.failed(key_of(work), work, now) or work.untried >= _MOST_UNCOUNTED:
             return verdict

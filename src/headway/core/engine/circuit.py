@@ -14,8 +14,9 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Any
 
+from headway.core.retry import Again, DeadLetter, Verdict
 from headway.declarations import check_number, check_whole, is_number, shown
-from headway.errors import ConfigError
+from headway.errors import ConfigError, ProcessDiedError, RetryLater
 
 _FIRST_WAIT = 1.0  # seconds before the first probe
 _GOOD = 3  # probes in a row that close the circuit
@@ -48,6 +49,24 @@ class CircuitBreaker:
             raise ConfigError(f"least is {self.least}; it must be at most {_MOST_KEYS:,}.")
         check_number("window", self.window, 0.1, " seconds")
         check_number("longest", self.longest, _FIRST_WAIT, " seconds")
+
+
+def may_concern_all(error: BaseException, verdict: Verdict) -> bool:
+    """Return whether an attempt may have failed because of what all records need, and so counts for the circuit.
+
+    `FatalError`, `RetryLater` and an untried attempt are what a handler says of its record alone. The death of a
+    process is judged by what else ran in it, and each one brings a record nearer to its end.
+
+    >>> may_concern_all(OSError(), Again(0.0)), may_concern_all(OSError(), DeadLetter("attempt 3 of 3 failed", True))
+    (True, True)
+    >>> may_concern_all(OSError(), Again(0.0, untried=True)), may_concern_all(KeyError(), DeadLetter("not retried"))
+    (False, False)
+    """
+    if issubclass(type(error), (ProcessDiedError, RetryLater)):  # `isinstance` would ask the error for its class
+        return False
+    if isinstance(verdict, DeadLetter):
+        return verdict.tried_out
+    return isinstance(verdict, Again) and not verdict.untried
 
 
 class Circuit:
