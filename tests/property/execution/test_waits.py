@@ -1,6 +1,6 @@
 """How long a dispatch lets its thread wait: whatever the options, it neither spins nor sleeps through a start."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 from unittest.mock import patch
 
@@ -12,7 +12,7 @@ from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.rate_limits import RateLimits
-from headway.core.engine.slot_policies import BurstSlots, FairSlots, StrictSlots
+from headway.core.engine.slot_policies import BurstSlots, FairSlots, SlotPolicy, StrictSlots
 from headway.core.engine.suspects import RecordId, Suspect
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries, fixed_backoff
@@ -25,7 +25,7 @@ from headway.runtime.wakeup import Wakeup
 
 LEVELS = 2
 ROOM = 6  # outputs that fill a level
-POLICIES = {
+POLICIES: dict[str, Callable[[], SlotPolicy]] = {
     "fair": lambda: FairSlots([1, 2]),
     "strict": lambda: StrictSlots(1.0),
     "burst": lambda: BurstSlots([1, 2], window_size=2, threshold=1),
@@ -46,7 +46,10 @@ class Options:
     """What a consumer could have been given, drawn at random."""
 
     def __init__(self, draw: st.DrawFn) -> None:
-        sometimes = lambda value: draw(st.one_of(st.none(), value))  # noqa: E731
+
+        def sometimes(value: st.SearchStrategy[Any]) -> Any:
+            return draw(st.one_of(st.none(), value))
+
         self.slots = draw(st.integers(1, 4))
         self.adaptive = draw(st.booleans())
         self.rate = sometimes(st.sampled_from([0.5, 3.0, 200.0]))
