@@ -65,6 +65,17 @@ def test_the_last_committed_marker_is_found_however_far_back(config: dict[str, s
         assert markers.last(b"job/1") is None
 
 
+def test_a_second_look_adds_what_was_committed_since_the_first(config: dict[str, str], headway_topic: str) -> None:
+    mark(config, headway_topic, b"job/0", b"1")
+    with CommitMarkers(config, headway_topic) as markers:
+        assert markers.newest(b"job/0") == markers.again(b"job/0") == {b"job/0": b"1"}
+        mark(config, headway_topic, b"job/1", b"2")
+        mark(config, headway_topic, b"other/0", b"3")
+        assert markers.again(b"job/0") == markers.again(b"job/0") == {b"job/0": b"1", b"job/1": b"2"}
+        mark(config, headway_topic, b"job/0", b"4")
+        assert markers.again(b"job/0") == {b"job/0": b"4", b"job/1": b"2"}
+
+
 def test_what_is_no_marker_is_passed_over_and_the_one_before_counts(config: dict[str, str], headway_topic: str) -> None:
     good = Marker(3, 5, "what", "when").encode()
     mark(config, headway_topic, b"job/0", good)

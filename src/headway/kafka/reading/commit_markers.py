@@ -119,6 +119,9 @@ class CommitMarkers(Closable):
         self._patience = patience
         self._consumer = unjoined_consumer({"log_level": 2, **config, **own})
         self._is_known = False
+        self._position = 0
+        self._seen_to = 0
+        self._found: dict[bytes, bytes | None] = {}
 
     def close(self) -> None:
         """Close the connections."""
@@ -145,11 +148,25 @@ class CommitMarkers(Closable):
         begin, stop = self._extent(partition)
         start, span = max(begin, stop - _FIRST_SPAN), _FIRST_SPAN
         found = self._scan(writer, partition, start, None)
+        self._seen_to = self._position
         while key not in found and start > begin:
             stop, span = start, span * _SPAN_GROWS
             start = max(begin, stop - span)
             found = {**self._scan(writer, partition, start, stop), **found}
+        self._found = found
         return {key: value for key, value in found.items() if value is not None}
+
+    def again(self, key: bytes) -> dict[bytes, bytes]:
+        """Return what `newest` returned for this key, with the markers that were committed since.
+
+        Does not wait for open transactions, and asks the broker once if there is nothing new.
+        """
+        partition = self.partition_of(key)
+        _, end = self._extent(partition)
+        if end > self._seen_to:
+            self._found = {**self._found, **self._scan(_writer(key), partition, self._seen_to, end)}
+            self._seen_to = end
+        return {key: value for key, value in self._found.items() if value is not None}
 
     def _scan(self, writer: bytes, partition: int, start: int, stop: int | None) -> dict[bytes, bytes | None]:
         """Return a writer's last markers in [start, stop), None for a deleted one; no `stop` means the log end."""
@@ -170,6 +187,7 @@ class CommitMarkers(Closable):
                     found[key] = message.value()
             if was_at_end and stop is None:
                 stop = self._high_watermark(partition)
+            self._position = position
             if time.monotonic() > deadline:
                 raise KafkaError(
                     f"Partition {partition} of {self._topic} could not be read up to its end within "

@@ -251,7 +251,7 @@ def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], p
     try:
         rows = _send(producer, target, batches, digest)
         if digest is not None and not keeps:
-            now = Marked.read(markers.newest(part.key), part)
+            now = Marked.read(markers.again(part.key), part)
             if digest.written.seen or now.since(marked, part, digest):
                 producer.abandon()
                 _note_misfit(target, slot, part)
@@ -320,6 +320,7 @@ def close_version(target: Target, messages: Sequence[WriterCommitMessage | None]
             log.warning("%s", closing.told)
         if closing.marker is not None:
             with target.producer() as producer:
+                producer.partitions(topic)  # without a connection librdkafka begins only after half a second
                 producer.mark(topic, partition_of(part.closing_key), part.closing_key, closing.marker.encode())
                 producer.flush()
 
