@@ -72,10 +72,11 @@ class BatchPlanner:
         """
         self._note_time(begin)
         self._pause_when_idle()
-        self._commit(begin.offsets)
+        self.seen = self._with_unfinished(begin, self._with_unlisted(begin, self._target or self._ends()))
+        # An offset of a topic that was created again since would be one in the new topic: its records would be lost.
+        self._commit({at: offset for at, offset in begin.offsets.items() if begin.same_topic(self.seen, at)})
         if self._commits and self._target and begin.offsets == self._target.offsets:
             self._commits.await_answers()  # the query ends now, and Spark kills this process without waiting for it
-        self.seen = self._with_unfinished(begin, self._with_unlisted(begin, self._target or self._ends()))
         start, losses = bridge(begin, self.seen, self._starts(begin, self.seen))
         if losses and self._options.fail_on_data_loss:
             raise KafkaError(f"{losses[0]} {HOW_TO_GO_ON}")

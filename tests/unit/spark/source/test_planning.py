@@ -130,6 +130,39 @@ def test_a_micro_batch_that_comes_again_reads_nothing_of_a_topic_that_was_create
         assert planned(again, start, end) == [(0, 0, 10), (2, 0, 10)]
 
 
+@pytest.mark.parametrize("fails", [True, False])
+def test_no_offset_of_a_topic_is_committed_to_another_one_that_was_created_under_its_name(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    committed: list[dict[int, int]] = []
+
+    class Commits:
+        def __init__(self, *_: Any, **__: Any) -> None:
+            pass
+
+        def commit(self, offsets: Offsets) -> None:
+            committed.append({at.level: offset for at, offset in offsets.items()})
+
+        def close(self) -> None:
+            pass
+
+    monkeypatch.setattr(batch_planner, "ExternalCommits", Commits)
+    options = {"group.id": "billing", "failOnDataLoss": str(fails).lower()}
+    first = reader(**options)
+    reached = all_that_is_there(first, first.initialOffset())
+    Topics.ids["orders-1"], Topics.committed[1] = "second", 50
+    again = reader(**options)
+    if fails:
+        with pytest.raises(KafkaError, match="deleted and created again"):
+            all_that_is_there(again, reached)
+    else:
+        then = all_that_is_there(again, reached)
+        assert planned(again, reached, then) == [(1, 0, 50)]
+        all_that_is_there(again, then)
+    assert committed[1] == {0: 10, 2: 10}
+    assert committed[2:] == ([] if fails else [{0: 10, 1: 50, 2: 10}])
+
+
 def test_a_query_does_not_begin_beyond_the_end() -> None:
     start = '{"orders": {"0": {"0": 10}, "1": {"0": -1}, "2": {"0": 11}}}'
     with pytest.raises(ConfigError, match="partition 0 of the Kafka topic orders-2 the offset 11, and it ends at 10"):
