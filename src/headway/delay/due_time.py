@@ -6,6 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from headway.core.untrusted import LATEST
+from headway.declarations import is_number, shown
 from headway.errors import ConfigError
 from headway.expiry import HEADER, expiry_header
 from headway.kafka.producer.headers import header_list
@@ -26,6 +27,16 @@ def due_at(when: When, now: float) -> int:
     if isinstance(when, bool) or not seconds * 1000 <= LATEST:  # NaN fails this comparison, too
         raise ConfigError(f"The time {when!r} is none, or beyond the year 9999. Give seconds, or a time.")
     return math.ceil(seconds * 1000) if seconds > 0 else 0
+
+
+def lifetime(expires_after: float) -> int:
+    """Return the time until a record expires in whole milliseconds; raise `ConfigError` for one that cannot be."""
+    if not is_number(expires_after) or not 0.001 <= expires_after <= LATEST // 1000:
+        raise ConfigError(
+            f"expires_after is {shown(expires_after)}; it must be a number of seconds, at least 0.001 and at most "
+            f"{LATEST // 1000}."
+        )
+    return round(expires_after * 1000)
 
 
 def with_expiry(headers: Any, expires: When, due: When | None = None, now: float | None = None) -> Any:

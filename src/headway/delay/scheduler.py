@@ -12,10 +12,9 @@ from headway.core.delay.recurrence import Misfire, Recurrence
 from headway.core.delay.schedule import HandleParts, partition_of
 from headway.core.outgoing_record import NOW, OutgoingRecord
 from headway.core.untrusted import LATEST
-from headway.declarations import is_number, shown
 from headway.delay import limits
 from headway.delay.commands import ANSWER_WITHIN, Commands, settled_within
-from headway.delay.due_time import When, due_at, with_expiry
+from headway.delay.due_time import When, due_at, lifetime, with_expiry
 from headway.delay.handle import ScheduleHandle
 from headway.delay.line_choice import LineChoice
 from headway.delay.schedule_encoder import ScheduleEncoder, check_if_pending, put_header, recurring
@@ -172,7 +171,7 @@ class Scheduler(Closable):
         if not older_than * 1000 <= LATEST:  # NaN fails this comparison, too
             raise ConfigError(f"older_than is {older_than} s; it must be a number of seconds, up to {LATEST // 1000}.")
         oldest = round(max(-1.0, older_than * 1000))
-        expiry = 0 if expires_after is None else _expiry(expires_after)
+        expiry = 0 if expires_after is None else lifetime(expires_after)
         recurrence = Recurrence(rule if is_cron else None, interval, zone, misfire, oldest, expiry)  # type: ignore[arg-type]
         recurrence.check()
         self._check_open()
@@ -371,16 +370,6 @@ class Scheduler(Closable):
 
     def _send_command(self, topic: str, value: bytes, key: str, partition: int) -> Future[Any]:
         return self._send(OutgoingRecord(topic, value, key, partition), None)
-
-
-def _expiry(seconds: float) -> int:
-    """Return the time until a record expires in whole milliseconds; raise `ConfigError` for one that cannot be."""
-    if not is_number(seconds) or not 1 <= seconds * 1000 <= LATEST:
-        raise ConfigError(
-            f"expires_after is {shown(seconds)}; it must be a number of seconds, at least 0.001 and at most "
-            f"{LATEST // 1000}."
-        )
-    return round(seconds * 1000)
 
 
 def _await_stored(handle: ScheduleHandle, timeout: float) -> None:

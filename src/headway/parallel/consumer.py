@@ -252,6 +252,11 @@ class ParallelConsumer(Controls):
             on_commit: Gets (error, offsets) of each commit, error None if it is done. What it raises is only logged.
         """
         self._check_open()
+        if self._started:
+            raise ConfigError(
+                "subscribe was called while the consumer runs. Call it before, with all topics; to read others, close "
+                "this consumer and make a new one."
+            )
         check_callbacks(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost, on_commit=on_commit)
         self._callbacks.use(on_assign, on_revoke, on_lost, on_commit)
         self._subscriptions = subscriptions(checked_topics(topics), self._settings.levels)

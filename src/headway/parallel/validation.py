@@ -25,6 +25,7 @@ from headway.declarations import (
     runs_nothing_when_called,
     takes,
 )
+from headway.delay.due_time import lifetime
 from headway.errors import ConfigError, DeserializationError
 from headway.execution.handlers import BatchHandler, Handler, WithContext, collecting, with_context
 from headway.execution.lifespan import check_lifespan
@@ -89,6 +90,8 @@ def checked_options(
     ):
         if limit is not None:
             check_above_zero(name, limit)
+    if expires_after is not None:
+        lifetime(expires_after)
     check_choice("executor", executor, (None, "thread", "async", "process"))
     if processes is not None:
         check_whole("processes", processes, 1)

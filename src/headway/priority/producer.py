@@ -7,6 +7,7 @@ from headway.config import Config, ProducerSettings
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import level_topic
 from headway.delay.due_time import When, with_expiry
+from headway.errors import ConfigError
 from headway.kafka.producer.delivery import DeliveryFuture, OnDelivery
 from headway.priority.base_producer import OnFull
 from headway.priority.transactional_producer import TransactionalProducer
@@ -40,6 +41,8 @@ class PriorityProducer(TransactionalProducer):
     _has_levels = True
 
     def _kafka_topic(self, topic: str, level: int) -> str:
+        if topic == "":
+            raise ConfigError("The topic is ''; its name must be a string of at least one character.")
         return level_topic(topic, level)
 
     def send(

@@ -267,6 +267,22 @@ def test_dead_letters_of_share_groups_are_listed_shown_and_sent_again_if_they_ha
     assert [name for name, _ in record.headers() or ()] == ["headway.sent-again.from", "headway.history"]
 
 
+def test_letters_whose_topic_is_gone_are_left_out_and_the_others_sent(shop: Shop) -> None:
+    shop.bury(b"1")
+    shop.bury(b"lost", topic="long-gone")
+    shop.bury(b"round", topic=shop.dead, partition=1)
+    shop.bury(b"2", partition=1)
+    sent = shop.send_again("--all")
+    assert sent.exit_code == 0
+    assert sorted(filter(None, shop.values())) == [b"1", b"2"]
+    assert "Left out, as Kafka has no topic long-gone any more: 1. Create it, or say where they go" in sent.stderr
+    assert f"Left out, as they came from {shop.dead} itself: 1. With --to they are sent." in sent.stderr
+    assert shop.still_open() == ["0:1", "1:0"]
+    named = shop.send_again("0:1")
+    assert named.exit_code != 0
+    assert "Kafka has no topic long-gone, where dead letters are to go, and nothing was sent" in named.stderr
+
+
 def test_what_was_shortened_is_never_sent_again_as_if_it_were_whole(shop: Shop) -> None:
     shop.bury(b"beginning", shortened="value 5000000 bytes, key 3 bytes, 0 headers")
     shop.bury(b"whole")

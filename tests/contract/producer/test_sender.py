@@ -531,7 +531,7 @@ def test_nothing_is_handed_over_once_a_producer_is_closing(monkeypatch: pytest.M
 def test_with_a_serialiser_partitions_and_headers_mean_what_they_do_without(brokers: MockBrokers) -> None:
     brokers.create("orders")
     with producer(brokers, **{"value.serializer": lambda value: value}) as sends:
-        own = sends.send("orders", b"x", KEYS[2], partition=-1, headers={"a": b"b"})  # type: ignore[arg-type]
+        own = sends.send("orders", b"x", KEYS[2], headers={"a": b"b"})  # type: ignore[arg-type]
         missing = sends.send("orders", b"x", partition=7, on_delivery=lambda *_: None)
         assert own.result(10).partition == 2
         with pytest.raises(DeliveryError, match="it is for partition 7, and the topic has 4"):

@@ -454,6 +454,12 @@ def test_a_letter_that_is_named_and_came_from_nowhere_needs_a_topic() -> None:
 def test_a_topic_that_there_is_not_is_refused_before_anything_is_sent() -> None:
     kafka = Kafka([Message(0, 0, headers_of(STORY | {"topic": "gone"}))])
     with pytest.raises(ConfigError, match="Kafka has no topic gone, where dead letters are to go"):
-        plan(topic(kafka))
+        plan(topic(kafka), Place(0, 0))
     with pytest.raises(ConfigError, match="is the dead letter topic itself"):
         plan(topic(kafka), to=TOPIC)
+
+
+def test_a_letter_whose_topic_is_gone_does_not_keep_back_the_others() -> None:
+    gone, own = (Message(at, 0, headers_of(STORY | {"topic": name})) for at, name in ((0, "gone"), (1, TOPIC)))
+    planned = plan(topic(Kafka([gone, own, *dead_letters(2)])))
+    assert (planned.gone, planned.own, planned.size) == ({"gone": 1}, 1, 1)

@@ -172,11 +172,18 @@ def send_again(
             )
         if plan.shortened:
             complaint.say(f"Left out, as they have only the beginning of their records: {plan.shortened:,}.")
+        if plan.own:
+            complaint.say(f"Left out, as they came from {topic} itself: {plan.own:,}. With --to they are sent.")
+        for gone, number in sorted(plan.gone.items()):
+            complaint.say(
+                f"Left out, as Kafka has no topic {gone} any more: {number:,}. Create it, or say where they go with "
+                "--to."
+            )
         if plan.empty:
             complaint.say(f"Left out, as their share groups do not copy records: {plan.empty:,}.")
         _tell_of_lines(topic, plan.topics)
         if not plan.size:
-            left_out = plan.homeless or plan.shortened or plan.empty
+            left_out = plan.homeless or plan.shortened or plan.empty or plan.own or plan.gone
             what = _none(is_such=bool(filter or left_out), is_open=not settled_too)
             click.echo(f"Nothing to send: {topic} holds {what}.", err=True)
         elif dry_run:

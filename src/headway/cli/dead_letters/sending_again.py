@@ -38,6 +38,8 @@ class Plan:
         self.homeless = 0
         self.shortened = 0
         self.empty = 0
+        self.gone = Counter[str]()  # letters by topics that Kafka does not have any more
+        self.own = 0
 
     @property
     def size(self) -> int:
@@ -72,6 +74,10 @@ def make_plan(
             plan.shortened += 1
         elif letter.is_empty:
             plan.empty += 1
+        elif destination and to is None and not choice.places and destination.topic == dead.name:
+            plan.own += 1
+        elif destination and to is None and not choice.places and destination.topic not in kafka_topics:
+            plan.gone[destination.topic] += 1
         elif destination:
             plan.destinations[letter.place.partition][letter.place.offset] = destination
         elif choice.places:

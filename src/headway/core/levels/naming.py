@@ -61,7 +61,9 @@ def what_there_is(topic: str, existing: Collection[str]) -> str:
 
 
 def level_topic(topic: str, level: int) -> str:
-    """Return the Kafka topic that holds one level of a topic; raise `ConfigError` for a level below 0.
+    """Return the Kafka topic that holds one level of a topic.
+
+    Raises `ConfigError` for a level below 0, and for a topic that is not text.
 
     >>> level_topic("orders", 2)
     'orders-2'
@@ -69,6 +71,8 @@ def level_topic(topic: str, level: int) -> str:
     number = operator.index(level)  # True is level 1, and an enumeration's member its number
     if number < 0:
         raise ConfigError(f"The level {number} of {topic} does not exist: levels count from 0, the lowest priority.")
+    if not isinstance(topic, str):
+        raise ConfigError(f"The topic is {topic!r}; its name must be a string.")
     return f"{topic}-{number}"
 
 

@@ -79,6 +79,13 @@ def too_large(value: Field, key: Field, topic: str, most: int) -> DeliveryError 
     return error
 
 
+def no_partition(partition: int, topic: str) -> DeliveryError:
+    """Return the error for a partition below 0: librdkafka would take -1 for any, and nobody means that by it."""
+    return DeliveryError(
+        f"A record for {topic} has partition={partition}; partitions count from 0. Leave it out to have the key decide."
+    )
+
+
 def no_such_partition(partition: int, count: int) -> str:
     """Return why a record for a missing partition is given up."""
     return f"it is for partition {partition}, and the topic has {count}"

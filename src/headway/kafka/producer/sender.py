@@ -29,6 +29,7 @@ from headway.kafka.producer.sendable import (
     Offered,
     Prepare,
     Sendable,
+    no_partition,
     no_such_partition,
     not_delivered,
     size_of_rest,
@@ -130,8 +131,10 @@ class Sender:
         if size < self._least:  # noqa: PLR1730 - half the cost of max()
             size = self._least
         topic: TopicQueues[Sendable] = destination.queues
-        if partition is None or partition < 0:
+        if partition is None:
             queue = topic.unplaced if key is not None else topic.sticky or topic.undesignated
+        elif partition < 0:
+            return self._refuse_at_once(record, destination, no_partition(partition, destination.kafka_topic))
         else:
             with self._lock:
                 queue = topic.queue(partition)
@@ -142,7 +145,7 @@ class Sender:
                 self.client.serve_in_stream()
             with self._lock:
                 queue, admitted = self._accumulator.choose(
-                    queue, key, size, partition is not None and partition >= 0, time.monotonic(), self._partition_of
+                    queue, key, size, partition is not None, time.monotonic(), self._partition_of
                 )
                 if not admitted or self._stopped:
                     return self._wait(record, destination, queue, size, value, key, partition, timestamp, headers)
@@ -216,6 +219,8 @@ class Sender:
         topic = destination.queues
         try:
             size_of_rest(headers, timestamp, topic.kafka_topic)
+            if partition is not None and partition < 0:
+                raise no_partition(partition, topic.kafka_topic)
         except HeadwayError as error:
             return self._refuse_at_once(record, destination, error)
         raw_records = self._raw

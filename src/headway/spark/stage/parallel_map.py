@@ -22,6 +22,7 @@ from headway.declarations import (
     is_generator_function,
     shown,
 )
+from headway.delay.due_time import lifetime
 from headway.errors import ConfigError
 from headway.execution.handlers import with_context
 from headway.execution.lifespan import Lifespan, check_lifespan, check_lifespan_of
@@ -286,6 +287,7 @@ def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
         _check_priority(df, settings.priority)
     if settings.expires_after is not None:
         check_above_zero("expires_after", settings.expires_after)
+        lifetime(settings.expires_after)
         if not ("timestamp" in df.columns and isinstance(df.schema["timestamp"].dataType, TimestampType)):
             raise ConfigError(
                 "expires_after counts from the timestamp of each row's record, and the DataFrame has no column "
