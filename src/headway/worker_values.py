@@ -4,6 +4,7 @@ import dataclasses
 import inspect
 import typing
 from collections.abc import Callable
+from types import NoneType, UnionType
 from typing import Any
 
 import msgspec
@@ -12,8 +13,8 @@ from msgspec import inspect as shapes
 from headway.declarations import check_reader, shown
 from headway.errors import ConfigError
 
-Value = type[Any] | Callable[[bytes], Any]
-"""A dataclass, or a function that makes a value from a record's bytes."""
+Value = type[Any] | UnionType | Callable[[bytes], Any]
+"""A dataclass, one that can be missing as `Order | None`, or a function that makes a value from a record's bytes."""
 
 _ADVICE = "Give a dataclass, for JSON, or a function that takes the bytes."
 
@@ -21,14 +22,28 @@ _ADVICE = "Give a dataclass, for JSON, or a function that takes the bytes."
 def reader_of(value: Value | None) -> Callable[[Any], Any] | None:
     """Return the function that reads a record's value from its bytes; None to leave the bytes as they are.
 
-    Raises `ConfigError` for a value of which no instance could ever be read.
+    A null, as the tombstones of compacted topics are, is None for `Order | None` and for a function, which is not
+    called. It is unreadable for `Order`. Raises `ConfigError` for a value of which no instance could ever be read.
     """
     if value is None:
         return None
-    if dataclasses.is_dataclass(_class_of(value)):
+    if dataclasses.is_dataclass(_class_of(_without_none(value))):
         return _JsonReader(value)
     check_reader("value", value, _ADVICE)
-    return value
+    return _FunctionReader(value)  # type: ignore[arg-type]  # it was checked
+
+
+class _FunctionReader:
+    """A reader that leaves a null as it is; goes to another process as its function."""
+
+    def __init__(self, read: Callable[[bytes], Any]) -> None:
+        self._read = read
+
+    def __call__(self, raw: bytes | None) -> Any:
+        return None if raw is None else self._read(raw)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _FunctionReader, (self._read,)
 
 
 class _JsonReader:
@@ -36,9 +51,10 @@ class _JsonReader:
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
+        self._takes_null = _without_none(kind) is not kind
         try:
             self._decode: Callable[[bytes], Any] = msgspec.json.Decoder(kind).decode
-            unreadable = _Shape().unreadable(shapes.type_info(kind))
+            unreadable = _Shape().unreadable(shapes.type_info(_without_none(kind)))
         except Exception as error:
             raise ConfigError(
                 f"value={_name(kind)} cannot be read from JSON: {error}. Give a function instead."
@@ -47,8 +63,11 @@ class _JsonReader:
             raise ConfigError(f"value={_name(kind)} cannot be read from JSON: {unreadable}. Give a function instead.")
 
     def __call__(self, raw: bytes | None) -> Any:
+        if raw is None and self._takes_null:
+            return None
         if raw is None:
-            raise ValueError(f"it is null, and no {_name(self._kind)}")
+            name = _name(self._kind)
+            raise ValueError(f"it is null, and no {name}. If nulls are expected, declare value={name} | None")
         return self._decode(raw)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -90,6 +109,14 @@ class _Shape:
 def _class_of(value: Any) -> Any:
     """Return a class, also that of a generic with parameters as `Page[Order]`."""
     return typing.get_origin(value) or value if isinstance(typing.get_origin(value) or value, type) else None
+
+
+def _without_none(value: Any) -> Any:
+    """Return `Order` for `Order | None`, and anything else as it is."""
+    if typing.get_origin(value) not in (UnionType, typing.Union):
+        return value
+    kinds = [each for each in typing.get_args(value) if each is not NoneType]
+    return kinds[0] if len(kinds) == 1 else value
 
 
 def _name(kind: Any) -> str:

@@ -1,12 +1,14 @@
 """The kinds of value that a worker reads from JSON, and those of which no instance could ever be read."""
 
+import copy
+import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import InitVar, dataclass, field
 from datetime import datetime
 from decimal import Decimal
 from enum import Enum
-from typing import Any, Generic, NamedTuple, TypedDict, TypeVar
+from typing import Any, Generic, NamedTuple, Optional, TypedDict, TypeVar
 
 import msgspec
 import pytest
@@ -151,3 +153,34 @@ def test_a_class_of_which_no_instance_could_be_read_is_refused(kind: Any, words:
     with pytest.raises(ConfigError) as refused:
         reader_of(kind)
     assert words in str(refused.value)
+
+
+@dataclass
+class Item:
+    number: int
+
+
+@pytest.mark.parametrize("kind", [Item | None, None | Item, Optional[Item]])  # noqa: UP045 - users write it, too
+@pytest.mark.parametrize("elsewhere", [False, True])
+def test_a_null_that_is_expected_is_none_and_everything_else_is_read_as_ever(kind: Any, elsewhere: bool) -> None:
+    read: Any = reader_of(kind)
+    read = copy.copy(read) if elsewhere else read
+    assert (read(None), read(b"null"), read(b'{"number": 8}')) == (None, None, Item(8))
+    with pytest.raises(msgspec.ValidationError):
+        read(b'{"number": "eight"}')
+
+
+def test_a_function_is_not_called_for_a_null() -> None:
+    read: Any = copy.copy(reader_of(json.loads))
+    assert (read(None), read(b"[1]")) == (None, [1])
+
+
+def test_a_null_that_is_not_expected_is_unreadable_and_the_error_says_how_to_expect_it() -> None:
+    read: Any = reader_of(Item)
+    with pytest.raises(ValueError, match=r"it is null, and no Item\. If .* declare value=Item \| None"):
+        read(None)
+
+
+def test_what_could_not_be_read_is_refused_also_where_it_may_be_missing() -> None:
+    with pytest.raises(ConfigError, match="cannot be read from JSON"):
+        reader_of(WithClient | None)
