@@ -133,7 +133,7 @@ def test_no_record_of_the_new_topic_is_passed_over_though_it_has_the_old_offset(
 
 def test_a_transaction_does_not_put_the_old_position_over_the_new_topic(kafka_cluster: Cluster) -> None:
     topic, results = topic_of(kafka_cluster, 1), topic_of(kafka_cluster, 1)
-    send(kafka_cluster, topic, values("old", 100))
+    send(kafka_cluster, topic, values("old", 10))
     parallel = consumer(kafka_cluster, topic, {"commit_mode": "transactional"}, **OFTEN)
     seen: set[str] = set()
 
@@ -147,7 +147,7 @@ def test_a_transaction_does_not_put_the_old_position_over_the_new_topic(kafka_cl
     thread = threading.Thread(target=run, daemon=True)
     thread.start()
     try:
-        wait_for(lambda: committed(kafka_cluster, topic).get(0, (0, b""))[0] == 100)
+        wait_for(lambda: committed(kafka_cluster, topic).get(0, (0, b""))[0] == 10)
         delete(kafka_cluster, topic)
         create(kafka_cluster, topic)
         send(kafka_cluster, topic, values("new", 300))

@@ -52,6 +52,9 @@ class Level:
     def topic_id(self, partition: TopicPartition) -> str | None:
         return None
 
+    def is_new(self, partition: TopicPartition) -> bool:
+        return False
+
     def pause(self, partitions: Collection[TopicPartition]) -> None:
         self.paused |= set(partitions)
 
