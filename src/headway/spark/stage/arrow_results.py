@@ -26,7 +26,7 @@ def results_of_arrow(returned: Any, count: int, results: ResultType) -> Sequence
         raise ValueError(f"The handler returned {len(array)} results for a batch of {count} rows. Return one for each.")
     if not results.has_variant:
         with suppress(Exception):  # Arrow's own, or of a value that does not fit: which one, its row will tell
-            whole, size = _converted(array, results, MOST_BYTES // 2)  # two of them fit into a column
+            whole, size = _converted(array, results, MOST_BYTES)  # then each of its rows takes no more either
             return [OfArray(whole, index, size // count) for index in range(count)]
     return [_alone(array, index, results) for index in range(count)]
 

@@ -101,16 +101,17 @@ class HeldRows:
                 yield self._with_outcomes(batch, groups[batch])
 
     def _grouped(self, most: int) -> Mapping[InputBatch, Sequence[tuple[StageRow, Outcome]]]:
-        """Take up to `most` outcomes, by their rows' batches; fewer if one batch cannot hold all their results."""
+        """Take up to `most` outcomes, by their rows' batches; fewer if their results take too much memory."""
         groups: dict[InputBatch, list[tuple[StageRow, Outcome]]] = defaultdict(list)
         size = 0
         for _ in range(most):
+            added = self._outcomes[0][1].size
+            if added:
+                if size and size + added > RESULT_ROOM:
+                    break
+                size += added
             each = self._outcomes.popleft()
             groups[each[0].batch].append(each)
-            if each[1].size:
-                size += each[1].size
-                if size > RESULT_ROOM:
-                    break
         self._count(-size)
         return groups
 

@@ -38,8 +38,9 @@ from pyspark.sql.types import (
 from headway.core import user_errors
 from headway.errors import ConfigError
 
-MOST_BYTES = 2**30
-"""Of a result; Arrow's offsets within a batch end at twice as many."""
+MOST_BYTES = 64 * 2**20
+"""Of a result. Spark's Java holds several copies of it: with 1 GB of heap, results of 128 MB came through, those of 256
+MB failed their task, and one of 450 MB ended the process."""
 
 _ARRAY_BYTES = 2_500  # of an array of one struct of two fields, beside its values
 _UNSURE: Final[Any] = object()
@@ -53,6 +54,10 @@ class OfArray(NamedTuple):
     place: int
     size: int  # in bytes
     error: Exception | None = None
+
+
+class TooLargeError(ValueError):
+    """A result that is larger than Spark could take."""
 
 
 class ResultType:
@@ -89,17 +94,15 @@ class ResultType:
             return result, result.size
         # A conversion by Arrow takes some microseconds, which most results do not need.
         if self._plain and (plain := self._plain(result)) is not _UNSURE:
-            return plain, _size(plain)
+            return plain, _checked_size(_size(plain), MOST_BYTES)
         if self.is_struct and (fields := getattr(type(result), "__dataclass_fields__", None)):
             result = {name: _as_dict(getattr(result, name)) for name in fields}
         array = self._converted([self._prepare(result) if self._prepare else result])
         return array, self.check_array(array) + _ARRAY_BYTES
 
     def check_array(self, array: pa.Array, most: int = MOST_BYTES) -> int:
-        """Return the size of an array of this type; raise `ValueError` if it is too large, or lacks a field."""
-        size: int = array.get_total_buffer_size()
-        if size > most:
-            raise ValueError(f"it takes {size} bytes, and a result may take {most}")
+        """Return the size of an array of this type; raise `ValueError` for one that is too large or lacks a field."""
+        size = _checked_size(array.get_total_buffer_size(), most)
         if self._may_lack and (lacking := _lacking(array, "")):
             raise ValueError(f"{lacking} is null or missing, and not nullable")
         return size
@@ -122,6 +125,8 @@ class ResultType:
 
     def refusal(self, error: BaseException) -> str:
         """Return the sentence for a result for which `checked` raised this error."""
+        if isinstance(error, TooLargeError):
+            return str(error)
         return f"{self._refusal}: {text_of(error)}"
 
 
@@ -145,6 +150,15 @@ def _form(result: Any) -> int:
     if type(result) is OfArray:
         return id(result.array)
     return _ARRAY_FORM if isinstance(result, pa.Array) else _PLAIN_FORM
+
+
+def _checked_size(size: int, most: int) -> int:
+    if size > most:
+        raise TooLargeError(
+            f"The handler returned a result of {size} bytes; it can take at most {most}. Store what is larger "
+            "elsewhere, and return its address."
+        )
+    return size
 
 
 def _size(plain: Any) -> int:

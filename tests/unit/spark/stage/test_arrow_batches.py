@@ -277,3 +277,10 @@ def test_times_of_arrow_without_a_zone_are_of_the_session_too_and_those_with_one
 
     [first, _] = came_of(call, TWO, replace(returning(kind), zone="Asia/Tokyo"))
     assert first["result"] == {"at": in_tokyo, "shown": noon}
+
+
+def test_of_a_batch_whose_results_are_together_too_large_only_those_that_are_so_alone_fail() -> None:
+    large = pa.array(["x" * (64 * 2**20 + 1), "y"])
+    [first, second] = results_of(large, "string")
+    assert first.startswith("The handler returned a result of ")
+    assert second == "y"

@@ -609,3 +609,32 @@ def test_a_task_beside_the_handlers_that_ends_its_thread_ends_no_rows() -> None:
         return 1
 
     assert [row["outcome"] for row in outcomes(call, ["a", "b"], SETTINGS)] == ["ok", "ok"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "small", "large"),
+    [
+        (StringType(), "x", "x" * (64 * 2**20 + 1)),
+        (BinaryType(), b"x", bytes(64 * 2**20 + 1)),
+        (ArrayType(StringType()), ["x"], ["x" * 2**20] * 65),
+        (StructType([StructField("a", StringType())]), {"a": "x"}, {"a": "x" * (64 * 2**20 + 1)}),
+    ],
+    ids=["string", "binary", "array", "struct"],
+)
+def test_a_result_that_spark_could_not_take_fails_its_row_with_a_sentence(
+    kind: DataType, small: Any, large: Any
+) -> None:
+    rows = outcomes(
+        lambda row: large if row.number == 1 else small, list("abc"), replace(SETTINGS, columns=outcome_columns(kind))
+    )
+    assert {row["number"]: row["outcome"] for row in rows} == {0: "ok", 1: "failed", 2: "ok"}
+    [told] = [row["error"]["message"] for row in rows if row["error"]]
+    assert re.match(r"The handler returned a result of \d+ bytes; it can take at most 67108864\. Store what", told)
+
+
+def test_no_batch_of_results_takes_more_memory_than_one_result_may(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(held_rows, "RESULT_ROOM", 100_000)
+    settings = replace(SETTINGS, columns=outcome_columns(StringType()))
+    out = Stage(lambda row: "x" * 60_000, settings).run(batches(list(range(20))))
+    sizes = [[len(text.as_py()) for text in batch.column("result")] for batch in out]
+    assert sizes == [[60_000]] * 20
