@@ -12,6 +12,7 @@ from headway.errors import ConfigError
 from headway.spark.session.error_messages import one_sentence
 from headway.spark.session.plan_names import shown_as
 from headway.spark.session.plan_sources import PlannedSource, planned_sources
+from headway.spark.stage.arrow_schema import check_comes_as_arrow
 
 _PLACE = ("topic", "level", "partition", "offset")
 _ROWS_OF_A_BATCH = 10_000
@@ -27,7 +28,8 @@ def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFram
     `spark.sql.shuffle.partitions`, as it is now. Spark does not join these tasks into fewer by the sizes and cores that
     it finds, so a micro-batch that comes again has the same rows in the same tasks.
 
-    Raises `ConfigError` for a frame without the source's columns, or a number below 1.
+    Raises `ConfigError` for a frame without the source's columns or with one that cannot come to Python, and for a
+    number below 1.
     """
     missing = [name for name in ("key", *_PLACE) if name not in df.columns]
     if missing:
@@ -35,6 +37,7 @@ def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFram
             f"The DataFrame has no column {missing[0]}. repartition_by_key needs key, {', '.join(_PLACE)}, as "
             'format("headway") gives them: select others after it.'
         )
+    check_comes_as_arrow(df)
     if partitions is not None:
         check_whole("partitions", partitions, 1)
     spread = F.coalesce(F.col("key"), F.xxhash64(*_PLACE).cast("string").cast(df.schema["key"].dataType))

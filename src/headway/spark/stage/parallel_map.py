@@ -31,6 +31,7 @@ from headway.spark.session.error_messages import one_sentence
 from headway.spark.session.plan_names import shown_as
 from headway.spark.session.session_context import context_of
 from headway.spark.source.schema import has_level_topics
+from headway.spark.stage.arrow_schema import check_comes_as_arrow, check_fields
 from headway.spark.stage.input_row import InputRow
 from headway.spark.stage.key_order import check_keys_stay_together
 from headway.spark.stage.outcomes import observed_outcomes, outcome_columns
@@ -87,8 +88,10 @@ def parallel_map(
     results, dead letters, and those that come again. The progress of a query counts the outcomes, in
     `observedMetrics`; `ProgressListener` shows them.
 
-    No row fails its task, whatever its content. A result that is not of the schema's type makes its row a failed one,
-    and so does a value that its handler reads and Python cannot represent.
+    No row fails its task by what it holds or what its handler returns or raises. A result that is not of the schema's
+    type or takes more than 64 MiB makes its row a failed one, and so does a value that its handler reads and Python
+    cannot represent. A handler that ends its process, as a library that crashes does, fails its task, and in the end
+    the query: `run_workers` sets the record aside instead.
 
     Spark tries a failed task again with all its rows: handlers are called at least once.
 
@@ -136,8 +139,10 @@ def parallel_map(
         profile: The resources of the tasks and of their executors, as GPUs or memory, in a `ResourceProfile` of
             Spark's. Spark takes it on YARN, Kubernetes and a standalone cluster, and ends a query of a local session.
 
-    Raises `ConfigError` for arguments that are out of bounds, and with a key for a source that splits partitions.
+    Raises `ConfigError` for arguments that are out of bounds, for columns that cannot come to Python, as intervals of
+    months, and with a key for a source that splits partitions.
     """
+    check_comes_as_arrow(df)
     check_flag("later", later)
     _check_parking(park_behind_failed, key)
     settings = Settings(
@@ -273,6 +278,7 @@ def _check_priority(df: DataFrame, name: str) -> None:
 
 
 def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
+    check_fields(settings.columns["result"].dataType)
     ResultType(settings.columns["result"].dataType)
     check_whole("max_concurrency", settings.max_concurrency, 1)
     check_kind("retries", settings.retries, Retries, "a Retries, as Retries(max_attempts=5)")
@@ -302,6 +308,6 @@ def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
     with_context(handler, *argument_names(settings))  # it raises for one that cannot be called
     if is_generator_function(handler):
         raise ConfigError(f"The handler {called(handler)} yields, and each row has one outcome. Return a list instead.")
-    for name in settings.columns.names:
-        if name in df.columns:
+    for name in df.columns:
+        if name.lower() in settings.columns.names:  # Spark does not tell names apart by their case
             raise ConfigError(f"The DataFrame has a column {name} already, which the stage adds. Rename or drop it.")

@@ -6,7 +6,16 @@ from typing import Any, NamedTuple
 
 import pytest
 from pyspark.resource import ResourceProfileBuilder
-from pyspark.sql.types import IntegerType, StringType, StructField, StructType
+from pyspark.sql.types import (
+    ArrayType,
+    CalendarIntervalType,
+    DataType,
+    IntegerType,
+    StringType,
+    StructField,
+    StructType,
+    YearMonthIntervalType,
+)
 
 from headway.errors import ConfigError
 from headway.spark import parallel_map, run_workers
@@ -44,8 +53,27 @@ async def awaited() -> AsyncIterator[None]:
     yield
 
 
-def declare(handler: Any = handle, schema: Any = IntegerType(), key: Any = "key", **options: Any) -> Any:  # noqa: B008
-    return parallel_map(Frame(), handler, schema, key=key, **options)  # type: ignore[arg-type]
+def declare(
+    handler: Any = handle,
+    schema: Any = IntegerType(),  # noqa: B008
+    key: Any = "key",
+    frame: Frame | None = None,
+    **options: Any,
+) -> Any:
+    key = key if frame is None else None
+    return parallel_map(frame or Frame(), handler, schema, key=key, **options)  # type: ignore[arg-type]
+
+
+def columns(*names: str) -> Frame:
+    return Frame(StructType([StructField(name, StringType()) for name in names]))
+
+
+def of_kind(kind: DataType) -> Frame:
+    return Frame(StructType([StructField("x", kind)]))
+
+
+MONTHS = YearMonthIntervalType(1)
+TWICE = StructType([StructField("n", IntegerType()), StructField("n", StringType())])
 
 
 def workers(handler: Any = "billing:bill", n: Any = 2, **options: Any) -> Any:
@@ -60,6 +88,18 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(key=5), "The key is 5; it must be the name of a column, several, or None"),
     (lambda: declare(park_behind_failed="no"), "park_behind_failed is 'no'; it must be True or False"),
     (lambda: declare(key=None, park_behind_failed=True), "park_behind_failed is True, and key is None, so no row is"),
+    (lambda: declare(frame=columns("a", "b", "a")), "The DataFrame has two columns named a, as a join can leave them"),
+    (lambda: declare(frame=columns("Result")), "The DataFrame has a column Result already, which the stage adds. Rena"),
+    (
+        lambda: declare(frame=of_kind(MONTHS)),
+        "The column x is interval month, which Arrow does not have, and rows come ",
+    ),
+    (lambda: declare(frame=of_kind(CalendarIntervalType())), "The column x is interval, which Arrow does not have"),
+    (
+        lambda: declare(frame=of_kind(ArrayType(TWICE))),
+        "The column x has two fields named n, which Arrow does not have",
+    ),
+    (lambda: declare(schema=TWICE), "The schema has two fields named n. Rename one of them"),
     (lambda: declare(max_concurrency="100"), "max_concurrency is '100'; it must be a whole number, at least 1"),
     (lambda: declare(max_concurrency=2.5), "max_concurrency is 2.5; it must be a whole number, at least 1"),
     (lambda: declare(time_limit="1m"), "time_limit is '1m'; it must be above 0 and finite, or left out"),
