@@ -26,6 +26,12 @@ _DURATION = re.compile(r"(\d{1,18})\s*(ms|s|m|h|d)")
 
 def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) -> None:
     """Refuse any option that is neither of these nor Kafka's, and suggest the nearest; `options` are in lower case."""
+    if not options or "provider" in options:  # with which Spark asks for the columns of a table in its catalog
+        raise ConfigError(
+            f"The headway {kind} needs the option kafka.bootstrap.servers, and it got no options. Give them, as in "
+            '.option("kafka.bootstrap.servers", "host:9092"). Spark passes those of CREATE TABLE to no data source in '
+            "Python: use CREATE TEMPORARY VIEW … USING headway OPTIONS (…), which SELECT and INSERT INTO accept."
+        )
     known = {name.lower(): name for name in names}
     for name in options:
         if name not in known and not name.startswith(KAFKA_PREFIX):

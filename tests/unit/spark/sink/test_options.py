@@ -23,6 +23,7 @@ def test_settings_that_can_be_secret_are_not_in_the_repr() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
+        ({}, "Spark passes those of CREATE TABLE to no data source in Python: use CREATE TEMPORARY VIEW"),
         ({}, "needs the option kafka.bootstrap.servers"),
         ({**KAFKA, "topc": "orders"}, "no option topc. Did you mean topic?"),
         ({**KAFKA, "delivery": "once"}, "The option delivery is 'once'. Choose exactly_once or at_least_once."),
