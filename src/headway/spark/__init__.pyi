@@ -1,4 +1,4 @@
-from headway.spark.report.level_progress import ProgressListener
+from headway.spark.report.level_progress import LevelProgress, ProgressListener, level_progress
 from headway.spark.report.timestamps import stamped
 from headway.spark.session.parallelism import follow_cluster
 from headway.spark.session.session import local_session
@@ -13,9 +13,11 @@ __all__ = [
     "ClusterWorkers",
     "HeadwayDataSource",
     "InputRow",
+    "LevelProgress",
     "Output",
     "ProgressListener",
     "follow_cluster",
+    "level_progress",
     "local_session",
     "outputs",
     "parallel_map",

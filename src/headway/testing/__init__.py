@@ -1,5 +1,7 @@
 """Tools for tests of handlers and workers: records and contexts, runs of a worker until it is idle, a mock of Kafka.
 
+For handlers on Spark there are rows and frames.
+
 A name's module is imported when the name is first used, as in `headway`: pytest loads this package in every session.
 """
 
@@ -14,7 +16,9 @@ _MODULES = {
     "WorkerRun": "headway.testing.outcome",
     "clock": "headway.testing.clock",
     "context": "headway.testing.stand_ins",
+    "frame": "headway.spark.stage.sample_rows",
     "record": "headway.testing.stand_ins",
+    "row": "headway.spark.stage.sample_rows",
     "run_until_idle": "headway.testing.worker_run",
 }
 

@@ -1,4 +1,5 @@
 from headway.kafka.binding.mock_cluster import MockCluster
+from headway.spark.stage.sample_rows import frame, row
 from headway.testing.clock import Clock, clock
 from headway.testing.outcome import Call, DeadLetter, Scheduled, WorkerRun
 from headway.testing.stand_ins import context, record
@@ -13,6 +14,8 @@ __all__ = [
     "WorkerRun",
     "clock",
     "context",
+    "frame",
     "record",
+    "row",
     "run_until_idle",
 ]

@@ -27,6 +27,8 @@ def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     for program in re.findall(r"```python\n(.*?)```", page, re.DOTALL):
         name = re.match(r"# (\w+\.py)\n", program)
         assert name
+        if "headway.spark" in program:  # tests/spark/test_frames.py has these
+            continue
         (tmp_path / name[1]).write_text(program)
     assert passed(tmp_path).startswith("4 passed")
 

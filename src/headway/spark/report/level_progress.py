@@ -33,10 +33,11 @@ class LevelProgress(NamedTuple):
     oldest_wait: float | None
 
 
-def by_level(source: Mapping[str, Any]) -> list[LevelProgress]:
-    """Return the levels of a source in a query's progress, highest first; none for a source that is not Headway's.
+def level_progress(source: Mapping[str, Any]) -> list[LevelProgress]:
+    """Return what each level of a source has read in a micro-batch and still waits, the highest level first.
 
-    `source` is one of `sources` in `query.lastProgress`; offsets may be JSON or text.
+    `source` is one of `sources` in `query.lastProgress`, for metrics of your own. The list is empty for a source that
+    is not Headway's.
     """
     start, end, latest = (_form(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
     if "offsets" not in end or "topicIds" not in end:
@@ -81,7 +82,7 @@ def table(progress: Mapping[str, Any]) -> str:
     took = progress.get("durationMs", {}).get("triggerExecution", progress.get("batchDuration", 0)) / 1000
     name = progress.get("name") or progress.get("id")
     sources = progress.get("sources", [])
-    levels = [by_level(source) for source in sources]
+    levels = [level_progress(source) for source in sources]
     offsets, rows = sum(each.read for own in levels for each in own), progress.get("numInputRows", 0)
     lines = [f"{name}, micro-batch {progress.get('batchId')}: {_counted(rows, offsets, levels)} in {took:.1f} s"]
     lines[0] += "".join(f", limit {limit:,}" for source in sources if (limit := limit_of(source)) is not None)

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headway.spark.report.level_progress import LevelProgress, by_level, limit_of, outcomes_of, table
+from headway.spark.report.level_progress import LevelProgress, level_progress, limit_of, outcomes_of, table
 
 START = {"offsets": {"orders": {"0": {"0": 5, "1": 5}, "1": {"0": 0, "1": 0}}}, "topicIds": {}, "tasks": 1}
 END = {"offsets": {"orders": {"0": {"0": 9, "1": 5}, "1": {"0": 2, "1": 1}}}, "topicIds": {}, "tasks": 1, "limit": 7}
@@ -19,8 +19,8 @@ SOURCE: dict[str, Any] = {"startOffset": START, "endOffset": END, "latestOffset"
 
 def test_a_level_has_what_was_read_what_waits_and_for_how_long() -> None:
     expected = [LevelProgress(1, 3, 0, 0.0), LevelProgress(0, 4, 1000, 41.2)]
-    assert by_level(SOURCE) == expected
-    assert by_level({name: json.dumps(form) for name, form in SOURCE.items()}) == expected
+    assert level_progress(SOURCE) == expected
+    assert level_progress({name: json.dumps(form) for name, form in SOURCE.items()}) == expected
     assert limit_of(SOURCE) == 7
 
 
@@ -32,12 +32,12 @@ def test_topics_without_levels_have_their_priorities() -> None:
     }
     begun = {"begun": {"payments": {"0": 1}, "clicks": {"0": 0}}}
     source = {"startOffset": None, "endOffset": end | begun, "latestOffset": None}
-    assert by_level(source) == [LevelProgress(2, 3, 0, 0.0), LevelProgress(0, 1, 0, 0.0)]
+    assert level_progress(source) == [LevelProgress(2, 3, 0, 0.0), LevelProgress(0, 1, 0, 0.0)]
 
 
 def test_other_sources_have_no_levels() -> None:
     for offset in (None, 7, "7", '{"orders": {"0": 3}}', "not json", [1]):
-        assert by_level({"startOffset": offset, "endOffset": offset, "latestOffset": offset}) == []
+        assert level_progress({"startOffset": offset, "endOffset": offset, "latestOffset": offset}) == []
 
 
 def test_the_table_names_the_query_and_its_levels() -> None:
