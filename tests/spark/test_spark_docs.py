@@ -23,6 +23,7 @@ TOPICS = [
     "payments",
     "clicks",
     "copies",
+    "counts",
     "receipts",
     "reminders",
     "orders-dead",
@@ -56,6 +57,8 @@ def test_the_programs_of_the_page_do_what_it_says(
     spark.streams.removeListener(names["listener"])
 
     assert sorted(record.value or b"" for record in committed(servers, "copies")) == [b"1.50", b"42.00"]
+    counted = {record.key: record.value for record in committed(servers, "counts")}
+    assert counted == {b"0": b"1", b"2": b"1"}
     receipts = {record.key: record.value for record in committed(servers, "receipts")}
     assert receipts == {b"7": b"charged 42.00", b"8": b"charged 1.50"}
     assert committed(servers, "orders-dead") == []
