@@ -4,7 +4,7 @@ import pytest
 from pyspark.sql.types import DoubleType, IntegerType, StringType, StructField, StructType
 
 from headway.errors import ConfigError
-from headway.spark.sink.options import SinkOptions, check_columns, for_batch, for_stream, parse
+from headway.spark.sink.options import TARGETS, SinkOptions, check_columns, for_batch, for_stream, parse, topics_of
 
 KAFKA = {"kafka.bootstrap.servers": "there:9092"}
 
@@ -14,6 +14,15 @@ def test_names_come_in_any_case_and_settings_of_kafka_keep_theirs() -> None:
     assert (options.app_id, options.version) == ("job", 7)
     assert options.kafka == {"bootstrap.servers": "there:9092", "linger.ms": "1"}
     assert options.delivery == "exactly_once"
+
+
+def test_the_topics_of_a_write_are_those_of_its_options_or_those_that_outputs_names() -> None:
+    plain = StructType([StructField("value", StringType()), StructField("identity", StringType())])
+    named = StructType([StructField("identity", StringType(), metadata={TARGETS: ["receipts", "dead"]})])
+    assert topics_of(plain, parse({**KAFKA, "topic": "orders"})) == ("orders",)
+    assert topics_of(plain, parse({**KAFKA, "priorities": '{"payments": 2, "clicks": 0}'})) == ("clicks", "payments")
+    assert topics_of(named, parse(KAFKA)) == ("dead", "receipts")
+    assert topics_of(plain, parse(KAFKA)) == ()
 
 
 def test_settings_that_can_be_secret_are_not_in_the_repr() -> None:
