@@ -106,6 +106,8 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
         """Close the micro-batch, all of whose tasks have ended."""
+        if not reports_of(messages):
+            return
         if isinstance(self._target, KafkaError):
             with one_sentence():
                 raise self._target
@@ -298,12 +300,17 @@ def _note_misfit(target: Target, slot: Slot, part: Part) -> None:
     slot.producer.commit()
 
 
+def reports_of(messages: Sequence[WriterCommitMessage | None]) -> list[Report]:
+    """Return the reports in the messages of tasks; there are none without rows, or for at least once."""
+    return [each.report for each in messages if isinstance(each, Written) and each.report]
+
+
 def close_version(target: Target, messages: Sequence[WriterCommitMessage | None]) -> None:
     """Close the version whose tasks have sent these messages, with a marker for all of its rows.
 
     Raises `TransactionError` if Kafka has other rows of it, and `KafkaError`.
     """
-    reports = [each.report for each in messages if isinstance(each, Written) and each.report]
+    reports = reports_of(messages)
     if not reports or not target.named:
         return
     part, topic = reports[0].part, target.options.marker_topic

@@ -8,11 +8,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.errors import TransactionError
+from headway.errors import KafkaError, TransactionError
 from headway.spark.sink.closing import Closing, close
 from headway.spark.sink.digest import RowsDigest, summed
-from headway.spark.sink.markers import Doubt, Marked, Marker, Part, divided_otherwise
+from headway.spark.sink.markers import Doubt, Marked, Marker, Part, Report, divided_otherwise
 from headway.spark.sink.row_sample import SampledRows, in_common
+from headway.spark.sink.writers import StreamWriter, Written
 
 RUN = Part("job", 3, 0, "this run")
 Division = list[list[int]]
@@ -152,6 +153,20 @@ def test_who_writes_nothing_is_told_once_with_the_rows_that_are_there() -> None:
         "2 of 3 tasks with rows of txnAppId job, version 3 wrote nothing: by the markers in markers, Kafka has their 3 "
         "rows already, from an earlier run or another attempt."
     )
+
+
+@pytest.mark.parametrize("messages", [[], [None], [Written(0)], [Written(5)]])
+def test_a_micro_batch_without_rows_or_for_at_least_once_is_closed_without_kafka(
+    messages: list[Written | None],
+) -> None:
+    StreamWriter(KafkaError("no broker answers")).commit([*messages], 3)
+
+
+def test_a_micro_batch_with_rows_is_not_done_before_it_is_closed() -> None:
+    rows = digest([1])
+    written = Written(1, Report(RUN, rows.what, rows.when, is_new=True))
+    with pytest.raises(KafkaError, match="no broker answers"):
+        StreamWriter(KafkaError("no broker answers")).commit([written], 3)
 
 
 # Samples
