@@ -81,16 +81,19 @@ def test_each_level_counts_on(kafka_cluster: Cluster) -> None:
     with kafka_cluster.producer() as producer:
         for level in range(3):
             producer.send(topic, b"fails", level=level)
+    attempts: list[tuple[int, int]] = []
 
-    def live() -> tuple[int, int]:
-        parallel = failing(kafka_cluster, topic, dead, {}, levels=3)
-        member = Member(parallel, fail)
-        wait_for(lambda: parallel.metrics().failed >= 3 * A_LIFE or parallel.metrics().dead_letters == 3)
-        member.stop(drain=False)
-        return parallel.metrics().failed, parallel.metrics().dead_letters == 3
+    def handle(record: ConsumerRecord, context: Context) -> None:
+        attempts.append((record.level, context.attempt))
+        raise ValueError("It fails.")
 
-    assert attempts_in_lives(live) >= MOST
+    first = Member(failing(kafka_cluster, topic, dead, {}, levels=3), handle)
+    wait_for(lambda: {level for level, _ in attempts} == {0, 1, 2})
+    first.stop(drain=False)
+    second = Member(failing(kafka_cluster, topic, dead, {}, levels=3), handle)
     assert attempts_of_letters(kafka_cluster, dead, 3) == [b"%d" % MOST] * 3
+    second.stop(drain=False)
+    assert sorted(attempts) == [(level, attempt) for level in range(3) for attempt in range(1, MOST + 1)]
 
 
 @pytest.mark.parametrize("settings", [{}, COOPERATIVE], ids=["eager", "cooperative"])

@@ -171,7 +171,8 @@ def reset(
     """Set where a group goes on, in all partitions of its topics.
 
     Stop its members first: with members a group is refused. Offset maps go with the commits that they belong to, so
-    what was done behind the new place is done again. A group without commits takes the topics that --topic names.
+    what was done behind the new place is done again, and the attempts of records that failed begin again. A group
+    without commits takes the topics that --topic names.
 
     \b
       headway offsets reset billing --time 12h --dry-run

@@ -32,6 +32,8 @@ OutputSet = tuple[Sequence[int], int, Sequence[Any]]
 # So the next measurement comes after as many changes as the last one left characters, and at least after this many.
 _MEASURE_EVERY = 512
 
+_MOST_BESIDE = 33  # bytes beside a map: its trailer without attempts, and the frames for compressed run lengths
+
 _NOT_KEPT = "its earlier attempts were made before a restart, a rebalance or a seek, and only their number was kept"
 
 
@@ -109,7 +111,7 @@ class Assignment(Generic[R]):
         self._measure_at = 0
         # A map is below the pressure limit while its bitset is, or while its runs of four bytes are. So most partitions
         # are never measured.
-        size = pressure(characters) // 4 * 3  # bytes
+        size = max(0, pressure(characters) // 4 * 3 - _MOST_BESIDE)  # bytes
         self._narrow = max(LEAST_WINDOW, 8 * (size - 7))  # offsets
         self._few = max(0, size - 1) // 8  # incomplete offsets; each makes at most two runs
 
