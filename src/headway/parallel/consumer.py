@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import math
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,6 +28,7 @@ from headway.execution.supervision import Supervision
 from headway.kafka.binding.forks import tell_of_forks
 from headway.kafka.binding.known_settings import check_taken
 from headway.kafka.consumer.commits import OnCommit
+from headway.kafka.consumer.level_consumers import END_WITHIN
 from headway.parallel.batches import Batches
 from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks, OnRebalance
@@ -54,6 +56,7 @@ from headway.runtime.wakeup import Wakeup
 
 _INTERVALS: Final[dict[CommitMode, float]] = {"async": 5.0, "sync": 5.0, "transactional": 0.1}  # seconds
 _LEAST_BUFFER = 1000
+_LEAST_FOR_END = 1.0  # seconds for the last commits and for leaving, after a drain time-out that handlers have used up
 
 
 class ParallelConsumer(Controls):
@@ -474,7 +477,13 @@ class ParallelConsumer(Controls):
             self._started = True
 
     def _end(self) -> None:
-        """Leave the groups and let go of everything, whatever is raised; steps run from last to first."""
+        """Leave the groups and let go of everything, whatever is raised; steps run from last to first.
+
+        Kafka is waited for until one time in all: the end of the drain time-out, if that is soon.
+        """
+        now = time.monotonic()
+        drains_until = self._stop[1] if self._stop and self._stop[0] else math.inf
+        until = min(now + END_WITHIN, max(drains_until, now + _LEAST_FOR_END))
         with contextlib.ExitStack() as steps:
             steps.callback(self._ended.set)
             if self._parts.supervision:
@@ -482,13 +491,13 @@ class ParallelConsumer(Controls):
             if self._tenancy:
                 steps.callback(self._tenancy.end)
             steps.callback(self._wake.close)
-            steps.callback(self._control.wait_for_callbacks)
+            steps.callback(self._control.wait_for_callbacks, until)
             for part in self._parts.closing():
                 steps.callback(self._close_in_time, part)
+            steps.callback(self._levels.close, until)
             for level in self._levels:
-                steps.callback(level.close)
                 steps.callback(level.wake, None)
-            self._control.leave()
+            self._control.leave(until)
 
     def _close_in_time(self, closing: Sends | Executor | Life) -> None:
         closing.close(max(0.0, self._stop[1] - time.monotonic()) if self._stop else 0.0)
@@ -499,7 +508,8 @@ class ParallelConsumer(Controls):
         """Make `run` end, and return at once; a handler or a signal handler may call it.
 
         With `drain`, running handlers may end within `timeout` seconds; without, their records come again after a
-        restart. Fetched records that did not start are left in Kafka. Completed records are committed in any case.
+        restart. The last commits and leaving the groups belong to these seconds, and take at most 10. Fetched records
+        that did not start are left in Kafka. Completed records are committed in any case.
         """
         if self._is_forked:
             return

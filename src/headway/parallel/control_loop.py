@@ -32,7 +32,6 @@ _TURN_EVERY = 1.0
 # The least seconds for the commit of a hand-over, however long its handlers have taken.
 _LEAST_FOR_COMMIT = 1.0
 _LEAST_FOR_CALLBACK = 1.0  # seconds for `on_revoke`, likewise
-_LEAVE_WITHIN = 10.0
 _PLACES_TOLD_WITHIN = 1.0  # seconds for the places that were sought, at the end of the run
 
 
@@ -192,26 +191,30 @@ class ControlLoop:
         self._dispatch.feed()
         return more
 
-    def leave(self) -> None:
-        """Commit the completed records; running handlers are not waited for, whoever takes their partitions."""
+    def leave(self, until: float) -> None:
+        """Commit the completed records; running handlers are not waited for, whoever takes their partitions.
+
+        Callbacks and commits together may take until this time, and each a second at least.
+        """
         self._dispatch.abandon()
-        until, self._hand_over_timeout = time.monotonic() + self._hand_over_timeout, 0.0
+        told_until, self._hand_over_timeout = min(until, time.monotonic() + self._hand_over_timeout), 0.0
         partitions = self.fetching.partitions()
         may_commit = False
         try:
-            may_commit = self._tell_revoked(partitions, until, lambda now: False)
+            may_commit = self._tell_revoked(partitions, told_until, lambda now: False)
         finally:
             if not may_commit:  # Ctrl-C, too, ends the wait without an answer
                 self.fetching.let_go(partitions)
-        self.fetching.move_sought(time.monotonic() + _PLACES_TOLD_WITHIN)
-        self._leaves_until = time.monotonic() + _LEAVE_WITHIN
+        now = time.monotonic()
+        self.fetching.move_sought(min(until, now + _PLACES_TOLD_WITHIN))
+        self._leaves_until = max(until, now + _LEAST_FOR_COMMIT)
         for _ in self.committing.commit(None, self._leaves_until):
             pass
         self.committing.forget()
 
-    def wait_for_callbacks(self) -> None:
-        """Wait for the callbacks that were told of the end."""
-        self._callbacks.wait(_LEAVE_WITHIN)
+    def wait_for_callbacks(self, until: float) -> None:
+        """Wait until a time for the callbacks that were told of the end, at least a second."""
+        self._callbacks.wait(max(_LEAST_FOR_CALLBACK, until - time.monotonic()))
 
 
 def _reserve(seconds: float) -> float:

@@ -8,6 +8,7 @@ stop before them.
 import contextlib
 import itertools
 import logging
+import math
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from headway.declarations import check_function
 from headway.errors import HeadwayError, KafkaError, WakeupError
 from headway.kafka.consumer.commits import AsyncCommits, OnCommit, log_failure
 from headway.kafka.consumer.level_consumer import LevelConsumer
+from headway.kafka.consumer.level_consumers import END_WITHIN
 from headway.kafka.consumer.membership import Standing, standing
 from headway.priority.base_consumer import REQUEST_TIMEOUT, BaseConsumer
 from headway.records import ConsumerRecord, TopicPartition
@@ -86,6 +88,7 @@ class PriorityConsumer(BaseConsumer):
         self._subscription: Sequence[str] | Mapping[str, int] = ()
         self._woken = False
         self._closing = False
+        self._closes_by = math.inf
         self._called_back_for: set[int] | None = None  # the levels of the rebalance callback that runs
         self._auto_commits = settings.auto_commit_interval is not None
         self._commit_at = time.monotonic() + (settings.auto_commit_interval or 0)
@@ -121,8 +124,7 @@ class PriorityConsumer(BaseConsumer):
         """Leave the groups, as `close` does; the consumer can subscribe again."""
         self._check_open()
         self._check_not_in_callback("unsubscribe")
-        for member in self._levels:
-            member.unsubscribe()
+        self._levels.unsubscribe()
         self._subscription = ()
 
     def subscription(self) -> Sequence[str] | Mapping[str, int]:
@@ -267,7 +269,8 @@ class PriorityConsumer(BaseConsumer):
 
     def _try_commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:
         try:
-            self.commit(offsets, asynchronous=asynchronous, timeout=_LEAVE_TIMEOUT)
+            timeout = max(0.0, min(_LEAVE_TIMEOUT, self._closes_by - time.monotonic()))
+            self.commit(offsets, asynchronous=asynchronous, timeout=timeout)
         except HeadwayError as error:
             log_failure(error, offsets)
 
@@ -296,7 +299,7 @@ class PriorityConsumer(BaseConsumer):
     # Life
 
     def close(self) -> None:
-        """Commit the returned records, if `enable.auto.commit` is on, and leave the groups.
+        """Commit the returned records, if `enable.auto.commit` is on, and leave the groups; takes at most about 10 s.
 
         When all is closed, raises the error of a rebalance callback that ran on the way.
         """
@@ -309,8 +312,8 @@ class PriorityConsumer(BaseConsumer):
         try:
             for member in self._levels:
                 member.wake(None)  # all before an error can end this: they would write to a closed wake-up
-            for member in self._levels:
-                member.close()  # this revokes its partitions, and the listener commits
+            self._closes_by = time.monotonic() + END_WITHIN
+            self._levels.close(self._closes_by)  # this revokes the partitions, and the listener commits
         finally:
             self._closed = True
             self.wake.close()

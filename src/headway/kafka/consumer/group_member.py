@@ -41,7 +41,6 @@ SERVE_EVERY = 0.1
 """The seconds after which a member that gets no records answers its group again."""
 _LEAVE_WITHIN = 10.0
 _END_MEMBERSHIP_WITHIN = 1.0
-_CLOSE_WITHIN = 30.0
 _START_COMMITTED_WITHIN = 2.0
 _COMMIT_AGAIN_AFTER = 0.1
 _BOUNDS_TOLD_WITHIN = 1.0
@@ -239,16 +238,20 @@ class GroupMember(PartitionQueries, ABC):
     def unsubscribe(self) -> None:
         """Leave the group, and wait until the listener was told."""
         self._leave()
-        self._subscription = GroupSubscription.nothing(self.levels)
+        self.forget_group()
 
     def _leave(self) -> None:
-        self._consumer.unsubscribe()
+        self.begin_to_leave()
         began = time.monotonic()
-        while (waited := time.monotonic() - began) < _LEAVE_WITHIN and not self._has_left(waited):
+        while (waited := time.monotonic() - began) < _LEAVE_WITHIN and not self.has_left(waited):
             pass
         self._forget(list(self.assigned))
 
-    def _has_left(self, waited: float) -> bool:
+    def begin_to_leave(self) -> None:
+        """Leave the group; call `has_left` until it is true, and then `forget_group`."""
+        self._consumer.unsubscribe()
+
+    def has_left(self, waited: float, patience: float = SERVE_EVERY) -> bool:
         """Serve the queue: an assignment from before we left may still be there, and its revocation then follows.
 
         An assignment may be empty, so having no partitions is not enough: a member of a classic group has an id until
@@ -256,7 +259,12 @@ class GroupMember(PartitionQueries, ABC):
         """
         may_be_member = self._is_classic and waited < _END_MEMBERSHIP_WITHIN
         is_member = bool(self.assigned or (may_be_member and self._consumer.memberid()))
-        return not self._note_unwanted(self._consume(1, SERVE_EVERY if is_member else 0)) and not is_member
+        return not self._note_unwanted(self._consume(1, patience if is_member else 0)) and not is_member
+
+    def forget_group(self) -> None:
+        """Let go of the partitions and topics of a group that was left."""
+        self._forget(list(self.assigned))
+        self._subscription = GroupSubscription.nothing(self.levels)
 
     def _note_unwanted(self, records: list[ConsumerRecord]) -> list[ConsumerRecord]:
         """Note records that came while leaving and are not wanted: commits must stop before them."""
@@ -264,34 +272,30 @@ class GroupMember(PartitionQueries, ABC):
             self._unwanted.setdefault(record.topic_partition, record.offset)
         return records
 
-    def close(self) -> None:
-        """Leave the group and let go of everything."""
+    @property
+    def is_static(self) -> bool:
+        """True if its partitions wait for it to come back: it steps aside at its end, and does not leave."""
+        return self._is_static
+
+    def close(self) -> threading.Thread:
+        """Let go of everything, after `has_left` or `step_aside`; return the thread in which the client closes.
+
+        It may wait long for a group that cannot be reached, and Ctrl-C ends only a `join`.
+        """
         # librdkafka 2.16 ends a group that has been left without looking at its queue. A rebalance that is still queued
         # is then never answered: the binding's callback waits for ever, and keeps the GIL. The queue is therefore
         # emptied first.
-        if self._is_static:
-            self._step_aside()
-        else:
-            self.unsubscribe()
-        # On a thread, since librdkafka may wait long for a group it cannot reach, and Ctrl-C ends only a `join`.
         closing = threading.Thread(target=self._close, name="headway-close", daemon=True)
         closing.start()
-        closing.join(_CLOSE_WITHIN)
-        if closing.is_alive():
-            log.warning(
-                "The consumer of the group %s did not close within %g s; its group notices when this process ends.",
-                self._group,
-                _CLOSE_WITHIN,
-            )
+        return closing
 
     def _close(self) -> None:
         _close_client(self._consumer, self._starts, self._ids, self._turns)
 
-    def _step_aside(self) -> None:
+    def step_aside(self, until: float) -> None:
         """Let go of the partitions, which wait for this member to come back within the session timeout (KIP-345)."""
         self._consumer.pause(self._to_kafka(self._begun))  # the queue then only gets rebalances
-        deadline = time.monotonic() + _LEAVE_WITHIN
-        while self._note_unwanted(self._consume(1, 0)) and time.monotonic() < deadline:
+        while self._note_unwanted(self._consume(1, 0)) and time.monotonic() < until:
             pass
         self._closing = True
         if self._listener:

@@ -1,5 +1,7 @@
 """The members that read the levels, each in a group of its own, or one for all: a call goes to whom it concerns."""
 
+import logging
+import time
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
@@ -10,10 +12,15 @@ from headway.core.levels.naming import LevelSubscription, groups_of, how_to_crea
 from headway.errors import ConfigError
 from headway.kafka.binding.capi import Offsets
 from headway.kafka.consumer.commits import SentCommit
-from headway.kafka.consumer.group_member import RebalanceListener
+from headway.kafka.consumer.group_member import SERVE_EVERY, RebalanceListener
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.serialization import Read
 from headway.records import TopicPartition
+
+log = logging.getLogger(__name__)
+
+END_WITHIN = 10.0
+"""The longest that the end of a consumer waits for Kafka, in seconds: its last commits, and all groups together."""
 
 T = TypeVar("T")
 Partitions = Iterable[TopicPartition]
@@ -66,6 +73,43 @@ class LevelConsumers:
         parts = [GroupSubscription.of(member.levels, subscriptions) for member in self._members]
         for member, subscription in zip(self._members, parts, strict=True):
             member.subscribe(subscription, listener)
+
+    def unsubscribe(self) -> None:
+        """Leave all groups at the same time, and wait until the listener was told."""
+        self._leave(self._members, time.monotonic() + END_WITHIN)
+
+    def _leave(self, members: Sequence[LevelConsumer], until: float) -> None:
+        began = time.monotonic()
+        for member in members:
+            member.begin_to_leave()
+        leaving = list(members)
+        while leaving and (now := time.monotonic()) < until:
+            patience = SERVE_EVERY / len(leaving)
+            leaving = [member for member in leaving if not member.has_left(now - began, patience)]
+        for member in members:
+            member.forget_group()
+
+    def close(self, until: float) -> None:
+        """Leave all groups at the same time, let go of everything, and wait for it until a time.
+
+        A group may be meeting, or its coordinator may be gone: what is not over by then goes on in threads that end
+        with the process.
+        """
+        try:
+            self._leave([member for member in self._members if not member.is_static], until)
+            for member in self._members:
+                if member.is_static:
+                    member.step_aside(until)
+        finally:  # after Ctrl-C, too
+            closing = [member.close() for member in self._members]
+        for thread in closing:
+            thread.join(max(0.0, until - time.monotonic()))
+        if left := [member.group for member, thread in zip(self._members, closing, strict=True) if thread.is_alive()]:
+            log.warning(
+                "The coordinator of the %s %s has not confirmed in time that this consumer left, and is not waited for "
+                "any longer. If it was not told, the partitions wait until session.timeout.ms is over.",
+                *("group" if len(left) == 1 else "groups", ", ".join(left)),
+            )
 
     def of(self, partition: TopicPartition) -> LevelConsumer:
         """Return the member that has a partition; raises `ConfigError` for a partition that is not assigned."""

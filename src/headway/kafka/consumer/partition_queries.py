@@ -80,6 +80,11 @@ class PartitionQueries:
         return make_client(ck.Consumer, settings, connection), connection
 
     @property
+    def group(self) -> str:
+        """The name of its group in Kafka."""
+        return self._group
+
+    @property
     def group_metadata(self) -> bytes:
         """The group's metadata, which a transactional producer needs to commit offsets in it."""
         metadata: bytes = self._consumer.consumer_group_metadata()
@@ -108,14 +113,6 @@ class PartitionQueries:
         if cause is None or not self._is_refused(topic, cause):
             return error
         return why_refused(cause, "Read", self._config, topic=topic, group=self._group) or error
-
-    def committed_with_metadata(
-        self, partitions: Collection[TopicPartition], timeout: float
-    ) -> dict[TopicPartition, tuple[int, bytes] | None]:
-        """Return the committed offset of each partition with its exact metadata, None if it has none."""
-        names = {(self.kafka_topic(each), each.partition): each for each in partitions}
-        answers = capi.committed(self._consumer, list(names), timeout)
-        return {names[name]: answer for name, answer in answers.items()}
 
     def committed(self, partitions: Collection[TopicPartition], timeout: float) -> dict[TopicPartition, int | None]:
         """Return the committed offset of each partition, None if it has none."""

@@ -192,12 +192,13 @@ class RelayConsumer:
         self._paused = set(partitions)
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group; waits for its coordinator 10 s in all."""
+        until = time.monotonic() + _CLOSE_WITHIN
         self._leave()
         wake_on_events(self._consumer, None)
         closing = threading.Thread(target=self._consumer.close, name="headway-relay-close", daemon=True)
         closing.start()
-        closing.join(_CLOSE_WITHIN)
+        closing.join(max(0.0, until - time.monotonic()))
 
     def _leave(self) -> None:
         self._consumer.unsubscribe()

@@ -23,6 +23,8 @@ from headway.runtime.background import in_background
 
 log = logging.getLogger(__name__)
 
+_CLOSE_WITHIN = 10.0
+
 P = ParamSpec("P")
 T = TypeVar("T")
 
@@ -322,7 +324,14 @@ class RenewableProducer:
         wake_on_events(producer, None)
         if calling.acquire(blocking=False):  # who is in the call may wait for the turn at reports
             try:
-                close()
+                # Closing aborts an open transaction, and waits for brokers as long as they do not answer.
+                in_background(close).result(_CLOSE_WITHIN)
+            except TimeoutError:
+                log.warning(
+                    "The brokers have not confirmed within %g s that the open transaction is aborted, and are not waited "
+                    "for any longer. They abort it when its transaction.timeout.ms is over.",
+                    _CLOSE_WITHIN,
+                )
             finally:
                 calling.release()
         else:
