@@ -31,6 +31,11 @@ CommitMode = Literal["async", "sync", "transactional"]
 _BEHIND_FOR = 10.0  # seconds after which a member that is behind its group is not waited for
 _LOOK_FOR_ANSWERS_EVERY = 0.05
 _WARN_EVERY = 10.0
+_ANSWERED_AT_LAST_WITHIN = 120.0  # librdkafka itself gives a request up after socket.timeout.ms, a minute
+
+
+class UnansweredError(KafkaError):
+    """No broker has said in time whether a commit is done."""
 
 
 class Sent(Protocol):
@@ -84,6 +89,7 @@ class Commits:
         self.transactions: Transactions | None = None
         self._on_their_way: list[_OnItsWay] = []
         self._behind_since: dict[int, float] = {}
+        self._answered_within: dict[int, float] = {}  # for a coordinator that takes longer than ordinary ones
         self._maps_are_shortened = False
         self._warned_at = -_WARN_EVERY
         self._failures = 0  # failures that no warning has told yet
@@ -193,7 +199,8 @@ class Commits:
     def _send(self, tick: Tick) -> "_SentCommit":
         [level] = {partition.level for partition in tick.commits}
         offsets = {each: commit[:2] for each, commit in tick.commits.items()}
-        return _SentCommit(level, self._levels[level].commit_with_metadata(offsets))
+        within = self._answered_within.get(level, COMMIT_ANSWERED_WITHIN)
+        return _SentCommit(level, self._levels[level].commit_with_metadata(offsets), within)
 
     # Answers
 
@@ -222,6 +229,7 @@ class Commits:
         self._turns.succeeded(about.levels)
         for level in about.levels:
             self._behind_since.pop(level, None)
+            self._answered_within.pop(level, None)
 
     def _refused(self, tick: Tick, refusals: Refusals, now: float) -> None:
         if not (refusals := self._shorten_maps(tick, refusals)):
@@ -233,6 +241,9 @@ class Commits:
             self._tell(error, {each: offset for each, offset in _offsets(tick).items() if each.level == level})
             if self.transactions:
                 self._levels[level].hear_refusal(error)
+            if isinstance(error, UnansweredError):  # who asks again in the same time might never be answered
+                within = self._answered_within.get(level, COMMIT_ANSWERED_WITHIN)
+                self._answered_within[level] = min(2 * within, _ANSWERED_AT_LAST_WITHIN)
             member = standing(error)
             if member is Standing.REPLACED:
                 self._give_up_level(level)
@@ -296,10 +307,11 @@ def _has_still(tick: Tick, level: int) -> bool:
 class _SentCommit:
     """A plain commit of one level."""
 
-    def __init__(self, level: int, sent: PendingCommit) -> None:
+    def __init__(self, level: int, sent: PendingCommit, within: float) -> None:
         self._level = level
         self._sent = sent
-        self._deadline = time.monotonic() + COMMIT_ANSWERED_WITHIN
+        self._within = within
+        self._deadline = time.monotonic() + within
 
     def answer(self, timeout: float) -> Refusals | None:
         """Return the reasons for a refusal, none if it is done; or None if there is no answer yet."""
@@ -307,7 +319,7 @@ class _SentCommit:
         if refused is None:
             if time.monotonic() < self._deadline:
                 return None
-            return {self._level: KafkaError(f"Kafka did not answer a commit within {COMMIT_ANSWERED_WITHIN:g} s.")}
+            return {self._level: UnansweredError(f"Kafka did not answer a commit within {self._within:g} s.")}
         return dict.fromkeys([self._level], _gravest(refused.values())) if refused else {}
 
     def give_up(self) -> bool:

@@ -148,3 +148,49 @@ def test_a_seek_to_a_place_that_kafka_takes_long_to_tell_is_carried_out(kafka_cl
             parallel.stop()
             running.join()
         assert handled == [*range(10)] * 2
+
+
+@pytest.mark.kafka
+def test_a_coordinator_that_takes_longer_for_a_commit_than_it_is_given_is_waited_for_longer(
+    kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    offset_commit = 8
+    monkeypatch.setattr("headway.parallel.commits.COMMIT_ANSWERED_WITHIN", 0.3)
+    topic = topic_of(kafka_cluster, 1)
+    with closing(ck.Producer(kafka_cluster.config({"log_level": 0}))) as producer:
+        producer.produce(topic, b"v", partition=0)
+        assert producer.flush(30) == 0
+    outcomes = list[Any]()
+    with KafkaProxy(kafka_cluster.bootstrap_servers) as proxy:
+        config = settings_of(topic, **{"auto.commit.interval.ms": 100})
+        with ParallelConsumer(config | {"bootstrap.servers": proxy.bootstrap_servers, "log_level": 0}) as parallel:
+            parallel.subscribe(topic, on_commit=lambda error, offsets: outcomes.append(error))
+            proxy.pauses[offset_commit] = 1.0
+            running = threading.Thread(target=parallel.run, args=(lambda record: None,))
+            running.start()
+            wait_for(lambda: None in outcomes)
+            parallel.stop()
+            running.join()
+    assert outcomes[0] is not None
+
+
+@pytest.mark.kafka
+def test_a_transaction_that_stays_open_in_the_input_is_named_with_partition_and_offset(
+    kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("headway.kafka.consumer.open_transactions.LOOK_EVERY", 0.2, raising=False)
+    topic = f"{kafka_cluster.topic(1)}-0"
+    store_in_each_partition(kafka_cluster.config({}), topic, 10)
+    with closing(ck.Producer(kafka_cluster.config({"log_level": 0, "transactional.id": topic}))) as hanging:
+        hanging.init_transactions(30)
+        hanging.begin_transaction()
+        hanging.produce(topic, b"v", partition=2)
+        assert hanging.flush(30) == 0
+        with reading("parallel", kafka_cluster.config(settings_of(topic)), topic) as read:
+            wait_for(lambda: read == dict.fromkeys(PARTITIONS, 10))
+            wait_for(lambda: "Nothing is read of" in caplog.text, seconds=60)
+            hanging.commit_transaction(30)
+            wait_for(lambda: read[2] == 11)
+    [told] = [message for message in caplog.messages if "Nothing is read of" in message]
+    assert f"partition 2 of {topic}" in told
+    assert "from offset 10 on" in told

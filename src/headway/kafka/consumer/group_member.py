@@ -25,6 +25,7 @@ from headway.kafka.binding.questions import Question, ask_offsets
 from headway.kafka.consumer.fetch_turns import FetchTurns, TurnsOfLevels
 from headway.kafka.consumer.group_watch import GroupWatch
 from headway.kafka.consumer.missing_topics import look_for_missing, missing_topic
+from headway.kafka.consumer.open_transactions import OpenTransactions
 from headway.kafka.consumer.other_commits import OtherCommits
 from headway.kafka.consumer.partition_queries import PartitionQueries
 from headway.kafka.consumer.start_offsets import StartOffsets
@@ -101,6 +102,7 @@ class GroupMember(PartitionQueries, ABC):
     def _make_parts(self) -> None:
         """Make what belongs to one client of librdkafka."""
         self._ids = TopicIds(None if mock_at(self._config.get("bootstrap.servers")) else self._consumer)
+        self._transactions = OpenTransactions(self.ask_offset)
         self._turns = TurnsOfLevels(
             {level: FetchTurns(self._consumer, self._name, self._room, self._fetch_wait) for level in self.levels}
         )
@@ -290,7 +292,7 @@ class GroupMember(PartitionQueries, ABC):
         return closing
 
     def _close(self) -> None:
-        _close_client(self._consumer, self._starts, self._ids, self._turns)
+        _close_client(self._consumer, self._starts, self._ids, self._turns, self._transactions)
 
     def step_aside(self, until: float) -> None:
         """Let go of the partitions, which wait for this member to come back within the session timeout (KIP-345)."""
@@ -332,9 +334,11 @@ class GroupMember(PartitionQueries, ABC):
         """Return where Kafka said that a partition begins when it was assigned, None if it has not said that yet."""
         return self._found.get(partition)
 
-    def ask_offset(self, partition: TopicPartition, place: int, within: float) -> Question[int]:
+    def ask_offset(
+        self, partition: TopicPartition, place: int, within: float, isolation: str | None = None
+    ) -> Question[int]:
         """Ask for the offset of a place in a partition, as `ask_offsets` does; the answer sets the wake-up."""
-        isolation = str(self._config.get("isolation.level", "read_committed"))
+        isolation = isolation or str(self._config.get("isolation.level", "read_committed"))
         return ask_offsets(self._consumer, {self._name(partition): place}, isolation, within, self._wake_fd)
 
     def _begin(self) -> None:
@@ -443,7 +447,7 @@ class GroupMember(PartitionQueries, ABC):
         with defer_signals():  # the member has one client or the other, and never none
             for sent in list(self._commits):
                 sent.give_up("the consumer was replaced, since a topic was created again.")
-            parts = self._consumer, self._starts, self._ids, self._turns
+            parts = self._consumer, self._starts, self._ids, self._turns, self._transactions
             self._consumer, self._connection = client, connection
             self._parked = False
             self._make_parts()
@@ -546,12 +550,15 @@ class GroupMember(PartitionQueries, ABC):
         return known
 
 
-def _close_client(consumer: ck.Consumer, starts: StartOffsets, ids: TopicIds, turns: TurnsOfLevels) -> None:
+def _close_client(
+    consumer: ck.Consumer, starts: StartOffsets, ids: TopicIds, turns: TurnsOfLevels, transactions: OpenTransactions
+) -> None:
     """Close a client with what belongs to it; it may wait for a group that cannot be reached."""
     if asking := starts.close():
         asking.join()
     ids.close()
     turns.close()
+    transactions.forget()
     consumer.close()
 
 

@@ -99,6 +99,9 @@ class LevelConsumer(GroupMember):
             return []
         if self._parked:
             self._resume_parked()
+        if now >= self._transactions.look_at:
+            positions = self._read_to(self._begun - self.paused)
+            self._transactions.look(positions, self.known_end, now)
         self._asked_at = now
         fetch = self._fetch_in_turns if len(self.levels) == 1 else self._fetch_of_levels
         records = fetch(self.levels[0] if level is None else level, min(count, _MOST_AT_ONCE), now, of_quiet)

@@ -328,8 +328,8 @@ class RenewableProducer:
                 in_background(close).result(_CLOSE_WITHIN)
             except TimeoutError:
                 log.warning(
-                    "The brokers have not confirmed within %g s that the open transaction is aborted, and are not waited "
-                    "for any longer. They abort it when its transaction.timeout.ms is over.",
+                    "The brokers have not confirmed within %g s that the open transaction is aborted, and are not "
+                    "waited for any longer. They abort it when its transaction.timeout.ms is over.",
                     _CLOSE_WITHIN,
                 )
             finally:

@@ -1,0 +1,104 @@
+"""Transactions that are open in the input: behind them nothing can be read, and no client of Kafka's says so.
+
+The brokers abort the transaction of a producer that has died after its `transaction.timeout.ms`. A transaction that
+they have lost sight of (a hanging one) keeps all later records of its partitions from every consumer that reads what is
+committed, and never ends by itself.
+"""
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+
+from headway.errors import KafkaError
+from headway.kafka.binding.questions import OFFSET_END, Question
+from headway.records import TopicPartition
+
+log = logging.getLogger(__name__)
+
+LOOK_EVERY = 5.0
+"""The seconds after which a member looks again whether a partition stands still before records."""
+_OPEN_FOR = 10.0  # a shorter transaction is an ordinary one
+_TELL_AGAIN_AFTER = 60.0
+_ANSWERED_WITHIN = 5.0
+_COMMITTED, _UNCOMMITTED = "read_committed", "read_uncommitted"
+
+Ask = Callable[[TopicPartition, int, float, str], Question[int]]
+"""The question for the offset of a place in a partition, in a time, at an isolation level."""
+
+
+@dataclass(slots=True)
+class _Standstill:
+    """A partition whose position has not moved since a time, though the log goes on behind it."""
+
+    position: int
+    since: float
+    asked: dict[str, Question[int]]
+    ends: dict[str, int]
+    told_at: float | None = None
+
+
+class OpenTransactions:
+    """A look, now and then, at the partitions that stand still before records; for one thread at a time.
+
+    Without such a partition it asks nothing: the end of each log is known from the latest fetch.
+    """
+
+    def __init__(self, ask: Ask) -> None:
+        self._ask = ask
+        self._standing: dict[TopicPartition, _Standstill] = {}
+        self.look_at = 0.0
+        """When to call `look` again."""
+
+    def look(
+        self, positions: Mapping[TopicPartition, int], end_of: Callable[[TopicPartition], int | None], now: float
+    ) -> None:
+        """Warn of each partition that has stood before an open transaction for long; never waits."""
+        self.look_at = now + LOOK_EVERY
+        self.forget([each for each in self._standing if each not in positions])
+        for partition, position in positions.items():
+            end = end_of(partition)
+            before = self._standing.get(partition)
+            if end is None or end <= position or (before and before.position != position):
+                self.forget([partition])
+            if end is not None and end > position:
+                self._consider(partition, self._standing.setdefault(partition, _Standstill(position, now, {}, {})), now)
+
+    def _consider(self, partition: TopicPartition, standing: _Standstill, now: float) -> None:
+        if now - standing.since < LOOK_EVERY:
+            return
+        for level, question in list(standing.asked.items()):
+            answer = question.answer()
+            if answer is None:
+                continue
+            del standing.asked[level]
+            told = next(iter(answer.values())) if not isinstance(answer, KafkaError) else answer
+            if isinstance(told, int):
+                standing.ends[level] = told
+        if standing.asked:
+            return
+        committed, uncommitted = standing.ends.get(_COMMITTED), standing.ends.get(_UNCOMMITTED)
+        standing.ends.clear()
+        if committed is not None and uncommitted is not None and committed <= standing.position < uncommitted:
+            self._tell(partition, standing, uncommitted, now)
+        for level in (_COMMITTED, _UNCOMMITTED):
+            standing.asked[level] = self._ask(partition, OFFSET_END, _ANSWERED_WITHIN, level)
+
+    def _tell(self, partition: TopicPartition, standing: _Standstill, end: int, now: float) -> None:
+        open_for = now - standing.since
+        if open_for < _OPEN_FOR or (standing.told_at is not None and now - standing.told_at < _TELL_AGAIN_AFTER):
+            return
+        standing.told_at = now
+        log.warning(
+            "Nothing is read of %s from offset %d on: a transaction that began there has been open for at least "
+            "%.0f s, and %d offsets wait behind it. They are read once its producer ends it, or the brokers abort it "
+            "after its transaction.timeout.ms. If that does not happen, Kafka's own kafka-transactions.sh names the "
+            "producer (describe-producers), and ends the transaction (abort).",
+            *(partition, standing.position, open_for, end - standing.position),
+        )
+
+    def forget(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Let go of the questions about these partitions, or about all; the client is closed next."""
+        for partition in list(self._standing if partitions is None else partitions):
+            if standing := self._standing.pop(partition, None):
+                for question in standing.asked.values():
+                    question.forget()
