@@ -19,8 +19,10 @@ Invariants:
 - Levels get their shares of the bytes handed over; topics of a level and queues of a topic take turns.
 - All costs are per record or per turn, never per queue.
 - A queue with nothing on its way holds no credit.
+- While a broker throttles the client, no queue holds credit, and little is in flight: see `Throttle`.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Collection, Iterable
 from typing import Generic, NamedTuple
@@ -28,6 +30,7 @@ from typing import Generic, NamedTuple
 from headway.core.producer.flow_control import FlowControl
 from headway.core.producer.queue_turns import TURN, list_queue, relist, sticky_queue
 from headway.core.producer.queues import NOTHING, Batch, Level, Queue, R, TopicQueues
+from headway.core.producer.throttle import AVERAGED_OVER, Throttle
 from headway.core.producer.turn_policies import TurnPolicy
 
 # The bytes of a credit; at most a level's memory divided by _CREDITS. A record that must ask for credit takes ten times
@@ -64,6 +67,9 @@ class Accumulator(Generic[R]):
         self._levels: list[Level[R]] = [Level(index) for index in range(levels)]
         self._turns = turns
         self._wire: FlowControl[R] = FlowControl()
+        self._throttle: Throttle | None = None
+        self._delivered = 0
+        self._delivered_by: deque[tuple[float, int]] = deque()  # once a second, for as long as a quota's average
         self._topics: dict[str, TopicQueues[R]] = {}
         self._raw: deque[TopicQueues[R]] = deque()
         self._expired: list[R] = []
@@ -102,7 +108,9 @@ class Accumulator(Generic[R]):
         The record is refused if it would overtake a waiting one, or if window or room is used up.
         """
         topic = queue.topic
-        if topic.waiting if queue is topic.unplaced else (queue.records or topic.has_raw):
+        if self._throttle is not None or (
+            topic.waiting if queue is topic.unplaced else (queue.records or topic.has_raw)
+        ):
             return False
         if queue.in_flight >= queue.window:
             return False
@@ -164,6 +172,16 @@ class Accumulator(Generic[R]):
         unplaced = queue.topic.unplaced
         is_full = not queue.topic.waiting and self._room(unplaced) < size
         return is_full and queue.used >= self._credit and now - unplaced.reported_at < STUCK_AFTER
+
+    def throttled(self, seconds: float, now: float) -> None:
+        """Keep little in flight from now on, as a broker reads nothing of this client for so many seconds."""
+        before = self._delivered_by[0][1] if self._delivered_by else 0
+        rate = (self._delivered - before) / AVERAGED_OVER
+        if self._throttle is None:
+            self._throttle = Throttle(rate, seconds, now)
+            self.revoke_all()
+        else:
+            self._throttle.again(rate, seconds, now)
 
     def take_back(self, queue: Queue[R], size: int) -> None:
         """Take back bytes that were handed over on credit and refused at once."""
@@ -278,11 +296,16 @@ class Accumulator(Generic[R]):
     def drain(self, limit: int, now: float) -> list[Batch[R]]:
         """Return the batches to hand over now: turns until they come to `limit` bytes, or no queue can send."""
         batches: list[Batch[R]] = []
+        if self._throttle is not None:
+            in_flight = sum(self._throttle.counted(each, now) for topic in self.topics for each in topic.queues())
+            limit = min(limit, self._throttle.room(in_flight, now))
         while limit > 0 and (level := self._turns.pick([each.oldest() for each in self._levels], now)) is not None:
             batch = self._take_turn(self._levels[level], now)
             if batch is not None:
                 batches.append(batch)
                 limit -= batch.size
+                if self._throttle is not None:
+                    self._throttle.handed_over(batch.size)
                 self._turns.charge(level, batch.size)
         return batches
 
@@ -334,6 +357,7 @@ class Accumulator(Generic[R]):
             queue.reported_at = now
             self.take_back(queue, size)
             self._wire.reported(queue, size, now)
+            self._delivered += size
             if queue.in_flight == queue.credit:
                 if queue is queue.topic.sticky:
                     queue.topic.sticky_left += queue.credit
@@ -341,8 +365,19 @@ class Accumulator(Generic[R]):
             list_queue(queue)
             list_queue(queue.topic.undesignated)
         self._wire.share(now)
+        if not self._delivered_by or now - self._delivered_by[-1][0] >= 1:
+            self._delivered_by.append((now, self._delivered))
+            while now - self._delivered_by[0][0] > AVERAGED_OVER + 1:
+                self._delivered_by.popleft()
+        if self._throttle is not None and self._throttle.is_over(now):
+            self._throttle = None
 
     # Expiry and purges
+
+    @property
+    def next_room(self) -> float:
+        """The time at which a quota lets something be handed over, infinite if there is none."""
+        return math.inf if self._throttle is None else self._throttle.next_room
 
     def next_expiry(self) -> float:
         """Return when to call `expired` next: no record expires before."""

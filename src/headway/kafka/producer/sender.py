@@ -11,6 +11,8 @@ import math
 import threading
 import time
 from collections.abc import Callable
+from functools import partial
+from typing import TYPE_CHECKING
 
 from headway.config import Config, whole_number
 from headway.core.producer.accumulator import Accumulator
@@ -37,6 +39,9 @@ from headway.kafka.producer.sendable import (
 )
 from headway.records import Header
 from headway.runtime.deferred_signals import defer_signals
+
+if TYPE_CHECKING:
+    from confluent_kafka import ThrottleEvent
 
 log = logging.getLogger(__name__)
 
@@ -88,7 +93,8 @@ class Sender:
         self._raw = RawRecords(prepare or _nothing, of_key, place, overhead, least, self._largest)
         self.offer: Offer = self._offer_raw if prepare or place else self._offer
         self.offer_serialised: Offer = self._offer
-        self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **_NO_LIMITS}, self._settle, self._give_all_up)
+        ours = {**_NO_LIMITS, "throttle_cb": partial(self._throttled, config.get("throttle_cb"))}
+        self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **ours}, self._settle, self._give_all_up)
         self.client.on_anew = self._use_producer
         self._use_producer()
         self._watch = MetadataWatch(self.client, config, self._learn, self._refuse)
@@ -260,6 +266,15 @@ class Sender:
         self._fail(failed)
         self._tell()
 
+    def _throttled(self, users: "Callable[[ThrottleEvent], object] | None", event: "ThrottleEvent") -> None:
+        """Note that a broker throttles the client, on the thread that takes the reports; then tell the user's own."""
+        if event.throttle_time > 0:
+            with self._lock:
+                self._accumulator.throttled(event.throttle_time, time.monotonic())
+            self._stirred.set()  # from now on the sender's thread keeps the pace
+        if users:
+            users(event)
+
     def _tell(self) -> None:
         try:
             self._after_reports()
@@ -366,7 +381,9 @@ class Sender:
 
     def _run(self) -> None:
         while not self._stopped:
-            until = self._accumulator.next_expiry() if self._waits else math.inf
+            until = math.inf
+            if self._waits:
+                until = min(self._accumulator.next_expiry(), self._accumulator.next_room)
             self._stirred.wait(None if until == math.inf else max(_A_MOMENT, until - time.monotonic()))
             self._stirred.clear()
             try:
