@@ -35,6 +35,7 @@ class _Standstill:
     asked: dict[str, Question[int]]
     ends: dict[str, int]
     told_at: float | None = None
+    no_transaction_before: int | None = None  # the log's end for which the answer was that none is open
 
 
 class OpenTransactions:
@@ -61,9 +62,11 @@ class OpenTransactions:
             if end is None or end <= position or (before and before.position != position):
                 self.forget([partition])
             if end is not None and end > position:
-                self._consider(partition, self._standing.setdefault(partition, _Standstill(position, now, {}, {})), now)
+                standing = self._standing.setdefault(partition, _Standstill(position, now, {}, {}))
+                if end != standing.no_transaction_before:  # a log may end with the mark of a transaction's end
+                    self._consider(partition, standing, end, now)
 
-    def _consider(self, partition: TopicPartition, standing: _Standstill, now: float) -> None:
+    def _consider(self, partition: TopicPartition, standing: _Standstill, end: int, now: float) -> None:
         if now - standing.since < LOOK_EVERY:
             return
         for level, question in list(standing.asked.items()):
@@ -78,7 +81,10 @@ class OpenTransactions:
             return
         committed, uncommitted = standing.ends.get(_COMMITTED), standing.ends.get(_UNCOMMITTED)
         standing.ends.clear()
-        if committed is not None and uncommitted is not None and committed <= standing.position < uncommitted:
+        if committed is not None and uncommitted is not None:
+            if committed > standing.position:
+                standing.no_transaction_before = end
+                return
             self._tell(partition, standing, uncommitted, now)
         for level in (_COMMITTED, _UNCOMMITTED):
             standing.asked[level] = self._ask(partition, OFFSET_END, _ANSWERED_WITHIN, level)
