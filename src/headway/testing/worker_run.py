@@ -233,7 +233,7 @@ class _Run:
         self._begin, self._letters_begin = {each: position(each) for each in inputs}, self._bounds.ends(letters)
         self._begin_at(self._begin)
         self._consumer = self._worker.consumer(self._settings)
-        self._thread = threading.Thread(target=self._run_beside, name="headway-test-run", daemon=True)
+        self._thread = threading.Thread(target=self._run_beside, name="headway-test-worker", daemon=True)
         self._thread.start()
         self._wait_until_assigned(len(self._begin))
         self._quiet_since = time.monotonic()
