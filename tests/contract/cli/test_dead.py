@@ -346,7 +346,7 @@ def test_gaps_between_letters_hold_up_nothing(shop: Shop) -> None:
     assert shop.still_open() == ["0:0", "0:2", "0:4"]
     assert shop.send_again("--all").exit_code == 0
     shown = CliRunner().invoke(cli.headway, ["offsets", "show", f"headway-dead-{shop.dead}"]).stdout
-    assert shown.splitlines()[1].split() == [shop.dead, "0", "5", "6", "1", "-", "none"]
+    assert shown.splitlines()[1].split() == [shop.dead, "0", "5", "6", "1", "0", "-", "none"]
 
 
 def test_a_letter_in_an_open_transaction_is_open_when_it_is_there(shop: Shop) -> None:

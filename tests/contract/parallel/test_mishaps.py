@@ -233,7 +233,7 @@ def test_records_to_be_tried_later_wait_no_longer_than_closing_may_take(caplog: 
 Refusal = tuple[dict[str, Any], str]
 
 REFUSED: list[Refusal] = [
-    ({"ordering": "key"}, "ordering is 'key'; choose one of"),
+    ({"ordering": "keys"}, "ordering is 'keys'; choose one of"),
     ({"max_concurrency": 2.5}, "max_concurrency is 2.5; it must be a whole number"),
     ({"hand_over_timeout": -5}, "hand_over_timeout is -5; it must be at least 0"),
     ({"rate_limit": float("inf")}, "rate_limit is inf; it must be above 0 and finite"),
