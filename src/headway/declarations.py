@@ -38,10 +38,34 @@ def check_whole(name: str, value: Any, at_least: int, unit: str = "") -> None:
     check_number(name, value, at_least, unit)
 
 
+def check_place(name: str, value: Any) -> None:
+    """Raise `ConfigError` for what cannot be an offset or a time in milliseconds: a whole number of up to 63 bits."""
+    check_whole(name, value, 0)
+    if value > _LARGEST_PLACE:
+        raise ConfigError(f"{name} is {shown(value)}; it must be at most {_LARGEST_PLACE}.")
+
+
 def check_above_zero(name: str, value: Any) -> None:
     """Raise `ConfigError` for a value that is no number above 0, or not finite."""
     if not is_number(value) or not 0 < value < math.inf:
         raise ConfigError(f"{name} is {shown(value)}; it must be above 0 and finite, or left out.")
+
+
+_LARGEST_PLACE = 2**63 - 1
+_LONGEST_TIMEOUT = 1_000_000.0  # seconds, some eleven days: threads and librdkafka take no number of any size
+
+
+def checked_timeout(timeout: Any) -> float:
+    """Return a time-out in seconds that every wait takes: a negative one is 0, and infinity is eleven days.
+
+    Raises `ConfigError` for what is no number.
+    """
+    if not is_number(timeout) or timeout != timeout:  # noqa: PLR0124 - NaN is not itself
+        raise ConfigError(
+            f"timeout is {shown(timeout)}; it must be a number of seconds. With 0 nothing is waited for, and with "
+            "math.inf as long as it takes."
+        )
+    return float(min(max(timeout, 0), _LONGEST_TIMEOUT))
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:

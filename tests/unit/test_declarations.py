@@ -220,6 +220,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Relay(SERVERS, max_lines=65), "max_lines is 65; it must be at most 64"),
     (lambda: Relay(SERVERS, retire_after=0), "retire_after is 0; it must be above 0"),
     (lambda: Relay(SERVERS, memory=0), "memory is 0 bytes; it must be at least 1"),
+    (lambda: Relay(SERVERS, retire_after=1e308), "retire_after is 1e+308; it must be a number of seconds up to"),
     (lambda: Relay(SERVERS, memory="1 GB"), "memory is '1 GB'; it must be a whole number, at least 1"),  # type: ignore[arg-type]
     (lambda: Relay(None), "The configuration is of the type NoneType"),  # type: ignore[arg-type]
     (lambda: Ladder(1000), "The lines are 1000; they must be a tuple of milliseconds"),  # type: ignore[arg-type]

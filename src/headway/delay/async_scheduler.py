@@ -11,6 +11,7 @@ from typing import Any, Self, TypedDict, TypeVar, Unpack
 from headway.config import Config
 from headway.core.delay.changes import IfPending, Settled
 from headway.core.delay.recurrence import Misfire
+from headway.declarations import checked_timeout
 from headway.delay.commands import ANSWER_WITHIN, no_relay
 from headway.delay.due_time import When
 from headway.delay.handle import ScheduleHandle
@@ -90,12 +91,14 @@ class AsyncScheduler:
 
     async def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
         """Cancel a schedule; see `Scheduler.cancel`."""
+        timeout = checked_timeout(timeout)
         scheduler = await self._made()
         left = time_left_of(timeout)
         return await _settled(await self._call(partial(scheduler.begin_to_cancel, handle, timeout)), left() or 0.0)
 
     async def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
         """Deliver a schedule at another time; see `Scheduler.reschedule`."""
+        timeout = checked_timeout(timeout)
         scheduler = await self._made()
         left = time_left_of(timeout)
         ask = partial(scheduler.begin_to_reschedule, handle, when, timeout)
@@ -103,11 +106,13 @@ class AsyncScheduler:
 
     async def ask_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> None:
         """Cancel a schedule whether or not a relay runs now; see `Scheduler.ask_to_cancel`."""
+        timeout = checked_timeout(timeout)
         scheduler = await self._made()
         await self._call(partial(scheduler.ask_to_cancel, handle, timeout))
 
     async def ask_to_reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> None:
         """Deliver a schedule at another time whether or not a relay runs now; see `Scheduler.ask_to_reschedule`."""
+        timeout = checked_timeout(timeout)
         scheduler = await self._made()
         await self._call(partial(scheduler.ask_to_reschedule, handle, when, timeout))
 

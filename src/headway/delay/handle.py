@@ -4,6 +4,7 @@ from concurrent.futures import Future
 
 from headway.core.delay.changes import Settled
 from headway.core.delay.schedule import OWN, HandleParts, Schedule
+from headway.declarations import checked_timeout
 from headway.delay.commands import ANSWER_WITHIN, settled_within
 from headway.errors import IdPendingError
 from headway.kafka.producer.delivery import DeliveryFuture
@@ -47,6 +48,7 @@ class ScheduleHandle:
             IdPendingError: Another schedule with the same id is pending, and this one was to be refused then.
             NoRelayError: No relay has said so or otherwise within so many seconds, or half a minute.
         """
+        timeout = None if timeout is None else checked_timeout(timeout)
         left = time_left_of(timeout)
         self.future.result(timeout)
         if self.answer is not None:

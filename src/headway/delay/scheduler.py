@@ -12,6 +12,7 @@ from headway.core.delay.recurrence import Misfire, Recurrence
 from headway.core.delay.schedule import HandleParts, partition_of
 from headway.core.outgoing_record import NOW, OutgoingRecord
 from headway.core.untrusted import LATEST
+from headway.declarations import checked_timeout
 from headway.delay import limits
 from headway.delay.commands import ANSWER_WITHIN, Commands, settled_within
 from headway.delay.due_time import When, due_at, lifetime, with_expiry
@@ -194,6 +195,7 @@ class Scheduler(Closable):
                 schedule, unless it is delivered by then.
             ConfigError: The text is no handle.
         """
+        timeout = checked_timeout(timeout)
         left = time_left_of(timeout)
         return settled_within(self.begin_to_cancel(handle, timeout), timeout, left() or 0.0)
 
@@ -202,6 +204,7 @@ class Scheduler(Closable):
 
         Returns `Settled.RESCHEDULED`, or why not. Of two reschedules the later wins. Raises as `cancel` does.
         """
+        timeout = checked_timeout(timeout)
         left = time_left_of(timeout)
         return settled_within(self.begin_to_reschedule(handle, when, timeout), timeout, left() or 0.0)
 
@@ -216,20 +219,24 @@ class Scheduler(Closable):
             KafkaError: It is not stored within `timeout` seconds, and may be later. To ask again does no harm.
             ConfigError: The text is no handle.
         """
+        timeout = checked_timeout(timeout)
         self._tell(handle, None, timeout)
 
     def ask_to_reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> None:
         """Deliver a schedule at another time whether or not a relay runs now; raises as `ask_to_cancel` does."""
+        timeout = checked_timeout(timeout)
         self._tell(handle, self._due_for(when), timeout)
 
     def begin_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Future[Settled]:
         """Cancel as `cancel` does, but wait (up to `timeout` seconds) only until the schedule is stored."""
+        timeout = checked_timeout(timeout)
         return self._asking.ask(self._parts(handle, timeout), None)
 
     def begin_to_reschedule(
         self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN
     ) -> Future[Settled]:
         """Reschedule as `reschedule` does, but wait only until the schedule is stored."""
+        timeout = checked_timeout(timeout)
         due = self._due_for(when)
         return self._asking.ask(self._parts(handle, timeout), due)
 
@@ -266,10 +273,12 @@ class Scheduler(Closable):
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait up to `timeout` seconds until all schedules are stored; return how many are not."""
+        timeout = None if timeout is None else checked_timeout(timeout)
         return self._client.flush(timeout)
 
     def close(self, timeout: float | None = None) -> int:
         """Store all schedules and release everything; return how many were not stored within `timeout` seconds."""
+        timeout = None if timeout is None else checked_timeout(timeout)
         if self._closed:
             return 0
         self.check_may_close()

@@ -18,7 +18,7 @@ from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import LevelSubscription, checked_topics, subscriptions
 from headway.core.levels.policies import PolicyName
 from headway.core.retry import Retries
-from headway.declarations import check_kind, is_coroutine_function
+from headway.declarations import check_kind, checked_timeout, is_coroutine_function
 from headway.errors import ClosedError, ConfigError, HeadwayError
 from headway.execution.dispatch import Dispatch
 from headway.execution.handlers import BatchHandler, Handler, Handlers, WithContext, for_batches, for_each_record
@@ -507,10 +507,11 @@ class ParallelConsumer(Controls):
     def stop(self, *, drain: bool = True, timeout: float = 30.0) -> None:
         """Make `run` end, and return at once; a handler or a signal handler may call it.
 
-        With `drain`, running handlers may end within `timeout` seconds; without, their records come again after a
-        restart. The last commits and leaving the groups belong to these seconds, and take at most 10. Fetched records
-        that did not start are left in Kafka. Completed records are committed in any case.
+        With `drain`, running handlers may end within `timeout` seconds, from 0 to `math.inf`; without, their records
+        come again after a restart. The last commits and leaving the groups belong to these seconds, and take at most
+        10. Fetched records that did not start are left in Kafka. Completed records are committed in any case.
         """
+        timeout = checked_timeout(timeout)
         if self._is_forked:
             return
         self._stop = drain, time.monotonic() + (timeout if drain else 0)
@@ -522,6 +523,7 @@ class ParallelConsumer(Controls):
 
         Raises `HeadwayError` in a callback, which `run` waits for, too. In a forked process it does nothing.
         """
+        timeout = checked_timeout(timeout)
         if self._is_forked:
             return
         if self._callbacks.runs_here():

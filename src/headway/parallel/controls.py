@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 from headway.config import ParallelSettings
-from headway.declarations import check_kind, check_whole, shown
+from headway.declarations import check_kind, check_place, check_whole, shown
 from headway.errors import ClosedError, ConfigError
 from headway.execution.dispatch import Dispatch
 from headway.execution.metrics import ParallelMetrics
@@ -115,7 +115,7 @@ class Controls:
         they do counts no more, and neither does what was done and not committed. An offset outside the log stands for
         its nearest end. Raises `ConfigError` for a partition that is not assigned now.
         """
-        check_whole("offset", offset, 0)
+        check_place("offset", offset)
         self._seek([partition], Place("offset", offset))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
@@ -128,7 +128,7 @@ class Controls:
 
     def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
         """Go on with the first record of this time or later, in milliseconds since the epoch, as `seek` does."""
-        check_whole("timestamp", timestamp, 0)
+        check_place("timestamp", timestamp)
         self._seek(partitions, Place("time", timestamp))
 
     def _seek(self, partitions: Iterable[TopicPartition] | None, place: Place) -> None:

@@ -22,7 +22,7 @@ from headway.execution.jobs import Job
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.hand_over import send
 from headway.kafka.producer.headers import check_timestamp, header_list, size_of_headers
-from headway.kafka.producer.sendable import no_partition
+from headway.kafka.producer.sendable import is_partition, no_partition
 from headway.kafka.producer.targets import Targets
 from headway.kafka.serialization import key_writer, value_writer
 from headway.parallel.delayed_outputs import DelayedOutputs
@@ -126,7 +126,7 @@ class Outputs:
 
     def _check_target(self, topic: str, partition: int | None) -> None:
         """Raise `DeliveryError` for a topic or partition that is known not to exist; else sending will show it."""
-        if partition is not None and partition < 0:
+        if partition is not None and not is_partition(partition):
             raise no_partition(partition, topic)
         try:
             count = self._targets.too_few(topic, partition or 0)

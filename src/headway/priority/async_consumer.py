@@ -13,6 +13,7 @@ from typing import Any, Self, TypeVar
 from headway.config import Config
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.policies import PolicyName
+from headway.declarations import checked_timeout
 from headway.kafka.consumer.level_consumers import Partitions
 from headway.priority.consumer import LevelMetrics, OnRebalance, PriorityConsumer, longest_wait
 from headway.records import ConsumerRecord, TopicPartition
@@ -52,6 +53,7 @@ class AsyncPriorityConsumer:
 
     async def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
         """Return the next records, at most `max.poll.records`; see `PriorityConsumer.poll`."""
+        timeout = None if timeout is None else checked_timeout(timeout)
         deadline = None if timeout is None else time.monotonic() + timeout
         while await self._has_turn(deadline):
             try:

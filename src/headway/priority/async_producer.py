@@ -17,6 +17,7 @@ from typing import Any, Literal, Self, TypeVar
 
 from headway.config import Config
 from headway.core.levels.capacity import Distributor
+from headway.declarations import checked_timeout
 from headway.delay.async_scheduler import AsyncScheduler
 from headway.delay.due_time import When, with_expiry
 from headway.errors import ClosedError, ConfigError, DeliveryError
@@ -232,6 +233,7 @@ class _BaseAsyncProducer:
 
     async def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
         """Wait until what was sent is delivered or failed; see `PriorityProducer.flush`."""
+        timeout = None if timeout is None else checked_timeout(timeout)
         left_over = time_left_of(timeout)
         waiting = await self._have_no_waiting(timeout, topic, level)
         if not self._producer.is_closed:
@@ -244,6 +246,7 @@ class _BaseAsyncProducer:
 
     async def init_transactions(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Fence off earlier producers with the same `transactional.id`; call it once, before the first transaction."""
+        timeout = checked_timeout(timeout)
         await asyncio.to_thread(self._producer.init_transactions, timeout)
 
     async def begin_transaction(self) -> None:
@@ -255,6 +258,7 @@ class _BaseAsyncProducer:
 
         If cancelled, it waits for the commit's end: nobody could tell else what can be called next.
         """
+        timeout = checked_timeout(timeout)
         if left := await self._have_no_waiting(timeout):
             raise DeliveryError(
                 f"{left} records of the transaction found no room within {timeout:g} seconds. Abort it, or give it "
@@ -264,6 +268,7 @@ class _BaseAsyncProducer:
 
     async def abort_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Drop the transaction; if cancelled, when that is done."""
+        timeout = checked_timeout(timeout)
         self._give_up_waiting()
         await self._to_its_end(partial(self._producer.abort_transaction, timeout))
 
@@ -273,6 +278,7 @@ class _BaseAsyncProducer:
 
         If cancelled during the commit, it waits for the commit's end, and aborts only if the commit was refused.
         """
+        timeout = checked_timeout(timeout)
         await self.begin_transaction()
         try:
             yield
@@ -309,10 +315,12 @@ class _BaseAsyncProducer:
 
     async def send_offsets(self, consumer: AsyncPriorityConsumer, timeout: float = _REQUEST_TIMEOUT) -> None:
         """Commit with the transaction the offsets that the consumer has returned, in the groups of all its levels."""
+        timeout = checked_timeout(timeout)
         await consumer._call(self._producer.send_offsets, consumer._consumer, timeout)
 
     async def close(self, timeout: float | None = None) -> int:
         """Deliver what was sent and let go; return how many records were not delivered within `timeout` seconds."""
+        timeout = None if timeout is None else checked_timeout(timeout)
         if self._producer.is_closed:
             return 0
         left_over = time_left_of(timeout)

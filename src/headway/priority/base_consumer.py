@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection, Mapping
 
 from headway.config import ConsumerSettings
 from headway.core.levels.level_buffer import LevelBuffer
+from headway.declarations import check_place, checked_timeout
 from headway.errors import ClosedError
 from headway.kafka.binding.capi import is_of_a_member
 from headway.kafka.binding.forks import made_before_fork, tell_of_forks
@@ -74,6 +75,7 @@ class BaseConsumer:
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Return records of an assigned partition from this offset on."""
+        check_place("offset", offset)
         self._check_open()
         self._levels.of(partition).seek(partition, offset)
         self._discard(partition.level, lambda record: record.topic_partition == partition)
@@ -92,6 +94,7 @@ class BaseConsumer:
 
     def seek_to_time(self, timestamp: int, partitions: Partitions | None = None) -> None:
         """Go on with the first record of this time or later (milliseconds since the epoch), or else at the end."""
+        check_place("timestamp", timestamp)
         chosen = list(self.assignment() if partitions is None else partitions)
         found = self.offsets_for_times(dict.fromkeys(chosen, timestamp))
         ends = self.end_offsets([partition for partition, offset in found.items() if offset is None])
@@ -128,6 +131,7 @@ class BaseConsumer:
 
     def committed(self, partitions: Partitions, timeout: float = REQUEST_TIMEOUT) -> dict[TopicPartition, int | None]:
         """Return the committed offset of each partition, None if it has none."""
+        timeout = checked_timeout(timeout)
         self._check_open()
         return self._levels.committed(partitions, timeout)
 
@@ -135,26 +139,33 @@ class BaseConsumer:
         self, times: Mapping[TopicPartition, int], timeout: float = REQUEST_TIMEOUT
     ) -> dict[TopicPartition, int | None]:
         """Return each partition's first offset at or after a time in milliseconds since the epoch, or None."""
+        timeout = checked_timeout(timeout)
+        for timestamp in times.values():
+            check_place("timestamp", timestamp)
         self._check_open()
         return self._levels.offsets_for_times(times, timeout)
 
     def beginning_offsets(self, partitions: Partitions, timeout: float = REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
         """Return the first offset of each partition."""
+        timeout = checked_timeout(timeout)
         self._check_open()
         return {each: first for each, (first, _) in self._levels.bounds(partitions, timeout).items()}
 
     def end_offsets(self, partitions: Partitions, timeout: float = REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
         """Return the offset after the last record of each partition."""
+        timeout = checked_timeout(timeout)
         self._check_open()
         return {each: end for each, (_, end) in self._levels.bounds(partitions, timeout).items()}
 
     def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
         """Return the partitions of a topic, of all levels that read it; none before `subscribe`."""
+        timeout = checked_timeout(timeout)
         self._check_open()
         return self._levels.partitions_for(topic, timeout)
 
     def list_topics(self, timeout: float = REQUEST_TIMEOUT) -> dict[str, int]:
         """Return Kafka's topics and the number of partitions of each."""
+        timeout = checked_timeout(timeout)
         self._check_open()
         return self._levels[0].topics(None, timeout)
 

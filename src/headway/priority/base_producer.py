@@ -12,6 +12,7 @@ from headway.core.outgoing_record import OutgoingRecord
 from headway.core.producer.accumulator import Accumulator, Limits
 from headway.core.producer.turn_policies import make_turn_policy
 from headway.core.record_size import RECORD_TAKES
+from headway.declarations import checked_timeout
 from headway.delay.due_time import When
 from headway.delay.schedule_encoder import check_later
 from headway.delay.scheduler import Scheduler
@@ -316,6 +317,7 @@ class BaseProducer(Closable):
         Returns how many are neither after `timeout` seconds. Records that other threads send meanwhile are not waited
         for.
         """
+        timeout = None if timeout is None else checked_timeout(timeout)
         if self._is_forked:
             raise made_before_fork("producer")
         left_over = time_left_of(timeout)
@@ -349,6 +351,7 @@ class BaseProducer(Closable):
 
     def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
         """Return the partitions of a topic, of all levels."""
+        timeout = checked_timeout(timeout)
         self.check_open()
         return [
             TopicPartition(topic, partition=partition, level=level)
@@ -378,6 +381,7 @@ class BaseProducer(Closable):
 
         `timeout` is in seconds.
         """
+        timeout = None if timeout is None else checked_timeout(timeout)
         if self.is_closed:
             return 0
         self._sender.check_may_close()

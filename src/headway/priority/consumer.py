@@ -19,7 +19,7 @@ from headway.config import Config, ConsumerSettings
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import checked_topics, subscriptions
 from headway.core.levels.policies import PolicyName, make_policy
-from headway.declarations import check_function
+from headway.declarations import check_function, check_place, checked_timeout
 from headway.errors import HeadwayError, KafkaError, WakeupError
 from headway.kafka.consumer.commits import AsyncCommits, OnCommit, log_failure
 from headway.kafka.consumer.level_consumer import LevelConsumer
@@ -140,6 +140,7 @@ class PriorityConsumer(BaseConsumer):
         not fetch since the last poll, `WakeupError`, or the error of a rebalance callback. No error loses a record, and
         the next poll goes on.
         """
+        timeout = None if timeout is None else checked_timeout(timeout)
         now = time.monotonic()
         deadline = None if timeout is None else now + timeout
         while not (records := self.poll_now(now)) and (deadline is None or now < deadline):
@@ -243,8 +244,13 @@ class PriorityConsumer(BaseConsumer):
         asynchronous one a later poll calls `on_commit(error, offsets)`, which by default logs an error. An asynchronous
         commit that was sent is not yet done.
         """
+        timeout = checked_timeout(timeout)
         self._check_open()
-        offsets = self._returned_offsets(self._called_back_for) if offsets is None else offsets
+        if offsets is None:
+            offsets = self._returned_offsets(self._called_back_for)
+        else:
+            for offset in offsets.values():
+                check_place("offset", offset)
         sent = self._levels.commit(offsets)
         if asynchronous:
             self._commits.add(sent, offsets, on_commit)

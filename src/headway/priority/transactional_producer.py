@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
+from headway.declarations import checked_timeout
 from headway.errors import ClosedError, DeliveryError, KafkaError
 from headway.kafka.binding.error_causes import is_fenced
 from headway.priority.base_producer import REQUEST_TIMEOUT, BaseProducer
@@ -22,6 +23,7 @@ class TransactionalProducer(BaseProducer):
 
     def init_transactions(self, timeout: float = REQUEST_TIMEOUT) -> None:
         """Fence off earlier producers with the same `transactional.id`; call it once, before the first transaction."""
+        timeout = checked_timeout(timeout)
         self.check_open()
         self.client.init_transactions(timeout)
 
@@ -34,6 +36,7 @@ class TransactionalProducer(BaseProducer):
 
     def send_offsets(self, consumer: "PriorityConsumer", timeout: float = REQUEST_TIMEOUT) -> None:
         """Commit with the transaction the offsets that the consumer has returned, in the groups of all its levels."""
+        timeout = checked_timeout(timeout)
         self.check_open()
         self._hand_all_over(timeout)
         for part in consumer.transaction_offsets():
@@ -45,6 +48,7 @@ class TransactionalProducer(BaseProducer):
 
     def commit_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
         """Make the transaction readable; raises `KafkaError` if it must be aborted."""
+        timeout = checked_timeout(timeout)
         self.check_open()
         self._hand_all_over(timeout)
         deadline = time.monotonic() + timeout
@@ -56,6 +60,7 @@ class TransactionalProducer(BaseProducer):
 
     def abort_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
         """Drop the transaction."""
+        timeout = checked_timeout(timeout)
         self.check_open()
         self._sender.purge([each.queues for each in self._those()], "its transaction was aborted")
         self.client.abort_transaction(timeout)
@@ -94,6 +99,7 @@ class TransactionalProducer(BaseProducer):
     @contextmanager
     def transaction(self, timeout: float = REQUEST_TIMEOUT) -> Iterator[None]:
         """Run a `with` block as a transaction: committed at its end, aborted on an error."""
+        timeout = checked_timeout(timeout)
         self.begin_transaction()
         try:
             yield

@@ -8,7 +8,7 @@ import msgspec
 
 from headway.core.engine.work import Failure
 from headway.core.levels.naming import level_topic
-from headway.declarations import check_whole, shown
+from headway.declarations import check_number, check_place, check_whole, shown
 from headway.errors import ConfigError
 from headway.execution.context import Context
 from headway.execution.processes.messages import SentMessage
@@ -61,7 +61,9 @@ def record(
     """
     declared = None if worker is None else declaration_of(worker)
     check_whole("partition", partition, 0)
-    check_whole("offset", offset, 0)
+    check_place("offset", offset)
+    if timestamp is not None:
+        check_place("timestamp", timestamp)
     if topic is None:
         topic = "topic" if declared is None else next(iter(declared.topics))
     if level is None and declared is not None and declared.levels is not None:
@@ -106,6 +108,8 @@ def context(
     TimeoutError('the bank')
     """
     check_whole("attempt", attempt, 1)
+    check_whole("level", level, 0)
+    check_number("queue_time", queue_time, 0)
     now = time.monotonic()
     failure = Failure(last_error, now, now, attempt - 1, 0, last_error) if last_error else None
     made = Context(_Attempt(attempt, failure, level, now - queue_time))

@@ -7,7 +7,7 @@ Invariants: the shares of a distributor sum to the capacity exactly, each is at 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
 
-from headway.declarations import called, check_function, shown
+from headway.declarations import called, check_function, check_whole, shown
 from headway.errors import ConfigError
 
 Distributor = Callable[[int, int], Sequence[int]]
@@ -22,6 +22,7 @@ def exponential_shares(levels: int, capacity: int) -> list[int]:
 
     Raises `ConfigError` when the capacity is below 2^levels - 1, where the lowest level would get nothing.
     """
+    _check_sizes(levels, capacity)
     return _by_weights([2**level for level in range(levels)], capacity)
 
 
@@ -33,7 +34,13 @@ def linear_shares(levels: int, capacity: int) -> list[int]:
 
     Raises `ConfigError` when the capacity is below levels·(levels + 1)/2, where the lowest level would get nothing.
     """
+    _check_sizes(levels, capacity)
     return _by_weights([level + 1 for level in range(levels)], capacity)
+
+
+def _check_sizes(levels: int, capacity: int) -> None:
+    check_whole("levels", levels, 1)
+    check_whole("capacity", capacity, 1)
 
 
 def weighted_shares(*weights: int) -> Distributor:

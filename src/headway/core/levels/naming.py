@@ -68,7 +68,10 @@ def level_topic(topic: str, level: int) -> str:
     >>> level_topic("orders", 2)
     'orders-2'
     """
-    number = operator.index(level)  # True is level 1, and an enumeration's member its number
+    try:
+        number = operator.index(level)  # True is level 1, and an enumeration's member its number
+    except TypeError:
+        raise ConfigError(f"The level of {topic} is {level!r}; it must be a whole number.") from None
     if number < 0:
         raise ConfigError(f"The level {number} of {topic} does not exist: levels count from 0, the lowest priority.")
     if not isinstance(topic, str):

@@ -11,6 +11,7 @@ from headway.core.delay.ladder import MOST_LINES as MOST_OF_A_LADDER
 from headway.core.delay.ladder import Ladder
 from headway.core.delay.line_window import Fetched
 from headway.core.delay.recent_delays import RecentDelays, delays_of, is_like
+from headway.core.untrusted import LATEST
 from headway.declarations import check_above_zero, check_whole
 from headway.delay.fit_records import delays_key
 from headway.delay.relay.fit_look import FitLook, Looked
@@ -59,6 +60,8 @@ class LineFitter:
         if most > MOST_OF_A_LADDER:
             raise ConfigError(f"max_lines is {most}; it must be at most {MOST_OF_A_LADDER}, as a ladder has no more.")
         check_above_zero("retire_after", retire_after)
+        if retire_after > LATEST // 1000:
+            raise ConfigError(f"retire_after is {retire_after}; it must be a number of seconds up to {LATEST // 1000}.")
         self._is_on = mode != "off"
         self._look = FitLook(config, names, most, retire_after, applies=mode == "auto")
         self._recent: dict[int, RecentDelays] = {}

@@ -51,6 +51,7 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 5000  # records fetched, and records moved of each partition, in one turn
 _BYTES_AT_ONCE = 4 * 2**20
 _TURN_EVERY = 1.0
+_LEAST_ROOM = 65_536  # bytes for a partition: with none, nothing would be read
 _LOOK_FOR_LINES_AGAIN_AFTER = 2.0
 _COMMITS_TOLD_WITHIN = 10.0
 
@@ -71,7 +72,7 @@ class Relay(Closable):
         name: The scheduler's name, as given to `Scheduler`.
         mode: "exactly-once" delivers in transactions, which `read_committed` consumers see once, whatever happens.
             "low-latency" delivers some milliseconds sooner; after a crash it repeats the last deliveries.
-        memory: How many bytes of records may wait in memory, however many are pending.
+        memory: How many bytes of records may wait in memory, however many are pending; at least 64 KiB a partition.
         fit: "auto" watches which delays come in, adds the lines that pay and deletes those that are unused for long;
             "report" only logs which lines would pay. Give all relays of a scheduler the same.
         max_lines: How many lines may have topics, beside those that are there when fitting begins.
@@ -319,7 +320,8 @@ class Relay(Closable):
             return
         stored = self._predecessors.stored(numbers)
         self._tell_of_lost_state([number for number in numbers if not stored[number]])
-        room, ladder, ends = self._memory // len(numbers), self._lines.usable, self._predecessors.ends(numbers)
+        room = max(_LEAST_ROOM, self._memory // len(numbers))
+        ladder, ends = self._lines.usable, self._predecessors.ends(numbers)
         lines = self._lines.lines
         for number in numbers:
             relay = PartitionRelay(ladder, lines, stored[number], room, topics, ends[number], self._lines.unread)
@@ -429,7 +431,7 @@ class Relay(Closable):
 
     def _has_room(self, carrier: RelayOutput) -> bool:
         """Return whether more may be sent: records that a broker does not take wait here, within the memory limit."""
-        return carrier.under_way < self._memory // 2
+        return carrier.under_way < max(_LEAST_ROOM, self._memory // 2)
 
     def _wait(self) -> None:
         seconds = _TURN_EVERY / 4 if self._lost.reason else _TURN_EVERY

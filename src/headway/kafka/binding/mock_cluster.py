@@ -12,6 +12,7 @@ from typing import Any
 import confluent_kafka as ck
 from confluent_kafka import cimpl
 
+from headway.declarations import check_whole, shown
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.forks import tell_of_forks
@@ -25,6 +26,9 @@ _running: dict[str, "MockCluster"] = {}  # by address
 def mock_at(servers: Any) -> "MockCluster | None":
     """Return the mock cluster that runs in this process at these `bootstrap.servers`, if one does."""
     return _running.get(servers) if isinstance(servers, str) else None
+
+
+_MOST_PARTITIONS = 10_000
 
 
 class MockCluster(Closable):
@@ -57,7 +61,10 @@ class MockCluster(Closable):
         return set(self._client.list_topics(timeout=_STARTS_WITHIN).topics)
 
     def create(self, topics: Iterable[str], partitions: int) -> None:
-        """Create Kafka topics; raises `KafkaError` for one that exists."""
+        """Create Kafka topics of 1 to 10,000 partitions; raises `KafkaError` for one that exists."""
+        check_whole("partitions", partitions, 1)
+        if partitions > _MOST_PARTITIONS:
+            raise ConfigError(f"partitions is {shown(partitions)}; the mock cluster takes up to {_MOST_PARTITIONS}.")
         for topic in topics:
             if topic in self.topics():
                 raise KafkaError(f"The mock cluster has {topic} already. Choose another name.")

@@ -1,12 +1,14 @@
 """A record on its way from `send` to librdkafka, and the errors for one that cannot be sent."""
 
 from collections.abc import Callable
+from operator import index
 from typing import TYPE_CHECKING, Any, Protocol, Unpack
 
 import confluent_kafka as ck
 
 from headway.core.producer.queues import Waiting
 from headway.core.record_size import HEADER_TAKES, bytes_of
+from headway.declarations import shown
 from headway.errors import DeliveryError, SerializationError
 from headway.kafka.producer.headers import check_timestamp, size_of_headers
 from headway.records import Header
@@ -79,10 +81,16 @@ def too_large(value: Field, key: Field, topic: str, most: int) -> DeliveryError 
     return error
 
 
-def no_partition(partition: int, topic: str) -> DeliveryError:
-    """Return the error for a partition below 0: librdkafka would take -1 for any, and nobody means that by it."""
+def is_partition(partition: Any) -> bool:
+    """Return whether this can be a partition: librdkafka would take -1 for any, and nobody means that by it."""
+    return hasattr(partition, "__index__") and index(partition) >= 0
+
+
+def no_partition(partition: object, topic: str) -> DeliveryError:
+    """Return the error for what cannot be a partition."""
     return DeliveryError(
-        f"A record for {topic} has partition={partition}; partitions count from 0. Leave it out to have the key decide."
+        f"A record for {topic} has partition={shown(partition)}; partitions count from 0. Leave it out to have the key "
+        "decide."
     )
 
 

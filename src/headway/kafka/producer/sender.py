@@ -31,6 +31,7 @@ from headway.kafka.producer.sendable import (
     Offered,
     Prepare,
     Sendable,
+    is_partition,
     no_partition,
     no_such_partition,
     not_delivered,
@@ -139,7 +140,7 @@ class Sender:
         topic: TopicQueues[Sendable] = destination.queues
         if partition is None:
             queue = topic.unplaced if key is not None else topic.sticky or topic.undesignated
-        elif partition < 0:
+        elif not is_partition(partition):
             return self._refuse_at_once(record, destination, no_partition(partition, destination.kafka_topic))
         else:
             with self._lock:
@@ -225,7 +226,7 @@ class Sender:
         topic = destination.queues
         try:
             size_of_rest(headers, timestamp, topic.kafka_topic)
-            if partition is not None and partition < 0:
+            if partition is not None and not is_partition(partition):
                 raise no_partition(partition, topic.kafka_topic)
         except HeadwayError as error:
             return self._refuse_at_once(record, destination, error)
