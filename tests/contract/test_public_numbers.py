@@ -250,7 +250,7 @@ ELSEWHERE = {
     r"worker \w+": "as ParallelConsumer",
     r"(Scheduler|ScheduleHandle)\.\w+ timeout": "a time-out, by `checked_timeout`",
     r"Scheduler\.\w+ (when|rule|expires\w*|older_than|level|partition)": "tests/unit/delay",
-    r"(\w+Metrics|\w+Progress|RecordMetadata|Origin|ScheduleHandle|InputRow|Response|Call|DeadLetter) \w+": "given to users",
+    r"(\w+Metrics|\w+Progress|RecordMetadata|Origin|ScheduleHandle|InputRow|Response|Call|DeadLetter) \w+": "given",
     r"Relay \w+": "tests/unit/test_declarations.py and tests/broker",
     r"TopicPartition \w+": "an address; refused by the call that gets it",
     r"ProducerRecord \w+": "a record; refused by the call that sends it",
