@@ -9,6 +9,7 @@ It needs the extras `broker` and `http`. The reminder comes after ten seconds he
 import argparse
 import asyncio
 import os
+import socket
 import sys
 import tempfile
 from contextlib import AsyncExitStack, suppress
@@ -17,7 +18,6 @@ from pathlib import Path
 import aiohttp
 
 from headway.broker import LocalBroker
-from headway.broker.ports import free_ports
 
 FOLDER = Path(__file__).parent
 HEADWAY = ["-m", "headway"]
@@ -25,7 +25,7 @@ HEADWAY = ["-m", "headway"]
 
 async def run(orders: int, servers: str, directory: str) -> None:
     """Run the shop's processes for as long as they are needed."""
-    api, bank = free_ports(2) if orders else (8080, 8090)
+    api, bank = (free_port(), free_port()) if orders else (8080, 8090)
     environment = os.environ | {
         "HEADWAY_BOOTSTRAP_SERVERS": servers,
         "SHOP_BANK": f"http://127.0.0.1:{bank}",
@@ -76,6 +76,13 @@ async def until_up(session: aiohttp.ClientSession, url: str) -> None:
                 if answer.ok:
                     return
         await asyncio.sleep(0.1)
+
+
+def free_port() -> int:
+    """Return a port that is free now."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port: int = server.getsockname()[1]
+    return port
 
 
 async def stop(process: asyncio.subprocess.Process) -> None:
