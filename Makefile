@@ -7,7 +7,7 @@ RECORDS ?=
 # Tests wait more than they compute, so more run at a time than there are cores; each process has its own broker.
 TESTERS ?= 5
 
-.PHONY: help setup demo test test-slow lint bench lock clean
+.PHONY: help setup demo test test-slow test-all lint bench lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -36,6 +36,8 @@ test: $(READY)  ## every test but the slow ones [TESTERS=0 for one after the oth
 
 test-slow: $(READY)  ## the tests that take minutes
 	$(BIN)/python -m pytest -m slow $(ARGS)
+
+test-all: test test-slow  ## every test there is
 
 lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff check .

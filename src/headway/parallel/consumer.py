@@ -5,7 +5,9 @@ import contextlib
 import math
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Self, overload
 
@@ -51,12 +53,14 @@ from headway.parallel.validation import (
     checked_options,
 )
 from headway.runtime.background import in_background
+from headway.runtime.call_stacks import is_on_stack
 from headway.runtime.sigterm import on_terminate
 from headway.runtime.wakeup import Wakeup
 
 _INTERVALS: Final[dict[CommitMode, float]] = {"async": 5.0, "sync": 5.0, "transactional": 0.1}  # seconds
 _LEAST_BUFFER = 1000
 _LEAST_FOR_END = 1.0  # seconds for the last commits and for leaving, after a drain time-out that handlers have used up
+_LOOK_WHETHER_IT_RUNS_EVERY = 1.0  # seconds
 
 
 class ParallelConsumer(Controls):
@@ -226,7 +230,9 @@ class ParallelConsumer(Controls):
         for level in self._levels:
             level.wake(self._wake)
         self._state = threading.Lock()
-        self._started = False
+        self._runner: int | None = None  # the thread that runs, or that closes what never ran
+        self._ending = threading.Lock()
+        self._steps: deque[Callable[[], Any]] | None = None  # of the end, those that are left
         self._subscriptions: Sequence[LevelSubscription] = ()
         self._ended = threading.Event()
         self._stop: tuple[bool, float] | None = None  # True to drain, and the deadline
@@ -470,34 +476,48 @@ class ParallelConsumer(Controls):
     def _begin(self) -> None:
         with self._state:
             self._check_open()
-            if self._started:
+            if self._runner is not None:
                 raise ClosedError("A consumer runs once in its life. Make a new consumer to go on.")
             if not self._subscriptions:
                 raise ConfigError("The consumer has no topic to read. Call subscribe before it runs.")
-            self._started = True
+            self._runner = threading.get_ident()
 
     def _end(self) -> None:
-        """Leave the groups and let go of everything, whatever is raised; steps run from last to first.
+        """Leave the groups and let go of everything, whatever is raised; the last error is raised at the end.
 
-        Kafka is waited for until one time in all: the end of the drain time-out, if that is soon.
+        An interrupt ends the step that it comes in, and no other. One that comes between two steps leaves the rest,
+        and `_ended`, to the next call.
         """
+        with self._ending:
+            if self._steps is None:
+                self._steps = self._steps_to_end()
+            raised: BaseException | None = None
+            while self._steps:
+                try:
+                    self._steps[0]()
+                except BaseException as error:
+                    error.__context__ = error.__context__ or raised
+                    raised = error
+                self._steps.popleft()
+            self._ended.set()
+            if raised is not None:
+                raise raised
+
+    def _steps_to_end(self) -> deque[Callable[[], Any]]:
+        """Return the steps; Kafka is waited for until one time in all: the end of the drain time-out, if that is soon."""
         now = time.monotonic()
         drains_until = self._stop[1] if self._stop and self._stop[0] else math.inf
         until = min(now + END_WITHIN, max(drains_until, now + _LEAST_FOR_END))
-        with contextlib.ExitStack() as steps:
-            steps.callback(self._ended.set)
-            if self._parts.supervision:
-                steps.callback(self._parts.supervision.clear)
-            if self._tenancy:
-                steps.callback(self._tenancy.end)
-            steps.callback(self._wake.close)
-            steps.callback(self._control.wait_for_callbacks, until)
-            for part in self._parts.closing():
-                steps.callback(self._close_in_time, part)
-            steps.callback(self._levels.close, until)
-            for level in self._levels:
-                steps.callback(level.wake, None)
-            self._control.leave(until)
+        steps: deque[Callable[[], Any]] = deque([partial(self._control.leave, until)])
+        steps += (partial(level.wake, None) for level in self._levels)
+        steps.append(partial(self._levels.close, until))
+        steps += (partial(self._close_in_time, part) for part in reversed(self._parts.closing()))
+        steps += partial(self._control.wait_for_callbacks, until), self._wake.close
+        if self._tenancy:
+            steps.append(self._tenancy.end)
+        if self._parts.supervision:
+            steps.append(self._parts.supervision.clear)
+        return steps
 
     def _close_in_time(self, closing: Sends | Executor | Life) -> None:
         closing.close(max(0.0, self._stop[1] - time.monotonic()) if self._stop else 0.0)
@@ -531,12 +551,19 @@ class ParallelConsumer(Controls):
                 "close() was called in a callback of the consumer, which it would wait for. Call stop()."
             )
         with self._state:
-            never_ran, self._started = not self._started, True
-        if never_ran:
-            self._end()
-        elif not self._ended.is_set():
+            if self._runner is None:
+                self._runner = threading.get_ident()  # no run can begin from now on
+        if not self._ended.is_set():
             self.stop(drain=drain, timeout=timeout)
-            self._ended.wait()
+        while not self._ended.is_set():
+            # Two interrupts may have ended `run` in the midst of its own end, or before it was under its care.
+            here = threading.get_ident()
+            if is_on_stack(here, _RUN, self) or is_on_stack(here, _END, self):
+                return  # called by a signal handler within these, which cannot go on before this returns
+            if not is_on_stack(self._runner, _RUN, self):
+                self._end()
+            else:
+                self._ended.wait(_LOOK_WHETHER_IT_RUNS_EVERY)
 
     def __enter__(self) -> Self:
         return self
@@ -553,3 +580,6 @@ class ParallelConsumer(Controls):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self.close, drain=error is None)
+
+
+_RUN, _END = ParallelConsumer._run.__code__, ParallelConsumer._end.__code__

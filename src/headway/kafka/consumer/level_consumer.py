@@ -279,7 +279,7 @@ class LevelConsumer(GroupMember):
                 continue
             if error.code() == ck.KafkaError._PARTITION_EOF:
                 self._reached[self._ours(_place(message))] = _place(message).offset
-            elif error.code() == ck.KafkaError._AUTO_OFFSET_RESET:
+            elif error.code() == ck.KafkaError._AUTO_OFFSET_RESET and message.offset() is not None:
                 if (partition := self._ours(_place(message))) in self._begun:
                     self._lost_places[partition] = _place(message).offset
                     self._set_wake()
