@@ -261,7 +261,7 @@ class ParallelConsumer(Controls):
             on_commit: Gets (error, offsets) of each commit, error None if it is done. What it raises is only logged.
         """
         self._check_open()
-        if self._started:
+        if self._runner is not None:
             raise ConfigError(
                 "subscribe was called while the consumer runs. Call it before, with all topics; to read others, close "
                 "this consumer and make a new one."
@@ -504,7 +504,7 @@ class ParallelConsumer(Controls):
                 raise raised
 
     def _steps_to_end(self) -> deque[Callable[[], Any]]:
-        """Return the steps; Kafka is waited for until one time in all: the end of the drain time-out, if that is soon."""
+        """Return the steps. They wait for Kafka until one time: the end of the drain time-out, if that is soon."""
         now = time.monotonic()
         drains_until = self._stop[1] if self._stop and self._stop[0] else math.inf
         until = min(now + END_WITHIN, max(drains_until, now + _LEAST_FOR_END))
