@@ -208,6 +208,18 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: consumer(tenant="key", tenant_weights=["big"]), "tenant_weights is ['big']; it must be a mapping"),
     (lambda: consumer(tenant="key", tenant_weights={7: 2.0}), "it must be a mapping of tenants' names to weights"),
     (lambda: consumer(tenant="key", tenant_weights={"big": 0}), "tenant_weights['big'] is 0; it must be above 0"),
+    (lambda: consumer(tenant_rate_limit={"*": 2}), "tenant_rate_limit is {'*': 2}, and there is no tenant"),
+    (
+        lambda: consumer(tenant="key", tenant_rate_limit="10"),
+        "tenant_rate_limit is '10'; it must be a number above 0, a",
+    ),
+    (lambda: consumer(tenant="key", tenant_rate_limit=[10]), "tenant_rate_limit is [10]; it must be a number above 0"),
+    (lambda: consumer(tenant="key", tenant_rate_limit={7: 2.0}), "tenant_rate_limit has the tenant 7; each must be"),
+    (lambda: consumer(tenant="key", tenant_rate_limit={"big": 0}), "tenant_rate_limit['big'] is 0; it must be above 0"),
+    (lambda: consumer(tenant="key", tenant_rate_limit={"*": "1"}), "tenant_rate_limit['*'] is '1'; it must be above 0"),
+    (lambda: consumer(tenant="key", tenant_rate_limit=lambda: 2.0), "which cannot be called with (tenant)"),
+    (lambda: consumer(tenant="key", tenant_rate_limit=later), "tenant_rate_limit is later, an async def"),
+    (lambda: declare(tenant="key", tenant_rate_limit={"big": -1}), "tenant_rate_limit['big'] is -1; it must be above"),
     (lambda: declare(tenant="header"), "tenant is 'header'; it must be"),
     (lambda: declare(tenant_weights={"big": 2.0}), "tenant_weights is given, but no tenant"),
     # Delay

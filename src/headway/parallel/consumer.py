@@ -44,6 +44,7 @@ from headway.parallel.outputs import OnOutput
 from headway.parallel.result_stream import BatchResult, Result, ResultStream
 from headway.parallel.run_parts import ExecutorName, OnExpired, RunOptions, RunParts, Sends, make_engine, make_levels
 from headway.parallel.tenancy import Tenant
+from headway.parallel.tenant_rates import TenantRates
 from headway.parallel.validation import (
     check_async_callback,
     check_callback,
@@ -80,7 +81,8 @@ class ParallelConsumer(Controls):
             it has of the partitions.
         key_rate_limit: The number of records of one key that may start in a second, for each topic and level.
         tenant_rate_limit: The number of records of one `tenant` that the group may start in a second, shared by its
-            members as `rate_limit` is.
+            members as `rate_limit` is: one for each tenant, rates by name with `"*"` for all others, or a function that
+            returns the rate of a tenant and is asked once a minute. None, and a name left out, have no limit.
         time_limit: The seconds that a call of the handler may take; after that the attempt has failed.
         executor: `thread` for plain functions and `async` for coroutine functions, by default as the handler is, or
             `process` for a function that needs the processor. It and the deserialisers must then be importable.
@@ -130,7 +132,7 @@ class ParallelConsumer(Controls):
         adaptive: bool = False,
         rate_limit: float | None = None,
         key_rate_limit: float | None = None,
-        tenant_rate_limit: float | None = None,
+        tenant_rate_limit: TenantRates | None = None,
         time_limit: float | None = None,
         executor: ExecutorName | None = None,
         processes: int | None = None,

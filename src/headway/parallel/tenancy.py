@@ -12,6 +12,7 @@ from typing import Any
 from headway.declarations import check_above_zero, check_function, shown
 from headway.errors import ConfigError
 from headway.execution.failure_log import FailureLog
+from headway.parallel.tenant_rates import AskedRates
 from headway.records import ConsumerRecord
 
 log = logging.getLogger(__name__)
@@ -32,17 +33,22 @@ _KINDS = (
 class Tenancy:
     """The naming of each record's tenant, with the weights, and the log of what a user's function raises.
 
+    `rates` are asked for as soon as a tenant has a record.
+
     Raises `ConfigError` for a declaration that cannot work.
     """
 
-    def __init__(self, tenant: Any, weights: Any) -> None:
+    def __init__(self, tenant: Any, weights: Any, rates: AskedRates | None = None) -> None:
         self._name_of = _naming(tenant)
         self.weights = _checked_weights(weights)
+        self._rates = rates
         self._failures = FailureLog(log, logging.WARNING)
 
     def of(self, records: Sequence[ConsumerRecord]) -> list[str]:
         """Return the tenant of each record; to be called without a lock, since a user's function runs in it."""
         names = [self._of(record) for record in records]
+        if self._rates:
+            self._rates.learn(names)
         self._failures.tell_sums(time.monotonic())
         return names
 
@@ -64,12 +70,14 @@ class Tenancy:
     def end(self) -> None:
         """Tell the log what it was not told of yet, as the run ends."""
         self._failures.end(time.monotonic())
+        if self._rates:
+            self._rates.end()
 
 
-def checked_tenancy(tenant: Any, weights: Any) -> Tenancy | None:
+def checked_tenancy(tenant: Any, weights: Any, rates: AskedRates | None = None) -> Tenancy | None:
     """Return what the options `tenant` and `tenant_weights` amount to; None without a tenant."""
     if tenant is not None:
-        return Tenancy(tenant, weights)
+        return Tenancy(tenant, weights, rates)
     if weights is not None:
         raise ConfigError("tenant_weights is given, but no tenant. Say to whom a record belongs, as tenant='key'.")
     return None

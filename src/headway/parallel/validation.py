@@ -23,6 +23,7 @@ from headway.declarations import (
     is_coroutine_function,
     is_generator_function,
     runs_nothing_when_called,
+    shown,
     takes,
 )
 from headway.delay.due_time import lifetime
@@ -31,6 +32,7 @@ from headway.execution.handlers import BatchHandler, Handler, WithContext, colle
 from headway.execution.lifespan import check_lifespan
 from headway.parallel.commits import CommitMode
 from headway.parallel.tenancy import Tenancy, checked_tenancy
+from headway.parallel.tenant_rates import checked_tenant_rates
 from headway.records import ConsumerRecord
 
 _LEAST_MEMORY = 2**20  # bytes
@@ -83,7 +85,6 @@ def checked_options(
     for name, limit in (
         ("rate_limit", rate_limit),
         ("key_rate_limit", key_rate_limit),
-        ("tenant_rate_limit", tenant_rate_limit),
         ("time_limit", time_limit),
         ("queue_time_warning", queue_time_warning),
         ("expires_after", expires_after),
@@ -118,18 +119,19 @@ def checked_options(
     levels = settings.levels or 1
     if tenant_rate_limit is not None and tenant is None:
         raise ConfigError(
-            f"tenant_rate_limit is {tenant_rate_limit}, and there is no tenant. Say to whom a record belongs, as "
-            "tenant='header:customer', or name a key_rate_limit for a limit by key."
+            f"tenant_rate_limit is {shown(tenant_rate_limit)}, and there is no tenant. Say to whom a record belongs, "
+            "as tenant='header:customer', or name a key_rate_limit for a limit by key."
         )
     check_shares(policy, levels, paced_by=[("adaptive", adaptive), ("rate_limit", rate_limit)])
     if distributor is not None:
         check_function("distributor", distributor, ("levels", "capacity"))
     slots = make_slots(policy, distributor, levels, max_concurrency, max_wait=settings.max_wait)
     checked = checked_retries(Retries() if retries is None else retries, dead_letter_topic)
+    per_tenant, asked = (None, None) if tenant_rate_limit is None else checked_tenant_rates(tenant_rate_limit)
     limits: RateLimits[ConsumerRecord] | None = None
-    if key_rate_limit is not None or tenant_rate_limit is not None:
-        limits = RateLimits(per_tenant=tenant_rate_limit, per_key=key_rate_limit)
-    return CheckedOptions(checked, slots, outputs, checked_tenancy(tenant, tenant_weights), limits)
+    if key_rate_limit is not None or per_tenant is not None:
+        limits = RateLimits(per_tenant=per_tenant, per_key=key_rate_limit)
+    return CheckedOptions(checked, slots, outputs, checked_tenancy(tenant, tenant_weights, asked), limits)
 
 
 def check_shares(policy: str, levels: int, paced_by: Sequence[tuple[str, Any]]) -> None:

@@ -145,6 +145,32 @@ def test_the_members_of_a_group_share_a_tenants_rate(kafka_cluster: Cluster, not
     assert max(times) - min(times) <= LONGEST
 
 
+def of_plan(tenant: str) -> float | None:
+    """The rate of a tenant; with one that it does not know, it fails."""
+    if tenant == "broken":
+        raise KeyError(tenant)
+    return {"fast": 40.0, "slow": 10.0}.get(tenant)
+
+
+@pytest.mark.parametrize(
+    "rates", [{"fast": 40, "slow": 10, "free": None, "*": 1}, of_plan], ids=["mapping", "function"]
+)
+def test_each_tenant_has_a_rate_of_its_own(kafka_cluster: Cluster, notes: Path, rates: Any) -> None:
+    topic = topic_of(kafka_cluster, 1)
+    counts = {"fast": 40 * SECONDS, "slow": 10 * SECONDS, "broken": SECONDS, "free": 200}
+    send(kafka_cluster, topic, [(f"{tenant}/{i}", "v") for tenant, n in counts.items() for i in range(n)], 0)
+    options = BY_TENANT | {"tenant_rate_limit": rates, "ordering": Ordering.UNORDERED}
+    member = Member(consumer(kafka_cluster, topic, options), handlers.note)
+    wait_for(lambda: member.consumer.metrics().done == sum(counts.values()))
+    member.stop()
+    for tenant, rate in (("fast", 40.0), ("slow", 10.0), ("broken", 1.0)):  # what cannot be known is one a second
+        times = times_of(notes, f"{tenant}/")
+        assert at_most(times, rate)
+        assert max(times) - min(times) <= LONGEST
+    free = times_of(notes, "free")
+    assert max(free) - min(free) < SECONDS / 2
+
+
 def test_a_worker_has_the_rates_of_names(kafka_cluster: Cluster, notes: Path) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("flood/1", "v")] * (RATE * 2) + [("quiet/1", "v")])

@@ -1,4 +1,4 @@
-"""The limit on how many works of each tenant, or of each key, start per second.
+"""The limit on how many works of each tenant, or of each key, start per second; each name has a rate of its own.
 
 A work that could run goes through the gate first. There each name has a token bucket. A work that gets a permit is
 ready, and its start is charged to the bucket. A work without one waits in its bucket, and takes no slot.
@@ -8,7 +8,8 @@ Invariants:
   of a second's worth. With levels it is a burst for each: a permit that waits for a slot keeps back no higher level.
 - A name with a permit to give keeps none of its works waiting, once `release_due` was called.
 - A bucket without debt, permits and works is forgotten, as it equals one that was never made.
-- A record that expired, or that has only to be stored elsewhere, needs no permit.
+- A record that expired, or that has only to be stored elsewhere, needs no permit. Nor does one whose name has no rate.
+- A rate that has changed holds from the next work of its name, also for those that wait.
 
 The time of the gate is that of its last call that has one; an earlier time lets no more through.
 """
@@ -17,13 +18,14 @@ import math
 from collections.abc import Callable, Hashable, Iterable
 from heapq import heapify, heappop, heappush
 from itertools import count
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from headway.core.engine.assignment import Assignment
 from headway.core.engine.work import Work
 from headway.core.engine.work_states import WorkState
 
 _BURST = 0.05  # seconds' worth of the rate, beside one work: a wake-up that comes late by so much costs no start
+_UNLIMITED = 1e12  # a second: a name that has lost its rate while works of it waited lets all of them through
 _OLDEST_EACH = 4  # of the works that wait for one bucket, each fourth permit is for the oldest, of whatever level
 
 _WAITING = WorkState.WAITING
@@ -34,10 +36,12 @@ R = TypeVar("R")
 class Bucket(Generic[R]):
     """The bucket of one name: what it has started lately, and its works that wait for a permit."""
 
-    __slots__ = ("at", "debt", "due", "is_listed", "name", "passed", "permits", "waiting")
+    __slots__ = ("at", "debt", "due", "is_listed", "limit", "name", "passed", "permits", "rate", "waiting")
 
-    def __init__(self, name: Hashable, levels: int, now: float) -> None:
+    def __init__(self, name: Hashable, limit: float, share: float, levels: int, now: float) -> None:
         self.name = name
+        self.limit = limit
+        self.rate = limit * share  # this engine's share of the limit
         self.debt = 0.0  # works that started, less what the rate has allowed since, as of `at`
         self.at = now
         self.permits = [0] * levels  # given to works that have not started
@@ -51,7 +55,7 @@ class RateGate(Generic[R]):
     """The gate for one kind of name.
 
     Args:
-        rate: The works of one name that may start in a second.
+        limit_of: Returns how many works of a name may start in a second, or None if any number may.
         name_of: Returns the name of a work, or None if it has no limit.
         levels: The number of levels.
         onward: Takes a work that has its permit.
@@ -59,13 +63,13 @@ class RateGate(Generic[R]):
 
     def __init__(
         self,
-        rate: float,
+        limit_of: Callable[[Any], float | None],
         name_of: Callable[[Work[R]], Hashable | None],
         levels: int,
         onward: Callable[[Work[R]], None],
     ) -> None:
-        self._limit = rate
-        self._rate = rate  # this engine's share of it
+        self._limit_of = limit_of
+        self._share = 1.0
         self._name_of = name_of
         self._levels = levels
         self._onward = onward
@@ -89,10 +93,10 @@ class RateGate(Generic[R]):
     def release(self, work: Work[R]) -> None:
         """Let a work through, or let it wait for its permit."""
         name = None if work.outcome or work.not_after <= self._now else self._name_of(work)
-        if name is None:
+        bucket = None if name is None else self._bucket(name)
+        if bucket is None:
             self._onward(work)
             return
-        bucket = self._bucket(name)
         level = work.assignment.level
         if level not in bucket.waiting and self._permit_at(bucket, level) <= self._now:
             self._pass(work, bucket)
@@ -122,9 +126,9 @@ class RateGate(Generic[R]):
                 bucket.permits[work.assignment.level] -= 1
             if not work.outcome and work.not_after > self._now:
                 if bucket is None:
-                    if (name := self._name_of(work)) is None:
+                    name = self._name_of(work)
+                    if name is None or (bucket := self._bucket(name)) is None:
                         continue
-                    bucket = self._bucket(name)
                 bucket.debt = self._debt(bucket) + 1
                 bucket.at = self._now
             if bucket is not None:
@@ -147,35 +151,45 @@ class RateGate(Generic[R]):
     def share(self, share: float, now: float) -> None:
         """Have this share of each name's rate from now on, from 0 for none to 1 for all of it."""
         self._now = max(self._now, now)
-        for bucket in self._buckets.values():
-            bucket.debt, bucket.at = self._debt(bucket), self._now
-        self._rate = self._limit * share
+        self._share = share
         self._entries.clear()
         self._idle.clear()
         for bucket in self._buckets.values():
-            bucket.due, bucket.is_listed = math.inf, False
-            self._plan_or_list(bucket)
+            bucket.is_listed = False
+            self._change_rate(bucket, bucket.limit)
 
     def next_time(self) -> float | None:
         """Return when the next work may get its permit, if only time hinders it."""
         return self._entries[0][0] if self._entries else None
 
-    def _bucket(self, name: Hashable) -> Bucket[R]:
+    def _bucket(self, name: Hashable) -> Bucket[R] | None:
+        """Return the bucket of a name, with its rate of now; None if it has neither."""
         bucket = self._buckets.get(name)
+        limit = self._limit_of(name)
         if bucket is None:
-            bucket = self._buckets[name] = Bucket(name, self._levels, self._now)
+            if limit is None:
+                return None
+            bucket = self._buckets[name] = Bucket(name, limit, self._share, self._levels, self._now)
+        elif limit != bucket.limit:
+            self._change_rate(bucket, _UNLIMITED if limit is None else limit)
         return bucket
+
+    def _change_rate(self, bucket: Bucket[R], limit: float) -> None:
+        bucket.debt, bucket.at = self._debt(bucket), self._now
+        bucket.limit, bucket.rate = limit, limit * self._share
+        bucket.due = math.inf  # an entry for another time is passed over
+        self._plan_or_list(bucket)
 
     def _debt(self, bucket: Bucket[R]) -> float:
         # Without a debt nothing is to be multiplied: the first bucket may be from before any time was known.
-        return max(0.0, bucket.debt - self._rate * (self._now - bucket.at)) if bucket.debt else 0.0
+        return max(0.0, bucket.debt - bucket.rate * (self._now - bucket.at)) if bucket.debt else 0.0
 
     def _permit_at(self, bucket: Bucket[R], level: int) -> float:
         """Return when a work of this level may get a permit; permits of lower levels keep it from none."""
-        left = _BURST * self._rate - sum(bucket.permits[level:])
-        if not self._rate or left < 0:
+        left = _BURST * bucket.rate - sum(bucket.permits[level:])
+        if not bucket.rate or left < 0:
             return math.inf
-        return bucket.at if bucket.debt <= left else bucket.at + (bucket.debt - left) / self._rate
+        return bucket.at if bucket.debt <= left else bucket.at + (bucket.debt - left) / bucket.rate
 
     def _pass(self, work: Work[R], bucket: Bucket[R]) -> None:
         bucket.permits[work.assignment.level] += 1
@@ -231,7 +245,7 @@ class RateGate(Generic[R]):
         """Return when the bucket has no debt any more; without a rate that is never, until it is shared anew."""
         if not bucket.debt:
             return self._now
-        return bucket.at + bucket.debt / self._rate if self._rate else math.inf
+        return bucket.at + bucket.debt / bucket.rate if bucket.rate else math.inf
 
     def _forget(self) -> None:
         idle = self._idle

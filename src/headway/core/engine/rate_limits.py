@@ -4,7 +4,7 @@ Heads of lanes reach the ready queues through the gates, first that of keys, the
 charged at both. An engine without limits has neither, and does not ask for them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, Generic, Protocol, TypeVar
 
 from headway.core.engine.assignment import Assignment
@@ -30,11 +30,14 @@ class RateLimits(Generic[R]):
     """The gates of one engine, which is given them before it has any record.
 
     Args:
-        per_tenant: The works of one tenant that may start in a second, or None.
+        per_tenant: The works of one tenant that may start in a second: a number for each tenant, or a function that
+            returns that of a tenant, or None if any number may; it is called under the engine's lock. None for no gate.
         per_key: The works of one key of a partition's topic that may start in a second, or None.
     """
 
-    def __init__(self, *, per_tenant: float | None = None, per_key: float | None = None) -> None:
+    def __init__(
+        self, *, per_tenant: float | Callable[[str], float | None] | None = None, per_key: float | None = None
+    ) -> None:
         self._per_tenant = per_tenant
         self._per_key = per_key
         self.tenants: RateGate[R] | None = None
@@ -55,11 +58,11 @@ class RateLimits(Generic[R]):
             levels[work.assignment.level].release(work)
 
         if self._per_tenant is not None:
-            self.tenants = RateGate(self._per_tenant, _tenant_of, len(levels), onward)
+            self.tenants = RateGate(_limits(self._per_tenant), _tenant_of, len(levels), onward)
             onward = self.tenants.release
             self._gates.insert(0, self.tenants)
         if self._per_key is not None:
-            self.keys = RateGate(self._per_key, _key_of, len(levels), onward)
+            self.keys = RateGate(_limits(self._per_key), _key_of, len(levels), onward)
             self._gates.insert(0, self.keys)
         return [_Gated(level, self._gates) for level in levels]
 
@@ -148,6 +151,11 @@ class LimitedSlots(NextSlots[R]):
         """Return when the policy may pick otherwise, or a gate let a work through, even if nothing else happens."""
         times = [super().next_change(), self._limits.next_time()]
         return min((time for time in times if time is not None), default=None)
+
+
+def _limits(limit: float | Callable[[Any], float | None]) -> Callable[[Any], float | None]:
+    """Return the function from a name to its limit."""
+    return limit if callable(limit) else lambda _: limit
 
 
 def _tenant_of(work: Work[Any]) -> str:

@@ -54,14 +54,26 @@ class EngineWithRates(RuleBasedStateMachine):
         per_tenant=st.sampled_from([None, 0.5, 4.0, 100.0]),
         per_key=st.sampled_from([None, 1.0, 20.0]),
         in_turns=st.booleans(),
+        by_name=st.booleans(),
     )
     def begin(
-        self, ordering: Ordering, levels: int, per_tenant: float | None, per_key: float | None, in_turns: bool
+        self,
+        ordering: Ordering,
+        levels: int,
+        per_tenant: float | None,
+        per_key: float | None,
+        in_turns: bool,
+        by_name: bool,
     ) -> None:
         if per_tenant is None and per_key is None:
             per_tenant = 2.0
         self.ordering, self.levels, self.per_tenant, self.per_key = ordering, levels, per_tenant, per_key
-        self.limits: RateLimits[Record] = RateLimits(per_tenant=per_tenant, per_key=per_key)
+        of_tenants: dict[str, float | None] = dict.fromkeys(TENANTS, per_tenant)
+        if by_name and per_tenant is not None:
+            of_tenants |= {"b": per_tenant * 8, "c": None}
+        self.of_tenants = of_tenants
+        asked = None if per_tenant is None else of_tenants.__getitem__ if by_name else per_tenant
+        self.limits: RateLimits[Record] = RateLimits(per_tenant=asked, per_key=per_key)
         tenants: dict[str, float] | None = {} if in_turns or per_tenant is not None else None
         self.has_tenants = tenants is not None
         self.engine: Engine[Record] = Engine(ordering, levels=levels, tenants=tenants, limits=self.limits)
@@ -147,8 +159,8 @@ class EngineWithRates(RuleBasedStateMachine):
         names: dict[Hashable, float] = {}
         if self.per_key is not None and work.record.raw_key is not None:
             names[(work.partition.topic, work.level, work.record.raw_key)] = self.per_key
-        if self.per_tenant is not None:
-            names[work.record.tenant] = self.per_tenant * self.share
+        if (rate := self.of_tenants[work.record.tenant]) is not None:
+            names[work.record.tenant] = rate * self.share
         return names
 
     def note_start(self, works: list[Work[Record]]) -> None:
@@ -159,7 +171,7 @@ class EngineWithRates(RuleBasedStateMachine):
                 starts = self.starts[name]
                 debt = starts.now(rate, self.now)
                 # A permit that was given before the share shrank is still good, as is one for each level.
-                full = self.per_tenant if self.per_tenant and isinstance(name, str) else rate
+                full = self.of_tenants[name] or rate if isinstance(name, str) else rate
                 if not self.batched:
                     assert debt <= self.levels * (1 + BURST * full) - 1 + SMALL
                 starts.debt = debt + 1
@@ -197,8 +209,8 @@ class EngineWithRates(RuleBasedStateMachine):
     @rule(share=st.sampled_from([0.0, 0.5, 1.0]))
     def share_the_rate(self, share: float) -> None:
         for name, starts in self.starts.items():
-            if isinstance(name, str) and self.per_tenant is not None:
-                starts.now(self.per_tenant * self.share, self.now)
+            if isinstance(name, str) and (rate := self.of_tenants[name]) is not None:
+                starts.now(rate * self.share, self.now)
         self.share = share
         self.limits.share(share, self.now)
 

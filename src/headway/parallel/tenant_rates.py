@@ -1,0 +1,101 @@
+"""The rates of tenants, as the option `tenant_rate_limit` says: one for all, by a mapping, or by a user's function.
+
+Invariant: each tenant has a rate, or None, whatever the user's function does.
+"""
+
+import logging
+import math
+import time
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
+
+from headway.declarations import check_above_zero, check_function, is_number, shown
+from headway.errors import ConfigError
+from headway.execution.failure_log import FailureLog
+
+log = logging.getLogger(__name__)
+
+TenantRates = float | Mapping[str, float | None] | Callable[[str], float | None]
+"""A rate for each tenant, rates by name with `"*"` for all others, or a function from a tenant to its rate."""
+
+_OTHERS = "*"
+_ASK_EVERY = 60.0  # seconds: a rate that the function returns may change, by a customer's contract
+_NOT_TOLD = 1.0  # a second: a tenant whose rate cannot be found out neither floods what is called nor stands still
+
+
+class AskedRates:
+    """The rates that a user's function returns, asked for before records wait in the engine.
+
+    The engine reads them under its lock, in which no user's function may run.
+    """
+
+    def __init__(self, function: Callable[[str], Any]) -> None:
+        self._function = function
+        self._known: dict[str, tuple[float | None, float]] = {}  # by tenant, with the time to ask again
+        self._failures = FailureLog(log, logging.WARNING)
+
+    def learn(self, tenants: Iterable[str]) -> None:
+        """Ask for the rates of these tenants that are not known, or were asked for a minute ago; without a lock."""
+        now = time.monotonic()
+        for tenant in set(tenants):
+            if (known := self._known.get(tenant)) is None or now >= known[1]:
+                self._known[tenant] = self._ask(tenant, known, now), now + _ASK_EVERY
+        self._failures.tell_sums(now)
+
+    def of(self, tenant: str) -> float | None:
+        """Return the rate of a tenant that was learnt, None if it has no limit."""
+        return self._known[tenant][0]
+
+    def _ask(self, tenant: str, known: tuple[float | None, float] | None, now: float) -> float | None:
+        try:
+            rate = self._function(tenant)
+            if rate is None:
+                return None
+            if not is_number(rate) or not 0 < rate < math.inf:
+                raise ValueError(f"it returned {shown(rate)}, which must be above 0 and finite, or None")
+            return float(rate)
+        except KeyboardInterrupt:  # Ctrl-C
+            raise
+        except BaseException as error:
+            kept = _NOT_TOLD if known is None else known[0]
+            sentence = "The function tenant_rate_limit gave no rate for the tenant %r, which has the limit %s: %s"
+            self._failures.tell("tenant_rate_limit", now, error, sentence, tenant, kept)
+            return kept
+
+    def end(self) -> None:
+        """Log what was held back, as the run ends."""
+        self._failures.end(time.monotonic())
+
+
+def checked_tenant_rates(rates: Any) -> tuple[float | Callable[[str], float | None], AskedRates | None]:
+    """Return the rates as the engine takes them, and those to be asked for, if a function has them.
+
+    Raises `ConfigError` for what is not valid.
+    """
+    if isinstance(rates, Mapping):
+        by_name = _checked_mapping(rates)
+        others = by_name.pop(_OTHERS, None)
+        return lambda tenant: by_name.get(tenant, others), None
+    if not is_number(rates) and callable(rates):
+        check_function("tenant_rate_limit", rates, ("tenant",))
+        asked = AskedRates(rates)
+        return asked.of, asked
+    if not is_number(rates):
+        raise ConfigError(
+            f"tenant_rate_limit is {shown(rates)}; it must be a number above 0, a mapping of tenants' names to such "
+            "numbers, as {'big': 100, '*': 10}, or a function that returns the number for a tenant."
+        )
+    check_above_zero("tenant_rate_limit", rates)
+    return rates, None
+
+
+def _checked_mapping(rates: Mapping[Any, Any]) -> dict[str, float | None]:
+    for tenant, rate in rates.items():
+        if not isinstance(tenant, str):
+            raise ConfigError(
+                f"tenant_rate_limit has the tenant {shown(tenant)}; each must be the name of a tenant, '' for records "
+                "without one, or '*' for all others."
+            )
+        if rate is not None:
+            check_above_zero(f"tenant_rate_limit[{tenant!r}]", rate)
+    return {str(tenant): None if rate is None else float(rate) for tenant, rate in rates.items()}
