@@ -19,6 +19,7 @@ from typing import Any
 
 from headway.core.engine.circuit import Circuit
 from headway.core.engine.rate_limits import RateLimits
+from headway.core.engine.work_states import WorkState
 from headway.errors import HeadwayError
 from headway.execution.failures import Failures, Letters, Schedules
 from headway.execution.jobs import Job, RecordWork
@@ -295,6 +296,21 @@ class Dispatch(RunningJobs):
         with self.lock:
             self._watched = True
             return any(work.partition == partition and not work.assignment.current for work in self._running)
+
+    def slots_idle_behind_keyless(self) -> tuple[int, int] | None:
+        """Return (idle, all) slots if half of them idle and nothing may run, with records behind one without a key."""
+        with self.lock:
+            slots = self._admission.limit
+            idle = slots - self._jobs
+            if 2 * idle < slots or any(self.engine.ready) or self._free(time.monotonic()) <= 0:
+                return None
+            if self._supervision and self._supervision.alone:
+                return None
+            waits = any(
+                work.record.raw_key is None and work.next is not None and work.next.state is WorkState.BEHIND
+                for work in self._running
+            )
+            return (idle, slots) if waits else None
 
     def give_up_running(self, partitions: Collection[TopicPartition]) -> None:
         """Have the running works of these partitions be none that count, whatever becomes of them."""

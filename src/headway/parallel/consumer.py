@@ -38,6 +38,7 @@ from headway.parallel.commits import CommitMode
 from headway.parallel.control_loop import ControlLoop, Executor
 from headway.parallel.controls import Controls
 from headway.parallel.group_rate import GroupRate
+from headway.parallel.keyless_log import KeylessLog
 from headway.parallel.output_stream import Backlog, OutputStream
 from headway.parallel.output_tasks import AsyncOnOutput, OutputTasks
 from headway.parallel.outputs import OnOutput
@@ -212,6 +213,7 @@ class ParallelConsumer(Controls):
         self._rate = GroupRate(settings.kafka, self._levels, rates, self._dispatch.lock, self._wake)
         interval = settings.commit_interval or _INTERVALS[commit_mode]
         self._callbacks = Callbacks(self._wake)
+        in_lanes = max_concurrency > 1 and Ordering(ordering) is Ordering.KEY
         self._control = ControlLoop(
             self._dispatch,
             self._levels,
@@ -224,6 +226,7 @@ class ParallelConsumer(Controls):
             waits_for_commits=commit_mode == "sync",
             fails_on_invalid_metadata=on_invalid_metadata == "fail",
             tenancy=checked.tenancy,
+            keyless=KeylessLog(self._dispatch) if in_lanes else None,
             brought_along=BroughtAlong(settings.group, self._dispatch.let_expire, expires_after),
         )
         self._committing = self._control.committing

@@ -20,6 +20,7 @@ from headway.parallel.callbacks import Callbacks
 from headway.parallel.commits import Commits
 from headway.parallel.fetching import Fetching
 from headway.parallel.group_rate import GroupRate
+from headway.parallel.keyless_log import KeylessLog
 from headway.parallel.tenancy import Tenancy
 from headway.records import TopicPartition
 from headway.runtime.wakeup import Wakeup
@@ -60,12 +61,14 @@ class ControlLoop:
         brought_along: BroughtAlong,
         fails_on_invalid_metadata: bool = False,
         tenancy: Tenancy | None = None,
+        keyless: KeylessLog | None = None,
     ) -> None:
         self._dispatch = dispatch
         self._wake = wake
         self._rate = rate
         self._callbacks = callbacks
         self._assignment_log = AssignmentLog(levels)
+        self._keyless_log = keyless
         self._hand_over_timeout = hand_over_timeout
         self._hand_over_until = math.inf  # of the outermost hand-over, while one is within another
         self._leaves_until = math.inf
@@ -107,6 +110,8 @@ class ControlLoop:
         more = self.fetching.fetch(now, waits)
         self._rate.turn(now)
         self._assignment_log.turn(now)
+        if self._keyless_log:
+            self._keyless_log.turn(now)
         return more
 
     def _longest_wait(self, fed_at: float, now: float) -> float:

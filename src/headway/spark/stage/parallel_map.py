@@ -102,7 +102,8 @@ def parallel_map(
             so they can reuse the clients that they make.
         schema: The type of the handler's result: a DDL string or a data type. A struct is returned as a dict, a
             tuple or a Row.
-        key: The columns that make the key, by which rows are in order; None for no order.
+        key: The columns that make the key, by which rows are in order; None for no order. Null is a key like any other,
+            so rows with a null key run one at a time.
         max_concurrency: How many rows each task handles at a time.
         time_limit: How many seconds a call may take; after that the attempt has failed.
         retries: The times and the number of attempts at a failed row.
