@@ -426,4 +426,10 @@ def test_any_sequence_of_sends_commits_and_aborts_leaves_what_was_committed(clus
             producer.abort_transaction()
         assert producer.scheduler.flush(30) == 0
         # Kafka has decided when the commit returns, and writes the markers that readers wait for a moment later.
-        wait_until(lambda: Counter(each.message.value() for each in cluster.pending()) == committed)
+        wait_until(lambda: _stored(cluster) == committed)
+
+
+def _stored(cluster: DelayCluster) -> Counter[bytes]:
+    """The values in the lines, and of schedules with an id, which are commands until a relay runs."""
+    commands = [message.value() for message in cluster.read(cluster.names.commands)]
+    return Counter([*(each.message.value() for each in cluster.pending()), *filter(None, commands)])

@@ -373,7 +373,8 @@ def test_a_schedule_that_is_refused_is_sent_again_and_its_handler_not_called(
         rights.give_back(line, "forbidden")
         wait_until(lambda: run.consumer.metrics().done == count)
     assert set(run.calls.values()) == {1}
-    assert len(cluster.read(line)) == count
+    # Beside them are the records without a value by which the scheduler learns the brokers' time.
+    assert len([each for each in cluster.read(line) if each.value() is not None]) == count
     assert "Records to be tried again later cannot be stored now" in caplog.text
 
 
