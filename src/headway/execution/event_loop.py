@@ -34,7 +34,8 @@ class LoopThread:
 
     def close(self, timeout: float) -> None:
         """Cancel the tasks of the loop, and end it; waits for them up to `timeout` seconds."""
-        self.loop.call_soon_threadsafe(self._ended.set_result, None)
+        with contextlib.suppress(RuntimeError):  # an interrupted end calls this again, and the loop has ended
+            self.loop.call_soon_threadsafe(_set, self._ended)
         self._thread.join(timeout)
 
 
@@ -141,6 +142,11 @@ def _serve(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None
             for task in tasks:
                 task.cancel()
             run_whatever_is_raised(loop, asyncio.gather(*tasks, return_exceptions=True))
+
+
+def _set(ended: asyncio.Future[None]) -> None:
+    if not ended.done():
+        ended.set_result(None)
 
 
 def run_whatever_is_raised(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[Any]) -> None:

@@ -18,6 +18,7 @@ from headway.declarations import called, is_coroutine_function, runs_nothing_whe
 from headway.errors import ConfigError, LifespanError
 from headway.execution.event_loop import LoopThread
 from headway.execution.handlers import WithContext, needs_no_context
+from headway.runtime.flag import Flag
 
 Entered = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
 
@@ -161,7 +162,7 @@ class Life:
         self._then = then
         self._started: Future[Any] = Future()
         self._ended: Future[None] | None = None
-        self._ending = threading.Event()
+        self._ending = Flag()
         self._ending_in_loop: asyncio.Event | None = None
         self._own_loop: LoopThread | None = None
 

@@ -3,7 +3,7 @@
 import threading
 import time
 from collections.abc import Sequence
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 
 from headway.execution.handlers import Handlers, not_noted
 from headway.execution.jobs import Job
@@ -23,14 +23,17 @@ class Threads:
         self._calls = calls._replace(call=self._limit.limit(calls.call)) if self._limit else calls
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._idle = threading.Semaphore(0)
+        self._idle: SimpleQueue[None] = SimpleQueue()  # with an item for each idle thread; see `runtime.flag`
 
     def start(self, jobs: Sequence[Job]) -> None:
         """Run these jobs, from any thread; a job never waits for a thread."""
         for job in jobs:
             self._queue.put(job)
-            if not self._idle.acquire(blocking=False) and len(self._threads) < self._most:
-                self._add_thread()
+            try:
+                self._idle.get_nowait()
+            except Empty:
+                if len(self._threads) < self._most:
+                    self._add_thread()
 
     def replace_one(self) -> None:
         """Let one more thread run, in place of one whose call does not end."""
@@ -49,7 +52,7 @@ class Threads:
                 self._run(job)
             except BaseException as error:
                 self._calls.give_up(not_noted(error))
-            self._idle.release()
+            self._idle.put(None)
 
     def _run(self, first: Job) -> None:
         call, returned, raised = self._calls[:3]

@@ -18,6 +18,7 @@ from typing import Any
 
 from headway.errors import TimeLimitError
 from headway.execution.jobs import Job
+from headway.runtime.flag import Flag
 
 Call = Callable[[Job], Any]
 
@@ -115,7 +116,7 @@ class ThreadLimit:
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
         self.calls: dict[int, LimitedCall] = {}  # the last call of each thread
-        self._closed = threading.Event()
+        self._closed = Flag()
         self._watcher = threading.Thread(target=self._watch, name="headway-time-limit", daemon=True)
         self._watcher.start()
 

@@ -5,8 +5,7 @@ import contextlib
 import math
 import threading
 import time
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Self, overload
@@ -56,6 +55,8 @@ from headway.parallel.validation import (
 )
 from headway.runtime.background import in_background
 from headway.runtime.call_stacks import is_on_stack
+from headway.runtime.end_steps import EndSteps, Step
+from headway.runtime.flag import Flag
 from headway.runtime.sigterm import on_terminate
 from headway.runtime.wakeup import Wakeup
 
@@ -236,10 +237,9 @@ class ParallelConsumer(Controls):
             level.wake(self._wake)
         self._state = threading.Lock()
         self._runner: int | None = None  # the thread that runs, or that closes what never ran
-        self._ending = threading.Lock()
-        self._steps: deque[Callable[[], Any]] | None = None  # of the end, those that are left
+        self._steps = EndSteps(self._steps_to_end)
         self._subscriptions: Sequence[LevelSubscription] = ()
-        self._ended = threading.Event()
+        self._ended = Flag()
         self._stop: tuple[bool, float] | None = None  # True to drain, and the deadline
         tell_of_forks(self)
         self.failure: BaseException | None = None  # the error that ended the run, if one did
@@ -488,44 +488,35 @@ class ParallelConsumer(Controls):
             self._runner = threading.get_ident()
 
     def _end(self) -> None:
-        """Leave the groups and let go of everything, whatever is raised; the last error is raised at the end.
+        """Leave the groups and let go of everything, whatever is raised; the last error is raised at the end."""
+        self._steps.take()
+        self._ended.set()
 
-        An interrupt ends the step that it comes in, and no other. One that comes between two steps leaves the rest,
-        and `_ended`, to the next call.
-        """
-        with self._ending:
-            if self._steps is None:
-                self._steps = self._steps_to_end()
-            raised: BaseException | None = None
-            while self._steps:
-                try:
-                    self._steps[0]()
-                except BaseException as error:
-                    error.__context__ = error.__context__ or raised
-                    raised = error
-                self._steps.popleft()
-            self._ended.set()
-            if raised is not None:
-                raise raised
-
-    def _steps_to_end(self) -> deque[Callable[[], Any]]:
-        """Return the steps. They wait for Kafka until one time: the end of the drain time-out, if that is soon."""
+    def _steps_to_end(self) -> Iterator[Step]:
+        """Yield the steps. They wait for Kafka until one time: the end of the drain time-out, if that is soon."""
         now = time.monotonic()
         drains_until = self._stop[1] if self._stop and self._stop[0] else math.inf
-        until = min(now + END_WITHIN, max(drains_until, now + _LEAST_FOR_END))
-        steps: deque[Callable[[], Any]] = deque([partial(self._control.leave, until)])
-        steps += (partial(level.wake, None) for level in self._levels)
-        steps.append(partial(self._levels.close, until))
-        steps += (partial(self._close_in_time, part) for part in reversed(self._parts.closing()))
-        steps += partial(self._control.wait_for_callbacks, until), self._wake.close
+        end_by = min(now + END_WITHIN, max(drains_until, now + _LEAST_FOR_END))
+
+        def until() -> float:
+            return time.monotonic() if self._steps.hurries else end_by
+
+        yield lambda: self._control.leave(until())
+        yield lambda: self._control.commit_last(until())
+        for level in self._levels:
+            yield partial(level.wake, None)
+        yield lambda: self._levels.close(until())
+        yield from (partial(self._close_in_time, part) for part in reversed(self._parts.closing()))
+        yield lambda: self._control.wait_for_callbacks(until())
+        yield self._wake.close
         if self._tenancy:
-            steps.append(self._tenancy.end)
+            yield self._tenancy.end
         if self._parts.supervision:
-            steps.append(self._parts.supervision.clear)
-        return steps
+            yield self._parts.supervision.clear
 
     def _close_in_time(self, closing: Sends | Executor | Life) -> None:
-        closing.close(max(0.0, self._stop[1] - time.monotonic()) if self._stop else 0.0)
+        until = -math.inf if self._stop is None or self._steps.hurries else self._stop[1]
+        closing.close(max(0.0, until - time.monotonic()))
 
     # The end
 

@@ -197,9 +197,9 @@ class ControlLoop:
         return more
 
     def leave(self, until: float) -> None:
-        """Commit the completed records; running handlers are not waited for, whoever takes their partitions.
+        """Give up the running handlers and call `on_revoke`, until this time, and a second at least.
 
-        Callbacks and commits together may take until this time, and each a second at least.
+        The completed records are then to be committed, by `commit_last`.
         """
         self._dispatch.abandon()
         told_until, self._hand_over_timeout = min(until, time.monotonic() + self._hand_over_timeout), 0.0
@@ -210,6 +210,9 @@ class ControlLoop:
         finally:
             if not may_commit:  # Ctrl-C, too, ends the wait without an answer
                 self.fetching.let_go(partitions)
+
+    def commit_last(self, until: float) -> None:
+        """Commit the completed records, until this time, and a second at least."""
         now = time.monotonic()
         self.fetching.move_sought(min(until, now + _PLACES_TOLD_WITHIN))
         self._leaves_until = max(until, now + _LEAST_FOR_COMMIT)

@@ -1,6 +1,5 @@
 """Controls of a parallel consumer while it runs: pauses, commits on request, credentials, and figures."""
 
-import threading
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
@@ -17,6 +16,7 @@ from headway.parallel.fetching import Fetching
 from headway.parallel.places import Place
 from headway.parallel.run_parts import RunParts
 from headway.records import TopicPartition
+from headway.runtime.flag import Flag
 from headway.runtime.wakeup import Wakeup
 
 
@@ -30,7 +30,7 @@ class Controls:
     _parts: RunParts
     _wake: Wakeup
     _fetching: Fetching
-    _ended: threading.Event
+    _ended: Flag
     _is_forked = False
 
     def set_sasl_credentials(self, username: str, password: str) -> None:

@@ -44,6 +44,7 @@ from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for, s
 from headway.parallel.tenancy import Tenancy
 from headway.parallel.transactions import Transactions
 from headway.records import ConsumerRecord
+from headway.runtime.deferred_signals import defer_signals
 from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
@@ -128,7 +129,8 @@ class RunParts:
         if self.life and self._options.executor != "process":
             loop = owner.get_loop() if owner else None
             self.life.start(calls.handler, loop, is_stopping, self._dispatch.give_up)
-        executor = self._executor = self._make_executor(calls, owner)
+        with defer_signals():
+            executor = self._executor = self._make_executor(calls, owner)
         if self.life and self._options.executor == "process":
             executor.wait_until_started(is_stopping)  # type: ignore[attr-defined]
         self._dispatch.begin(
@@ -223,8 +225,10 @@ class RunParts:
         if self._committing.transactions:
             return self._committing.transactions
         settings = self._options.settings
-        letters = DeadLetters(topic, settings.kafka, settings.group, self._dispatch, self._most_bytes())
-        self.clients.append(letters)
+        most = self._most_bytes()
+        with defer_signals():
+            letters = DeadLetters(topic, settings.kafka, settings.group, self._dispatch, most)
+            self.clients.append(letters)
         return letters
 
     def _make_transactions(self, on_output: OnOutput | None, *, of_batches: bool = False) -> Transactions:
@@ -249,8 +253,10 @@ class RunParts:
         return transactions
 
     def _make_producer(self, transactional_id: str | None) -> ProducerClient:
-        client = producer_for(self._options.outputs, self._connection(), transactional_id, self._most_bytes())
-        self.clients.append(client)
+        most = self._most_bytes()
+        with defer_signals():  # nobody would end the threads of a client that is not in the list
+            client = producer_for(self._options.outputs, self._connection(), transactional_id, most)
+            self.clients.append(client)
         return client
 
     def _most_bytes(self) -> int:

@@ -15,7 +15,6 @@ Source: KIP-447; the group's generation fences a member that was expelled, so `t
 partitions apart.
 """
 
-import threading
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import wait
 from functools import partial
@@ -37,6 +36,7 @@ from headway.kafka.producer.transactional_writer import FORBIDDEN, NotStoredErro
 from headway.parallel.dead_letters import letter_of
 from headway.parallel.outputs import Output, Outputs
 from headway.runtime.background import in_background
+from headway.runtime.flag import Flag
 from headway.runtime.wakeup import Wakeup
 
 Refusals = Mapping[int, KafkaError]
@@ -63,8 +63,8 @@ class _LevelsError(KafkaError):
 class SentTransaction:
     """A transaction whose thread is at work."""
 
-    def __init__(self, carry_out: Callable[[threading.Event], Refusals], wake: Wakeup) -> None:
-        self._given_up = threading.Event()
+    def __init__(self, carry_out: Callable[[Flag], Refusals], wake: Wakeup) -> None:
+        self._given_up = Flag()
         self._ended = in_background(lambda: carry_out(self._given_up))
         self._ended.add_done_callback(lambda _: wake.set())
 
@@ -123,7 +123,7 @@ class Transactions:
         self._why_no_letters = why_no_letters
         self._own_id = own_id
         self._sent: SentTransaction | None = None
-        self._given_up = threading.Event()  # of the transaction under way
+        self._given_up = Flag()  # of the transaction under way
         self._closing = False
         self._begun = False  # True if this producer may begin a transaction
         self._committing = False
@@ -189,9 +189,7 @@ class Transactions:
             self._sent.give_up()
             self._sent.wait(max(timeout, 2 * _ABORTED_WITHIN))
 
-    def _carry_out(
-        self, outputs: Sequence[Output], parts: Sequence[MemberOffsets], given_up: threading.Event
-    ) -> Refusals:
+    def _carry_out(self, outputs: Sequence[Output], parts: Sequence[MemberOffsets], given_up: Flag) -> Refusals:
         """Commit all of it or nothing; runs in a thread."""
         self._given_up = given_up
         try:

@@ -7,7 +7,7 @@ signals. Blocking them would not do, as another thread would take them.
 
 import signal
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -53,8 +53,8 @@ def _put_off() -> dict[signal.Signals, _Later]:
     return later
 
 
-def _handle_as_before(later: Mapping[signal.Signals, _Later]) -> None:
-    for number, each in later.items():
+def _handle_as_before(later: dict[signal.Signals, _Later]) -> None:
+    for number, each in reversed(later.items()):  # Ctrl-C last: it would leave the others put off for good
         signal.signal(number, each.handle)
 
 

@@ -29,8 +29,8 @@ def on_terminate(stop: Callable[[bool], None]) -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.raise_signal(signal.SIGTERM)
 
-    signal.signal(signal.SIGTERM, terminate)
     try:
+        signal.signal(signal.SIGTERM, terminate)  # within, as Ctrl-C may come as it returns
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

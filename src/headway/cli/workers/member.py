@@ -37,6 +37,7 @@ from headway.execution.lifespan import SHUT_DOWN_WITHIN
 from headway.execution.metrics import ParallelMetrics
 from headway.execution.supervision import Supervision
 from headway.parallel.consumer import ParallelConsumer
+from headway.runtime.flag import Flag
 from headway.worker_discovery import find_workers
 
 log = logging.getLogger("headway.worker")
@@ -108,7 +109,7 @@ class Member:
     def _handle(self, consumer: ParallelConsumer, run: Callable[[], None]) -> Code:
         # All objects loaded so far stay: to look through them again and again would take a tenth of the time.
         gc.freeze()
-        ended = threading.Event()
+        ended = Flag()
         threading.Thread(target=self._report, args=(consumer, ended), name="headway-reports", daemon=True).start()
         try:
             run()
@@ -129,7 +130,7 @@ class Member:
 
     # The supervisor
 
-    def _report(self, consumer: ParallelConsumer, ended: threading.Event) -> None:
+    def _report(self, consumer: ParallelConsumer, ended: Flag) -> None:
         """Tell the supervisor about progress, not more often than eyes can follow."""
         said = None
         while not ended.wait(_REPORT_EVERY):

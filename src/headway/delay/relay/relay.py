@@ -6,7 +6,6 @@ anew from what is stored.
 """
 
 import logging
-import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -43,6 +42,7 @@ from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.missing_rights import is_of_the_group, lacks_a_right
 from headway.kafka.reading.compacted import TopicReader
+from headway.runtime.flag import Flag
 from headway.runtime.lifecycle import Closable
 from headway.runtime.wakeup import Wakeup
 
@@ -104,7 +104,7 @@ class Relay(Closable):
         self._memory = memory
         self._wake = Wakeup()
         self._clock = BrokerClock()
-        self._stopping = threading.Event()
+        self._stopping = Flag()
         self._closed = self._is_forked = False
         tell_of_forks(self)
         self._restarts = Restarts()

@@ -91,6 +91,7 @@ class GroupMember(PartitionQueries, ABC):
         self._is_classic = config.get("group.protocol", "classic") != "consumer"
         self._is_static = "group.instance.id" in config
         self._closing = False
+        self._closer: threading.Thread | None = None
         self._wake: Wakeup | None = None
         self._listener: RebalanceListener | None = None
         others = base_group and OtherCommits(
@@ -287,9 +288,11 @@ class GroupMember(PartitionQueries, ABC):
         # librdkafka 2.16 ends a group that has been left without looking at its queue. A rebalance that is still queued
         # is then never answered: the binding's callback waits for ever, and keeps the GIL. The queue is therefore
         # emptied first.
-        closing = threading.Thread(target=self._close, name="headway-close", daemon=True)
-        closing.start()
-        return closing
+        with defer_signals():  # an interrupted end calls this again
+            if self._closer is None:
+                self._closer = threading.Thread(target=self._close, name="headway-close", daemon=True)
+                self._closer.start()
+        return self._closer
 
     def _close(self) -> None:
         _close_client(self._consumer, self._starts, self._ids, self._turns, self._transactions)

@@ -40,6 +40,7 @@ from headway.kafka.producer.sendable import (
 )
 from headway.records import Header
 from headway.runtime.deferred_signals import defer_signals
+from headway.runtime.flag import Nudge
 
 if TYPE_CHECKING:
     from confluent_kafka import ThrottleEvent
@@ -88,7 +89,7 @@ class Sender:
         self._after_reports = after_reports
         self._lock = threading.Lock()
         self._waits = False  # True if any record waits
-        self._stirred = threading.Event()
+        self._stirred = Nudge()
         self._stopped = False
         self._partition_of = of_key = partitioner(config)
         self._raw = RawRecords(prepare or _nothing, of_key, place, overhead, least, self._largest)
@@ -385,8 +386,7 @@ class Sender:
             until = math.inf
             if self._waits:
                 until = min(self._accumulator.next_expiry(), self._accumulator.next_room)
-            self._stirred.wait(None if until == math.inf else max(_A_MOMENT, until - time.monotonic()))
-            self._stirred.clear()
+            self._stirred.wait(max(_A_MOMENT, until - time.monotonic()))
             try:
                 while self._sort():
                     pass

@@ -21,6 +21,7 @@ from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, RECORDS_AWA
 from headway.kafka.missing_rights import why_refused
 from headway.kafka.reading.log_bounds import watermarks
 from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
+from headway.runtime.flag import Flag
 
 log = logging.getLogger(__name__)
 
@@ -99,7 +100,7 @@ class ControlTopic:
 @contextlib.contextmanager
 def listening(config: Config, topic: str, since: int, run: str, hear: Callable[[bytes], None]) -> Iterator[None]:
     """Call `hear` in a thread with each message to the run from offset `since` on, within this block."""
-    ended = threading.Event()
+    ended = Flag()
     consumer = _reader(config)
     consumer.assign([ck.TopicPartition(topic, 0, since)])
 
