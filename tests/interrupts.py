@@ -17,6 +17,7 @@ import pytest
 
 _ENDS_WITHIN = 15.0  # seconds, on a busy machine
 _OF_THE_PROCESS = {"headway-admin-clients"}
+_OURS = "/src/headway/"
 _NOWHERE = ("__del__", "__enter__", "<genexpr>", "fileno")
 """Functions in which Python cannot raise an interrupt, or before whose first step no `with` block has begun."""
 
@@ -28,10 +29,11 @@ class Interrupts:
     function in one. Where Headway puts Ctrl-C off, none is raised.
     """
 
-    def __init__(self, anchor: Callable[..., Any], first: int, second: int) -> None:
+    def __init__(self, anchor: Callable[..., Any], first: int, second: int, within: str = _OURS) -> None:
         self._anchor: CodeType = anchor.__code__
         self._first, self._second = first, second
         self._has_begun = False
+        self._within = within
         self.raised = 0
 
     def __enter__(self) -> None:
@@ -43,7 +45,7 @@ class Interrupts:
 
     def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
         self._has_begun |= frame.f_code is self._anchor
-        if self._has_begun and event in ("call", "c_return") and _is_ours(frame, event) and _is_possible():
+        if self._has_begun and event in ("call", "c_return") and self._is_ours(frame, event) and _is_possible():
             self._first -= 1
             if self._first < 0:
                 self.raised += 1
@@ -51,18 +53,17 @@ class Interrupts:
                 raise KeyboardInterrupt  # Python ends the profiling then
 
     def _trace(self, frame: FrameType, event: str, arg: Any) -> None:
-        if _is_ours(frame, event) and _is_possible():
+        if self._is_ours(frame, event) and _is_possible():
             self._second -= 1
             if self._second < 0:
                 self.raised += 1
                 raise KeyboardInterrupt  # and the tracing
 
-
-def _is_ours(frame: FrameType, event: str) -> bool:
-    code = frame.f_code
-    if event == "call" and code.co_flags & inspect.CO_GENERATOR:
-        return False  # as a generator goes on, an error of a trace passes over its `finally`, which no signal does
-    return "/src/headway/" in code.co_filename and code.co_name not in _NOWHERE
+    def _is_ours(self, frame: FrameType, event: str) -> bool:
+        code = frame.f_code
+        if event == "call" and code.co_flags & inspect.CO_GENERATOR:
+            return False  # as a generator goes on, an error of a trace passes over its `finally`, which no signal does
+        return self._within in code.co_filename and (self._within != _OURS or code.co_name not in _NOWHERE)
 
 
 def _is_possible() -> bool:

@@ -103,7 +103,7 @@ def test_the_page_on_concurrency_explains_each_lock_that_there_is() -> None:
 
 def _locks() -> set[str]:
     """Return the name of each lock of the source, that of an attribute behind the name of its class."""
-    made = re.compile(r"\b(threading\.(Lock|RLock|Condition|Semaphore)|asyncio\.Lock)\(")
+    made = re.compile(r"\b(threading\.(Lock|RLock|Condition|Semaphore)|asyncio\.Lock|WholeCondition)\(")
     locks = set()
     for _, module in _modules():
         classes = [node for node in ast.walk(module) if isinstance(node, ast.ClassDef)]

@@ -14,6 +14,14 @@ import time
 _LOOKS_EVERY = 1.0  # seconds: an interrupt may end `set` before it has woken anybody
 
 
+class WholeCondition(threading.Condition):
+    """A condition whose `with` blocks take and give back the lock at once, without a step in between."""
+
+    # `with` asks for both before it takes the lock, and then calls the lock's own methods.
+    __enter__ = property(lambda self: self._lock.__enter__)
+    __exit__ = property(lambda self: self._lock.__exit__)
+
+
 class Flag:
     """A flag that is set once, and that any thread may wait for."""
 

@@ -4,7 +4,7 @@ import threading
 
 import pytest
 
-from headway.runtime.flag import Flag, Nudge
+from headway.runtime.flag import Flag, Nudge, WholeCondition
 from tests.interrupts import Interrupts
 
 
@@ -64,3 +64,22 @@ def test_an_interrupt_as_a_flag_is_set_leaves_no_thread_that_waits(step: int) ->
         flag.set()
     other.join(10)
     assert not other.is_alive()
+
+
+@pytest.mark.parametrize("step", range(8))
+def test_an_interrupt_at_any_step_of_a_wait_gives_back_the_lock_of_a_condition(step: int) -> None:
+    condition = WholeCondition()
+    try:
+        with Interrupts(in_condition, step, 1000, "/threading.py"):
+            in_condition(condition)
+    except KeyboardInterrupt:
+        pass
+    notified = threading.Thread(target=in_condition, args=[condition], daemon=True)
+    notified.start()
+    notified.join(10)
+    assert not notified.is_alive()
+
+
+def in_condition(condition: threading.Condition) -> None:
+    with condition:
+        condition.notify_all()

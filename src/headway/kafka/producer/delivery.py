@@ -15,6 +15,7 @@ from headway.core.levels.naming import how_to_create
 from headway.core.rights import Right, right_for
 from headway.errors import DeliveryError, DeliveryRefusedError
 from headway.records import UNKNOWN_OFFSET, Header, RecordMetadata
+from headway.runtime.flag import WholeCondition
 
 if TYPE_CHECKING:
     from headway.core.producer.queues import Queue, TopicQueues
@@ -240,7 +241,7 @@ class _Watchers:
     """The parts that a standard future has from the start: the waiters' condition, and the callbacks."""
 
     def __init__(self) -> None:
-        self.condition = threading.Condition()
+        self.condition = WholeCondition()
         self.waiters: list[Any] = []
         self.done_callbacks: list[Callable[[Future[RecordMetadata]], object]] = []
 

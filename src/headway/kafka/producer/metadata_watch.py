@@ -11,6 +11,7 @@ from headway.core.producer.queues import TopicQueues
 from headway.errors import DeliveryError, KafkaError
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.sendable import Sendable
+from headway.runtime.flag import WholeCondition
 
 log = logging.getLogger(__name__)
 
@@ -47,21 +48,20 @@ class MetadataWatch:
         self._refresh_after = refresh_after if refresh_after > 0 else math.inf  # as librdkafka takes -1
         self._due: dict[Queues, float] = {}
         self._incomplete_since: dict[Queues, float] = {}
-        self._lock = threading.RLock()  # taken itself, and not by the condition: see `runtime.flag`
-        self._changed = threading.Condition(self._lock)
+        self._changed = WholeCondition()
         self._stopped = False
         self.thread = threading.Thread(target=self._run, name="headway-topic-watch", daemon=True)
         self.thread.start()
 
     def add(self, topic: Queues) -> None:
         """Ask for a topic as soon as possible."""
-        with self._lock:
+        with self._changed:
             self._due.setdefault(topic, 0.0)
             self._changed.notify()
 
     def stop(self) -> None:
         """End the thread, within a second if a broker does not answer."""
-        with self._lock:
+        with self._changed:
             self._stopped = True
             self._changed.notify()
         self.thread.join()
@@ -77,12 +77,12 @@ class MetadataWatch:
                 log.exception("The partitions of %r cannot be asked for.", topic.kafka_topic)
                 self._refuse(topic, repr(error), DeliveryError)
                 again_after = _ASK_LATER_AFTER
-            with self._lock:
+            with self._changed:
                 self._due[topic] = time.monotonic() + again_after
 
     def _next(self) -> Queues | None:
         """Return the topic that is due first, once it is due; None at the end."""
-        with self._lock:
+        with self._changed:
             while not self._stopped:
                 first = min(self._due, key=self._due.__getitem__, default=None)
                 wait = None if first is None else self._due[first] - time.monotonic()
