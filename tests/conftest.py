@@ -114,6 +114,7 @@ _OF_THE_PROCESS = {
     "headway-in-background",
     "headway-admin-clients",  # one for all clients of the admin API, while any is kept
     "headway-stage-loop",  # of the stages in this Python worker
+    "headway-rate-office",  # of Spark's driver
     "headway-java-stderr",  # as long as Spark's Java
 }
 

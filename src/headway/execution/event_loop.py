@@ -22,13 +22,13 @@ _CLEAN_UP_WITHIN = 1.0  # seconds
 
 
 class LoopThread:
-    """An event loop in a thread of its own."""
+    """An event loop in a thread of its own, which has this name."""
 
-    def __init__(self) -> None:
+    def __init__(self, name: str | None = None) -> None:
         self.loop = precise_event_loop()
         self._ended = self.loop.create_future()
         self._thread = threading.Thread(
-            target=_serve, args=(self.loop, self._ended), name="headway-event-loop", daemon=True
+            target=_serve, args=(self.loop, self._ended), name=name or "headway-event-loop", daemon=True
         )
         self._thread.start()
 

@@ -44,7 +44,7 @@ class RateOffice:
     def __init__(self, bind: str) -> None:
         self._secret = secrets.token_hex(16)
         self._stages: dict[str, _Stage] = {}
-        loop = LoopThread().loop
+        loop = LoopThread("headway-rate-office").loop
         server = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, bind, 0), loop).result()
         self._port: int = server.sockets[0].getsockname()[1]
         self._server = server  # which else would be closed
