@@ -40,6 +40,11 @@ _IDS = RolePart("ids", "with `due` and an `id`", ("Write Topic <scheduler>.comma
 _MEMBER = ("Read Topic <topic>", "Read Group <group>")
 _PARALLEL = (
     RolePart("", "", _MEMBER),
+    RolePart(
+        "rates",
+        "with `rate_limit` or `tenant_rate_limit`",
+        ("Read Topic <rates>", "Write Topic <rates>", "Create Topic <rates>"),
+    ),
     RolePart("outputs", "with outputs", ("Write Topic <output>",)),
     RolePart("dead letters", "with dead letters", ("Write Topic <dead letters>",)),
     RolePart("transactional", "with `commit_mode='transactional'`", ("Write TransactionalId <transactional id>",)),

@@ -211,7 +211,7 @@ class ParallelConsumer(Controls):
         if queue_time_warning is not None:
             self._dispatch.warn_of_queue_times(queue_time_warning)
         rates = [admission, checked.limits]
-        self._rate = GroupRate(settings.kafka, self._levels, rates, self._dispatch.lock, self._wake)
+        self._rate = GroupRate(settings.kafka, settings.group, self._levels, rates, self._dispatch, self._wake)
         interval = settings.commit_interval or _INTERVALS[commit_mode]
         self._callbacks = Callbacks(self._wake)
         in_lanes = max_concurrency > 1 and Ordering(ordering) is Ordering.KEY
@@ -508,6 +508,7 @@ class ParallelConsumer(Controls):
         yield lambda: self._levels.close(until())
         yield from (partial(self._close_in_time, part) for part in reversed(self._parts.closing()))
         yield lambda: self._control.wait_for_callbacks(until())
+        yield self._rate.close
         yield self._wake.close
         if self._tenancy:
             yield self._tenancy.end

@@ -1,13 +1,15 @@
-"""A member's part of its group's rate limits: the share of them that the member has of the partitions.
+"""A member's part of its group's rate limits: that of the partitions it has, less what it lends, and what it borrows.
 
-All members divide by the same count, the partitions of the subscription in Kafka. No partition has two members, so
-the group keeps the limit whoever joins and leaves, without any message between members.
+All members divide by the same count, the partitions of the subscription in Kafka. No partition has two members, so the
+group keeps the limit whoever joins and leaves, also without a message between members. What a member does not need it
+lends to those that ask, as `core/rate_loans.py` says.
 """
 
 import logging
 import math
 import threading
 import time
+import uuid
 from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
@@ -15,9 +17,12 @@ from typing import Protocol
 from headway.config import Config
 from headway.connection_settings import connection_of
 from headway.core.levels.naming import LevelSubscription, matches
+from headway.core.rate_loans import LEASE, Loans, Need
 from headway.errors import HeadwayError
+from headway.execution.dispatch import Dispatch
 from headway.kafka.admin import Admin
 from headway.kafka.consumer.level_consumers import LevelConsumers
+from headway.kafka.reading.rate_messages import RateMessages
 from headway.runtime.background import in_background
 from headway.runtime.wakeup import Wakeup
 
@@ -27,33 +32,42 @@ log = logging.getLogger(__name__)
 _ASK_EVERY = 60.0  # seconds
 _ASK_AGAIN_AFTER = 1.0
 
+_TURN_EVERY = 0.5  # seconds: a quarter of a loan, so one that is late or lost leaves no gap
+_WEIGHT = 0.5  # of the last turn in what a member is said to use
+_HEADROOM = 1.1  # what a member keeps of what it uses, as starts do not come evenly
+_GROWTH = 2.0  # what a member asks for if records wait, times what it uses
+_CLOSES_WITHIN = 2.0  # seconds
+
 
 class SharedRate(Protocol):
-    """A rate of which this member has a share, from 0 to 1."""
+    """Rates of which this member has shares, from 0 to 1."""
 
     @property
     def is_shared(self) -> bool: ...
-    def share(self, share: float, now: float) -> None: ...
+    def needs(self, ready: int, seconds: float, now: float) -> Mapping[str, tuple[float, float]]: ...
+    def share(self, share: float, now: float, others: Mapping[str, float]) -> None: ...
 
 
 class GroupRate:
-    """The keeper of one member's share, for the control thread; without a rate to share it does nothing.
+    """The keeper of one member's shares; without a rate to share it does nothing.
 
-    The share is 0 until Kafka has said how many partitions there are: a moment after the first were assigned.
+    The shares are 0 until Kafka has said how many partitions there are, and the seconds of a loan are over. The control
+    thread tells which partitions the member has; all else is in a thread of its own.
     """
 
     def __init__(
         self,
         config: Config,
+        group: str,
         levels: LevelConsumers,
         rates: Sequence[SharedRate | None],
-        lock: threading.Lock,
+        dispatch: Dispatch,
         wake: Wakeup,
     ) -> None:
         self._config = config
         self._levels = levels
         self._rates = [rate for rate in rates if rate is not None and rate.is_shared]
-        self._lock = lock
+        self._dispatch = dispatch
         self._wake = wake
         self._subscriptions: Sequence[LevelSubscription] = ()
         self._assigned = 0
@@ -62,8 +76,16 @@ class GroupRate:
         self._ask_at = math.inf
         self._has_warned = False
         self._share = 0.0
+        self._thread: threading.Thread | None = None
+        self._changed = threading.Event()  # the base has, or the run ends
+        self._ended = False
+        self._loans = Loans(uuid.uuid4().hex)
+        self._messages = RateMessages(lambda: connection_of(config), group, self._changed.set)
+        self._used: dict[str, float] = {}  # of each rate, as fractions
+        self._waited: dict[str, tuple[float, float]] = {}  # for each rate: how much, and until when it counts
+        self._applied: tuple[float, Mapping[str, float]] = 0.0, {}
         for rate in self._rates:
-            rate.share(0.0, time.monotonic())
+            rate.share(0.0, time.monotonic(), {})
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Note which topics the members share."""
@@ -86,10 +108,77 @@ class GroupRate:
         share = min(1.0, assigned / self._total) if self._total else 0.0
         if share != self._share:
             self._share = share
-            with self._lock:
-                for rate in self._rates:
-                    rate.share(share, now)
+            self._changed.set()
             log.info("This member has %d of %s partitions, and that part of the rates to share.", assigned, self._total)
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._lend, name="headway-group-rate", daemon=True)
+                self._thread.start()
+
+    def close(self) -> None:
+        """End the thread, if there is one."""
+        self._ended = True
+        self._changed.set()
+        if self._thread is not None:
+            self._thread.join(_CLOSES_WITHIN)
+
+    def _lend(self) -> None:
+        base, turned_at = 0.0, time.monotonic()
+        try:
+            while not self._ended:
+                self._changed.clear()
+                now = time.monotonic()
+                if self._share != base:
+                    base = self._share
+                    self._loans.rebase(base, now)
+                if 0 < base < 1:
+                    self._messages.open()
+                for message in self._messages.take():
+                    self._loans.hear(message, now)
+                said = None
+                if now >= turned_at + _TURN_EVERY:
+                    said = self._loans.turn(self._needs(now - turned_at, now), now)
+                    turned_at = now
+                self._apply(now)
+                if said is not None:
+                    self._messages.say(said)
+                until = min(turned_at + _TURN_EVERY, self._loans.next_change(now) or math.inf)
+                self._changed.wait(max(0.0, until - time.monotonic()))
+        finally:
+            self._messages.close()
+
+    def _needs(self, seconds: float, now: float) -> dict[str, Need]:
+        """Return what each rate is needed for: what this member uses, and more if records wait."""
+        with self._dispatch.lock:
+            ready = sum(self._dispatch.engine.ready)
+            found = {name: need for rate in self._rates for name, need in rate.needs(ready, seconds, now).items()}
+        needs = {}
+        for name in found.keys() | self._used.keys() | self._waited.keys():
+            used, waiting = found.get(name, (0.0, 0.0))
+            if waiting:
+                self._waited[name] = waiting, now + LEASE
+            elif name in self._waited:  # a moment without is not enough to lend what is missed for a whole loan
+                waiting, until = self._waited[name]
+                if now >= until:
+                    del self._waited[name]
+                    waiting = 0.0
+            used = self._used.get(name, 0.0) * (1 - _WEIGHT) + used * _WEIGHT
+            if used < 1e-3 and not waiting:
+                self._used.pop(name, None)
+                continue
+            self._used[name] = used
+            wanted = max(used * _GROWTH, used + waiting) if waiting else used * _HEADROOM
+            needs[name] = Need(used, min(1.0, wanted))
+        return needs
+
+    def _apply(self, now: float) -> None:
+        shares = self._loans.base(now), {name: self._loans.share(name, now) for name in self._loans.names(now)}
+        if shares == self._applied:
+            return
+        self._applied = shares
+        with self._dispatch.lock:
+            for rate in self._rates:
+                rate.share(shares[0], now, shares[1])
+        self._wake.set()
 
     def _note(self, asked: "Future[int]", now: float) -> None:
         self._asked = None

@@ -12,6 +12,7 @@ from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.terminal import count
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.core.levels.naming import groups_of, is_topic_name, level_topic
+from headway.core.rate_loans import rates_topic
 from headway.core.rights import Right, check_principal, kafka_acls, least
 from headway.core.roles import literal_beginning, rights_of
 from headway.delay.topic_names import DEFAULT_NAME
@@ -125,6 +126,7 @@ def consumer(topics: Sequence[str], levels: int | None, group: str, one_group: b
 @click.option("--dead-letters", metavar="TOPIC", help="The dead_letter_topic.")
 @click.option("--transactional", is_flag=True, help="commit_mode='transactional'.")
 @click.option("--transactional-id", metavar="ID", help="As in producer_config. [default: begins with the group]")
+@click.option("--rate-limit", is_flag=True, help="A rate_limit or tenant_rate_limit.")
 @_RETRY_LATER
 @_SCHEDULER
 @_role
@@ -137,6 +139,7 @@ def parallel(
     dead_letters: str | None,
     transactional: bool,
     transactional_id: str | None,
+    rate_limit: bool,
     retry_later: bool,
     scheduler: str,
 ) -> Iterable[Right]:
@@ -151,10 +154,11 @@ def parallel(
         "output": _kafka_topics(outputs, None),
         "dead letters": [dead_letters] if dead_letters else [],
         "transactional id": [transactional_id or f"{group}-*"],
+        "rates": [rates_topic(group)],
         "scheduler": [_named(scheduler)],
     }
     cases = {"outputs": outputs, "dead letters": dead_letters, "transactional": transactional or transactional_id}
-    return rights_of("parallel", _cases(**cases, due=retry_later), names)
+    return rights_of("parallel", _cases(**cases, rates=rate_limit, due=retry_later), names)
 
 
 @acls.command()
@@ -339,9 +343,11 @@ def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Right]:
         "output": worker.produces,
         "dead letters": [worker.dead_letter_topic] if worker.dead_letter_topic else [],
         "transactional id": [f"{own_id or worker.group}-*"],  # each process has one of its own
+        "rates": [rates_topic(worker.group)],
         "scheduler": [str(worker.config.get("scheduler.name", DEFAULT_NAME))],
     }
-    declared = _cases(transactional=worker.options.get("commit_mode") == "transactional")
+    has_rates = any(worker.options.get(name) is not None for name in ("rate_limit", "tenant_rate_limit"))
+    declared = _cases(transactional=worker.options.get("commit_mode") == "transactional", rates=has_rates)
     return rights_of(role, [*cases, "outputs", "dead letters", *declared], names)
 
 

@@ -5,8 +5,15 @@ of time no more start than the rate allows, plus one burst of a twentieth of a s
 """
 
 import math
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Final
+
+GROUP: Final = "group"
+"""The name of the group's rate among those that members lend each other."""
 
 _BURST = 0.05  # seconds' worth of the rate
+_MUCH = 0.7  # of the rate: who starts more, and has works left, is limited by it
 _GRAIN = 0.01  # wait for so many seconds' worth at a time, or one work: one wait costs as much as many works
 
 # One look at the throughput takes at least _WINDOW seconds, _ROUNDS works for each slot, and _WORKS works.
@@ -44,6 +51,7 @@ class Concurrency:
         self._burst = max(1.0, (rate or 0.0) * _BURST)
         self._tokens = self._burst
         self._filled_at = -math.inf
+        self._started = 0  # since `needs` was last asked
 
     @property
     def is_shared(self) -> bool:
@@ -64,6 +72,7 @@ class Concurrency:
         """Note that `count` works have started, and that `running` run now."""
         if self._rate is not None:
             self._tokens -= count
+            self._started += count
         if self._adaptive:
             self._adaptive.runs(running, now)
 
@@ -79,8 +88,23 @@ class Concurrency:
             return None
         return self._filled_at + (max(1.0, self._rate * _GRAIN) - self._tokens) / self._rate
 
-    def share(self, share: float, now: float) -> None:
-        """Have this share of the rate from now on, from 0 for none to 1 for all of it."""
+    def needs(self, ready: int, seconds: float, now: float) -> dict[str, tuple[float, float]]:
+        """Return the fraction of the rate that was used in the last `seconds`, and what waits for it, by second.
+
+        `ready` works could start if the rate let them.
+        """
+        if not self._limit_of_all:
+            return {}
+        started, self._started = self._started, 0
+        # A permit that has just come is no sign of plenty, nor is one that a busy machine has not used yet.
+        hungry = ready > 0 and (self.free(0, now) < 1 or started >= _MUCH * seconds * (self._rate or 0.0))
+        if not started and not hungry:
+            return {}
+        return {GROUP: (started / seconds / self._limit_of_all, ready / self._limit_of_all if hungry else 0.0)}
+
+    def share(self, share: float, now: float, others: Mapping[str, float] = MappingProxyType({})) -> None:
+        """Have this share of the rate from now on, from 0 for none to 1 for all of it; one in `others` goes before."""
+        share = others.get(GROUP, share)
         if self._limit_of_all is None or self._rate is None:
             return
         self._fill(now, self._rate)

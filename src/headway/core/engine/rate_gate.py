@@ -15,9 +15,11 @@ The time of the gate is that of its last call that has one; an earlier time lets
 """
 
 import math
-from collections.abc import Callable, Hashable, Iterable
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from heapq import heapify, heappop, heappush
 from itertools import count
+from types import MappingProxyType
 from typing import Any, Generic, TypeVar
 
 from headway.core.engine.assignment import Assignment
@@ -70,6 +72,8 @@ class RateGate(Generic[R]):
     ) -> None:
         self._limit_of = limit_of
         self._share = 1.0
+        self._shares: Mapping[Hashable, float] = {}  # of names that have another share
+        self._started: Counter[Hashable] | None = None  # since `needs` was last asked; None if it never was
         self._name_of = name_of
         self._levels = levels
         self._onward = onward
@@ -131,6 +135,8 @@ class RateGate(Generic[R]):
                         continue
                 bucket.debt = self._debt(bucket) + 1
                 bucket.at = self._now
+                if self._started is not None:
+                    self._started[bucket.name] += 1
             if bucket is not None:
                 self._plan_or_list(bucket)
 
@@ -148,9 +154,32 @@ class RateGate(Generic[R]):
                 self._replace_waiting(bucket, assignment.level, left)
         return dropped
 
-    def share(self, share: float, now: float) -> None:
-        """Have this share of each name's rate from now on, from 0 for none to 1 for all of it."""
+    def needs(self, seconds: float, now: float) -> dict[Hashable, tuple[float, float]]:
+        """Return the fraction of each rate that was used in the last `seconds`, and what waits for it, by second."""
         self._now = max(self._now, now)
+        started, self._started = self._started or Counter(), Counter()
+        names = set(started) | {name for name, bucket in self._buckets.items() if bucket.waiting}
+        needs: dict[Hashable, tuple[float, float]] = {}
+        for name in names:
+            bucket = self._buckets.get(name)
+            limit = bucket.limit if bucket else self._limit_of(name)
+            if limit:
+                waiting = sum(map(len, bucket.waiting.values())) if bucket else 0
+                needs[name] = started[name] / seconds / limit, waiting / limit
+        return needs
+
+    def share(self, share: float, now: float, others: Mapping[Hashable, float] = MappingProxyType({})) -> None:
+        """Have this share of each name's rate from now on, from 0 for none to 1 for all of it.
+
+        Names in `others` have the share given there.
+        """
+        self._now = max(self._now, now)
+        before, self._shares = self._shares, others
+        if share == self._share:  # of thousands of names, few have another share than before
+            for name in before.keys() | others.keys():
+                if before.get(name) != others.get(name) and (bucket := self._buckets.get(name)):
+                    self._change_rate(bucket, bucket.limit)
+            return
         self._share = share
         self._entries.clear()
         self._idle.clear()
@@ -169,14 +198,17 @@ class RateGate(Generic[R]):
         if bucket is None:
             if limit is None:
                 return None
-            bucket = self._buckets[name] = Bucket(name, limit, self._share, self._levels, self._now)
+            bucket = self._buckets[name] = Bucket(name, limit, self._share_of(name), self._levels, self._now)
         elif limit != bucket.limit:
             self._change_rate(bucket, _UNLIMITED if limit is None else limit)
         return bucket
 
+    def _share_of(self, name: Hashable) -> float:
+        return self._shares.get(name, self._share)
+
     def _change_rate(self, bucket: Bucket[R], limit: float) -> None:
         bucket.debt, bucket.at = self._debt(bucket), self._now
-        bucket.limit, bucket.rate = limit, limit * self._share
+        bucket.limit, bucket.rate = limit, limit * self._share_of(bucket.name)
         bucket.due = math.inf  # an entry for another time is passed over
         self._plan_or_list(bucket)
 

@@ -4,7 +4,8 @@ Heads of lanes reach the ready queues through the gates, first that of keys, the
 charged at both. An engine without limits has neither, and does not ask for them.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
 from headway.core.engine.assignment import Assignment
@@ -13,6 +14,7 @@ from headway.core.engine.rate_gate import RateGate
 from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.work import Work
 
+_TENANT = "tenant:"  # before a tenant's name, where it stands beside that of the group's rate
 _LOOK_EACH = 0.005  # seconds: thousands of names would have a wake-up each, and a bucket saves up for longer than this
 
 R = TypeVar("R")
@@ -66,10 +68,17 @@ class RateLimits(Generic[R]):
             self._gates.insert(0, self.keys)
         return [_Gated(level, self._gates) for level in levels]
 
-    def share(self, share: float, now: float) -> None:
-        """Have this share of each tenant's rate."""
+    def needs(self, ready: int, seconds: float, now: float) -> dict[str, tuple[float, float]]:
+        """Return what tenants need of their rates, by the names under which members lend; what is ready has it."""
+        needs = self.tenants.needs(seconds, now) if self.tenants else {}
+        return {f"{_TENANT}{name}": need for name, need in needs.items()}
+
+    def share(self, share: float, now: float, others: Mapping[str, float] = MappingProxyType({})) -> None:
+        """Have this share of each tenant's rate; those in `others` have another."""
         if self.tenants:
-            self.tenants.share(share, now)
+            names = [name for name in others if name.startswith(_TENANT)]
+            of_tenants: dict[Hashable, float] = {name.removeprefix(_TENANT): others[name] for name in names}
+            self.tenants.share(share, now, of_tenants)
 
     def release_due(self, now: float) -> None:
         """Let the works through whose permits have come."""

@@ -1,0 +1,184 @@
+"""One member's part of its group's rates: its base, less what it lends to other members, and what it borrows.
+
+The base is the member's fraction of the group's partitions. All bases together are at most the whole rate, so a group
+whose members cannot talk to each other keeps its limit. A member that needs more asks all others in a message. Each of
+them lends what it does not use, for `LEASE` seconds, and renews it as long as it is asked.
+
+Invariant: at any moment all members together have at most the whole rate, whatever messages are lost, late, doubled or
+out of order, and whoever dies, sleeps or joins. For:
+- A loan begins, for its lender, when it answers; and for its borrower when it asked, which was before. So it ends for
+  the borrower first, without a common clock.
+- A later loan of a lender takes the place of an earlier one, and does not end it: the borrower uses the largest that
+  has not ended, and the lender withholds the largest, as it does not know which of them has come.
+- A base that grows counts after `LEASE` seconds: until then the member that had it before may have lent it.
+
+A loan that is asked for under a name is of that name alone: the group's own rate, or that of a tenant. Bases and loans
+are fractions of a rate, so all names have the same base.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from hashlib import sha256
+from typing import Final
+
+from headway.core.levels.naming import is_topic_name
+
+LEASE: Final = 2.0
+"""The seconds for which a loan lasts, and after which a lender has its whole base again."""
+
+_KEEPS = 0.02  # of its base a lender keeps for a first record, for which it then needs no permission
+_SMALLEST = 0.001  # smaller loans are not worth a message
+_MOST_ASKED = 200  # names in a message, those that need most: of thousands each would be a message of megabytes
+
+Fractions = Mapping[str, float]
+"""By the name of a rate, a fraction of it."""
+
+
+def rates_topic(group: str) -> str:
+    """Return the topic of a group's messages; a group may have a name that no topic can have.
+
+    >>> rates_topic("billing"), rates_topic("billing: EU")
+    ('headway-rates-billing', 'headway-rates-6857ce9c52bb3574')
+    """
+    topic = f"headway-rates-{group}"
+    return topic if is_topic_name(topic) else f"headway-rates-{sha256(group.encode()).hexdigest()[:16]}"
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a member needs of a rate, as fractions of it: what it uses, and what it would use in all if it could."""
+
+    used: float
+    wanted: float
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """What a member says to all others: what it asks for beyond its base, and what it lends, by its borrowers' names.
+
+    A loan has the number of the message that it answers.
+    """
+
+    member: str
+    number: int
+    asks: Fractions = field(default_factory=dict)
+    lends: Mapping[str, tuple[int, Fractions]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class _Loan:
+    until: float
+    fractions: Fractions
+
+
+class Loans:
+    """The books of one member, which is asked and told by `hear` and speaks by `turn`; it does no I/O."""
+
+    def __init__(self, member: str) -> None:
+        self._member = member
+        self._number = 0
+        self._bases: list[tuple[float, float]] = []  # when each became known, within the last LEASE, and one before
+        self._asked_at: dict[int, float] = {}  # own messages that can still be answered
+        self._heard: dict[str, int] = {}  # the last number of each member
+        self._requests: dict[str, tuple[int, Fractions]] = {}  # not answered yet
+        self._lent: dict[str, list[_Loan]] = {}  # to each member, those that have not ended
+        self._borrowed: dict[str, list[_Loan]] = {}  # of each member, those that have not ended
+
+    def rebase(self, base: float, now: float) -> None:
+        """Note the fraction of the partitions that this member has from now on."""
+        self._bases.append((now, base))
+
+    def base(self, now: float) -> float:
+        """Return the base that counts now: the least of the last seconds."""
+        return self._least_since(now - LEASE)
+
+    def _least_since(self, since: float) -> float:
+        least = 0.0
+        for at, base in self._bases:
+            least = base if at <= since else min(least, base)
+        return least
+
+    def hear(self, message: Message, now: float) -> None:
+        """Note what another member says; a message that is older than the last of that member is ignored."""
+        sender = message.member
+        if sender == self._member or message.number <= self._heard.get(sender, -1):
+            return
+        self._heard[sender] = message.number
+        if message.asks:
+            self._requests[sender] = message.number, message.asks
+        if self._member not in message.lends:
+            return
+        number, fractions = message.lends[self._member]
+        asked_at = self._asked_at.get(number)
+        if asked_at is not None:
+            self._borrowed.setdefault(sender, []).append(_Loan(asked_at + LEASE, fractions))
+
+    def turn(self, needs: Mapping[str, Need], now: float) -> Message | None:
+        """Return what to say now, None if nothing; `share` withholds what is lent before anybody hears of it."""
+        self._expire(now)
+        base = self.base(now)
+        asks = {name: need.wanted - base for name, need in needs.items() if need.wanted - base >= _SMALLEST}
+        if len(asks) > _MOST_ASKED:
+            asks = {name: asks[name] for name in sorted(asks, key=asks.__getitem__)[-_MOST_ASKED:]}
+        lends = self._answer(needs, base, now)
+        if not asks and not lends:
+            return None
+        self._number += 1
+        if asks:
+            self._asked_at[self._number] = now
+        return Message(self._member, self._number, asks, lends)
+
+    def share(self, name: str, now: float) -> float:
+        """Return the fraction of a rate that this member has now."""
+        lent = sum(_largest(loans, name, now) for loans in self._lent.values())
+        borrowed = sum(_largest(loans, name, now) for loans in self._borrowed.values())
+        return max(0.0, self.base(now) - lent) + borrowed
+
+    def names(self, now: float) -> set[str]:
+        """Return the names of the rates of which something is lent or borrowed now."""
+        return {name for loan in self._loans() if loan.until > now for name in loan.fractions}
+
+    def next_change(self, now: float) -> float | None:
+        """Return when the next loan ends, or a new base counts, if nothing else happens."""
+        times = [loan.until for loan in self._loans()]
+        times += [at + LEASE for at, _ in self._bases]
+        return min((at for at in times if at > now), default=None)
+
+    def _answer(self, needs: Mapping[str, Need], base: float, now: float) -> dict[str, tuple[int, Fractions]]:
+        lends: dict[str, tuple[int, Fractions]] = {}
+        lendable = self._least_since(now - 2 * LEASE)  # what new partitions need is not known yet
+        requests, self._requests = self._requests, {}
+        sharing = {name: sum(name in asks for _, asks in requests.values()) for _, a in requests.values() for name in a}
+        for member, (number, asks) in sorted(requests.items()):
+            fractions = {}
+            for name, asked in asks.items():
+                needed = min(base, max(need.used, need.wanted)) if (need := needs.get(name)) else 0.0
+                spare = lendable - max(needed, _KEEPS * base)
+                others = sum(_largest(loans, name, now) for other, loans in self._lent.items() if other != member)
+                part = min(asked, spare / sharing[name], spare - others)
+                if part >= _SMALLEST:
+                    fractions[name] = part
+            if fractions:
+                lends[member] = number, fractions
+                self._lent.setdefault(member, []).append(_Loan(now + LEASE, fractions))
+        return lends
+
+    def _loans(self) -> list[_Loan]:
+        return [loan for books in (self._lent, self._borrowed) for loans in books.values() for loan in loans]
+
+    def _expire(self, now: float) -> None:
+        self._lent = _left(self._lent, now)
+        self._borrowed = _left(self._borrowed, now)
+        while len(self._bases) > 1 and self._bases[1][0] <= now - 2 * LEASE:
+            self._bases.pop(0)
+        self._asked_at = {number: at for number, at in self._asked_at.items() if at + LEASE > now}
+
+
+def _largest(loans: Sequence[_Loan], name: str, now: float) -> float:
+    """Return the largest fraction of a rate among loans that have not ended."""
+    return max((loan.fractions.get(name, 0.0) for loan in loans if loan.until > now), default=0.0)
+
+
+def _left(loans: Mapping[str, list[_Loan]], now: float) -> dict[str, list[_Loan]]:
+    left = {member: [loan for loan in each if loan.until > now] for member, each in loans.items()}
+    return {member: each for member, each in left.items() if each}

@@ -1,0 +1,116 @@
+"""The messages by which members of a group lend each other parts of their rates: records in a topic of the group."""
+
+import json
+import logging
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future
+from typing import Any
+
+import confluent_kafka as ck
+
+from headway.config import Config
+from headway.core.rate_loans import LEASE, Message, rates_topic
+from headway.errors import AuthorizationError, HeadwayError
+from headway.kafka.binding.factory import make_client
+from headway.kafka.binding.time_limits import RECORDS_AWAITED_FOR
+from headway.kafka.reading.control_topic import ControlTopic, listening
+from headway.runtime.background import in_background
+
+log = logging.getLogger(__name__)
+
+_KEY = "rates"
+_TRIES_AGAIN_AFTER = 10.0  # seconds
+
+
+class RateMessages:
+    """The messages of a member and to it; before the topic is open, and if it cannot be, nothing is said or heard."""
+
+    def __init__(self, connection: Callable[[], Config], group: str, heard: Callable[[], None]) -> None:
+        self._connection = connection
+        self._topic = rates_topic(group)
+        self._heard = heard
+        self._inbox: deque[bytes] = deque()
+        self._producer: ck.Producer | None = None
+        self._thread: Future[None] | None = None
+        self._ended = threading.Event()
+
+    def open(self) -> None:
+        """Begin to open the topic, at the first call; never waits."""
+        if self._thread is None:
+            self._thread = in_background(self._listen)
+
+    def take(self) -> Iterator[Message]:
+        """Return the messages that have come."""
+        while self._inbox:
+            message = _read(self._inbox.popleft())
+            if message is not None:
+                yield message
+
+    def say(self, message: Message) -> None:
+        """Send a message to all members; one that Kafka does not take in time is lost, and the next one is as good."""
+        producer = self._producer
+        if producer is None:
+            return
+        value = json.dumps([message.member, message.number, dict(message.asks), dict(message.lends)])
+        try:
+            producer.produce(self._topic, value, _KEY, partition=0)
+        except (BufferError, RuntimeError, ck.KafkaException) as error:
+            log.debug("A message about rates was not sent: %s", error)
+
+    def close(self) -> None:
+        """Say and hear nothing any more; never waits for Kafka."""
+        self._ended.set()
+
+    def _listen(self) -> None:
+        config, has_warned = self._connection(), False
+        while not self._ended.is_set():
+            try:
+                since = ControlTopic(config, self._topic).end()
+            except HeadwayError as error:
+                if not has_warned:
+                    log.warning(
+                        "This member has the fraction of the rates that it has of the partitions, and cannot use what "
+                        "others leave, as they lend it through the topic %s: %s",
+                        *(self._topic, error),
+                    )
+                if isinstance(error, AuthorizationError):
+                    return
+                has_warned = True
+                self._ended.wait(_TRIES_AGAIN_AFTER)
+            else:
+                self._speak_and_listen(config, since)
+
+    def _speak_and_listen(self, config: Config, since: int) -> None:
+        own = {"message.timeout.ms": int(LEASE * 1000), "linger.ms": 0, "log_level": 2}
+        producer = make_client(ck.Producer, {**config, **own})
+        try:
+            with listening(config, self._topic, since, _KEY, self._hear):
+                self._producer = producer
+                while not self._ended.wait(RECORDS_AWAITED_FOR):
+                    producer.poll(0)
+        finally:
+            self._producer = None
+            producer.close()
+
+    def _hear(self, value: bytes) -> None:
+        self._inbox.append(value)
+        self._heard()
+
+
+def _read(value: bytes) -> Message | None:
+    """Return a message; None for what is not one, such as that of another version."""
+    try:
+        member, number, asks, lends = json.loads(value)
+        loans = {str(to): (int(answered), _fractions(lent)) for to, (answered, lent) in lends.items()}
+        return Message(str(member), int(number), _fractions(asks), loans)
+    except (ValueError, TypeError, AttributeError):
+        return None
+
+
+def _fractions(given: Any) -> dict[str, float]:
+    fractions = {str(name): float(fraction) for name, fraction in given.items()}
+    if not all(0 <= fraction <= 1 for fraction in fractions.values()):
+        raise ValueError(fractions)
+    return fractions
