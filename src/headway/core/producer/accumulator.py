@@ -31,7 +31,7 @@ from headway.core.producer.flow_control import FlowControl
 from headway.core.producer.queue_turns import TURN, list_queue, relist, sticky_queue
 from headway.core.producer.queues import NOTHING, Batch, Level, Queue, R, TopicQueues
 from headway.core.producer.throttle import AVERAGED_OVER, Throttle
-from headway.core.producer.turn_policies import TurnPolicy
+from headway.core.producer.turn_policies import TurnPolicy, Turns
 
 # The bytes of a credit; at most a level's memory divided by _CREDITS. A record that must ask for credit takes ten times
 # as long as one that need not.
@@ -68,8 +68,8 @@ class Accumulator(Generic[R]):
         self._turns = turns
         self._wire: FlowControl[R] = FlowControl()
         self._throttle: Throttle | None = None
-        self._delivered = 0
-        self._delivered_by: deque[tuple[float, int]] = deque()  # once a second, for as long as a quota's average
+        # What each level had delivered, once a second, for as long as a quota's average.
+        self._delivered_by: deque[tuple[float, list[int]]] = deque([(-math.inf, [0] * levels)])
         self._topics: dict[str, TopicQueues[R]] = {}
         self._raw: deque[TopicQueues[R]] = deque()
         self._expired: list[R] = []
@@ -175,13 +175,24 @@ class Accumulator(Generic[R]):
 
     def throttled(self, seconds: float, now: float) -> None:
         """Keep little in flight from now on, as a broker reads nothing of this client for so many seconds."""
-        before = self._delivered_by[0][1] if self._delivered_by else 0
-        rate = (self._delivered - before) / AVERAGED_OVER
-        if self._throttle is None:
-            self._throttle = Throttle(rate, seconds, now)
-            self.revoke_all()
-        else:
+        self._forget_delivered(now)
+        before = self._delivered_by[0][1]
+        delivered = [level.delivered - size for level, size in zip(self._levels, before, strict=True)]
+        rate = sum(delivered) / AVERAGED_OVER
+        if self._throttle is not None:
             self._throttle.again(rate, seconds, now)
+            return
+        self.revoke_all()
+        turns = self._turns.under_quota(delivered, now)
+        self._throttle = Throttle(rate, seconds, now, turns)
+        for topic in self._topics.values():
+            for queue in topic.queues():
+                turns.charge(topic.level.index, self._throttle.counted(queue, now))
+
+    def _forget_delivered(self, now: float) -> None:
+        """Let the first of the sums be that of ten seconds ago."""
+        while len(self._delivered_by) > 1 and now - self._delivered_by[1][0] >= AVERAGED_OVER:
+            self._delivered_by.popleft()
 
     def take_back(self, queue: Queue[R], size: int) -> None:
         """Take back bytes that were handed over on credit and refused at once."""
@@ -296,17 +307,19 @@ class Accumulator(Generic[R]):
     def drain(self, limit: int, now: float) -> list[Batch[R]]:
         """Return the batches to hand over now: turns until they come to `limit` bytes, or no queue can send."""
         batches: list[Batch[R]] = []
+        turns: Turns = self._turns
         if self._throttle is not None:
+            turns = self._throttle.turns
             in_flight = sum(self._throttle.counted(each, now) for topic in self.topics for each in topic.queues())
             limit = min(limit, self._throttle.room(in_flight, now))
-        while limit > 0 and (level := self._turns.pick([each.oldest() for each in self._levels], now)) is not None:
+        while limit > 0 and (level := turns.pick([each.oldest() for each in self._levels], now)) is not None:
             batch = self._take_turn(self._levels[level], now)
             if batch is not None:
                 batches.append(batch)
                 limit -= batch.size
                 if self._throttle is not None:
                     self._throttle.handed_over(batch.size)
-                self._turns.charge(level, batch.size)
+                turns.charge(level, batch.size)
         return batches
 
     def _take_turn(self, level: Level[R], now: float) -> Batch[R] | None:
@@ -357,7 +370,7 @@ class Accumulator(Generic[R]):
             queue.reported_at = now
             self.take_back(queue, size)
             self._wire.reported(queue, size, now)
-            self._delivered += size
+            queue.topic.level.delivered += size
             if queue.in_flight == queue.credit:
                 if queue is queue.topic.sticky:
                     queue.topic.sticky_left += queue.credit
@@ -365,10 +378,9 @@ class Accumulator(Generic[R]):
             list_queue(queue)
             list_queue(queue.topic.undesignated)
         self._wire.share(now)
-        if not self._delivered_by or now - self._delivered_by[-1][0] >= 1:
-            self._delivered_by.append((now, self._delivered))
-            while now - self._delivered_by[0][0] > AVERAGED_OVER + 1:
-                self._delivered_by.popleft()
+        if now - self._delivered_by[-1][0] >= 1:
+            self._delivered_by.append((now, [level.delivered for level in self._levels]))
+            self._forget_delivered(now)
         if self._throttle is not None and self._throttle.is_over(now):
             self._throttle = None
 

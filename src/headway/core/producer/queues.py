@@ -144,13 +144,14 @@ class TopicQueues(Generic[R]):
 
 
 class Level(Generic[R]):
-    """One level: the bytes it uses, and the topics that take turns."""
+    """One level: the bytes it uses, those that were delivered, and the topics that take turns."""
 
-    __slots__ = ("index", "turns", "used")
+    __slots__ = ("delivered", "index", "turns", "used")
 
     def __init__(self, index: int) -> None:
         self.index = index
         self.used = 0
+        self.delivered = 0
         self.turns: deque[TopicQueues[R]] = deque()
 
     def oldest(self) -> float | None:

@@ -14,6 +14,7 @@ Invariants:
 """
 
 from headway.core.producer.queues import Queue, R
+from headway.core.producer.turn_policies import Turns
 
 AVERAGED_OVER = 10.0
 """The seconds of the average that a quota bounds (the brokers' `quota.window.num` and `quota.window.size.seconds`)."""
@@ -35,9 +36,11 @@ class Throttle:
     Args:
         rate: The bytes a second that the quota seems to allow.
         seconds: The time for which the broker reads nothing of this client.
+        turns: The turns of the levels while it lasts.
     """
 
-    def __init__(self, rate: float, seconds: float, now: float) -> None:
+    def __init__(self, rate: float, seconds: float, now: float, turns: Turns) -> None:
+        self.turns = turns
         self._saved = 0.0
         self._saved_at = now
         self.again(rate, seconds, now)

@@ -5,6 +5,7 @@ wait get their shares of the bytes, to within one turn. Under `strict`, the high
 another has waited too long.
 """
 
+import math
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -15,8 +16,8 @@ from headway.errors import ConfigError
 _PARTS = 1_000  # the capacity that a distributor splits
 
 
-class TurnPolicy(Protocol):
-    """The way in which the levels take turns."""
+class Turns(Protocol):
+    """The turns of the levels."""
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
         """Return the level whose turn it is, given since when each waits; None if none waits."""
@@ -24,6 +25,14 @@ class TurnPolicy(Protocol):
 
     def charge(self, level: int, size: int) -> None:
         """Note that a level's turn is over, and that it moved so many bytes."""
+        ...
+
+
+class TurnPolicy(Turns, Protocol):
+    """The way in which the levels take turns."""
+
+    def under_quota(self, moved: Sequence[int], now: float) -> Turns:
+        """Return the turns while a broker throttles, given the bytes that each level has moved in the last seconds."""
         ...
 
 
@@ -60,6 +69,43 @@ class FairTurns:
         """Put off the level's next turn by the bytes over its share."""
         self._starts[level] += size * self._strides[level]
 
+    def under_quota(self, moved: Sequence[int], now: float) -> "QuotaTurns":
+        """Return turns by the same shares, for which it counts what was moved before."""
+        return QuotaTurns(self._strides, moved, now)
+
+
+class QuotaTurns:
+    """The turns under a quota: the level goes first that has moved least of its share in the last half minute.
+
+    A quota is an average over some ten seconds, so what one level has sent is missing for the others afterwards. Under
+    `FairTurns` that costs all levels alike. Here a level that used more than its share waits until the others have
+    caught up. Bytes count less the older they are, so a level is not shut out for long, and cannot save up for long.
+    """
+
+    REMEMBERED = 30.0
+    """The seconds after which moved bytes count for 1/e. The levels that a burst held up have only what they do not
+    use of the quota to catch up with, which takes them longer than the quota's ten seconds."""
+
+    _DECAYS_EVERY = 1.0
+
+    def __init__(self, strides: Sequence[int], moved: Sequence[int], now: float) -> None:
+        self._strides = strides
+        self._moved = [float(size) for size in moved]
+        self._decayed = now
+
+    def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
+        """Return the waiting level that has moved least of its share; of equal ones the highest."""
+        if now - self._decayed >= self._DECAYS_EVERY:
+            kept = math.exp((self._decayed - now) / self.REMEMBERED)
+            self._moved = [size * kept for size in self._moved]
+            self._decayed = now
+        waiting = [level for level, since in enumerate(oldest) if since is not None]
+        return min(waiting, key=lambda level: (self._moved[level] * self._strides[level], -level), default=None)
+
+    def charge(self, level: int, size: int) -> None:
+        """Count the bytes that a level has moved."""
+        self._moved[level] += size
+
 
 class StrictTurns:
     """The policy that gives each turn to the highest level that waits.
@@ -82,6 +128,10 @@ class StrictTurns:
 
     def charge(self, level: int, size: int) -> None:
         """Do nothing: the bytes that a level has moved play no part."""
+
+    def under_quota(self, moved: Sequence[int], now: float) -> "StrictTurns":
+        """Return the same policy: the highest level goes first in any case."""
+        return self
 
 
 def make_turn_policy(

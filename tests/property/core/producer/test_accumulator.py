@@ -40,6 +40,7 @@ class Model:
         self.given: dict[tuple[int, int, int], list[Record]] = defaultdict(list)
         self.gone: list[Record] = []
         self.accepted: list[Record] = []
+        self.pause = 0.0  # so much passes before each hand-over at the end, for a throttle's sake
 
     def room(self, queue: Queue[Record]) -> float:
         """What a record that is to wait finds: it revokes the credit that would let others overtake it."""
@@ -152,6 +153,11 @@ class Model:
         assert {id(record) for record in expired} == late
         self.forget(expired)
 
+    def throttle(self, seconds: float) -> None:
+        self.accumulator.throttled(seconds, self.now)
+        assert not any(queue.credit for topic in self.topics.values() for queue in topic.queues())
+        self.pause = 3.0
+
     def purge(self, level: int, topic: int) -> None:
         purged = self.accumulator.purge([self.topics[level, topic]])
         assert not any(record.address[:2] == (level, topic) for record in set(self.alive) - {*purged, *self.in_flight})
@@ -193,6 +199,7 @@ calls = st.one_of(
     st.tuples(st.just("drain"), st.integers(1, 5_000)),
     st.tuples(st.just("report"), st.integers(1, 20)),
     st.tuples(st.just("expire"), st.floats(0, 20)),
+    st.tuples(st.just("throttle"), st.floats(0, 5)),
     st.tuples(st.just("purge"), levels, topics),
 )
 
@@ -219,6 +226,7 @@ def finish(model: Model) -> None:
         before = len(model.alive), len(model.unsorted), len(model.in_flight)
         model.take_raw(1_000)
         model.sort(1_000, 0)
+        model.expire(model.pause)
         model.drain(100_000)
         model.report(100_000)
         model.check()
