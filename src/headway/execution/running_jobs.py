@@ -44,7 +44,7 @@ class RunningJobs:
         # At most 30 attributes: with more, CPython shares no keys between dicts, and each access takes longer.
         self.lock = threading.Lock()
         self.engine = engine
-        engine.count_slots(lambda: admission.limit)
+        engine.count_slots(self._count_slots)
         self.paused = False  # True to start nothing; running jobs go on
         self._waits_for_outputs = False  # True to start nothing either
         self.ending = False  # nothing starts any more
@@ -72,6 +72,14 @@ class RunningJobs:
         self._rate_is_awaited = False
         self._done = self._failed = self._dead_letters = self._abandoned = 0
         self._queue_times: QueueTimes | None = None
+
+    def _count_slots(self) -> int:
+        """Return the slots, taken and free, of which records that failed before get their share while others wait.
+
+        Under an open circuit there is one. If records that failed went first there, a few that always fail would be
+        every probe, and the circuit would stay open though all others could succeed.
+        """
+        return 1 if self._circuit is not None and self._circuit.is_open else self._admission.limit
 
     def _free(self, now: float) -> int:
         if self.paused or self.ending or self._waits_for_outputs or self._starts is None:

@@ -5,6 +5,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from typing import Any
 
 import pytest
@@ -161,3 +162,30 @@ def test_bad_records_and_what_a_handler_says_of_its_record_open_nothing(kafka_cl
 def test_a_circuit_breaker_that_is_none_is_refused(kafka_cluster: Cluster) -> None:
     with pytest.raises(ConfigError, match="circuit_breaker is True"):
         ParallelConsumer(kafka_cluster.config({"group.id": "g"}), circuit_breaker=True)  # type: ignore[arg-type]
+
+
+def test_records_that_always_fail_are_not_every_probe_while_others_wait(mock_cluster: Cluster) -> None:
+    topic = plain_topic(mock_cluster)
+    handled = list[bytes]()
+
+    def handle(record: ConsumerRecord) -> None:
+        if record.key.startswith(b"bad"):
+            raise ConnectionError("this record never succeeds")
+        handled.append(record.key)
+
+    breaker = CircuitBreaker(failing=0.5, least=5, window=30.0, longest=1.0)
+    options: dict[str, Any] = {"retries": Retries(fixed_backoff(0.05)), "circuit_breaker": breaker}
+    parallel = consumer(mock_cluster, topic, {"max_concurrency": 16} | options, **OFTEN)
+    runs = threading.Thread(target=parallel.run, args=(handle,))
+    runs.start()
+    with closing(Producer(mock_cluster.config({}))) as producer:
+        try:
+            for number in range(5):
+                producer.send(topic, b"", key=f"bad-{number}", partition=0).result(30)
+            wait_for(lambda: parallel.metrics().circuit_open)
+            for number in range(20):
+                producer.send(topic, b"", key=f"good-{number}", partition=0).result(30)
+            wait_for(lambda: len(handled) == 20)
+        finally:
+            parallel.close(drain=False)
+            runs.join(30)
