@@ -280,6 +280,11 @@ class GroupMember(PartitionQueries, ABC):
         """True if its partitions wait for it to come back: it steps aside at its end, and does not leave."""
         return self._is_static
 
+    @property
+    def is_closing(self) -> bool:
+        """True once `close` was called."""
+        return self._closer is not None
+
     def close(self) -> threading.Thread:
         """Let go of everything, after `has_left` or `step_aside`; return the thread in which the client closes.
 

@@ -96,8 +96,10 @@ class LevelConsumers:
         with the process.
         """
         try:
-            self._leave([member for member in self._members if not member.is_static], until)
-            for member in self._members:
+            # An interrupted end calls this again: a client that closes in its thread must not be touched.
+            still_open = [member for member in self._members if not member.is_closing]
+            self._leave([member for member in still_open if not member.is_static], until)
+            for member in still_open:
                 if member.is_static:
                     member.step_aside(until)
         finally:  # after Ctrl-C, too
