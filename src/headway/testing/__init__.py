@@ -9,12 +9,12 @@ from headway.runtime.lazy_import import importer
 
 _MODULES = {
     "Call": "headway.testing.outcome",
-    "Clock": "headway.testing.clock",
+    "Clock": "headway.testing.service_clock",
     "DeadLetter": "headway.testing.outcome",
     "MockCluster": "headway.kafka.binding.mock_cluster",
     "Scheduled": "headway.testing.outcome",
     "WorkerRun": "headway.testing.outcome",
-    "clock": "headway.testing.clock",
+    "clock": "headway.testing.service_clock",
     "context": "headway.testing.stand_ins",
     "frame": "headway.spark.stage.sample_rows",
     "record": "headway.testing.stand_ins",
