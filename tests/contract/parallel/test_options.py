@@ -63,7 +63,9 @@ def test_metadata_that_is_no_offset_map_ends_the_run_if_it_is_to(kafka_cluster: 
         client.commit(offsets=[ck.TopicPartition(topic, 0, 2, metadata)], asynchronous=False)
     handled: list[int] = []
     strict = consumer(kafka_cluster, topic, {"on_invalid_metadata": "fail"})
-    with pytest.raises(OffsetMapError, match=r"at offset 2 is no offset map.*on_invalid_metadata='warn' goes on"):
+    with pytest.raises(
+        OffsetMapError, match=r"at offset 2 cannot be used as an offset map.*on_invalid_metadata='warn' goes on"
+    ):
         strict.run(lambda record: handled.append(record.offset))
     assert handled == []
     [(offset, kept)] = committed(kafka_cluster, topic).values()
