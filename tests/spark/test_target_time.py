@@ -46,7 +46,7 @@ def test_the_limit_follows_from_the_time_that_a_handler_takes_and_a_replay_reads
     run(seen)
     await_that(lambda: len(told) == len(seen.rows))
     spark.streams.removeListener(listener)
-    assert ", micro-batch 0: 256 records in" in told[0]
+    assert ", micro-batch 0: 256 offsets in" in told[0]  # the function computes the frame twice
     assert re.search(r"\n  level 0          256 read 100%        3,744 waiting", told[0])
     assert re.search(r"level 2           10 read +\d+%            0 waiting\n", "".join(told))
     assert re.search(r"level 0 .* waiting, the oldest for \d+ s", "".join(told))

@@ -245,6 +245,7 @@ def test_a_poison_record_ends_in_the_dead_letter_topic_and_its_key_goes_on(
         "headway.error.topic": topic.encode(),
         "headway.error.partition": b"1",
         "headway.error.offset": b"0",
+        "headway.error.group": topic.encode(),
         "headway.error.first.exception": b"builtins.ValueError",
         "headway.error.first.message": b"it is poison",
     }
