@@ -1,4 +1,8 @@
-"""Ctrl-C at chosen steps of Headway's own code, and what must not be left behind by it."""
+"""Ctrl-C at chosen steps of Headway's own code, and what must not be left behind by it.
+
+Tests with `Interrupts` are slow ones, though they are quick: beside the threads of other tests Python 3.11 once spun
+without end in a profile function that had raised, where not even pytest's time limit could strike.
+"""
 
 import faulthandler
 import gc
