@@ -15,7 +15,7 @@ from _harness import Options, Report, main
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.offsets.offset_map import OffsetMap
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 QUESTION = "What does the engine cost a record, from receive to commit?"
 FETCH = 500

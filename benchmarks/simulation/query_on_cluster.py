@@ -14,7 +14,7 @@ from math import floor, inf
 
 from headway.core.levels.policies import make_policy
 from headway.kafka.reading.range_reader import Range
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.spark.source.level_split import LevelSplit, Sightings
 from headway.spark.source.limit_control import LimitControl
 from headway.spark.source.range_packing import TaskOptions, divide, ranges

@@ -11,7 +11,7 @@ from headway.delay.scheduler import Scheduler
 from headway.environment import settings_from_environment
 from headway.errors import BatchError, FatalError, RetriableError, RetryLater
 from headway.execution.context import Context
-from headway.history import Origin
+from headway.kafka.topic_creation import create_topic
 from headway.parallel.batches import Batches
 from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.output_stream import StoredOutput
@@ -21,9 +21,9 @@ from headway.priority.async_producer import AsyncPriorityProducer, AsyncProducer
 from headway.priority.base_producer import ProducerMetrics
 from headway.priority.consumer import LevelMetrics, PriorityConsumer
 from headway.priority.producer import PriorityProducer, Producer
-from headway.records import ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
-from headway.topic_creation import create_topic
-from headway.workers import worker
+from headway.records.history import Origin
+from headway.records.record_types import ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
+from headway.workers.worker import worker
 
 __all__ = [
     "AsyncPriorityConsumer",

@@ -11,10 +11,10 @@ from headway.core.outgoing_record import OutgoingRecord
 from headway.core.retry import failure_behind
 from headway.core.user_errors import kind_of, text_of
 from headway.errors import EarlierAttemptError, ExpiredError
-from headway.expiry import HEADER as EXPIRES
-from headway.expiry import expiry_of
-from headway.history import HEADER, History, Origin
-from headway.records import ConsumerRecord, Header
+from headway.records.expiry import HEADER as EXPIRES
+from headway.records.expiry import expiry_of
+from headway.records.history import HEADER, History, Origin
+from headway.records.record_types import ConsumerRecord, Header
 
 PREFIX = "headway.error."
 MOST_BYTES = 67_108_864

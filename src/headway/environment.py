@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from headway.errors import LocalBrokerError
-from headway.settings_file import read_properties
+from headway.settings.settings_file import read_properties
 
 SERVERS: Final = "bootstrap.servers"
 SERVERS_TOO: Final = "metadata.broker.list"

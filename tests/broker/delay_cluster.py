@@ -18,7 +18,7 @@ from headway.core.delay.ladder import Ladder
 from headway.delay.pending import Pending, read_pending
 from headway.delay.topic_names import TopicNames
 from headway.delay.topics import create_topics
-from headway.records import Header
+from headway.records.record_types import Header
 
 ROOT = Path(__file__).parents[2]
 LADDER = Ladder((1000, 2000, 4000))

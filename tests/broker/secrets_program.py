@@ -9,13 +9,13 @@ from typing import Any
 
 from headway import ParallelConsumer, PriorityConsumer, PriorityProducer, worker
 from headway.cli.workers.messages import Job, LogStyle
-from headway.config import ConsumerSettings, OutputSettings, ParallelSettings, ProducerSettings
 from headway.delay.relay.relay import Relay
 from headway.delay.scheduler import Scheduler
 from headway.errors import HeadwayError
 from headway.kafka.admin import Admin
-from headway.settings_file import read_properties
-from headway.workers import worker_of
+from headway.settings.config import ConsumerSettings, OutputSettings, ParallelSettings, ProducerSettings
+from headway.settings.settings_file import read_properties
+from headway.workers.worker import worker_of
 
 KAFKA: dict[str, Any] = dict(read_properties(Path(sys.argv[1])))
 TOPIC = sys.argv[2]

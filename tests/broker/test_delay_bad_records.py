@@ -16,7 +16,7 @@ from headway.core.delay.ladder import Ladder
 from headway.core.delay.schedule import HEADER, Schedule
 from headway.delay.topics import create_topics
 from headway.errors import ConfigError
-from headway.records import Header
+from headway.records.record_types import Header
 from tests.broker.delay_cluster import DelayCluster, wait_until
 
 MODES = pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])

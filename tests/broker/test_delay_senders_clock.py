@@ -17,7 +17,7 @@ from headway import (
     RetryLater,
 )
 from headway.broker import LocalBroker
-from headway.expiry import expiry_of
+from headway.records.expiry import expiry_of
 from tests.broker.delay_cluster import DelayCluster
 
 HOUR = 3600

@@ -10,7 +10,7 @@ from headway.errors import ConfigError, DeliveryError, KafkaError, NoRoomError, 
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.async_producer import AsyncPriorityProducer
 from headway.priority.producer import PriorityProducer
-from headway.records import ConsumerRecord
+from headway.records.record_types import ConsumerRecord
 from tests.contract.conftest import LEVELS, Cluster
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headway import ParallelConsumer
-from headway.workers import worker_of
+from headway.workers.worker import worker_of
 from tests.contract.conftest import Cluster
 
 FOLDER = Path(__file__).parents[2] / "docs" / "coming-from"

@@ -16,7 +16,7 @@ from headway.kafka.consumer.fetch_turns import size_of_fetched
 from headway.kafka.producer.headers import header_list
 from headway.parallel.output_stream import Backlog, StoredOutput
 from headway.parallel.outputs import Output, size_of_output
-from headway.records import RecordMetadata
+from headway.records.record_types import RecordMetadata
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import plain_topic, wait_for
 

@@ -17,7 +17,7 @@ from headway.core.retry import Retries, fixed_backoff
 from headway.dead_letters import PREFIX
 from headway.delay.topics import create_topics
 from headway.errors import ConfigError
-from headway.history import HEADER
+from headway.records.history import HEADER
 from headway.spark import InputRow, Output, outputs, parallel_map
 from tests.spark.stored import Stored, committed
 

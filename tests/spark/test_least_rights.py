@@ -14,7 +14,7 @@ from headway.core.delay.ladder import Ladder
 from headway.core.roles import rights_of
 from headway.delay.topics import create_topics
 from headway.spark import run_workers
-from headway.workers import worker_of
+from headway.workers.worker import worker_of
 from tests.broker.delay_cluster import wait_until
 from tests.broker.secured_role import AUDITED, SecuredUser, create, user_with
 from tests.spark.programs import handlers

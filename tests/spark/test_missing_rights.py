@@ -20,7 +20,7 @@ from headway.kafka.admin import Admin
 from headway.kafka.reading.control_topic import ControlTopic
 from headway.spark import run_workers
 from headway.spark.workers import CONTROL_TOPIC
-from headway.workers import worker_of
+from headway.workers.worker import worker_of
 from tests.broker.secured_role import SecuredUser, create, user_with
 from tests.spark.programs import handlers
 

@@ -13,38 +13,30 @@ import pytest
 
 SOURCE = Path(__file__).parents[2] / "src"
 
-_BASE = {"records", "errors", "config", "declarations", "expiry", "history"}
+_BASE = {"records", "errors", "settings", "declarations"}
 
 # What each part may import of Headway, besides itself. A part is a module or a package right below `headway`.
 ALLOWED = {
-    "expiry": set[str](),
-    "history": set[str](),
-    "records": {"expiry", "history"},
+    "records": set[str](),
     "errors": set[str](),
     "runtime": set[str](),
     "declarations": {"errors"},
-    "config": {"declarations", "errors"},
-    "settings_file": {"errors"},
-    "topic_creation": {"config", "core", "declarations", "errors", "kafka"},
-    "environment": {"broker", "errors", "settings_file"},
-    "connection_settings": {"config"},
+    "settings": {"declarations", "errors"},
+    "environment": {"broker", "errors", "settings"},
     "core": {"declarations", "errors", "records"},
     "kafka": {"core", "runtime"} | _BASE,
     "priority": {"core", "delay", "kafka", "runtime"} | _BASE,
-    "dead_letters": {"config", "core", "errors", "expiry", "history", "records"},
-    "delay": {"connection_settings", "core", "dead_letters", "kafka", "runtime"} | _BASE,
-    "execution": {"core", "declarations", "errors", "history", "kafka", "records", "runtime"},
-    "parallel": {"connection_settings", "core", "dead_letters", "delay", "execution", "kafka", "runtime"} | _BASE,
-    "worker_values": {"declarations", "errors"},
-    "workers": {"core", "execution", "parallel", "worker_values"} | _BASE,
-    "worker_discovery": {"errors", "workers"},
+    "dead_letters": {"core", "errors", "records"},
+    "delay": {"core", "dead_letters", "kafka", "runtime"} | _BASE,
+    "execution": {"core", "declarations", "errors", "kafka", "records", "runtime"},
+    "parallel": {"core", "dead_letters", "delay", "execution", "kafka", "runtime"} | _BASE,
+    "workers": {"core", "execution", "parallel"} | _BASE,
     "http": {"core", "declarations", "errors", "execution", "records"},
     "broker": {"errors", "kafka", "runtime"},
-    "spark": {"broker", "connection_settings", "core", "dead_letters", "delay", "execution", "kafka", "parallel"}
-    | {"runtime", "worker_discovery", "workers"}
+    "spark": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "runtime", "workers"}
     | _BASE,
-    "pipelines": {"connection_settings", "core", "delay", "errors", "execution", "kafka", "parallel", "runtime"}
-    | {"spark", "worker_discovery"},
+    "pipelines": {"core", "delay", "errors", "execution", "kafka", "parallel", "runtime", "settings"}
+    | {"spark", "workers"},
     "testing": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "priority", "runtime"}
     | {"workers"}
     | _BASE,

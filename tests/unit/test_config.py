@@ -2,8 +2,8 @@ from typing import Any
 
 import pytest
 
-from headway.config import ConsumerSettings, ParallelSettings, ProducerSettings, check_servers
 from headway.errors import ConfigError
+from headway.settings.config import ConsumerSettings, ParallelSettings, ProducerSettings, check_servers
 
 CONSUMER: dict[str, Any] = {"levels": 3, "group.id": "billing", "max.poll.records": 50}
 

@@ -7,8 +7,8 @@ import pytest
 from confluent_kafka import cimpl
 
 from headway import worker
-from headway.connection_settings import CONSUMERS_OWN, PRODUCERS_OWN, connection_of
-from headway.workers import worker_of
+from headway.settings.connection_settings import CONSUMERS_OWN, PRODUCERS_OWN, connection_of
+from headway.workers.worker import worker_of
 
 # librdkafka's names for callbacks are not the binding's, which takes none of these as a setting.
 _CALLBACKS_OF_THE_BINDING = {"on_commit", "on_delivery"}

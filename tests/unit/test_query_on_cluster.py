@@ -20,7 +20,7 @@ from simulation.query_on_cluster import (
 )
 
 from headway.kafka.reading.range_reader import Range
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.spark.source.range_packing import TaskOptions
 
 COSTS = Costs(

@@ -5,7 +5,13 @@ from typing import Any
 import pytest
 from rich.pretty import pretty_repr
 
-from headway.records import ConsumerRecord, DeserializedRecord, RecordMetadata, RecordSource, TopicPartition
+from headway.records.record_types import (
+    ConsumerRecord,
+    DeserializedRecord,
+    RecordMetadata,
+    RecordSource,
+    TopicPartition,
+)
 
 
 class Message:

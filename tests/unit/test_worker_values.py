@@ -14,7 +14,7 @@ import msgspec
 import pytest
 
 from headway.errors import ConfigError
-from headway.worker_values import reader_of
+from headway.workers.values import reader_of
 
 T = TypeVar("T")
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import msgspec
 
-from headway.records import Header
+from headway.records.record_types import Header
 
 ANY_PARTITION = -1
 """The partition is chosen by the key."""

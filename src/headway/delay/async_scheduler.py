@@ -8,7 +8,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
-from headway.config import Config
 from headway.core.delay.changes import IfPending, Settled
 from headway.core.delay.recurrence import Misfire
 from headway.declarations import checked_timeout
@@ -18,8 +17,9 @@ from headway.delay.handle import ScheduleHandle
 from headway.delay.scheduler import Scheduler
 from headway.delay.topic_names import DEFAULT_NAME
 from headway.errors import HeadwayError
-from headway.records import Header
+from headway.records.record_types import Header
 from headway.runtime.lifecycle import time_left_of
+from headway.settings.config import Config
 
 T = TypeVar("T")
 

@@ -8,8 +8,8 @@ from typing import Any
 from headway.core.untrusted import LATEST
 from headway.declarations import is_number, shown
 from headway.errors import ConfigError
-from headway.expiry import HEADER, expiry_header
 from headway.kafka.producer.headers import header_list
+from headway.records.expiry import HEADER, expiry_header
 
 When = datetime | timedelta | float
 

@@ -3,10 +3,10 @@
 from collections.abc import Mapping
 from typing import Any
 
-from headway.config import Config, whole_number
 from headway.core.delay.schedule import STORED_WITHIN
 from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.errors import ConfigError
+from headway.settings.config import Config, whole_number
 
 # A relay adds another due time, or headers that say why the record is a dead letter.
 _LATER_ADDED = 65_536

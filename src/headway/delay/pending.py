@@ -19,7 +19,7 @@ from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.time_limits import OPEN_TRANSACTION_ENDS_WITHIN
 from headway.kafka.reading.compacted import TopicReader
 from headway.kafka.reading.group_inspector import GroupInspector
-from headway.records import Message
+from headway.records.record_types import Message
 from headway.runtime.lifecycle import Closable
 
 

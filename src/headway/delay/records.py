@@ -21,11 +21,11 @@ from headway.delay.topic_names import TopicNames
 from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.delay.writable import Writable
 from headway.errors import AuthorizationError, DeliveryError, HeadwayError, KafkaError, ScheduleError
-from headway.expiry import expiry_header
-from headway.history import Origin, history_of
 from headway.kafka.binding.time_limits import RIGHTS_ASKED_FOR_EVERY
 from headway.kafka.producer.targets import Targets
-from headway.records import ConsumerRecord, Header, Message, RecordSource, headers_of
+from headway.records.expiry import expiry_header
+from headway.records.history import Origin, history_of
+from headway.records.record_types import ConsumerRecord, Header, Message, RecordSource, headers_of
 
 log = logging.getLogger(__name__)
 

@@ -20,7 +20,7 @@ from headway.delay.records import OWN_HEADERS
 from headway.delay.topic_names import TopicNames
 from headway.errors import ConfigError, DeliveryError, SerializationError
 from headway.kafka.producer.headers import header_list, size_of_headers
-from headway.records import Header
+from headway.records.record_types import Header
 
 _MOST_TARGETS = 1000  # that are remembered as checked
 

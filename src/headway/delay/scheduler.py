@@ -5,8 +5,6 @@ from concurrent.futures import Future
 from datetime import datetime
 from typing import Any
 
-from headway.config import Config, OutputSettings
-from headway.connection_settings import connection_of
 from headway.core.delay.changes import IfPending, Settled
 from headway.core.delay.recurrence import Misfire, Recurrence
 from headway.core.delay.schedule import HandleParts, partition_of
@@ -27,8 +25,10 @@ from headway.kafka.producer.client import ProducerClient, closed_in_callback
 from headway.kafka.producer.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.kafka.producer.hand_over import send
 from headway.kafka.serialization import key_writer, value_writer
-from headway.records import Header
+from headway.records.record_types import Header
 from headway.runtime.lifecycle import Closable, time_left_of
+from headway.settings.config import Config, OutputSettings
+from headway.settings.connection_settings import connection_of
 
 
 class Scheduler(Closable):

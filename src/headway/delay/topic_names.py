@@ -4,11 +4,11 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from headway.config import DEFAULT_SCHEDULER
 from headway.core.levels.naming import is_topic_name
 from headway.core.untrusted import LATEST
 from headway.declarations import shown
 from headway.errors import ConfigError
+from headway.settings.config import DEFAULT_SCHEDULER
 
 DEFAULT_NAME = DEFAULT_SCHEDULER
 

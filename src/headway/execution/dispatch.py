@@ -27,7 +27,7 @@ from headway.execution.metrics import ParallelMetrics
 from headway.execution.queue_times import QueueTimes
 from headway.execution.running_jobs import RunningJobs, key_of
 from headway.execution.supervision import Supervision
-from headway.records import ConsumerRecord, TopicPartition
+from headway.records.record_types import ConsumerRecord, TopicPartition
 
 _MOST_TENANTS_TOLD = 5
 

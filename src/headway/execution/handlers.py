@@ -15,7 +15,7 @@ from headway.errors import BatchError, ConfigError, HandlerError, HeadwayError
 from headway.execution.context import Context
 from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import Job, RecordWork
-from headway.records import ConsumerRecord, ProducerRecord
+from headway.records.record_types import ConsumerRecord, ProducerRecord
 
 WithContext = Callable[[Any, Any], Any]
 """A handler as executors call it, `handler(record, context)`; for a batch with lists of both."""

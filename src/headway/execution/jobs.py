@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from headway.core.engine.work import Work
-from headway.records import ConsumerRecord
+from headway.records.record_types import ConsumerRecord
 
 RecordWork = Work[ConsumerRecord]
 Job = Sequence[RecordWork]

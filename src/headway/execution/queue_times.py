@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from headway.execution.jobs import Job, RecordWork
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 log = logging.getLogger(__name__)
 

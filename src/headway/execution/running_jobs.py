@@ -22,7 +22,7 @@ from headway.execution.failures import Failures
 from headway.execution.jobs import Job, RecordWork
 from headway.execution.queue_times import QueueTimes
 from headway.execution.supervision import Supervision
-from headway.records import ConsumerRecord
+from headway.records.record_types import ConsumerRecord
 from headway.runtime.wakeup import Wakeup
 
 _MOST_UNCOUNTED = 50  # attempts of a record that failed while the circuit was open: one that always fails ends, too

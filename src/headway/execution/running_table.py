@@ -14,7 +14,7 @@ from typing import Final, Protocol
 
 from headway.core.engine.suspects import Attempt, RecordId
 from headway.execution.jobs import RecordWork
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 _LONGEST_TOPIC: Final = 249  # bytes; Kafka allows no more
 _SOURCE = struct.Struct(f"<iB{_LONGEST_TOPIC}s")  # partition, length of the topic, topic

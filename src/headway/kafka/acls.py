@@ -21,12 +21,12 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
     UserScramCredentialUpsertion,
 )
 
-from headway.config import Config
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.admin import describe
 from headway.kafka.allowed_operations import plain
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
+from headway.settings.config import Config
 
 _ASK_AGAIN_AFTER = 0.02
 _ITERATIONS = 4096  # Kafka's least; the passwords are random

@@ -13,7 +13,6 @@ from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
 
-from headway.config import OWN_KEYS, Config
 from headway.core.connection_failures import without_counters
 from headway.core.levels.naming import how_to_create, is_topic_name
 from headway.core.rights import Right
@@ -33,6 +32,7 @@ from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import TOPIC_CHANGED_WITHIN
 from headway.kafka.missing_rights import why_refused
 from headway.kafka.topic_listing import TopicListing
+from headway.settings.config import OWN_KEYS, Config
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata

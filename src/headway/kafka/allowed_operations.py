@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from headway.config import Config
 from headway.kafka.coordinator import ask_for_operations, coordinator_client
 from headway.kafka.missing_rights import is_refusal
+from headway.settings.config import Config
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._group import ConsumerGroupDescription

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from headway.config import Config
 from headway.kafka.binding.factory import make_client
+from headway.settings.config import Config
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._group import ConsumerGroupDescription

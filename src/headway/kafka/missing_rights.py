@@ -2,9 +2,9 @@
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.core.rights import right_for
 from headway.errors import AuthorizationError, HeadwayError
+from headway.settings.config import Config
 
 _THE_TOPIC = ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
 

@@ -10,7 +10,6 @@ from typing import NamedTuple
 import confluent_kafka as ck
 from confluent_kafka.cimpl import NewTopic
 
-from headway.config import OWN_KEYS, Config
 from headway.core.rights import Right
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
@@ -20,6 +19,7 @@ from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
 from headway.kafka.missing_rights import is_refusal
+from headway.settings.config import OWN_KEYS, Config
 
 _PROBE = "headway-acls-check"
 """The end of trial names under a prefix: of a topic that is not created, and of an unused transactional id."""

@@ -13,7 +13,7 @@ from confluent_kafka import Message
 from confluent_kafka.serialization import Deserializer, MessageField, SerializationContext, Serializer
 
 from headway.errors import DeserializationError, SerializationError
-from headway.records import Header, headers_of
+from headway.records.record_types import Header, headers_of
 
 Headers = list[Header]
 Serialise = Callable[..., Any]

@@ -10,9 +10,9 @@ from headway.dead_letters import name_and_text
 from headway.errors import EarlierAttemptError
 from headway.execution.context import wall_time
 from headway.execution.jobs import RecordWork
-from headway.expiry import expiry_of
-from headway.history import History, after_attempt, counts_for, history_of, told
-from headway.records import ConsumerRecord, with_headers
+from headway.records.expiry import expiry_of
+from headway.records.history import History, after_attempt, counts_for, history_of, told
+from headway.records.record_types import ConsumerRecord, with_headers
 
 
 class BroughtAlong:

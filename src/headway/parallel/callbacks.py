@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from headway.kafka.consumer.commits import Offsets, OnCommit
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.runtime.background import in_background
 from headway.runtime.wakeup import Wakeup
 

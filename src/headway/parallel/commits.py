@@ -21,7 +21,7 @@ from headway.kafka.consumer.commits import Offsets, metadata_is_too_large
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.consumer.membership import Standing, standing
 from headway.parallel.transactions import OutcomeUnknownError, Refusals, Transactions
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.runtime.deferred_signals import defer_signals
 
 log = logging.getLogger(__name__)

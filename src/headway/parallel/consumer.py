@@ -10,7 +10,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Final, Literal, Self, overload
 
-from headway.config import Config, ParallelSettings
 from headway.core.engine.circuit import CircuitBreaker
 from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.lanes import Ordering, OrderingName
@@ -59,6 +58,7 @@ from headway.runtime.end_steps import EndSteps, Step
 from headway.runtime.flag import Flag
 from headway.runtime.sigterm import on_terminate
 from headway.runtime.wakeup import Wakeup
+from headway.settings.config import Config, ParallelSettings
 
 _INTERVALS: Final[dict[CommitMode, float]] = {"async": 5.0, "sync": 5.0, "transactional": 0.1}  # seconds
 _LEAST_BUFFER = 1000
@@ -72,7 +72,7 @@ class ParallelConsumer(Controls):
     Completed records above an incomplete one are committed beside the offset, as an offset map. A restart therefore
     repeats only records that were not done. Without `levels` topics and group have the names given. With
     `levels` they have the names of their levels, which share the slots as `policy` says. For the settings see
-    `headway.config`; the other keys go to librdkafka.
+    `headway.settings.config`; the other keys go to librdkafka.
 
     Args:
         config: The settings.

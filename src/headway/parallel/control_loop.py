@@ -22,7 +22,7 @@ from headway.parallel.fetching import Fetching
 from headway.parallel.group_rate import GroupRate
 from headway.parallel.keyless_log import KeylessLog
 from headway.parallel.tenancy import Tenancy
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)

@@ -3,7 +3,6 @@
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 
-from headway.config import ParallelSettings
 from headway.declarations import check_kind, check_place, check_whole, shown
 from headway.errors import ClosedError, ConfigError
 from headway.execution.dispatch import Dispatch
@@ -15,9 +14,10 @@ from headway.parallel.commits import Commits
 from headway.parallel.fetching import Fetching
 from headway.parallel.places import Place
 from headway.parallel.run_parts import RunParts
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.runtime.flag import Flag
 from headway.runtime.wakeup import Wakeup
+from headway.settings.config import ParallelSettings
 
 
 class Controls:

@@ -6,8 +6,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from headway.config import Config, whole_number
-from headway.connection_settings import connection_of
 from headway.core.engine.work import Work
 from headway.core.outgoing_record import OutgoingRecord
 from headway.dead_letters import MOST_BYTES, fitting, halved, letter_headers, why_not_kept
@@ -20,7 +18,9 @@ from headway.kafka.binding.time_limits import MISSING_TOPIC_COMES_WITHIN, PARTIT
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.hand_over import hand_over
 from headway.parallel.postponement import Postponement, Reports
-from headway.records import ConsumerRecord, Header
+from headway.records.record_types import ConsumerRecord, Header
+from headway.settings.config import Config, whole_number
+from headway.settings.connection_settings import connection_of
 
 log = logging.getLogger(__name__)
 

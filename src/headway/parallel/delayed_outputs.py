@@ -7,17 +7,17 @@ from typing import Any, Protocol
 
 import msgspec
 
-from headway.config import Config
-from headway.connection_settings import connection_of
 from headway.core.delay.schedule import HEADER, Schedule
 from headway.delay.due_time import due_at, with_expiry
 from headway.delay.line_choice import LineChoice
 from headway.delay.schedule_encoder import Encoded, ScheduleEncoder, check_later, put_header
 from headway.delay.topic_names import TopicNames
-from headway.expiry import expiry_of
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.serialization import Write
-from headway.records import Header, ProducerRecord
+from headway.records.expiry import expiry_of
+from headway.records.record_types import Header, ProducerRecord
+from headway.settings.config import Config
+from headway.settings.connection_settings import connection_of
 
 
 class Delayed(Protocol):

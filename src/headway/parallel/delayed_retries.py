@@ -4,18 +4,18 @@ import logging
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any, Protocol
 
-from headway.config import Config
-from headway.connection_settings import connection_of
 from headway.core.user_errors import description_of, text_of
 from headway.delay.scheduler import Scheduler
 from headway.errors import ConfigError, DeliveryError, HeadwayError, KafkaError
 from headway.execution.jobs import RecordWork
-from headway.history import without_history
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.error_causes import cause_of, is_of_the_topic, is_too_large
 from headway.parallel.brought_along import history_after
 from headway.parallel.postponement import Postponement, Reports
+from headway.records.history import without_history
 from headway.runtime.lifecycle import time_left_of
+from headway.settings.config import Config
+from headway.settings.connection_settings import connection_of
 
 log = logging.getLogger(__name__)
 

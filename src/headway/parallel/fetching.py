@@ -25,7 +25,7 @@ from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.places import Place, PlaceQuestion
 from headway.parallel.tenancy import Tenancy
-from headway.records import ConsumerRecord, TopicPartition
+from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.gc_pause import GcPause
 
 log = logging.getLogger(__name__)

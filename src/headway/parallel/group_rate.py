@@ -14,8 +14,6 @@ from collections.abc import Mapping, Sequence
 from concurrent.futures import Future
 from typing import Protocol
 
-from headway.config import Config
-from headway.connection_settings import connection_of
 from headway.core.levels.naming import LevelSubscription, matches
 from headway.core.rate_loans import LEASE, Loans, Need
 from headway.errors import HeadwayError
@@ -25,6 +23,8 @@ from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.reading.rate_messages import RateMessages
 from headway.runtime.background import in_background
 from headway.runtime.wakeup import Wakeup
+from headway.settings.config import Config
+from headway.settings.connection_settings import connection_of
 
 log = logging.getLogger(__name__)
 

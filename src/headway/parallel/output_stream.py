@@ -15,7 +15,7 @@ from headway.execution.dispatch import Dispatch
 from headway.kafka.producer.headers import header_list
 from headway.parallel.outputs import OnOutput
 from headway.parallel.stream import Stream
-from headway.records import ConsumerRecord, ProducerRecord, RecordMetadata
+from headway.records.record_types import ConsumerRecord, ProducerRecord, RecordMetadata
 
 _MOST = 1000
 _MOST_BYTES = 64 * 2**20

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 from headway.parallel.output_stream import Backlog, StoredOutput
-from headway.records import ProducerRecord, RecordMetadata
+from headway.records.record_types import ProducerRecord, RecordMetadata
 
 log = logging.getLogger(__name__)
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from headway.config import Config, OutputSettings
 from headway.core.delay.schedule import Schedule
 from headway.core.levels.naming import level_topic
 from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
@@ -26,7 +25,8 @@ from headway.kafka.producer.sendable import is_partition, no_partition
 from headway.kafka.producer.targets import Targets
 from headway.kafka.serialization import key_writer, value_writer
 from headway.parallel.delayed_outputs import DelayedOutputs
-from headway.records import ConsumerRecord, Header, ProducerRecord, RecordMetadata
+from headway.records.record_types import ConsumerRecord, Header, ProducerRecord, RecordMetadata
+from headway.settings.config import Config, OutputSettings
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from typing import Final, Literal, NamedTuple
 from headway.errors import KafkaError
 from headway.kafka.binding.questions import OFFSET_BEGINNING, OFFSET_END, Question
 from headway.kafka.consumer.level_consumer import LevelConsumer
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 _BEGINNING, _END, _TIME = "the beginning", "the end", "the first record since that time"
 _NEEDED: Final = {

@@ -15,7 +15,7 @@ from headway.execution.handlers import Handlers, WithContext, for_batches, for_e
 from headway.execution.jobs import Job
 from headway.parallel.stream import Stream
 from headway.parallel.validation import check_callback
-from headway.records import ConsumerRecord
+from headway.records.record_types import ConsumerRecord
 from headway.runtime.sigterm import on_terminate
 
 

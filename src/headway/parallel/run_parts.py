@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, Protocol
 
-from headway.config import OutputSettings, ParallelSettings
-from headway.connection_settings import connection_of
 from headway.core.engine.circuit import Circuit, CircuitBreaker
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering, OrderingName
@@ -43,9 +41,11 @@ from headway.parallel.delayed_retries import DelayedRetries
 from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for, size_of_output
 from headway.parallel.tenancy import Tenancy
 from headway.parallel.transactions import Transactions
-from headway.records import ConsumerRecord
+from headway.records.record_types import ConsumerRecord
 from headway.runtime.deferred_signals import defer_signals
 from headway.runtime.wakeup import Wakeup
+from headway.settings.config import OutputSettings, ParallelSettings
+from headway.settings.connection_settings import connection_of
 
 log = logging.getLogger(__name__)
 

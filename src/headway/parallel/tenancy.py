@@ -13,7 +13,7 @@ from headway.declarations import check_above_zero, check_function, shown
 from headway.errors import ConfigError
 from headway.execution.failure_log import FailureLog
 from headway.parallel.tenant_rates import AskedRates
-from headway.records import ConsumerRecord
+from headway.records.record_types import ConsumerRecord
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any, Final, NamedTuple
 
-from headway.config import OutputSettings, ParallelSettings
 from headway.core.engine.circuit import CircuitBreaker
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.rate_limits import RateLimits
@@ -33,7 +32,8 @@ from headway.execution.lifespan import check_lifespan
 from headway.parallel.commits import CommitMode
 from headway.parallel.tenancy import Tenancy, checked_tenancy
 from headway.parallel.tenant_rates import checked_tenant_rates
-from headway.records import ConsumerRecord
+from headway.records.record_types import ConsumerRecord
+from headway.settings.config import OutputSettings, ParallelSettings
 
 _LEAST_MEMORY = 2**20  # bytes
 

@@ -16,11 +16,11 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
 from pyspark.sql.streaming.query import StreamingQuery
 
-from headway.connection_settings import connection_of
 from headway.errors import ConfigError
 from headway.execution.context import Context
 from headway.pipelines.flight_outputs import Outputs, from_notices, to_send
 from headway.pipelines.pipeline_run import PipelineRun, parquet_writer, source, triggered
+from headway.settings.connection_settings import connection_of
 from headway.spark.report.timestamps import stamped
 from headway.spark.stage.parallel_map import parallel_map
 from headway.spark.stage.settings import RowHandler

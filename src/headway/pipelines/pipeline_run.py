@@ -9,7 +9,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.streaming.readwriter import DataStreamWriter
 
-from headway.connection_settings import connection_of
+from headway.settings.connection_settings import connection_of
 
 Topics = str | Sequence[str] | Mapping[str, int]
 

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
-from headway.config import Config
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.policies import PolicyName
 from headway.declarations import checked_timeout
 from headway.kafka.consumer.level_consumers import Partitions
 from headway.priority.consumer import LevelMetrics, OnRebalance, PriorityConsumer, longest_wait
-from headway.records import ConsumerRecord, TopicPartition
+from headway.records.record_types import ConsumerRecord, TopicPartition
+from headway.settings.config import Config
 
 T = TypeVar("T")
 

@@ -15,7 +15,6 @@ from functools import partial
 from types import TracebackType
 from typing import Any, Literal, Self, TypeVar
 
-from headway.config import Config
 from headway.core.levels.capacity import Distributor
 from headway.declarations import checked_timeout
 from headway.delay.async_scheduler import AsyncScheduler
@@ -28,8 +27,9 @@ from headway.priority.awaited_record import AwaitedRecord, Waiters
 from headway.priority.base_producer import ProducerMetrics
 from headway.priority.producer import PriorityProducer, Producer
 from headway.priority.producers_scheduler import AsyncProducersScheduler
-from headway.records import Header, ProducerRecord, RecordMetadata, TopicPartition
+from headway.records.record_types import Header, ProducerRecord, RecordMetadata, TopicPartition
 from headway.runtime.lifecycle import time_left_of
+from headway.settings.config import Config
 
 _REQUEST_TIMEOUT = 30.0
 

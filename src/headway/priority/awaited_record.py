@@ -5,7 +5,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from headway.kafka.producer.delivery import Destination, Report, ReportError, Tally, not_delivered, without_place
-from headway.records import UNKNOWN_OFFSET, Header, RecordMetadata
+from headway.records.record_types import UNKNOWN_OFFSET, Header, RecordMetadata
 
 if TYPE_CHECKING:
     from headway.core.producer.queues import Queue

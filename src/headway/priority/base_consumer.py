@@ -7,7 +7,6 @@ import itertools
 from collections import deque
 from collections.abc import Callable, Collection, Mapping
 
-from headway.config import ConsumerSettings
 from headway.core.levels.level_buffer import LevelBuffer
 from headway.declarations import check_place, checked_timeout
 from headway.errors import ClosedError
@@ -17,8 +16,9 @@ from headway.kafka.consumer.level_consumers import LevelConsumers, MemberOffsets
 from headway.kafka.consumer.member_names import as_member
 from headway.kafka.consumer.membership import not_a_member
 from headway.kafka.serialization import key_reader, value_reader
-from headway.records import ConsumerRecord, TopicPartition
+from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.wakeup import Wakeup
+from headway.settings.config import ConsumerSettings
 
 REQUEST_TIMEOUT = 30.0
 """The seconds that a call waits for Kafka by default."""

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from operator import index
 from typing import Any, Literal, Self
 
-from headway.config import ProducerSettings, no_such_level
 from headway.core.levels.capacity import Distributor
 from headway.core.outgoing_record import OutgoingRecord
 from headway.core.producer.accumulator import Accumulator, Limits
@@ -25,8 +24,9 @@ from headway.kafka.producer.sendable import Offer, Offered
 from headway.kafka.producer.sender import Sender
 from headway.kafka.serialization import key_writer, value_writer
 from headway.priority.producers_scheduler import ProducersScheduler
-from headway.records import Header, ProducerRecord, TopicPartition
+from headway.records.record_types import Header, ProducerRecord, TopicPartition
 from headway.runtime.lifecycle import Closable, time_left_of
+from headway.settings.config import ProducerSettings, no_such_level
 
 REQUEST_TIMEOUT = 30.0
 """The seconds that a call waits for Kafka by default."""

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
-from headway.config import Config, ConsumerSettings
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import checked_topics, subscriptions
 from headway.core.levels.policies import PolicyName, make_policy
@@ -26,9 +25,10 @@ from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import END_WITHIN
 from headway.kafka.consumer.membership import Standing, standing
 from headway.priority.base_consumer import REQUEST_TIMEOUT, BaseConsumer
-from headway.records import ConsumerRecord, TopicPartition
+from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.deferred_signals import defer_signals
 from headway.runtime.gc_pause import GcPause
+from headway.settings.config import Config, ConsumerSettings
 
 log = logging.getLogger(__name__)
 
@@ -67,7 +67,7 @@ class PriorityConsumer(BaseConsumer):
     Level i of the topic `orders` is the Kafka topic `orders-i`, read by the group `<group.id>-i`. `policy` is
     `fair` (work-conserving shares), `strict` (highest first, with a longest wait) or `capacity_burst` (the Java
     priority client's). `distributor` splits `max.poll.records` into the levels' shares. For the settings see
-    `headway.config`; the other keys go to librdkafka. Raises `ConfigError` for settings out of bounds.
+    `headway.settings.config`; the other keys go to librdkafka. Raises `ConfigError` for settings out of bounds.
 
     Only `wakeup` is thread-safe. `close`, or the end of the `with` block, leaves the groups.
     """

@@ -3,7 +3,6 @@
 from collections.abc import Callable, Sequence
 from typing import Any, Literal
 
-from headway.config import Config, ProducerSettings
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import level_topic
 from headway.delay.due_time import When, with_expiry
@@ -11,16 +10,18 @@ from headway.errors import ConfigError
 from headway.kafka.producer.delivery import DeliveryFuture, OnDelivery
 from headway.priority.base_producer import OnFull
 from headway.priority.transactional_producer import TransactionalProducer
-from headway.records import Header, ProducerRecord
+from headway.records.record_types import Header, ProducerRecord
+from headway.settings.config import Config, ProducerSettings
 
 
 class PriorityProducer(TransactionalProducer):
     """A producer that sends each record to its level's topic: level i of `orders` goes to `orders-i`.
 
-    For the settings see `headway.config`; the other keys go to librdkafka. Records with a key go to the partition that
-    Java's producer would choose (murmur2). Others fill a batch for one partition after the other. Without room `send`
-    waits, or with `on_full="raise"` raises `NoRoomError`. The `policy` decides which waiting level is sent next. `fair`
-    gives each level twice the share of the level below, or as the `distributor` says; the other policy is `strict`.
+    For the settings see `headway.settings.config`; the other keys go to librdkafka. Records with a key go to the
+    partition that Java's producer would choose (murmur2). Others fill a batch for one partition after the other.
+    If buffer space has run out `send` waits, or with `on_full="raise"` raises `NoRoomError`. The `policy` decides which
+    waiting level is sent next. `fair` gives each level twice the share of the level below, or as the `distributor`
+    says; the other policy is `strict`.
     Raises `ConfigError` for settings out of bounds.
 
     Thread-safe. `close`, or the end of the `with` block, delivers what was sent. `after_reports` is called after each

@@ -4,7 +4,6 @@ from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
 from typing import Protocol
 
-from headway.config import Config
 from headway.core.delay.changes import Settled
 from headway.core.delay.schedule import HandleParts
 from headway.core.outgoing_record import OutgoingRecord
@@ -15,6 +14,7 @@ from headway.delay.schedule_encoder import check_size
 from headway.delay.scheduler import Scheduler
 from headway.errors import ConfigError
 from headway.kafka.producer.delivery import DeliveryFuture, OnDelivery
+from headway.settings.config import Config
 
 
 class ProducersScheduler(Scheduler):

@@ -17,8 +17,6 @@ from typing import Self
 from pyspark import InheritableThread, SparkContext
 from pyspark.sql import SparkSession
 
-from headway.config import Config
-from headway.connection_settings import connection_of
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
 from headway.declarations import check_number, check_whole
 from headway.errors import (
@@ -33,9 +31,11 @@ from headway.errors import (
 from headway.execution.metrics import ParallelMetrics
 from headway.kafka.reading.control_topic import ControlTopic, listening
 from headway.parallel.consumer import ParallelConsumer
+from headway.settings.config import Config
+from headway.settings.connection_settings import connection_of
 from headway.spark.session.session_context import context_of
 from headway.spark.worker_process import STOP, TaskSupervisor
-from headway.worker_discovery import find_workers
+from headway.workers.discovery import find_workers
 
 log = logging.getLogger(__name__)
 

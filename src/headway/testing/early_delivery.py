@@ -5,7 +5,6 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 
-from headway.config import Config
 from headway.core.delay.schedule import Schedule
 from headway.delay.pending import Pending, PendingReader, read_pending
 from headway.delay.records import schedule_of
@@ -15,6 +14,7 @@ from headway.delay.topics import create_topics, read_layout
 from headway.errors import ScheduleError
 from headway.kafka.admin import Admin
 from headway.kafka.reading.log_bounds import LogBounds
+from headway.settings.config import Config
 from headway.testing.advanced_clock import AdvancedClock, identity
 
 _SERVERS = "bootstrap.servers"

@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 from headway.dead_letters import PREFIX
 from headway.delay.pending import Pending
-from headway.records import ConsumerRecord, Header, Message, ProducerRecord, headers_of
+from headway.records.record_types import ConsumerRecord, Header, Message, ProducerRecord, headers_of
 
 
 class Call(NamedTuple):

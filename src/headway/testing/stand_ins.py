@@ -13,8 +13,8 @@ from headway.errors import ConfigError
 from headway.execution.context import Context
 from headway.execution.processes.messages import SentMessage
 from headway.kafka.serialization import key_reader, value_reader
-from headway.records import ConsumerRecord, DeserializedRecord, Header, RecordSource
-from headway.workers import Worker, worker_of
+from headway.records.record_types import ConsumerRecord, DeserializedRecord, Header, RecordSource
+from headway.workers.worker import Worker, worker_of
 
 
 class _Attempt(NamedTuple):

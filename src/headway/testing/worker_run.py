@@ -10,7 +10,6 @@ from functools import partial
 from itertools import groupby, starmap
 from typing import Any
 
-from headway.config import DEFAULT_SCHEDULER, Config
 from headway.core.levels.naming import level_group, level_topic, matches, subscriptions
 from headway.core.retry import Again, Retries, Verdict
 from headway.declarations import called, check_above_zero, check_whole, is_coroutine_function
@@ -21,11 +20,12 @@ from headway.kafka.reading.log_bounds import LogBounds
 from headway.kafka.reading.stored_since import commit_starts, read_between
 from headway.parallel.consumer import ParallelConsumer
 from headway.priority.producer import PriorityProducer, Producer
-from headway.records import ProducerRecord
+from headway.records.record_types import ProducerRecord
+from headway.settings.config import DEFAULT_SCHEDULER, Config
 from headway.testing.early_delivery import EarlyDelivery
 from headway.testing.outcome import Call, WorkerRun, dead_letter_of, scheduled_of
 from headway.testing.stand_ins import declaration_of
-from headway.workers import Worker
+from headway.workers.worker import Worker
 
 _LOOK_EVERY = 0.01  # seconds
 _MOST_ATTEMPTS = 100  # of one record, without a wait and without an end

@@ -17,9 +17,9 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway import ConsumerRecord, Context, FatalError, Origin, ParallelConsumer, cli
-from headway.history import History
 from headway.kafka.reading.group_inspector import GroupInspector
-from headway.records import Message
+from headway.records.history import History
+from headway.records.record_types import Message
 from tests.contract.conftest import Cluster
 
 pytestmark = pytest.mark.kafka

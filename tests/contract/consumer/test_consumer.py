@@ -20,7 +20,7 @@ from headway.kafka.binding.factory import make_client
 from headway.kafka.consumer import partition_queries
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.priority.consumer import PriorityConsumer
-from headway.records import ConsumerRecord, TopicPartition
+from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.wakeup import Wakeup
 from headway.testing.proxy import KafkaProxy
 from tests.contract.conftest import PARTITIONS, Cluster, cluster_of

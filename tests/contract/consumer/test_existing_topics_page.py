@@ -12,7 +12,7 @@ import pytest
 import headway
 from headway import ParallelConsumer
 from headway.kafka.reading.group_inspector import GroupInspector
-from headway.workers import worker_of
+from headway.workers.worker import worker_of
 from tests.contract.conftest import Cluster
 
 pytestmark = pytest.mark.kafka

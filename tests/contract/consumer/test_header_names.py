@@ -16,7 +16,7 @@ from headway.core.delay.schedule import Schedule
 from headway.dead_letters import PREFIX
 from headway.delay.records import fetched_from
 from headway.kafka.reading.range_reader import Range, RangeReader
-from headway.records import Message, TopicPartition, headers_of
+from headway.records.record_types import Message, TopicPartition, headers_of
 from headway.spark.source.schema import record_batch
 from headway.testing.outcome import dead_letter_of
 from tests.contract.conftest import Cluster

@@ -12,7 +12,7 @@ from headway import ConsumerRecord, ParallelConsumer, PriorityConsumer, cli
 from headway.core.levels.naming import level_topic
 from headway.errors import ConfigError
 from headway.kafka.reading.group_inspector import GroupInspector
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from tests.contract.conftest import PARTITIONS, Cluster
 
 pytestmark = pytest.mark.kafka

@@ -14,7 +14,7 @@ from headway import ConsumerRecord, ParallelConsumer, PriorityConsumer, Priority
 from headway.core.levels.naming import level_topic
 from headway.errors import ConfigError
 from headway.kafka.reading.group_inspector import GroupInspector
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from tests.contract.conftest import LEVELS, PARTITIONS, Cluster
 
 pytestmark = pytest.mark.kafka

@@ -19,7 +19,7 @@ from headway.errors import HeadwayError, KafkaError, WakeupError
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.consumer import PriorityConsumer
-from headway.records import ConsumerRecord, TopicPartition
+from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.background import in_background
 from headway.runtime.wakeup import Wakeup
 from headway.testing.proxy import KafkaProxy

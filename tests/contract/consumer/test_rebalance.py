@@ -12,7 +12,7 @@ import pytest
 
 from headway.errors import FetchError, HeadwayError
 from headway.priority.consumer import PriorityConsumer
-from headway.records import ConsumerRecord, RecordMetadata, TopicPartition
+from headway.records.record_types import ConsumerRecord, RecordMetadata, TopicPartition
 from tests.contract.conftest import Cluster
 from tests.made import made_by
 

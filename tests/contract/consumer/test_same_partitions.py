@@ -14,7 +14,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from headway import ParallelConsumer, PriorityConsumer
 from headway.core.levels.naming import level_group, level_topic
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from tests.contract.conftest import LEVELS, Cluster
 
 pytestmark = pytest.mark.kafka

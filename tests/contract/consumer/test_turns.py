@@ -16,7 +16,7 @@ from confluent_kafka.cimpl import NewTopic
 from headway.core.levels.naming import level_topic
 from headway.kafka.consumer.fetch_turns import FetchTurns
 from headway.priority.consumer import PriorityConsumer
-from headway.records import ConsumerRecord, TopicPartition
+from headway.records.record_types import ConsumerRecord, TopicPartition
 from tests.contract.conftest import PARTITIONS, Cluster
 
 EAGER = {"partition.assignment.strategy": "range"}

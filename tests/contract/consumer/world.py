@@ -20,7 +20,7 @@ from headway.errors import HeadwayError, KafkaError
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.consumer import PriorityConsumer
-from headway.records import ConsumerRecord, TopicPartition
+from headway.records.record_types import ConsumerRecord, TopicPartition
 from tests.contract.conftest import PARTITIONS, Cluster
 from tests.made import made_by
 

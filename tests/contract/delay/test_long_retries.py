@@ -11,8 +11,8 @@ from confluent_kafka import Producer as KafkaProducer
 from headway import ConsumerRecord, Context, Origin, ParallelConsumer, ProducerRecord, Retries, RetryLater
 from headway.broker import LocalBroker
 from headway.errors import EarlierAttemptError
-from headway.history import HEADER, History, ToldError, history_of
-from headway.records import Message
+from headway.records.history import HEADER, History, ToldError, history_of
+from headway.records.record_types import Message
 from tests.broker.delay_cluster import DelayCluster, wait_until
 
 pytestmark = pytest.mark.kafka

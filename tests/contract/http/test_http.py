@@ -32,10 +32,10 @@ from pyspark.sql.types import IntegerType, MapType, StringType, StructType
 from headway import BatchError, Batches, ConsumerRecord, Context, FatalError, Ordering, Origin, RetriableError, Retries
 from headway.core.retry import fixed_backoff
 from headway.errors import HandlerError
-from headway.history import History
 from headway.http import BatchHttpHandler, HttpHandler, Request, Response
 from headway.http.handler import open_session
-from headway.records import Header, RecordSource
+from headway.records.history import History
+from headway.records.record_types import Header, RecordSource
 from headway.spark.stage.outcomes import outcome_columns
 from headway.spark.stage.settings import Settings
 from headway.spark.stage.task import Stage

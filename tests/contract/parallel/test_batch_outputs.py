@@ -11,7 +11,7 @@ import pytest
 from headway import BatchError, Batches, ConsumerRecord, Context, Ordering, ParallelConsumer, ProducerRecord, Retries
 from headway.core.retry import fixed_backoff
 from headway.errors import ConfigError, HandlerError
-from headway.records import RecordMetadata
+from headway.records.record_types import RecordMetadata
 from tests.contract.conftest import Cluster
 from tests.contract.parallel import process_handlers as handlers
 from tests.contract.parallel.members import (

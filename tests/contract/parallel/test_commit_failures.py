@@ -18,7 +18,7 @@ from headway.errors import KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.producer.client import ProducerClient
 from headway.parallel.fetching import Fetching
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.testing.proxy import KafkaProxy
 from tests.broker.delay_cluster import MISSED_SOON
 from tests.contract.conftest import Cluster, cluster_of

@@ -20,8 +20,8 @@ from headway.core.retry import Retries
 from headway.dead_letters import PREFIX
 from headway.errors import ConfigError
 from headway.execution.jobs import RecordWork
-from headway.history import Origin
 from headway.parallel.dead_letters import DeadLetters
+from headway.records.history import Origin
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import consumer, plain_topic, read, send, topic_of, wait_for
 

@@ -20,7 +20,7 @@ from headway.kafka.binding import capi
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.start_questions import Start
 from headway.parallel.delayed_retries import DelayedRetries, ScheduleReports
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
 from tests.contract.parallel.members import wait_for
 from tests.made import made_by

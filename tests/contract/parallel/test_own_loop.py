@@ -8,7 +8,7 @@ import pytest
 
 from headway import Batches, ConsumerRecord, Ordering, ParallelConsumer, ProducerRecord
 from headway.errors import ConfigError
-from headway.records import RecordMetadata
+from headway.records.record_types import RecordMetadata
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import OFTEN, committed, consumer, plain_topic, send, topic_of, wait_for
 from tests.contract.parallel.test_transactions import reader

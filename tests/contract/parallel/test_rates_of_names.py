@@ -10,7 +10,7 @@ import pytest
 from headway import ConsumerRecord, Context, Ordering, ParallelConsumer, RetriableError, Retries, worker
 from headway.core.retry import fixed_backoff
 from headway.errors import ConfigError
-from headway.workers import worker_of
+from headway.workers.worker import worker_of
 from tests.contract.conftest import Cluster
 from tests.contract.parallel import process_handlers as handlers  # by a name that processes can import too
 from tests.contract.parallel.members import Member, consumer, plain_topic, send, settings_of, topic_of, wait_for

@@ -13,7 +13,7 @@ import pytest
 from headway import Context, ParallelConsumer, PriorityConsumer
 from headway.core.offsets.offset_map import OffsetMap, encode
 from headway.kafka.binding import capi
-from headway.records import ConsumerRecord
+from headway.records.record_types import ConsumerRecord
 from headway.testing.proxy import KafkaProxy
 from tests.contract.conftest import Cluster
 from tests.contract.mock_brokers import MockBrokers, mock_brokers

@@ -12,7 +12,7 @@ import confluent_kafka as ck
 import pytest
 
 from headway import ConsumerRecord, Context, Ordering, ParallelConsumer, worker
-from headway.workers import worker_of
+from headway.workers.worker import worker_of
 from tests.contract.conftest import Cluster
 from tests.contract.parallel import process_handlers as handlers  # by a name that processes can import too
 from tests.contract.parallel.members import (

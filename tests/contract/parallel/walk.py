@@ -34,7 +34,7 @@ from headway.core.levels.naming import level_topic
 from headway.core.retry import fixed_backoff
 from headway.errors import ConfigError
 from headway.kafka.producer.delivery import DeliveryFuture
-from headway.records import RecordMetadata
+from headway.records.record_types import RecordMetadata
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import committed, log_ends, settings_of
 from tests.contract.parallel.walk_handlers import LONGEST_HANG, Note, Plan

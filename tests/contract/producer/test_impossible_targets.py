@@ -8,10 +8,10 @@ from unittest.mock import create_autospec
 import pytest
 
 from headway import AsyncProducer, PriorityProducer, Producer, ProducerRecord
-from headway.config import OutputSettings
 from headway.errors import ConfigError, DeliveryError
 from headway.kafka.producer.client import ProducerClient
 from headway.parallel.outputs import Outputs
+from headway.settings.config import OutputSettings
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 LEVELS = {**NOWHERE, "levels": 3}

@@ -13,7 +13,7 @@ from confluent_kafka.cimpl import NewTopic
 from headway import Producer
 from headway.errors import DeliveryError
 from headway.kafka.producer.client import ProducerClient
-from headway.records import RecordMetadata
+from headway.records.record_types import RecordMetadata
 from tests.contract.conftest import Cluster
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
 

@@ -15,9 +15,9 @@ import pytest
 from headway.core.levels.naming import how_to_create
 from headway.errors import ClosedError, ConfigError, DeliveryError, KafkaError, SerializationError
 from headway.kafka.producer.delivery import DeliveryFuture
+from headway.kafka.topic_creation import create_topic
 from headway.priority.producer import PriorityProducer, Producer
-from headway.records import UNKNOWN_OFFSET, ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
-from headway.topic_creation import create_topic
+from headway.records.record_types import UNKNOWN_OFFSET, ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
 from tests.contract.conftest import Cluster
 
 

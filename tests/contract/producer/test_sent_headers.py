@@ -12,13 +12,13 @@ import pytest
 from confluent_kafka.serialization import Serializer
 
 from headway import AsyncPriorityProducer, PriorityProducer, Producer
-from headway.config import OutputSettings
 from headway.delay.schedule_encoder import checked_headers
 from headway.errors import SerializationError
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.columnar import ColumnarProducer, Columns
 from headway.parallel.outputs import Outputs
-from headway.records import ConsumerRecord, ProducerRecord
+from headway.records.record_types import ConsumerRecord, ProducerRecord
+from headway.settings.config import OutputSettings
 from tests.contract.conftest import Cluster
 from tests.contract.producer.test_producer import read_all
 

@@ -14,7 +14,7 @@ from headway.kafka.reading.catalog import Catalog
 from headway.kafka.reading.compacted import read_compacted
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.kafka.reading.log_bounds import LATEST, LogBounds, fetched_end, list_offsets, watermarks
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
 
 TOPIC = "state-0"

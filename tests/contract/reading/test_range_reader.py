@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient
 from headway.errors import KafkaError
 from headway.kafka.reading import range_reader
 from headway.kafka.reading.range_reader import Range, RangeReader, fetched_ahead
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from tests.contract.conftest import PARTITIONS, Cluster
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
 from tests.made import made_by

@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic  # type: ignore[attr-def
 from headway.kafka.admin import Admin
 from headway.kafka.reading.catalog import Catalog
 from headway.kafka.reading.range_reader import MOST_TOGETHER
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.spark.source.batch_reader import BatchReader
 from headway.spark.source.options import parse
 from headway.spark.source.read_task import ENOUGH_BYTES, ENOUGH_RECORDS

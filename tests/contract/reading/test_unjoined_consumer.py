@@ -23,7 +23,7 @@ from headway.kafka.reading.group_inspector import GroupInspector
 from headway.kafka.reading.range_reader import Range, RangeReader
 from headway.kafka.reading.tail import TailReader
 from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from tests.broker.delay_cluster import wait_until
 from tests.made import made_by
 

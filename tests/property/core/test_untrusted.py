@@ -32,7 +32,7 @@ from headway.delay.relay.search import stretches
 from headway.delay.topic_names import TopicNames
 from headway.delay.topics import decode_ladder, ladder_from
 from headway.errors import ConfigError, HeadwayError, KafkaError, ScheduleError, UnreadableError
-from headway.history import HEADER, History, Origin, ToldError, after_attempt, history_of, told
+from headway.records.history import HEADER, History, Origin, ToldError, after_attempt, history_of, told
 from headway.spark.sink.markers import Marker, read_marker
 
 T = TypeVar("T")

@@ -20,7 +20,7 @@ from headway.errors import RetriableError
 from headway.execution.dispatch import Dispatch
 from headway.execution.running_table import RunningTable, make_table_file
 from headway.execution.supervision import Supervision
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
 LEVELS = 2

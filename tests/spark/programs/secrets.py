@@ -5,7 +5,7 @@ import sys
 import urllib.request
 from pathlib import Path
 
-from headway.settings_file import read_properties
+from headway.settings.settings_file import read_properties
 from headway.spark import local_session
 
 config, topic, directory = read_properties(Path(sys.argv[1])), sys.argv[2], Path(sys.argv[3])

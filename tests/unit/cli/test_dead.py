@@ -18,9 +18,9 @@ from headway.cli.display.terminal import Progress
 from headway.cli.display.texts import Moment, local_time
 from headway.core.offsets.offset_map import OffsetMap, encode
 from headway.errors import ConfigError, KafkaError
-from headway.history import HEADER, History, Origin, ToldError, history_of
 from headway.kafka.binding.capi import Partition
-from headway.records import Header
+from headway.records.history import HEADER, History, Origin, ToldError, history_of
+from headway.records.record_types import Header
 
 TOPIC = "orders-dead"
 STORY = {

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from headway import cli
 from headway.cli.options.kafka_options import ConnectionSettings, connect, kafka_options
 from headway.errors import ConfigError
-from headway.settings_file import read_properties
+from headway.settings.settings_file import read_properties
 
 SECRET = "hunter2"  # noqa: S105
 # Nobody listens on port 1: connections are refused at once.

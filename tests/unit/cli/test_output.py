@@ -10,7 +10,7 @@ import pytest
 
 from headway.cli.display.terminal import complaints, summary
 from headway.cli.records.record_lines import json_line, text_line
-from headway.records import ConsumerRecord, RecordSource
+from headway.records.record_types import ConsumerRecord, RecordSource
 from headway.runtime.interrupt import Interrupt
 
 

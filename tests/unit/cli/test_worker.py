@@ -23,10 +23,10 @@ from headway.cli.workers.required_topics import require_topics
 from headway.core.engine.suspects import Attempt, RecordId, Suspects
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
 from headway.errors import ConfigError
-from headway.records import RecordSource
-from headway.worker_discovery import find_workers
-from headway.worker_values import Value
-from headway.workers import Worker, worker_of
+from headway.records.record_types import RecordSource
+from headway.workers.discovery import find_workers
+from headway.workers.values import Value
+from headway.workers.worker import Worker, worker_of
 
 
 @dataclass

@@ -10,7 +10,7 @@ from headway.core.engine.lanes import Ordering
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries, fixed_backoff
 from headway.execution.dispatch import Dispatch
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
 ORDERS = TopicPartition("orders", partition=0)

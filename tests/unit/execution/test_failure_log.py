@@ -17,7 +17,7 @@ from headway.core.retry import Retries, fixed_backoff
 from headway.errors import FatalError
 from headway.execution.dispatch import Dispatch
 from headway.execution.failure_log import FailureLog
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger("test_failure_log")

@@ -18,7 +18,7 @@ from headway.core.retry import Retries, fixed_backoff
 from headway.errors import FatalError, RetriableError, RetryLater, TimeLimitError
 from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import RecordWork
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
 ORDERS = TopicPartition("orders", partition=0)

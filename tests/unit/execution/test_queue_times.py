@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.execution.queue_times import QueueTimes
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 
 def job(topic: str, *arrived: float, failed: bool = False) -> Any:

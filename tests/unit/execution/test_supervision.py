@@ -26,7 +26,7 @@ from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import Job, RecordWork
 from headway.execution.running_table import RunningTable, make_table_file, read_table
 from headway.execution.supervision import Supervision
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
 ORDERS = TopicPartition("orders", partition=0)

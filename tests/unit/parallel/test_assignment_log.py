@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from headway.parallel.assignment_log import AssignmentLog, sentence
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 
 class Level(SimpleNamespace):

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.parallel.callbacks import Callbacks
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
 PARTITIONS = [TopicPartition("orders", partition=number) for number in range(3)]

@@ -20,7 +20,7 @@ from headway.kafka.consumer.start_questions import Start
 from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.fetching import Fetching
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
 ORDERS = TopicPartition("orders", partition=0)

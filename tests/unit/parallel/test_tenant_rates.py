@@ -12,7 +12,7 @@ from headway.core.engine.lanes import Ordering
 from headway.core.engine.rate_limits import RateLimits
 from headway.core.offsets.offset_map import OffsetMap
 from headway.parallel.tenant_rates import AskedRates, checked_tenant_rates
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 
 def test_a_mapping_gives_each_tenant_its_rate_and_all_others_that_of_the_star() -> None:

@@ -18,8 +18,8 @@ from headway.core.roles import literal_beginning, rights_of
 from headway.delay.topic_names import DEFAULT_NAME
 from headway.errors import ConfigError
 from headway.kafka.own_rights import Finding, OwnRights, Presence
-from headway.worker_discovery import find_workers
-from headway.workers import Worker
+from headway.workers.discovery import find_workers
+from headway.workers.worker import Worker
 
 _MARKERS = "headway-markers"
 

@@ -13,12 +13,12 @@ from headway.cli.options.topic_choice import TopicChoice, choose_topics
 from headway.cli.records.consumption import Consumption, Start, writing
 from headway.cli.records.one_partition import OnePartition
 from headway.cli.records.record_lines import json_line, text_line
-from headway.config import ConsumerSettings
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import groups_of
 from headway.core.levels.policies import PolicyName
 from headway.core.rights import Right
 from headway.priority.consumer import PriorityConsumer
+from headway.settings.config import ConsumerSettings
 
 
 @click.command()

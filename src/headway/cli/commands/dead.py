@@ -17,12 +17,12 @@ from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import Complaints, Progress, complaints, confirm, stderr_is_terminal
 from headway.cli.display.texts import Moment
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
-from headway.config import OWN_KEYS
 from headway.core.offsets.commit_metadata import Done
 from headway.dead_letters import MOST_BYTES
 from headway.delay.topic_names import TopicNames
 from headway.errors import ConfigError
 from headway.kafka.producer.client import ProducerClient
+from headway.settings.config import OWN_KEYS
 
 _ROWS = 100
 

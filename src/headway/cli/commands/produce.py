@@ -11,8 +11,8 @@ from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafk
 from headway.cli.options.topic_choice import choose_topics
 from headway.cli.records.lines import JsonLines, text_lines
 from headway.cli.records.production import Production
-from headway.config import no_such_level
 from headway.priority.producer import PriorityProducer, Producer
+from headway.settings.config import no_such_level
 
 _LIMIT, _LIMIT_BY_DEFAULT = "message.max.bytes", 1_000_000
 

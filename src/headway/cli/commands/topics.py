@@ -13,7 +13,7 @@ from headway.cli.options.due_times import Retention
 from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
 from headway.cli.options.logical_topics import LogicalTopic, logical_topics, require_levels, schedulers_of
 from headway.core.levels.naming import level_topic
-from headway.topic_creation import KEPT_FOR, create_topic
+from headway.kafka.topic_creation import KEPT_FOR, create_topic
 
 _UNITS = {
     timedelta(days=1): "day",

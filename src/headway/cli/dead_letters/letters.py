@@ -9,9 +9,9 @@ from headway.cli.display.json_lines import to_json
 from headway.cli.display.texts import local_time, printable, shortened, shown_bytes
 from headway.cli.records.record_lines import text_or_base64
 from headway.dead_letters import PREFIX
-from headway.expiry import HEADER as EXPIRES
-from headway.history import HEADER, History, Origin, history_of
-from headway.records import Header, Message, headers_of
+from headway.records.expiry import HEADER as EXPIRES
+from headway.records.history import HEADER, History, Origin, history_of
+from headway.records.record_types import Header, Message, headers_of
 
 SENT_AGAIN_FROM = "headway.sent-again.from"
 

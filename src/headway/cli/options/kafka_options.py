@@ -9,7 +9,6 @@ from typing import Any, TypeVar
 
 import click
 
-from headway.config import Config
 from headway.environment import (
     FILE_VARIABLE,
     LAST_RESORT,
@@ -23,7 +22,8 @@ from headway.environment import (
 )
 from headway.errors import ConfigError
 from headway.kafka.admin import Admin
-from headway.settings_file import read_properties
+from headway.settings.config import Config
+from headway.settings.settings_file import read_properties
 
 log = logging.getLogger(__name__)
 

@@ -12,7 +12,7 @@ from headway.cli.display.terminal import Complaints, Progress, summary
 from headway.cli.records.record_lines import Encode
 from headway.errors import FetchError, HeadwayError, KafkaError
 from headway.priority.consumer import OnRebalance, PriorityConsumer
-from headway.records import ConsumerRecord, TopicPartition
+from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
 Start = Literal["beginning", "end", "committed"]

@@ -12,13 +12,13 @@ from headway.cli.display.terminal import count
 from headway.cli.display.texts import Moment
 from headway.cli.options.topic_choice import TopicChoice
 from headway.cli.records.record_lines import Encode
-from headway.config import Config
 from headway.core.levels.naming import level_topic
 from headway.errors import ConfigError
 from headway.kafka.reading.catalog import Catalog
 from headway.kafka.reading.range_reader import Range, RangeReader, fetched_ahead, name_of
 from headway.kafka.reading.topic_naming import PlainPartition, TopicNaming
-from headway.records import ConsumerRecord, RecordSource, TopicPartition
+from headway.records.record_types import ConsumerRecord, RecordSource, TopicPartition
+from headway.settings.config import Config
 
 _key, _value = methodcaller("key"), methodcaller("value")
 

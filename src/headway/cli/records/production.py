@@ -12,7 +12,7 @@ from headway.cli.options.topic_choice import TopicChoice
 from headway.cli.records.lines import Draft, LongLine, Parse, Place, read_lines, size_of
 from headway.kafka.producer.delivery import OnDelivery
 from headway.priority.producer import PriorityProducer, Producer
-from headway.records import Header, RecordMetadata
+from headway.records.record_types import Header, RecordMetadata
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
 _LOOK_FOR_CTRL_C_EVERY = 0.2

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from headway.cli.display.json_lines import to_json
-from headway.records import ConsumerRecord
+from headway.records.record_types import ConsumerRecord
 
 Encode = Callable[[ConsumerRecord], bytes]
 

@@ -8,8 +8,8 @@ from headway.cli.workers.logs import Handled, handled_record, log_to_stderr
 from headway.cli.workers.messages import LogStyle
 from headway.declarations import called, is_coroutine_function
 from headway.execution.handlers import WithContext
-from headway.worker_discovery import find_workers
-from headway.workers import Worker
+from headway.workers.discovery import find_workers
+from headway.workers.worker import Worker
 
 
 def with_record_in_logs(worker: Worker) -> WithContext:

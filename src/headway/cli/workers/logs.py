@@ -19,7 +19,7 @@ import click
 
 from headway.cli.display.texts import printable
 from headway.cli.workers.messages import LogStyle
-from headway.records import ConsumerRecord
+from headway.records.record_types import ConsumerRecord
 
 _HASH_DIGITS = 12
 _LONGEST_KEY = 200  # bytes

@@ -4,13 +4,13 @@ from collections.abc import Mapping
 
 from headway.cli.options.kafka_options import ConnectionSettings
 from headway.cli.options.logical_topics import count_levels, near_topic, require_levels
-from headway.config import Config
-from headway.connection_settings import connection_of
 from headway.core.levels.naming import how_to_create, level_topic
 from headway.errors import ConfigError
 from headway.kafka.admin import Admin
 from headway.kafka.topic_listing import TopicListing
-from headway.workers import Worker
+from headway.settings.config import Config
+from headway.settings.connection_settings import connection_of
+from headway.workers.worker import Worker
 
 
 def look_at_topics(workers: Mapping[str, Worker], connection: ConnectionSettings) -> dict[str, TopicListing]:

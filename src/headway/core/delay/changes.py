@@ -13,7 +13,7 @@ import msgspec
 
 from headway.core.untrusted import Count, Number, Text, Time, read_json
 from headway.errors import ScheduleError
-from headway.records import Header
+from headway.records.record_types import Header
 
 PUT_HEADER = "headway.put"
 

@@ -14,7 +14,7 @@ from headway.core.delay.recurrence import Recurrence, UnknownZoneError
 from headway.core.untrusted import LATEST, LONGEST_TEXT, Count, Number, Text, Time, read_json
 from headway.declarations import shown
 from headway.errors import ConfigError, ScheduleError
-from headway.records import Header
+from headway.records.record_types import Header
 
 HEADER = "headway.delay"
 

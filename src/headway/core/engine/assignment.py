@@ -21,7 +21,7 @@ from headway.core.offsets.offset_map import LEAST_WINDOW, MAX_CHARACTERS, Commit
 from headway.core.offsets.progress import Progress
 from headway.core.offsets.trailer import NOTHING_TRIED, Trailer, Tried
 from headway.errors import EarlierAttemptError
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 R = TypeVar("R")
 

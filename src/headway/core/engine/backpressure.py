@@ -11,7 +11,7 @@ from headway.core.engine.assignment import Assignment
 from headway.core.engine.memory_budget import MemoryBudget
 from headway.core.engine.partition_states import PartitionEvent, PartitionState
 from headway.core.engine.ready_queue import ReadyQueue
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 
 class Backpressure:

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from headway.core.engine.assignment import Assignment, OutputSet
 from headway.core.offsets.commit_metadata import Done, without_done
 from headway.core.offsets.offset_map import Commit, OffsetMap
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 
 class TickPart(NamedTuple):

@@ -26,7 +26,7 @@ from headway.core.engine.partition_states import PartitionState
 from headway.core.engine.work import Work
 from headway.core.engine.work_states import WorkState
 from headway.core.retry import Again, Verdict
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 _LEAVING, _GONE = PartitionState.LEAVING, PartitionState.GONE
 _RUNNING, _STALE, _DROPPED = WorkState.RUNNING, WorkState.STALE, WorkState.DROPPED

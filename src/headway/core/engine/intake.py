@@ -22,7 +22,7 @@ from headway.core.engine.work import NOTHING_BROUGHT, Brought, Work
 from headway.core.engine.work_states import WorkState
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, encode
 from headway.core.offsets.trailer import NOTHING_TRIED, Tried
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 _LEAVING, _GONE = PartitionState.LEAVING, PartitionState.GONE
 _RUNNING, _STALE = WorkState.RUNNING, WorkState.STALE

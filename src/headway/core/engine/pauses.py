@@ -5,7 +5,7 @@ Invariant: a pause lasts until it is ended as it was asked for, or all are, thro
 
 from collections.abc import Collection, Iterable
 
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 
 class Pauses:

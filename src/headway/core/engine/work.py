@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Generic, NamedTuple, TypeVar
 
 from headway.core.engine.work_states import WorkState
 from headway.core.user_errors import without_frames
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence

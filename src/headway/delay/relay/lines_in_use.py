@@ -11,7 +11,7 @@ from headway.delay.topic_names import TopicNames
 from headway.delay.topics import Layout, ladder_from, layout_seen_by, usable
 from headway.kafka.binding.capi import Partition
 from headway.kafka.reading.compacted import TopicReader
-from headway.records import Message
+from headway.records.record_types import Message
 
 log = logging.getLogger(__name__)
 

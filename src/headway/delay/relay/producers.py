@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
 
-from headway.connection_settings import connection_of
 from headway.delay.topic_names import TopicNames
 from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.errors import KafkaError
@@ -21,6 +20,7 @@ from headway.kafka.consumer.membership import not_a_member
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.transactional_writer import TransactionalWriter
+from headway.settings.connection_settings import connection_of
 
 WRITTEN_WITHIN = 30.0
 """Seconds without any acknowledgement after which records count as lost."""

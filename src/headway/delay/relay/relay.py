@@ -14,8 +14,6 @@ from contextlib import contextmanager
 from functools import partial
 from typing import Any, Self
 
-from headway.config import Config, check_settings
-from headway.connection_settings import PRODUCERS_OWN, connection_of
 from headway.core.delay.broker_clock import BrokerClock
 from headway.core.delay.partition_relay import PartitionRelay
 from headway.declarations import check_whole
@@ -45,6 +43,8 @@ from headway.kafka.reading.compacted import TopicReader
 from headway.runtime.flag import Flag
 from headway.runtime.lifecycle import Closable
 from headway.runtime.wakeup import Wakeup
+from headway.settings.config import Config, check_settings
+from headway.settings.connection_settings import PRODUCERS_OWN, connection_of
 
 log = logging.getLogger(__name__)
 

@@ -9,11 +9,11 @@ from collections.abc import Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import NamedTuple
 
-from headway.config import Config
 from headway.delay.topic_names import TopicNames
 from headway.errors import HeadwayError
 from headway.kafka.admin import Admin
 from headway.runtime.wakeup import Wakeup
+from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 

@@ -27,7 +27,7 @@ from headway.execution.processes.messages import (
     text_of,
 )
 from headway.kafka.serialization import key_reader, value_reader
-from headway.records import ConsumerRecord, DeserializedRecord, RecordSource
+from headway.records.record_types import ConsumerRecord, DeserializedRecord, RecordSource
 
 
 def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches: bool) -> None:

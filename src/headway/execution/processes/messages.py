@@ -10,7 +10,7 @@ from headway.core.user_errors import attribute, description_of, is_error, name_o
 from headway.core.user_errors import text_of as said_by
 from headway.errors import BatchError, ConfigError, FatalError, HandlerProcessError, RetriableError, RetryLater
 from headway.execution.jobs import Job, RecordWork
-from headway.records import ConsumerRecord, Header
+from headway.records.record_types import ConsumerRecord, Header
 
 Outcome = tuple[BaseException | None, Any]
 
@@ -26,7 +26,7 @@ class Deserializers(NamedTuple):
 
 
 class SentMessage(NamedTuple):
-    """A message without its client; see `headway.records.Message`."""
+    """A message without its client; see `headway.records.record_types.Message`."""
 
     fields: tuple[Any, ...]
 

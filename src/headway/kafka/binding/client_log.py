@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import Protocol
 
-from headway.config import Config, whole_number
+from headway.settings.config import Config, whole_number
 
 log = logging.getLogger("headway.librdkafka")
 

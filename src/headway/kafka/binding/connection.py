@@ -10,11 +10,11 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.core.connection_failures import Refusals
 from headway.errors import AuthenticationError, ConfigError
 from headway.kafka.binding import capi
 from headway.kafka.binding.client_log import ClientLog
+from headway.settings.config import Config
 
 NEVER_LET_IN_AFTER = 2.5
 """The seconds of nothing but refusals after which a never connected client gets an error."""

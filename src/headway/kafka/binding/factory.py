@@ -11,7 +11,6 @@ from typing import Any, ParamSpec, TypeVar
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from headway.config import Config, check_servers, check_settings, explain_refused
 from headway.errors import ConfigError
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.forks import keep_in_forks
@@ -19,6 +18,7 @@ from headway.kafka.binding.known_settings import known_settings
 from headway.kafka.binding.oauth import with_oauth
 from headway.kafka.binding.served import serve
 from headway.runtime.deferred_signals import defer_signals
+from headway.settings.config import Config, check_servers, check_settings, explain_refused
 
 P = ParamSpec("P")
 T = TypeVar("T")

@@ -5,9 +5,9 @@ from contextlib import contextmanager
 from ctypes import byref, c_size_t, create_string_buffer
 from functools import cache
 
-from headway.config import Config, explain_refused
 from headway.errors import ConfigError
 from headway.kafka.binding.librdkafka import lib
+from headway.settings.config import Config, explain_refused
 
 _LONGEST_REASON = 512
 

@@ -13,9 +13,9 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.core.user_errors import description_of
 from headway.errors import ConfigError, KafkaError
+from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 

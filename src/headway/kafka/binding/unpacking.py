@@ -4,7 +4,7 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from headway.config import Config
+from headway.settings.config import Config
 
 _KEY = "receive.message.max.bytes"
 _MOST = 2_147_483_647  # that librdkafka takes

@@ -3,12 +3,12 @@
 import logging
 from concurrent.futures import Future
 
-from headway.config import Config, settings_beside
 from headway.core.rights import Right
 from headway.errors import HeadwayError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.time_limits import RIGHTS_ASKED_FOR_EVERY
 from headway.runtime.background import in_background
+from headway.settings.config import Config, settings_beside
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ import confluent_kafka as ck
 from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.kafka.binding.capi import PendingCommit
 from headway.kafka.binding.error_causes import cause_of
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,6 @@ from collections import defaultdict
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.core.levels.naming import level_group
 from headway.core.rights import Right
 from headway.errors import KafkaError
@@ -15,6 +14,7 @@ from headway.kafka.binding import capi
 from headway.kafka.binding.factory import make_client
 from headway.kafka.consumer.commits import AsyncCommits, Offsets, SentCommit
 from headway.kafka.reading.topic_naming import kafka_topic
+from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 

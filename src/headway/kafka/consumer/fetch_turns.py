@@ -14,7 +14,7 @@ import confluent_kafka as ck
 from headway.core.levels.fetch_buffer import FetchBuffer
 from headway.core.record_size import size_of
 from headway.kafka.binding import capi
-from headway.records import ConsumerRecord, Message, TopicPartition, headers_of
+from headway.records.record_types import ConsumerRecord, Message, TopicPartition, headers_of
 
 _LEAST = 1024 * 1024  # bytes that may wait, however slowly they are taken
 _WAITS = 4  # what waits should last that long, as half of it is left when more is asked for

@@ -14,7 +14,6 @@ from typing import Protocol
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.offsets.lost_place import LostPlace, Reset
 from headway.errors import FetchError, HeadwayError, KafkaError, OffsetError
@@ -31,10 +30,11 @@ from headway.kafka.consumer.partition_queries import PartitionQueries
 from headway.kafka.consumer.start_offsets import StartOffsets
 from headway.kafka.consumer.start_questions import Start
 from headway.kafka.consumer.topic_ids import TopicIds
-from headway.records import ConsumerRecord, TopicPartition
+from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.background import in_background
 from headway.runtime.deferred_signals import allow_signals, defer_signals
 from headway.runtime.wakeup import Wakeup
+from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 

@@ -12,10 +12,10 @@ from typing import TYPE_CHECKING
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from headway.config import Config, settings_beside
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.coordinator import ask_for_members, coordinator_client
+from headway.settings.config import Config, settings_beside
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._group import ConsumerGroupDescription, MemberAssignment

@@ -12,7 +12,6 @@ from collections.abc import Collection, Sequence
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.rights import Right
 from headway.errors import AuthorizationError, FetchError, KafkaError
@@ -23,7 +22,8 @@ from headway.kafka.consumer.fetch_turns import FetchTurns, size_of_fetched
 from headway.kafka.consumer.group_member import SERVE_EVERY, GroupMember
 from headway.kafka.consumer.missing_topics import deleted_topic, missing_topic
 from headway.kafka.serialization import Read
-from headway.records import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
+from headway.records.record_types import ConsumerRecord, DeserializedRecord, RecordSource, TopicPartition
+from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 

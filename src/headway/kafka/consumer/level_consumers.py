@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
-from headway.config import Config
 from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.levels.naming import LevelSubscription, groups_of, how_to_create, is_topic_name
 from headway.errors import ConfigError
@@ -15,7 +14,8 @@ from headway.kafka.consumer.commits import SentCommit
 from headway.kafka.consumer.group_member import SERVE_EVERY, RebalanceListener
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.serialization import Read
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
+from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 

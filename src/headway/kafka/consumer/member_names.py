@@ -8,7 +8,7 @@ all levels. Members that share one are in another order in each group.
 import uuid
 from typing import Any
 
-from headway.config import Config
+from headway.settings.config import Config
 
 _DEFAULT = "headway"
 

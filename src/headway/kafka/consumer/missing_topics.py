@@ -7,10 +7,10 @@ misspelt topic in silence.
 import contextlib
 from collections.abc import Callable, Collection
 
-from headway.config import Config, settings_beside
 from headway.errors import HeadwayError
 from headway.kafka.admin import Admin
 from headway.runtime.background import in_background
+from headway.settings.config import Config, settings_beside
 
 _BROKERS_ANSWER_WITHIN = 30.0
 

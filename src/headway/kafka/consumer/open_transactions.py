@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from headway.errors import KafkaError
 from headway.kafka.binding.questions import OFFSET_END, Question
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 
-from headway.config import Config, settings_beside
 from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.levels.naming import level_group
 from headway.errors import ConfigError, KafkaError
@@ -23,6 +22,7 @@ from headway.kafka.binding.factory import make_client
 from headway.kafka.coordinator import ask_for_members_of, coordinator_client
 from headway.kafka.missing_rights import is_refusal
 from headway.kafka.reading.group_state import NO_GROUP, is_gone
+from headway.settings.config import Config, settings_beside
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._group import ConsumerGroupDescription

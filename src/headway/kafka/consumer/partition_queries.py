@@ -8,7 +8,6 @@ from weakref import WeakSet
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.offsets.lost_place import RESETS
 from headway.core.rights import right_for
@@ -22,7 +21,8 @@ from headway.kafka.binding.unpacking import UNPACKS, Unpacking
 from headway.kafka.consumer.access_watch import AccessWatch
 from headway.kafka.missing_rights import is_of_the_group, why_refused
 from headway.kafka.reading.log_bounds import NONE_THAT_LATE, fetched_end, watermarks
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
+from headway.settings.config import Config
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.core.rights import Right
 from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.admin import Admin
@@ -24,6 +23,7 @@ from headway.kafka.binding.unpacking import UNPACKS, Unpacking, is_not_unpacked
 from headway.kafka.missing_rights import is_refusal, why_refused
 from headway.runtime.background import in_background
 from headway.runtime.wakeup import Wakeup
+from headway.settings.config import Config
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._records import DeletedRecords

@@ -10,7 +10,6 @@ from collections.abc import Callable, Collection, Mapping
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.core.offsets.lost_place import RESETS, Reset
 from headway.errors import ClosedError, ConfigError, HeadwayError, KafkaError, OffsetError
 from headway.kafka.binding.capi import Partition
@@ -19,6 +18,7 @@ from headway.kafka.binding.retrying import passes
 from headway.kafka.consumer.other_commits import OtherCommits
 from headway.kafka.consumer.start_questions import Start, StartQuestions
 from headway.runtime.wakeup import Wakeup
+from headway.settings.config import Config
 
 _SILENT_FOR = 5.0  # a broker that restarts is not worth a report
 _TELL_AGAIN_AFTER = 10.0

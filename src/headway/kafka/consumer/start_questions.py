@@ -14,13 +14,13 @@ from typing import Final, NamedTuple
 
 import confluent_kafka as ck
 
-from headway.config import Config, settings_beside
 from headway.core.offsets.lost_place import RESETS, Reset
 from headway.errors import KafkaError
 from headway.kafka.binding.capi import committed_each
 from headway.kafka.binding.error_causes import cause_of
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.questions import Commit, Partition, Question, ask_committed, ask_offsets
+from headway.settings.config import Config, settings_beside
 
 log = logging.getLogger(__name__)
 

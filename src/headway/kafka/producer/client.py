@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.core.levels.naming import what_there_is
 from headway.core.rights import right_for
 from headway.errors import DeliveryError, DeliveryRefusedError, HeadwayError, SerializationError
@@ -16,7 +15,8 @@ from headway.kafka.binding.capi import await_online
 from headway.kafka.binding.time_limits import ONLINE_WITHIN
 from headway.kafka.producer.headers import size_of_headers
 from headway.kafka.producer.transaction import TransactionalClient
-from headway.records import Header
+from headway.records.record_types import Header
+from headway.settings.config import Config
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata, TopicMetadata

@@ -16,7 +16,6 @@ from typing import Any, NamedTuple, NoReturn, Self, TypeVar
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.core.rights import Right, right_for
 from headway.errors import (
     AuthorizationError,
@@ -36,6 +35,7 @@ from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import MISSING_TOPIC_COMES_WITHIN, ONLINE_WITHIN, ROWS_STORED_WITHIN
 from headway.kafka.producer.client import with_leader
 from headway.kafka.producer.headers import size_of_headers
+from headway.settings.config import Config
 
 T = TypeVar("T")
 

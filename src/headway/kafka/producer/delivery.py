@@ -14,7 +14,7 @@ import confluent_kafka as ck
 from headway.core.levels.naming import how_to_create
 from headway.core.rights import Right, right_for
 from headway.errors import DeliveryError, DeliveryRefusedError
-from headway.records import UNKNOWN_OFFSET, Header, RecordMetadata
+from headway.records.record_types import UNKNOWN_OFFSET, Header, RecordMetadata
 from headway.runtime.flag import WholeCondition
 
 if TYPE_CHECKING:

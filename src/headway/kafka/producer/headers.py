@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import NoReturn
 
 from headway.errors import SerializationError
-from headway.records import Header
+from headway.records.record_types import Header
 
 
 def header_list(headers: Iterable[Header] | Mapping[str, str | bytes | None]) -> list[Header]:

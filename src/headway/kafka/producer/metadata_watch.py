@@ -6,12 +6,12 @@ import threading
 import time
 from collections.abc import Callable
 
-from headway.config import Config
 from headway.core.producer.queues import TopicQueues
 from headway.errors import DeliveryError, KafkaError
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.sendable import Sendable
 from headway.runtime.flag import WholeCondition
+from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 

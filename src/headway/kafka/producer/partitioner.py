@@ -10,9 +10,9 @@ from operator import index
 
 from confluent_kafka import cimpl
 
-from headway.config import Config
 from headway.declarations import called, shown
 from headway.errors import ConfigError, DeliveryError, SerializationError
+from headway.settings.config import Config
 
 _library = ctypes.PyDLL(cimpl.__file__)
 

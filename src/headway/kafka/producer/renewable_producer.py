@@ -9,7 +9,6 @@ from typing import ParamSpec, TypeVar
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.core.rights import Right, right_for
 from headway.errors import AuthenticationError, KafkaError
 from headway.kafka.binding.capi import fatal_error, wake_on_events, was_connected
@@ -20,6 +19,7 @@ from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.missing_rights import is_refusal
 from headway.kafka.producer.report_pump import ReportPump
 from headway.runtime.background import in_background
+from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 

@@ -11,7 +11,7 @@ from headway.core.record_size import HEADER_TAKES, bytes_of
 from headway.declarations import shown
 from headway.errors import DeliveryError, SerializationError
 from headway.kafka.producer.headers import check_timestamp, size_of_headers
-from headway.records import Header
+from headway.records.record_types import Header
 
 if TYPE_CHECKING:
     from headway.core.producer.queues import Queue

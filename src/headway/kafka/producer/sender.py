@@ -14,7 +14,6 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from headway.config import Config, whole_number
 from headway.core.producer.accumulator import Accumulator
 from headway.core.producer.queues import Batch, Queue, TopicQueues
 from headway.core.record_size import bytes_of
@@ -38,9 +37,10 @@ from headway.kafka.producer.sendable import (
     size_of_rest,
     too_large,
 )
-from headway.records import Header
+from headway.records.record_types import Header
 from headway.runtime.deferred_signals import defer_signals
 from headway.runtime.flag import Nudge
+from headway.settings.config import Config, whole_number
 
 if TYPE_CHECKING:
     from confluent_kafka import ThrottleEvent

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, NamedTuple, TypeVar
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from headway.config import Config
 from headway.core.levels.naming import how_to_create
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
@@ -19,7 +18,8 @@ from headway.kafka.missing_rights import why_refused
 from headway.kafka.reading.log_bounds import EARLIEST, LATEST, NONE_THAT_LATE, list_offsets
 from headway.kafka.reading.range_reader import Offsets, name_of
 from headway.kafka.reading.topic_naming import NamedTopic, TopicNaming, kafka_topic
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
+from headway.settings.config import Config
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata

@@ -17,7 +17,6 @@ from zlib import crc32
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.errors import KafkaError, UnreadableError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.binding.retrying import retrying
@@ -30,6 +29,7 @@ from headway.kafka.missing_rights import why_not_readable
 from headway.kafka.reading.log_bounds import fetched_end
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
 from headway.runtime.lifecycle import Closable
+from headway.settings.config import Config
 
 T = TypeVar("T")
 

@@ -8,7 +8,6 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding.factory import together
@@ -18,6 +17,7 @@ from headway.kafka.reading.log_bounds import LogBounds
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
 from headway.runtime.background import in_background
 from headway.runtime.lifecycle import Closable
+from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 

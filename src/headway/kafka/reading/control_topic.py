@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.core.rights import Right, topic_rights
 from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.admin import Admin, describe
@@ -22,6 +21,7 @@ from headway.kafka.missing_rights import why_refused
 from headway.kafka.reading.log_bounds import watermarks
 from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
 from headway.runtime.flag import Flag
+from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 

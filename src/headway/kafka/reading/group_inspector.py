@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, TypeVar
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient
 
-from headway.config import OWN_KEYS, Config
 from headway.errors import KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.capi import Offsets, Partition
@@ -22,8 +21,9 @@ from headway.kafka.missing_rights import raise_if_refused, why_not_readable, why
 from headway.kafka.reading.group_state import NO_GROUP, Member, members_by_partition
 from headway.kafka.reading.log_bounds import LogBounds
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
-from headway.records import Message
+from headway.records.record_types import Message
 from headway.runtime.lifecycle import Closable
+from headway.settings.config import OWN_KEYS, Config
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._group import ConsumerGroupDescription

@@ -18,13 +18,13 @@ from typing import Any
 import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
-from headway.config import Config
 from headway.errors import KafkaError
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import LOG_BOUNDS_TOLD_WITHIN
 from headway.kafka.missing_rights import is_refusal, why_refused
+from headway.settings.config import Config
 
 EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]

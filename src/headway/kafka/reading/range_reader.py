@@ -15,7 +15,6 @@ from typing import NamedTuple
 import confluent_kafka as ck
 from confluent_kafka import Message
 
-from headway.config import Config
 from headway.errors import KafkaError
 from headway.kafka.admin import describe
 from headway.kafka.binding.connection import Connection
@@ -25,8 +24,9 @@ from headway.kafka.reading.log_bounds import watermarks
 from headway.kafka.reading.topic_naming import kafka_topic
 from headway.kafka.reading.unjoined_consumer import OURS as UNJOINED
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.runtime.lifecycle import Closable
+from headway.settings.config import Config
 
 __all__ = [
     "HOW_TO_GO_ON",

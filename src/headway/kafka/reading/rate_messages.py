@@ -10,13 +10,13 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.core.rate_loans import LEASE, Message, rates_topic
 from headway.errors import AuthorizationError, HeadwayError
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.time_limits import RECORDS_AWAITED_FOR
 from headway.kafka.reading.control_topic import ControlTopic, listening
 from headway.runtime.background import in_background
+from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 

@@ -4,10 +4,10 @@ from collections.abc import Iterator, Mapping
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.kafka.binding.factory import make_client
 from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
-from headway.records import Message
+from headway.records.record_types import Message
+from headway.settings.config import Config
 
 _AWAITED_FOR = 1.0  # seconds
 

@@ -6,13 +6,13 @@ from collections.abc import Callable
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.errors import AuthorizationError, KafkaError
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, RECORDS_AWAITED_FOR
 from headway.kafka.missing_rights import is_refusal, why_not_readable
 from headway.kafka.reading.log_bounds import watermarks
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
+from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from headway.core.levels.naming import level_topic
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 
 class PlainPartition(TopicPartition):

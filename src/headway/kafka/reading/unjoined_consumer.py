@@ -14,13 +14,13 @@ from typing import Any, Final
 
 import confluent_kafka as ck
 
-from headway.config import Config
 from headway.errors import KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.unpacking import UNPACKS
+from headway.settings.config import Config
 
 OURS: Final[Config] = {
     "group.id": "headway-unjoined",  # for the binding alone: no broker hears it

@@ -6,8 +6,8 @@ from typing import Any
 
 from headway.core.untrusted import LATEST
 from headway.errors import DeliveryError
-from headway.expiry import expiry_header
 from headway.kafka.producer.columnar import Columns
+from headway.records.expiry import expiry_header
 
 
 def expiring(columns: Columns, expires: Sequence[int | None], due: Sequence[int | None] | None) -> Columns:

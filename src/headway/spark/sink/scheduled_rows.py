@@ -7,8 +7,6 @@ from collections.abc import Mapping, Sequence
 from itertools import islice, repeat
 from typing import Any, NamedTuple
 
-from headway.config import whole_number
-from headway.connection_settings import connection_of
 from headway.core.delay.schedule import HEADER, Schedule, partition_of
 from headway.core.untrusted import LATEST
 from headway.delay import limits
@@ -18,6 +16,8 @@ from headway.delay.topics import Layout, add_lines, read_layout
 from headway.errors import ConfigError, DeliveryError, KafkaError
 from headway.kafka.producer.columnar import Columns
 from headway.runtime.gc_pause import GcPause
+from headway.settings.config import whole_number
+from headway.settings.connection_settings import connection_of
 
 # Relays wait a minute for records that may still be on their way into a line. Brokers look every ten seconds for
 # transactions whose time has run out.

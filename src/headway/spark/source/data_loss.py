@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from headway.kafka.reading.range_reader import Offsets, Range, name_of, no_longer_holds
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.spark.source.stream_offset import StreamOffset
 
 

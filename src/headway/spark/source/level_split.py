@@ -10,7 +10,7 @@ from itertools import pairwise
 
 from headway.core.levels.policies import Fair, Policy
 from headway.kafka.reading.range_reader import Offsets
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 _DENSE = 32
 _PART_OF_AGE = 8

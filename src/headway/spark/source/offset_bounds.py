@@ -9,7 +9,7 @@ from headway.declarations import shown
 from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import Offsets, name_of
 from headway.kafka.reading.topic_naming import TopicNaming
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.spark.option_parsing import LARGEST, json_object, moment_ms
 from headway.spark.source.offset_json import from_json
 

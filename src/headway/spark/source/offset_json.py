@@ -9,7 +9,7 @@ from typing import Any
 
 from headway.kafka.reading.range_reader import Offsets
 from headway.kafka.reading.topic_naming import PlainPartition, TopicNaming
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 OffsetJson = Mapping[str, Mapping[str, Any]]
 

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
 )
 
 from headway.kafka.reading.range_reader import Offsets
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 _MILLISECOND = timedelta(milliseconds=1)

@@ -11,7 +11,7 @@ from heapq import heapify, heapreplace
 from operator import attrgetter
 
 from headway.kafka.reading.range_reader import Range
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.spark.source.stream_offset import StreamOffset
 
 RECORDS_PER_TASK = 100_000

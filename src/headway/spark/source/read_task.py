@@ -12,7 +12,7 @@ from pyspark.sql.types import StructType
 from headway.core.record_size import size_of
 from headway.kafka.reading.range_reader import Message, Range, RangeReader, fetched_ahead, name_of
 from headway.kafka.reading.topic_naming import kafka_topic
-from headway.records import TopicPartition, headers_of
+from headway.records.record_types import TopicPartition, headers_of
 from headway.runtime.gc_pause import GcPause
 from headway.spark.session.error_messages import one_sentence
 from headway.spark.source import range_packing

@@ -20,7 +20,7 @@ from pyspark.sql.types import (
 
 from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import Message
-from headway.records import TopicPartition, headers_of
+from headway.records.record_types import TopicPartition, headers_of
 from headway.spark.session.plan_sources import planned_sources
 
 EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999

@@ -7,7 +7,7 @@ from typing import Any
 from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import Offsets
 from headway.kafka.reading.topic_naming import PlainPartition, TopicNaming, kafka_topic
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.spark.source.offset_json import from_json, to_json
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Row
 
-from headway.history import Origin
+from headway.records.history import Origin
 from headway.spark.stage import row_record
 from headway.spark.stage.column_values import values_of
 

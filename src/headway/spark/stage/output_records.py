@@ -18,9 +18,9 @@ from headway.core.untrusted import LATEST
 from headway.dead_letters import PREFIX
 from headway.declarations import check_choice
 from headway.errors import ConfigError
-from headway.expiry import HEADER as EXPIRES
-from headway.history import HEADER as HISTORY
 from headway.parallel.run_parts import OnExpired
+from headway.records.expiry import HEADER as EXPIRES
+from headway.records.history import HEADER as HISTORY
 from headway.spark.sink.options import TARGETS
 from headway.spark.source.schema import has_level_topics
 from headway.spark.stage.outcomes import AGAIN_AT, observed_records

@@ -12,10 +12,10 @@ from headway.core.engine.work import NOTHING_BROUGHT, Brought, Failure, Work
 from headway.core.retry import failure_behind
 from headway.dead_letters import name_and_text
 from headway.execution.context import wall_time
-from headway.expiry import HEADER as EXPIRES
-from headway.expiry import expiry_of
-from headway.history import HEADER, History, after_attempt, history_of, told
 from headway.parallel.brought_along import failure_of
+from headway.records.expiry import HEADER as EXPIRES
+from headway.records.expiry import expiry_of
+from headway.records.history import HEADER, History, after_attempt, history_of, told
 from headway.spark.stage.input_batch import InputBatch, StageRow
 from headway.spark.stage.input_row import InputRow, place_of
 from headway.spark.stage.row_record import headers_of, kafka_topic_of, origin_of, timestamp_of

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from headway.core.levels.naming import level_topic
-from headway.history import Origin, history_of
-from headway.records import Header
+from headway.records.history import Origin, history_of
+from headway.records.record_types import Header
 
 if TYPE_CHECKING:
     from headway.spark.stage.input_row import Columns

@@ -10,7 +10,7 @@ from pyspark.sql.pandas.types import to_arrow_schema
 
 from headway.declarations import shown
 from headway.errors import ConfigError
-from headway.records import ConsumerRecord
+from headway.records.record_types import ConsumerRecord
 from headway.spark.source.schema import schema
 from headway.spark.stage.input_row import Columns, InputRow
 

@@ -41,7 +41,7 @@ from headway.execution.jobs import Job
 from headway.execution.lifespan import with_state
 from headway.execution.threads import Threads
 from headway.parallel.control_loop import Executor
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 from headway.spark.stage.arrow_batch import record_batch
 from headway.spark.stage.arrow_results import results_of_arrow

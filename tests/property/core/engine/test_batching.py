@@ -12,7 +12,7 @@ from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 PARTITIONS = [
     TopicPartition("orders", partition=0),

@@ -12,7 +12,7 @@ from headway.core.engine.lanes import Ordering
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import Commit, OffsetMap, decode
 from headway.core.retry import DeadLetter
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 LOG = 60
 PARTITIONS = [

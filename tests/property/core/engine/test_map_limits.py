@@ -18,7 +18,7 @@ from headway.core.offsets.offset_map import (
     encode,
     pressure,
 )
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 ORDERS = TopicPartition("orders", partition=0)
 RECORDS = 40

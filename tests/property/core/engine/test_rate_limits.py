@@ -15,7 +15,7 @@ from headway.core.engine.rate_limits import RateLimits
 from headway.core.engine.work import Brought, Work
 from headway.core.engine.work_states import WorkState, state_of
 from headway.core.offsets.offset_map import OffsetMap
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 TENANTS = ["a", "b", "c"]
 KEYS = [None, b"x", b"y"]

@@ -12,7 +12,7 @@ from headway.core.engine.slot_policies import BurstSlots, FairSlots, SlotPolicy,
 from headway.core.engine.work import Work
 from headway.core.levels.policies import Fair
 from headway.core.offsets.offset_map import OffsetMap
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 shares_of_powers = st.lists(st.sampled_from([1, 2, 4, 8, 16, 32, 64]), min_size=1, max_size=5)
 

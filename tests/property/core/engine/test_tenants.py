@@ -14,7 +14,7 @@ from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.tenants import Tenants, Usage
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 NAMES = ["a", "b", "c", "d"]
 WEIGHTS = {"a": 2.0, "b": 0.5}

@@ -10,7 +10,7 @@ from headway.core.engine.assignment import Assignment
 from headway.core.engine.turns import Turns
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 PLACES = [
     TopicPartition(topic, partition=number) for topic, count in (("mail", 3), ("sms", 2)) for number in range(count)

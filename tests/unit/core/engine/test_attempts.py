@@ -9,7 +9,7 @@ from headway.core.engine.work import Brought, Failure, Work
 from headway.core.offsets.offset_map import Commit, OffsetMap, decode_with_trailer, encode
 from headway.core.offsets.trailer import Trailer, Tried
 from headway.errors import EarlierAttemptError
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 ORDERS = TopicPartition("orders", partition=0)
 LOG = b"abcdef"

@@ -16,7 +16,7 @@ from headway.core.engine.slot_policies import BurstSlots, StrictSlots
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import MAX_CHARACTERS, Commit, OffsetMap, decode
 from headway.core.retry import Again, DeadLetter
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 ORDERS = TopicPartition("orders", partition=0)
 NOW = 100.0

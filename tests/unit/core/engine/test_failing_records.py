@@ -12,7 +12,7 @@ from headway.core.engine.work import Failure, Work
 from headway.core.levels.policies import PolicyName
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Again
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 DELAY = 1.0
 

@@ -6,7 +6,7 @@ from headway.core.engine.assignment import Assignment
 from headway.core.engine.lanes import ALONE, Lanes, Ordering, by_key_if_any
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 
 class Keyed:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.engine.pauses import Pauses
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 PARTITIONS = [
     TopicPartition(topic, partition=number, level=level)

@@ -14,7 +14,7 @@ from headway.core.engine.slot_policies import StrictSlots
 from headway.core.engine.tenants import Tenants, Usage
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 PARTITION = TopicPartition("orders", partition=0)
 

@@ -13,7 +13,7 @@ from headway.core.engine.lanes import Ordering
 from headway.core.engine.work import Work
 from headway.core.engine.work_states import WORK_TRANSITIONS, WorkEvent, WorkState, state_of
 from headway.core.offsets.offset_map import OffsetMap
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 ORDERS = TopicPartition("orders", partition=0)
 NOW = 100.0

@@ -6,7 +6,7 @@ from typing import Any, cast
 import pytest
 
 from headway.kafka.consumer.open_transactions import OpenTransactions
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 ORDERS = TopicPartition("orders", partition=0)
 POSITION = 10

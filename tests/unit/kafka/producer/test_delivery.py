@@ -7,7 +7,7 @@ import pytest
 
 from headway.errors import DeliveryError
 from headway.kafka.producer.delivery import DeliveryFuture, Destination
-from headway.records import RecordMetadata
+from headway.records.record_types import RecordMetadata
 
 
 class Delivered:

@@ -6,7 +6,7 @@ from headway.errors import ConfigError, KafkaError
 from headway.kafka.reading import range_reader
 from headway.kafka.reading.catalog import Catalog
 from headway.kafka.reading.topic_naming import TopicNaming
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 
 NOBODY = {"bootstrap.servers": "127.0.0.1:1"}
 

@@ -9,7 +9,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pytest
 
 from headway.errors import DeliveryError
-from headway.expiry import expiry_header
+from headway.records.expiry import expiry_header
 from headway.spark.sink.digest import RowsDigest
 from headway.spark.sink.rows import chunks
 

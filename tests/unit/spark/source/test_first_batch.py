@@ -10,7 +10,7 @@ from headway.errors import KafkaError
 from headway.kafka.reading.catalog import TopicLevels
 from headway.kafka.reading.range_reader import Offsets, Range
 from headway.kafka.reading.topic_naming import TopicNaming
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.spark.source import batch_planner
 from headway.spark.source.options import parse
 from headway.spark.source.schema import schema

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from headway.core.levels.policies import PolicyName, make_policy
 from headway.kafka.reading.range_reader import Offsets
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.spark.source.level_split import LevelSplit, Sightings, longest_waits
 
 LEVELS = 3

@@ -21,7 +21,7 @@ from pyspark.sql.datasource import (
     StringContains,
 )
 
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.spark.source.pushed_filters import Bounds, bounds_of
 
 START = datetime(2026, 5, 1, tzinfo=UTC)

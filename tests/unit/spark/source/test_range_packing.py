@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import Offsets, Range
 from headway.kafka.reading.topic_naming import PlainPartition, TopicNaming, kafka_topic
-from headway.records import TopicPartition
+from headway.records.record_types import TopicPartition
 from headway.spark.source.range_packing import (
     RANGES_FOR_ONE,
     RECORDS_OF_A_RANGE,

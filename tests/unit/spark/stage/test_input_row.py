@@ -11,7 +11,7 @@ from pyspark.sql import Row
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType, VariantType, VariantVal
 
-from headway.history import HEADER, History, Origin
+from headway.records.history import HEADER, History, Origin
 from headway.spark.stage.input_row import Columns, InputRow, shrunk
 
 DUE = datetime(2030, 1, 1, tzinfo=UTC)

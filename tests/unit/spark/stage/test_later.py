@@ -19,8 +19,8 @@ from pyspark.sql.types import IntegerType
 from headway import Context, FatalError, RetriableError, RetryLater
 from headway.core.retry import DeadLetter, Retries, Verdict, fixed_backoff
 from headway.errors import HandlerError
-from headway.expiry import expiry_header
-from headway.history import HEADER, history_of
+from headway.records.expiry import expiry_header
+from headway.records.history import HEADER, history_of
 from headway.spark.stage import running_calls
 from headway.spark.stage.input_row import InputRow
 from headway.spark.stage.outcomes import outcome_columns

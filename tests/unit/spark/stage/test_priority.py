@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headway import Batches, Context
 from headway.core.retry import Retries, fixed_backoff
-from headway.expiry import expiry_header
+from headway.records.expiry import expiry_header
 from headway.spark.stage.input_row import InputRow
 from headway.spark.stage.settings import RowHandler, Settings
 from headway.spark.stage.task import Stage

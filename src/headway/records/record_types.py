@@ -14,8 +14,8 @@ from typing import Any, Literal, NamedTuple, Protocol, Self
 
 import msgspec
 
-from headway.expiry import expiry_of
-from headway.history import Origin, history_of
+from headway.records.expiry import expiry_of
+from headway.records.history import Origin, history_of
 
 log = logging.getLogger(__name__)
 

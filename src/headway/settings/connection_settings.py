@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from headway.config import OWN_KEYS, Config
+from headway.settings.config import OWN_KEYS, Config
 
 _CONSUMERS = """
 group.id group.instance.id group.protocol group.protocol.type group.remote.assignor partition.assignment.strategy

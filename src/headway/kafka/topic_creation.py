@@ -4,11 +4,11 @@ from collections.abc import Mapping
 from datetime import timedelta
 from typing import Final
 
-from headway.config import Config
 from headway.core.levels.naming import MOST_LEVELS, how_to_create, is_topic_name, level_topic
 from headway.declarations import check_kind, check_whole, is_whole, shown
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.admin import Admin
+from headway.settings.config import Config
 
 KEPT_FOR: Final = timedelta(days=30)
 """How long a topic keeps its records by default.

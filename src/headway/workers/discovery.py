@@ -10,7 +10,7 @@ from types import ModuleType
 
 import headway
 from headway.errors import ConfigError
-from headway.workers import Worker, worker_of
+from headway.workers.worker import Worker, worker_of
 
 _OURS = os.path.dirname(str(headway.__file__)) + os.sep
 _EXAMPLE = '@worker("orders", group="billing")'

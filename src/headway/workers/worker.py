@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from headway.config import Config, ParallelSettings, check_settings
 from headway.core.engine.lanes import Ordering, OrderingName
 from headway.core.levels.naming import MOST_LEVELS, checked_topics, groups_of, is_topic_name, subscriptions
 from headway.core.retry import Retries
@@ -32,7 +31,8 @@ from headway.parallel.validation import (
     checked_handler,
     checked_options,
 )
-from headway.worker_values import Value, reader_of
+from headway.settings.config import Config, ParallelSettings, check_settings
+from headway.workers.values import Value, reader_of
 
 Topics = str | Sequence[str] | Mapping[str, int]
 F = TypeVar("F", bound=Callable[..., Any])

@@ -1,0 +1,1 @@
+"""Records: their types and addresses, when they expire, and where they came from."""

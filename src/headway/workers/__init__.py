@@ -1,0 +1,1 @@
+"""Workers: handlers declared with their options, and how `headway worker` finds them."""
