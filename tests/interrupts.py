@@ -1,19 +1,17 @@
-"""Ctrl-C at chosen steps of Headway's own code, and what must not be left behind by it.
+"""Ctrl-C at chosen steps of Headway's own code, and what must not be left behind by it."""
 
-Tests with `Interrupts` are slow ones, though they are quick: beside the threads of other tests Python 3.11 once spun
-without end in a profile function that had raised, where not even pytest's time limit could strike.
-"""
-
+import _thread
 import faulthandler
 import gc
-import inspect
 import random
 import signal
 import sys
 import threading
 import time
+from collections import defaultdict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import CodeType, FrameType
 from typing import Any
 
@@ -22,63 +20,61 @@ import pytest
 _ENDS_WITHIN = 15.0  # seconds, on a busy machine
 _OF_THE_PROCESS = {"headway-admin-clients"}
 _OURS = "/src/headway/"
-_NOWHERE = ("__del__", "__enter__", "<genexpr>", "fileno")
-"""Functions in which Python cannot raise an interrupt, or before whose first step no `with` block has begun."""
 
 
 class Interrupts:
-    """Raises `KeyboardInterrupt` at a step after a function was entered, and again some steps later.
+    """Sends SIGINT to this process at a step after a function was entered, and again some steps later.
 
-    A step is where Python itself looks for signals: as a function of Headway's begins, and behind a call of a C
-    function in one. Where Headway puts Ctrl-C off, none is raised.
+    A step is an instruction of Python's in a function of Headway's. The signal is a real one: Python handles it where
+    it next looks for signals, and code that puts Ctrl-C off gets it later. Nothing is raised in a trace function, which
+    Python would not survive everywhere: a `finally` is passed over, or the process spins.
     """
 
     def __init__(self, anchor: Callable[..., Any], first: int, second: int, within: str = _OURS) -> None:
         self._anchor: CodeType = anchor.__code__
-        self._first, self._second = first, second
+        self._left = [second, first]
         self._has_begun = False
         self._within = within
         self.raised = 0
 
     def __enter__(self) -> None:
-        sys.setprofile(self._profile)
+        self._before = signal.signal(signal.SIGINT, self._interrupt)
+        sys.settrace(self._trace)
 
     def __exit__(self, *_: object) -> None:
-        sys.setprofile(None)
-        sys.settrace(None)
+        self._left.clear()
+        try:
+            sys.settrace(None)  # here a signal may be handled that was sent at the last step
+        finally:
+            sys.settrace(None)
+            signal.signal(signal.SIGINT, self._before)
 
-    def _profile(self, frame: FrameType, event: str, arg: Any) -> None:
+    def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
         self._has_begun |= frame.f_code is self._anchor
-        if self._has_begun and event in ("call", "c_return") and self._is_ours(frame, event) and _is_possible():
-            self._first -= 1
-            if self._first < 0:
-                self.raised += 1
-                sys.settrace(self._trace)
-                raise KeyboardInterrupt  # Python ends the profiling then
+        if self._within not in frame.f_code.co_filename:
+            return None
+        frame.f_trace_opcodes = True
+        if self._has_begun and self._left and event in ("call", "opcode"):
+            self._left[-1] -= 1
+            if self._left[-1] < 0:
+                self._left.pop()
+                sys.settrace(None)  # or the signal would be handled as this function is called next
+                # Not a call, behind which Python looks for signals: it would be handled in this function.
+                defaultdict(partial(_thread.interrupt_main, signal.SIGINT))[0]
+        return self._trace
 
-    def _trace(self, frame: FrameType, event: str, arg: Any) -> None:
-        if self._is_ours(frame, event) and _is_possible():
-            self._second -= 1
-            if self._second < 0:
-                self.raised += 1
-                raise KeyboardInterrupt  # and the tracing
-
-    def _is_ours(self, frame: FrameType, event: str) -> bool:
-        code = frame.f_code
-        if event == "call" and code.co_flags & inspect.CO_GENERATOR:
-            return False  # as a generator goes on, an error of a trace passes over its `finally`, which no signal does
-        return self._within in code.co_filename and (self._within != _OURS or code.co_name not in _NOWHERE)
-
-
-def _is_possible() -> bool:
-    return signal.getsignal(signal.SIGINT) is signal.default_int_handler
+    def _interrupt(self, number: int, frame: FrameType | None) -> None:
+        self.raised += 1
+        if self._left:
+            sys.settrace(self._trace)
+        raise KeyboardInterrupt
 
 
 def two_interrupts(anchor: Callable[..., Any], seed: int) -> Interrupts:
     """Return two interrupts from somewhere on after a function was entered, near its begin more often than far."""
     draw = random.Random(f"{anchor.__qualname__} {seed}")
-    first, second = int(2 ** draw.uniform(0, 9)) - 1, int(2 ** draw.uniform(0, 7)) - 1
-    print(f"{anchor.__qualname__}, seed {seed}: interrupts after {first} steps, and after {second} calls")
+    first, second = int(2 ** draw.uniform(0, 13)) - 1, int(2 ** draw.uniform(0, 11)) - 1
+    print(f"{anchor.__qualname__}, seed {seed}: interrupts after {first} steps, and {second} steps later")
     return Interrupts(anchor, first, second)
 
 

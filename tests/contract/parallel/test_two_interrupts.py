@@ -58,7 +58,6 @@ def interrupted(mock: MockCluster, anchor: str, seed: int) -> None:
         consumer.pause()
 
 
-@pytest.mark.slow
 @pytest.mark.parametrize("anchor", ANCHORS)
 @pytest.mark.parametrize("seed", range(4))
 def test_a_consumer_that_is_interrupted_twice_at_any_step_ends(mock: MockCluster, anchor: str, seed: int) -> None:
