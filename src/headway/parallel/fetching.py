@@ -106,7 +106,6 @@ class Fetching:
         self._most = buffer * 5 // 4  # of quiet partitions there may be more: they do not wait behind a flood
         self._hand_over = hand_over
         self._tenancy = tenancy
-        self._paused: set[TopicPartition] = set()  # as librdkafka was told
         self._fetching: set[int] = set()  # while one level is handed over, the others are fetched within that hand-over
         self._starting: dict[TopicPartition, _Start] = {}  # partitions whose committed offsets are not read yet
         self._rejoining: set[int] = set()  # levels that are to join again
@@ -265,16 +264,16 @@ class Fetching:
     def _pause_and_resume(self) -> None:
         """Pause the partitions whose records would have no room, and resume those that have room again."""
         with self._lock:
-            paused = self._engine.paused() | self._hold(time.monotonic())
-            # Those that start are not the engine's yet: one that waited for on_assign is resumed before it begins.
-            assigned = {*self._engine.assigned(), *self._starting, *self._sought}
-        paused.update(self._callbacks.awaited())
-        if paused != self._paused:
-            for member, partitions in self._levels.chosen(paused - self._paused, None).items():
+            wanted = self._engine.paused() | self._hold(time.monotonic())
+        wanted.update(self._callbacks.awaited())
+        # What was paused is asked of the members: one that takes a partition up again elsewhere in its log gives it up
+        # and assigns it again, and it is still paused then.
+        paused = self._levels.paused()
+        if wanted != paused:
+            for member, partitions in self._levels.chosen(wanted - paused, None).items():
                 member.pause(partitions)
-            for member, partitions in self._levels.chosen((self._paused - paused) & assigned, None).items():
+            for member, partitions in self._levels.chosen(paused - wanted, None).items():
                 member.resume(partitions)
-            self._paused = paused
 
     def _begin(self, level: int, member: LevelConsumer, now: float, *, first: bool = False) -> None:
         """Start where the last owners' commits end, without the records that these commits say are done.
@@ -332,6 +331,10 @@ class Fetching:
         tried = {**known.tried, **self._tried.pop(partition, NOTHING_TRIED)}
         to_come = {offset: each for offset, each in tried.items() if offset >= known.offsets.offset}
         self._engine.assign(partition, known.offsets, moved, log_mark(member.topic_id(partition) or ""), to_come)
+        # At once: the same fetch may have brought its records already, and would start them.
+        if self.pauses.covers(partition):
+            self._engine.hold([partition])
+            self._holds = True
 
     def _awaits_id(self, member: LevelConsumer, partition: TopicPartition, found: Start, now: float) -> bool:
         """Return whether to wait for the topic's id, without which the commit's metadata could not be used."""
@@ -445,7 +448,6 @@ class Fetching:
             places = {partition: self._sought.pop(partition, None) for partition in partitions}
             for partition in partitions:
                 self._tried.pop(partition, None)
-        self._paused.difference_update(partitions)
         for partition in partitions:
             start = self._starting.pop(partition, None)
             if start:

@@ -226,8 +226,6 @@ def test_with_the_cooperative_protocol_members_that_join_and_leave_handle_each_r
     assert sum(commits(kafka_cluster, topic, topic).values()) == sent
 
 
-# On a busy machine it timed out three times, with the pause of a level as its groups begin; the cause is not known yet.
-@pytest.mark.flaky(reruns=2)
 def test_a_level_is_paused_and_sought_while_records_of_all_are_handled_in_parallel(kafka_cluster: Cluster) -> None:
     topic = kafka_cluster.topic()
     handled: Counter[tuple[int, int, int]] = Counter()

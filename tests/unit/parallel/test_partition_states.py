@@ -228,3 +228,31 @@ def test_what_the_engine_is_told_of_a_partition_that_it_does_not_have_is_no_even
     engine.retire([ORDERS])
     engine.retire([ORDERS])
     assert engine.state_of(ORDERS) is PartitionState.LEAVING
+
+
+def started(world: World) -> list[int]:
+    with world.dispatch.lock:
+        return [work.offset for work in world.engine.take(99, 0.0)]
+
+
+def test_records_that_come_with_the_start_of_a_paused_partition_wait_until_it_is_resumed(world: World) -> None:
+    world.fetching.pauses.begin(topic="orders")
+    world.fetching.assigned([ORDERS])
+    world.fetch(0)  # the commit was told by then, so that the partition begins in this fetch
+    assert world.state is PartitionState.READING
+    assert started(world) == []
+    world.fetching.pauses.end(topic="orders")
+    world.fetching.hold()
+    assert started(world) == [0]
+
+
+def test_a_partition_that_is_taken_up_elsewhere_while_it_is_full_is_read_on(world: World) -> None:
+    def moves_in_its_log() -> None:
+        world.fetching.lost([ORDERS])
+        world.fetching.assigned([ORDERS])
+        world.fetch()
+        world.fetch()
+
+    world.paused(moves_in_its_log)
+    assert world.state is PartitionState.READING
+    assert world.level.paused == set()

@@ -218,7 +218,10 @@ class Intake(Generic[R]):
     ) -> None:
         if offsets[0] < self._assignments[partition].progress.end:
             # The log was truncated: other records have these offsets now, and none of the failed attempts.
-            self.assign(partition, OffsetMap(offsets[0]), log=self._assignments[partition].log)
+            is_held, log = self._assignments[partition].held is not None, self._assignments[partition].log
+            self.assign(partition, OffsetMap(offsets[0]), log=log)
+            if is_held:  # the user's pause outlasts it
+                self.hold([partition])
         assignment = self._assignments[partition]
         fresh = assignment.progress.receive(offsets)
         if len(fresh) < len(offsets):

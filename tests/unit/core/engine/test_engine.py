@@ -409,6 +409,16 @@ def test_offsets_that_go_back_begin_a_new_epoch_there(batches: Sequence[Sequence
     assert engine.committable(ORDERS) == 2
 
 
+def test_a_held_partition_is_still_held_where_its_offsets_go_back() -> None:
+    engine = engine_of(ORDERS)
+    engine.receive(ORDERS, records(range(4)), NOW)
+    engine.hold([ORDERS])
+    engine.receive(ORDERS, records(range(2)), NOW)
+    assert engine.take(9, NOW) == []
+    engine.release([ORDERS], NOW)
+    assert offsets(engine.take(9, NOW)) == [0, 1]
+
+
 def test_ten_thousand_records_of_one_lane_are_forgotten_at_once() -> None:
     engine = engine_of(ORDERS, ordering=Ordering.PARTITION)
     engine.receive(ORDERS, records(range(10_000)), NOW)
