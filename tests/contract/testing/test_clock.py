@@ -16,6 +16,10 @@ pytestmark = pytest.mark.kafka
 
 Settings = dict[str, Any]
 TEN_MINUTES = 600
+SCHEDULER = "clock"
+"""A scheduler of this file's own: a clock delivers everything that is pending, and other tests leave schedules in the
+default one, one of them for each half second.
+"""
 
 
 @pytest.fixture
@@ -32,7 +36,7 @@ def topic() -> str:
 def remind(topic: str) -> Callable[..., Any]:
     """A worker with a topic of its own."""
 
-    @worker(topic, group="reminders")
+    @worker(topic, group="reminders", config={"scheduler.name": SCHEDULER})
     def remind(record: ConsumerRecord) -> str:
         return str(record.value, "utf-8")
 
@@ -41,7 +45,7 @@ def remind(topic: str) -> Callable[..., Any]:
 
 def order(settings: Settings, topic: str, number: str, *, pays: bool) -> None:
     """The service under test: it reminds of an order that is not paid in time."""
-    with Scheduler(settings) as scheduler:
+    with Scheduler(settings, name=SCHEDULER) as scheduler:
         scheduler.send_later(number, f"pay {number}", topic, TEN_MINUTES, id=f"{topic}-{number}")
         if pays:
             scheduler.ask_to_cancel(f"id:{topic}-{number}")
@@ -50,7 +54,7 @@ def order(settings: Settings, topic: str, number: str, *, pays: bool) -> None:
 def test_a_reminder_that_a_service_cancels_does_not_come_and_any_other_does(
     settings: Settings, topic: str, remind: Callable[..., Any]
 ) -> None:
-    with clock(settings) as time:
+    with clock(settings, scheduler=SCHEDULER) as time:
         order(settings, topic, "1", pays=True)
         order(settings, topic, "2", pays=False)
         time.advance(TEN_MINUTES - 60)
@@ -76,8 +80,8 @@ def test_a_run_that_advances_sees_what_the_service_has_scheduled_before_it(
 def test_what_recurs_comes_at_each_of_its_times_before_and_between_runs(
     settings: Settings, topic: str, remind: Callable[..., Any]
 ) -> None:
-    with clock(settings) as time:
-        with Scheduler(settings) as scheduler:
+    with clock(settings, scheduler=SCHEDULER) as time:
+        with Scheduler(settings, name=SCHEDULER) as scheduler:
             scheduler.every("0 2 * * *", "report", b"nightly", topic, id=topic)
         time.advance(2 * 86_400)
         [first] = time.run(remind)
@@ -89,22 +93,22 @@ def test_what_recurs_comes_at_each_of_its_times_before_and_between_runs(
 def test_several_workers_run_together_until_none_has_anything_to_do(settings: Settings) -> None:
     name = f"pictures-{uuid.uuid4().hex[:8]}"
 
-    @worker(name, group="resize", produces=[f"{name}-done"])
+    @worker(name, group="resize", config={"scheduler.name": SCHEDULER}, produces=[f"{name}-done"])
     def resize(record: ConsumerRecord, context: Context) -> ProducerRecord:
         if context.attempt == 1:
             raise RetryLater(3600)
         return ProducerRecord(f"{name}-done", record.value)
 
-    @worker(f"{name}-done", group="publish", produces=[f"{name}-mails"])
+    @worker(f"{name}-done", group="publish", config={"scheduler.name": SCHEDULER}, produces=[f"{name}-mails"])
     def publish(record: ConsumerRecord) -> ProducerRecord:
         return ProducerRecord(f"{name}-mails", record.value, due=86_400)
 
-    @worker(f"{name}-mails", group="mail")
+    @worker(f"{name}-mails", group="mail", config={"scheduler.name": SCHEDULER})
     def mail(record: ConsumerRecord) -> str:
         return str(record.value, "utf-8")
 
     create_topic(settings, name)
-    with clock(settings) as time:
+    with clock(settings, scheduler=SCHEDULER) as time:
         with Producer(settings) as producer:
             producer.send(name, "a picture")
         ran = time.run(resize, publish, mail)
@@ -120,12 +124,12 @@ def test_several_workers_run_together_until_none_has_anything_to_do(settings: Se
 def test_a_worker_that_is_never_idle_ends_the_run(settings: Settings, remind: Callable[..., Any]) -> None:
     name = f"endless-{uuid.uuid4().hex[:8]}"
 
-    @worker(name, group="endless", produces=[name])
+    @worker(name, group="endless", config={"scheduler.name": SCHEDULER}, produces=[name])
     def again(record: ConsumerRecord) -> ProducerRecord:
         return ProducerRecord(name, record.value)
 
     create_topic(settings, name)
-    with clock(settings, timeout=5) as time:
+    with clock(settings, scheduler=SCHEDULER, timeout=5) as time:
         with Producer(settings) as producer:
             producer.send(name, "1")
         with pytest.raises(TimeoutError, match=r"again was not idle within 5 s"):
