@@ -1,46 +1,46 @@
-"""Everything that Headway raises, in one place, and what handlers raise for it.
+"""Every error that Headway raises, and the errors that a handler raises to say what becomes of its record.
 
 HeadwayError
 ├── ConfigError           a setting, an argument or an option is missing or out of bounds (also a ValueError)
 ├── LocalBrokerError      the local Apache Kafka cannot be installed, started or stopped
-│   └── PortTakenError    another process has the port that it is to listen on
+│   └── PortTakenError    another process has the port that it should listen on
 ├── KafkaError            Kafka refused a call
 │   ├── AuthenticationError   the brokers do not let this client in
 │   ├── FetchError        a level could not fetch; the other levels go on
-│   │   └── FetchRefusedError     its principal has no right to; also an AuthorizationError
-│   ├── OffsetError       a partition has no valid offset to begin at, and auto.offset.reset is "error"
+│   │   └── FetchRefusedError     its principal lacks the right; also an AuthorizationError
+│   ├── OffsetError       a partition has no valid offset to start at, and auto.offset.reset is "error"
 │   ├── DeliveryError     a record was not delivered
-│   │   ├── NoRoomError   there was no room for it; it was not sent
-│   │   └── DeliveryRefusedError  its principal has no right to; also an AuthorizationError
+│   │   ├── NoRoomError   the send buffer was full; the record was not sent
+│   │   └── DeliveryRefusedError  the principal lacks the right; also an AuthorizationError
 │   └── AuthorizationError        the client's principal lacks a right, which the message names
 ├── TransactionError      a transactional producer was fenced off, or cannot go on
-│   └── FencedError       another one has taken over its transactional id
+│   └── FencedError       another producer has taken over its transactional id
 ├── SerializationError    a key or value could not be turned into bytes; the record was not sent
 ├── DeserializationError  a key or value could not be read; the record keeps its bytes
-├── UnreadableError       what lies in a topic of Headway's own is damaged, foreign or out of bounds; it is passed over
-│   ├── ScheduleError     a delayed record does not say where and when it is due; it goes to the dead letters
-│   └── OffsetMapError    commit metadata is not an offset map; the offset stands, what was done above it is replayed
-├── IdPendingError        a schedule with this id is pending, and was not to be replaced
+├── UnreadableError       a record in one of Headway's own topics is damaged, foreign or out of bounds; it is skipped
+│   ├── ScheduleError     a delayed record does not say where and when it is due; it becomes a dead letter
+│   └── OffsetMapError    commit metadata is not an offset map; records done above the offset are replayed
+├── IdPendingError        a schedule with this id is pending and was not to be replaced
 ├── NoRelayError          no relay has settled a cancellation or a reschedule in time
 ├── HandlerError          a record failed for good, and there is no dead-letter topic to keep it
-├── LifespanError         what handlers share could not be started, or not be shut down
-├── TimeLimitError        a handler did not end within its time limit
-├── HandlerProcessError   a handler's process could not be started, or what it raised cannot be read here
-│   └── ProcessDiedError  a handler's process died; the records that it was at have failed
-├── EarlierAttemptError   the cause of a handler's error: how its record failed before
-├── ExpiredError          a record could not be started before it expired
-├── BatchError            raised by a batch's handler: some of its records failed
+├── LifespanError         the resources that handlers share could not be started or shut down
+├── TimeLimitError        a handler exceeded its time limit
+├── HandlerProcessError   a handler's process could not be started, or its error cannot be read here
+│   └── ProcessDiedError  a handler's process died; the records that it was handling have failed
+├── EarlierAttemptError   the cause of a handler's error: how an earlier attempt of its record failed
+├── ExpiredError          a record expired before it was started
+├── BatchError            raised by a batch handler: some records of the batch failed
 ├── WakeupError           `wakeup()` interrupted a poll; nothing was lost
 └── ClosedError           the client is closed
 
-A handler raises these three, which are no `HeadwayError`:
+A handler raises these three, which are not subclasses of `HeadwayError`:
 
-RetriableError            trying again can help
-RetryLater                try again after a delay, out of this process's memory
-FatalError                trying again cannot help
+RetriableError            another attempt may succeed
+RetryLater                try again after a delay, stored in Kafka rather than in this process's memory
+FatalError                another attempt cannot succeed
 
 A message is a sentence that names the setting or the topic, the value, the bound, and what to do. The command
-line prints it as it is.
+line prints it unchanged.
 """
 
 from collections.abc import Mapping
@@ -85,7 +85,7 @@ __all__ = [
 
 
 class HeadwayError(Exception):
-    """The base of all of Headway's errors."""
+    """The base class of all errors that Headway raises."""
 
 
 class ConfigError(HeadwayError, ValueError):
@@ -97,18 +97,18 @@ class LocalBrokerError(HeadwayError):
 
 
 class PortTakenError(LocalBrokerError):
-    """A port conflict: another process has the port that the local Apache Kafka is to listen on."""
+    """A port conflict: another process has the port that the local Apache Kafka should listen on."""
 
 
 class KafkaError(HeadwayError):
-    """The error of a call that Kafka refused."""
+    """Kafka refused a call."""
 
 
 class AuthenticationError(KafkaError):
-    """The brokers do not let this client in: for its password, a certificate, or the port that it connects to.
+    """The brokers do not let this client in, because of its password, its certificate or the port it connects to.
 
-    Attributes: was_connected: True if they let it in before. Then credentials were changed or have ended, and a new
-    client may be let in, as it reads the files of certificates and keys anew.
+    Attributes: was_connected: True if they let it in before. Its credentials were then changed or have expired. A new
+    client may succeed, because it reads the certificate and key files again.
     """
 
     def __init__(self, message: str, *, was_connected: bool = False) -> None:
@@ -123,8 +123,8 @@ class AuthorizationError(KafkaError):
 class FetchError(KafkaError):
     """A level could not fetch; the other levels go on.
 
-    Raised by the poll after the one that met the error, so that no fetched record is lost to it. `level` is None if
-    one group reads all levels, and none of them could fetch.
+    Raised by the poll after the one that met the error, so that no fetched record is lost. `level` is None if one
+    group reads all levels and none of them could fetch.
     """
 
     def __init__(self, level: int | None, reason: str) -> None:
@@ -133,16 +133,16 @@ class FetchError(KafkaError):
 
 
 class FetchRefusedError(FetchError, AuthorizationError):
-    """A level may not read its topics or use its group; it goes on by itself when the right is granted."""
+    """A level lacks the right to read its topics or use its group. It resumes by itself once the right is granted."""
 
     def __init__(self, level: int | None, reason: str) -> None:
         who = "One group of all levels" if level is None else f"Level {level}"
-        super(FetchError, self).__init__(f"{who} waits for a right. {reason}")
+        super(FetchError, self).__init__(f"{who} is waiting for a right. {reason}")
         self.level = level
 
 
 class OffsetError(KafkaError):
-    """A partition has no valid offset to begin or to go on at, and `auto.offset.reset` is "error"."""
+    """A partition has no valid offset to start or continue at, and `auto.offset.reset` is "error"."""
 
 
 class DeliveryError(KafkaError):
@@ -150,19 +150,19 @@ class DeliveryError(KafkaError):
 
 
 class DeliveryRefusedError(DeliveryError, AuthorizationError):
-    """A record was not delivered, for want of a right."""
+    """A record was not delivered because the principal lacks a right."""
 
 
 class NoRoomError(DeliveryError):
-    """A record found no room in the memory that its topic, level or partition may use; it was not sent."""
+    """The record was not sent: the memory that its topic, level or partition may use was full."""
 
 
 class TransactionError(HeadwayError):
-    """A transactional producer was fenced off, or cannot go on; uncommitted records come again."""
+    """A transactional producer was fenced off, or cannot go on. Records that were not committed are read again."""
 
 
 class FencedError(TransactionError):
-    """A takeover of the transactional id by another producer: only the other's records count now."""
+    """Another producer has taken over the transactional id. Only its records are committed from now on."""
 
 
 class SerializationError(HeadwayError):
@@ -174,41 +174,41 @@ class DeserializationError(HeadwayError):
 
 
 class UnreadableError(HeadwayError):
-    """A record in a topic of Headway's own is damaged, foreign or out of bounds; it is passed over."""
+    """A record in one of Headway's own topics is damaged, foreign or out of bounds. It is skipped."""
 
 
 class ScheduleError(UnreadableError):
-    """A delayed record does not say where and when it is due; it goes to the dead letters."""
+    """A delayed record does not say where and when it is due. It becomes a dead letter."""
 
 
 class IdPendingError(HeadwayError):
-    """A schedule that was not stored, since another one with the same id is pending (`if_pending="refuse"`)."""
+    """The schedule was not stored because another one with the same id is pending (`if_pending="refuse"`)."""
 
 
 class NoRelayError(HeadwayError):
-    """A cancellation or a reschedule that no relay has settled in time; it is settled as soon as one runs."""
+    """No relay has settled a cancellation or a reschedule in time. It is settled as soon as one runs."""
 
 
 class OffsetMapError(UnreadableError):
-    """Commit metadata that cannot be read as an offset map; the offset stands, the map is dropped."""
+    """Commit metadata cannot be read as an offset map. The offset stands; the map is ignored."""
 
 
 class HandlerError(HeadwayError):
-    """A record failed for good, and there is no dead-letter topic to keep it; its error is the cause."""
+    """A record failed for good, and there is no dead-letter topic to keep it. Its own error is the `__cause__`."""
 
 
 class LifespanError(HeadwayError):
-    """A failure of the lifespan: it could not start, ended too early, or could not be shut down."""
+    """The lifespan could not start, ended too early, or could not be shut down."""
 
 
 class TimeLimitError(HeadwayError):
-    """A handler did not end within its time limit; a failed attempt as any other."""
+    """A handler did not end within its time limit. This counts as a failed attempt like any other."""
 
 
 class EarlierAttemptError(HeadwayError):
-    """The error of an attempt before the record was sent on, as `RetryLater` does; the record's header tells of it.
+    """How an earlier attempt failed, as the record's header reports it after the record was sent on (`RetryLater`).
 
-    Attributes: exception: The name of the error's class. message: The error's text, or the beginning of it.
+    Attributes: exception: The name of the error's class. message: The error's text, possibly shortened.
     """
 
     def __init__(self, exception: str, message: str) -> None:
@@ -221,18 +221,18 @@ class EarlierAttemptError(HeadwayError):
 
 
 class ExpiredError(HeadwayError):
-    """A record expired before it could be started: the error of its dead letter."""
+    """A record expired before it was started. Its dead letter carries this error."""
 
 
 class HandlerProcessError(HeadwayError):
-    """A handler's process died, or raised an error that no other process can read; a failed attempt as any other."""
+    """A handler's process died, or raised an error that no other process can read. The attempt has failed."""
 
 
 class ProcessDiedError(HandlerProcessError):
-    """The process of a record's handler died: a failed attempt of each record that ran in it.
+    """The process that handled a record died. Each record that ran in it has a failed attempt.
 
-    Attributes: deaths: The number of processes that have died of this record, this one included. alone: True if no
-    other record ran in the process, so that this record has caused its death.
+    Attributes: deaths: How many processes have died while handling this record, this one included. alone: True if no
+    other record ran in the process, so that this record must have caused its death.
     """
 
     def __init__(self, message: str, *, deaths: int = 1, alone: bool = True) -> None:
@@ -242,17 +242,17 @@ class ProcessDiedError(HandlerProcessError):
 
 
 class BatchError(HeadwayError):
-    """A failure of some records of a batch, named by their index in it; a batch's handler raises it.
+    """Raised by a batch handler when some records of the batch failed, named by their index in it.
 
-    The other records are done. An exception's class stands for an instance of it, as after `raise`. Text becomes a
-    `RuntimeError` with that text.
+    The other records are done. An exception class stands for an instance of it, as in a `raise` statement. Text
+    becomes a `RuntimeError` with that text.
     """
 
     def __init__(self, failures: Mapping[int, BaseException | type[BaseException] | str]) -> None:
         self.failures = {index: _as_exception(failure) for index, failure in failures.items()}
         try:
             which = repr(self.failures)
-        except BaseException:  # of a user's own class
+        except BaseException:  # a user's own class may fail in its __repr__
             which = ", ".join(map(str, self.failures))
         super().__init__(f"{len(self.failures)} records of a batch failed: {which}")
 
@@ -261,7 +261,7 @@ class BatchError(HeadwayError):
 
 
 def _as_exception(failure: object) -> BaseException:
-    """Return a failure as an exception; any other object only tells that its record failed."""
+    """Return the failure as an exception. Anything but an exception or text only means that the record failed."""
     kind = type(failure)
     if issubclass(kind, BaseException):
         return failure  # type: ignore[return-value]
@@ -270,15 +270,15 @@ def _as_exception(failure: object) -> BaseException:
     if issubclass(kind, type) and issubclass(failure, BaseException):  # type: ignore[arg-type]
         try:
             failure = failure()  # type: ignore[operator]
-        except BaseException as error:  # it asks for arguments, for instance
+        except BaseException as error:  # for instance because its __init__ needs arguments
             return error
         if issubclass(type(failure), BaseException):
             return failure  # type: ignore[return-value]
-    return RuntimeError("The handler said that this record failed, and gave no exception for it.")
+    return RuntimeError("The handler reported that this record failed, but gave no exception for it.")
 
 
 class WakeupError(HeadwayError):
-    """The interruption of a poll by `wakeup()`; nothing was lost."""
+    """`wakeup()` interrupted a poll. Nothing was lost."""
 
 
 class ClosedError(HeadwayError, RuntimeError):
@@ -286,15 +286,15 @@ class ClosedError(HeadwayError, RuntimeError):
 
 
 class RetriableError(Exception):
-    """A handler's error that trying again can help with, whatever else is configured.
+    """Raised by a handler when another attempt may succeed, whatever else is configured.
 
     Args:
-        retry_after: The least seconds to wait, up to a day; None leaves it to the retries.
-        untried: True if the attempt ended before anything was tried. Then it does not count towards `max_attempts`,
-            however other attempts end.
+        retry_after: The minimum number of seconds to wait, up to a day. None leaves it to the retry policy.
+        untried: True if the attempt ended before anything was tried. It then does not count towards `max_attempts`,
+            although other attempts do.
     """
 
-    retry_after: float | None = None  # here too: a subclass may have an __init__ of its own
+    retry_after: float | None = None  # class attributes too: a subclass's __init__ might not call ours
     untried: bool = False
 
     def __init__(self, *args: object, retry_after: float | None = None, untried: bool = False) -> None:
@@ -304,15 +304,16 @@ class RetriableError(Exception):
 
 
 class RetryLater(Exception):  # noqa: N818 - it is a request, not an error
-    """A handler's request to try again after a delay, out of this process's memory.
+    """Raised by a handler to try again after a delay that is kept in Kafka, not in this process's memory.
 
-    The record is stored as a schedule (see `Scheduler`), and this process is done with it. A relay sends it to its
-    topic again when `delay` has passed, and there its attempts are counted on. Meanwhile later records of its key go
-    on. After `max_attempts` it is a dead letter. If it is raised from another error, or while one is handled, that
-    error is told. If the scheduler refuses the delay or the record, the attempt has failed as with any other error.
+    The record is stored as a schedule (see `Scheduler`), and this process is done with it. After `delay` a relay sends
+    it to its topic again, where its attempts are counted on. Later records of its key go ahead in the meantime. After
+    `max_attempts` it becomes a dead letter. If `RetryLater` is raised from another error, or while one is handled, that
+    error is logged and kept with the record. If the scheduler refuses the delay or the record, the attempt has failed
+    as with any other error.
 
     Args:
-        delay: The delay in seconds; below 0 there is none.
+        delay: The delay in seconds; 0 or less means no delay.
     """
 
     delay = 0.0
@@ -323,4 +324,4 @@ class RetryLater(Exception):  # noqa: N818 - it is a request, not an error
 
 
 class FatalError(Exception):
-    """A handler's error that trying again cannot help with."""
+    """Raised by a handler when another attempt cannot succeed."""
