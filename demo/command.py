@@ -173,7 +173,7 @@ def _end(options: argparse.Namespace, console: Console, made: Sequence[Promise],
     console.print(f"The results are in {options.output}:", soft_wrap=True)
     console.print("  priority.png  records per second by level, and how long they waited")
     console.print("  delays.png    delays by destination, and by visibility")
-    console.print("  report.html   throughput, waits and lag of step 3 by level (headway report)")
+    console.print("  report.html   throughput, waiting times and lag of step 3 by level (headway report)")
     console.print("  flights/      the flights with what Spark joined to them, as Parquet")
     console.print("\nNext: look at the pictures, try another policy, or keep a broker:")
     console.print("  python -m demo --policy strict")

@@ -1,7 +1,7 @@
 """The `headway` command.
 
-Each subcommand lives in a module of its own, imported only when it is called. So `headway --help` is quick, and only
-the command that needs an extra misses it.
+Each subcommand lives in a module of its own, which is imported only when the command is called. So `headway --help` is
+quick, and a missing extra stops only the commands that need it.
 """
 
 import contextlib
@@ -19,30 +19,30 @@ from headway.runtime.interrupt import INTERRUPTED
 SUMMARIES = {
     "broker": "Run a real Apache Kafka on this machine, for development and tests.",
     "topics": "Create, list and delete topics and their levels.",
-    "produce": "Send the lines of FILES, or of stdin, to a topic by priority.",
+    "produce": "Send the lines of FILES, or of stdin, to a topic, with a priority.",
     "consume": "Write the records of TOPICS, highest level first, until Ctrl-C.",
     "schedule": "Schedule records for later, list what is pending, cancel or reschedule it.",
     "relay": "Deliver delayed records when they are due.",
-    "worker": "Run handlers that are declared with @worker, and keep them running.",
-    "offsets": "Show what groups have committed, draw their offset maps, and move or set commits.",
-    "dead": "List dead letters, look into them, and send them again.",
-    "pipeline": "Run pipelines on Spark, and start your own from them.",
-    "report": "Show throughput, waits and lag of what a pipeline did, as a page with plots.",
-    "acls": "Show the smallest rights (ACLs) that a role needs, as commands that grant them.",
-    "levels": "Show how a capacity is shared over levels.",
+    "worker": "Run the handlers that are declared with @worker, and keep them running.",
+    "offsets": "Show what groups have committed, draw their offset maps, copy and reset commits.",
+    "dead": "List dead letters, inspect them, and send them again.",
+    "pipeline": "Run pipelines on Spark: the example, or your own.",
+    "report": "Show a pipeline's throughput, waiting times and lag, as a page with plots.",
+    "acls": "Show the least rights (ACLs) that a role needs, as commands that grant them.",
+    "levels": "Show how a capacity is shared among levels.",
 }
-"""The subcommands, each in the module of its name, and their summaries for the help, which imports none of them."""
+"""Each subcommand with its summary. It lives in the module of that name, which the help does not import."""
 
 
 class _Mistake(click.ClickException):
-    """A `HeadwayError` as click shows it and ends with it."""
+    """Shows a `HeadwayError` as one sentence on stderr, without click's usage line, and exits with its code."""
 
     def show(self, file: Any = None) -> None:
         click.echo(f"headway: {self.message}", err=True, file=file)
 
 
 def _refused(error: OSError) -> str:
-    """Return the sentence for a refusal by the operating system; an error without a file is of a standard stream."""
+    """Return a sentence for an error of the operating system. One without a file name concerns a standard stream."""
     reason = error.strerror or str(error)
     if error.filename is not None:
         return f"{os.fsdecode(error.filename)} cannot be used: {reason}."
@@ -50,7 +50,11 @@ def _refused(error: OSError) -> str:
 
     with contextlib.suppress(OSError, ValueError, AttributeError):
         silence(sys.stdout.fileno())
-    return f"What is read or shown was refused: {reason}. Check where stdin and stdout go; /dev/null takes everything."
+
+    return (
+        f"Reading stdin or writing stdout failed: {reason}. Check what they are connected to; /dev/null accepts "
+        "everything."
+    )
 
 
 @contextlib.contextmanager
@@ -60,7 +64,7 @@ def _one_sentence() -> Iterator[None]:
     except HeadwayError as error:
         raise _Mistake(str(error)) from error
     except BrokenPipeError:
-        raise  # click handles it: the reader of the pipe has enough
+        raise  # click handles it: the reader of the pipe has closed it
     except OSError as error:
         raise _Mistake(_refused(error)) from error
     except KeyboardInterrupt:
@@ -69,7 +73,7 @@ def _one_sentence() -> Iterator[None]:
 
 
 class _LazyGroup(click.Group):
-    """A group that imports subcommands only when needed, and shows errors as one sentence."""
+    """A group that imports a subcommand only when it is called, and shows errors as one sentence."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(SUMMARIES)
@@ -86,7 +90,7 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(SUMMARIES.items()))
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _one_sentence():  # it shows the help
+        with _one_sentence():  # printing the help happens in here, and can fail too
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -99,7 +103,7 @@ class _LazyGroup(click.Group):
 def headway() -> None:
     """Apache Kafka as a work queue: priority, delay and parallel processing.
 
-    A topic has levels, 0 the lowest priority; level 2 of `orders` is the Kafka topic `orders-2`. Try it:
+    A topic has levels; level 0 has the lowest priority. Level 2 of `orders` is the Kafka topic `orders-2`. Try it:
 
     \b
       headway broker start
@@ -113,7 +117,7 @@ def headway() -> None:
 
 
 def main() -> None:
-    """Run the command; a user's mistake is one sentence on stderr and exit code 1."""
+    """Run the command. A user's mistake ends it with one sentence on stderr and exit code 1."""
     if None in (sys.stdin, sys.stdout, sys.stderr):
         from headway.cli.display.streams import hold_streams  # noqa: PLC0415 - seldom needed
 

@@ -93,7 +93,7 @@ def test_the_list_shows_what_is_there_and_what_is_no_dead_letter(shop: Shop) -> 
     assert [row.split()[0] for row in rows] == ["0:0", "0:1", "1:0"]
     assert f"{shop.topic} 2:7" in rows[0]
     assert rows[0].endswith("5  ValueError      no such customer  ann")
-    assert "no dead letter" in rows[2]
+    assert "not a dead letter" in rows[2]
 
 
 def test_a_list_can_be_filtered_and_limited_and_says_so(shop: Shop) -> None:
@@ -102,7 +102,7 @@ def test_a_list_can_be_filtered_and_limited_and_says_so(shop: Shop) -> None:
     assert [each["value"] for each in listed(shop, "--exception", "Declined")] == ["3"]
     assert [each["value"] for each in listed(shop, "--max", "2")] == ["1", "2"]
     limited = dead("list", shop.dead, "--max", "2")
-    assert limited.stderr == "2 dead letters shown, and there are more: --max shows so many.\n"
+    assert limited.stderr == "2 dead letters shown, and there are more. Raise --max to see them.\n"
     assert len(dead("list", shop.dead, "--max", "3").stdout.splitlines()) == 4
 
 
@@ -192,7 +192,7 @@ def test_what_was_dealt_with_in_another_way_is_settled_without_being_sent(shop: 
     assert settle("--all", "--dry-run").stdout == "4 dead letters would be settled.\n"
     refused = settle("0:1", answer="n\n")
     assert (refused.exit_code, shop.still_open()) == (1, ["0:0", "0:1", "0:2", "1:0"])
-    assert "Nothing was done. In a script, where nobody answers, add --yes." in settle("0:1").stderr
+    assert "Nothing was done. In a script, add --yes." in settle("0:1").stderr
     assert settle("0:1", "--yes").stdout == "1 dead letter settled.\n"
     assert settle("--exception", "Declined", "--yes").stdout == "1 dead letter settled.\n"
     assert shop.still_open() == ["0:0", "0:2"]
@@ -201,7 +201,7 @@ def test_what_was_dealt_with_in_another_way_is_settled_without_being_sent(shop: 
     assert dead("show", shop.dead, "0:1").stdout.startswith(f"{shop.dead} 0:1 is settled.")
     shown = dead("list", shop.dead, "--max", "1")
     assert shown.stderr.endswith(
-        "1 dead letter settled before among those read so far: --settled-too shows them as well.\n"
+        "1 dead letter settled before among those read so far. Add --settled-too to see them.\n"
     )
     assert settle("--all", "--yes").stdout == "2 dead letters settled.\n"
     assert settle("--all").stderr == f"Nothing to settle: {shop.dead} holds no dead letters that are open.\n"
@@ -216,7 +216,7 @@ def test_what_was_sent_is_sent_once_more_only_if_asked_for(shop: Shop) -> None:
     refused = shop.send_again("0:0", "0:1")
     assert refused.exit_code == 1
     assert refused.stderr.startswith(
-        f"headway: {shop.dead} 0:0 is settled: it was sent again before, or settled by hand,"
+        f"headway: {shop.dead} 0:0 is already settled: it was sent again, or settled by hand"
     )
     assert shop.values() == [b"0"]
     assert shop.send_again("0:0", "--settled-too").exit_code == 0
@@ -259,9 +259,9 @@ def test_dead_letters_of_share_groups_are_listed_shown_and_sent_again_if_they_ha
     assert json.loads(dead("show", shop.dead, "0:0", "--json").stdout)["failure"]["group"] == "billing"
     named = shop.send_again("0:0")
     assert named.exit_code == 1
-    assert "its share group does not copy records, and nothing was sent" in named.stderr
+    assert "because its share group does not copy records. Nothing was sent" in named.stderr
     rest = shop.send_again("--all")
-    assert "Left out, as their share groups do not copy records: 1." in rest.stderr
+    assert "Left out, because their share groups do not copy records: 1." in rest.stderr
     [record] = shop.records()
     assert (record.key(), record.value(), record.partition()) == (b"ann", b"1", 1)
     assert [name for name, _ in record.headers() or ()] == ["headway.sent-again.from", "headway.history"]
@@ -275,12 +275,12 @@ def test_letters_whose_topic_is_gone_are_left_out_and_the_others_sent(shop: Shop
     sent = shop.send_again("--all")
     assert sent.exit_code == 0
     assert sorted(filter(None, shop.values())) == [b"1", b"2"]
-    assert "Left out, as Kafka has no topic long-gone any more: 1. Create it, or say where they go" in sent.stderr
-    assert f"Left out, as they came from {shop.dead} itself: 1. With --to they are sent." in sent.stderr
+    assert "Left out, because the topic long-gone no longer exists: 1. Create it, or name another topic" in sent.stderr
+    assert f"Left out, because they came from {shop.dead} itself: 1. Add --to to send them." in sent.stderr
     assert shop.still_open() == ["0:1", "1:0"]
     named = shop.send_again("0:1")
     assert named.exit_code != 0
-    assert "Kafka has no topic long-gone, where dead letters are to go, and nothing was sent" in named.stderr
+    assert "Kafka has no topic long-gone, where dead letters should go. Nothing was sent" in named.stderr
 
 
 def test_what_was_shortened_is_never_sent_again_as_if_it_were_whole(shop: Shop) -> None:
@@ -288,10 +288,10 @@ def test_what_was_shortened_is_never_sent_again_as_if_it_were_whole(shop: Shop) 
     shop.bury(b"whole")
     sent = shop.send_again("--all")
     assert (sent.exit_code, shop.values()) == (0, [b"whole"])
-    assert sent.stderr == "headway: Left out, as they have only the beginning of their records: 1.\n"
+    assert sent.stderr == "headway: Left out, because they hold only the beginning of their records: 1.\n"
     refused = shop.send_again("0:0", "--to", shop.topic)
     assert refused.exit_code == 1
-    assert "has only the beginning of its record" in refused.stderr
+    assert "holds only the beginning of its record" in refused.stderr
     assert "value 5000000 bytes" in dead("show", shop.dead, "0:0").stdout
 
 
@@ -302,7 +302,7 @@ def test_letters_can_go_to_another_topic_and_strays_only_there(shop: Shop) -> No
     shop.producer.flush(20)
     told = shop.send_again("--all", "--dry-run")
     assert told.stdout.startswith("1 dead letter would be sent")
-    assert told.stderr == "headway: Left out, as nothing tells where they came from: 1. With --to they are sent.\n"
+    assert told.stderr == "headway: Left out, because they do not name their topic: 1. Add --to to send them.\n"
     assert shop.send_again("--all", "--to", f"{shop.topic}-other").exit_code == 0
     assert shop.values(f"{shop.topic}-other") == [b"0", b"stray"]
     assert shop.values() == []

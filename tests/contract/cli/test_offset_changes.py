@@ -73,10 +73,10 @@ def test_commits_of_a_group_go_to_the_groups_of_the_levels_that_are_said_with_th
     again = offsets("copy", base, base, *levels)
     assert "Left out" not in again.stderr
     fewer = offsets("copy", base, f"{base}-new", "--topic", emails)
-    assert f"Left out, as --topic asks for others: {reports}." in fewer.stderr
+    assert f"Left out, because --topic names others: {reports}." in fewer.stderr
     another = offsets("copy", base, f"{base}-other", "--topic", emails, "--topic", "never-read")
-    assert "Nothing is committed of never-read, so nothing of it is copied." in another.stderr
-    assert (again.exit_code, "0 commits made, 3 as before." in again.stderr) == (0, True)
+    assert "Nothing is committed for never-read, so there is nothing to copy." in another.stderr
+    assert (again.exit_code, "0 commits made, 3 unchanged." in again.stderr) == (0, True)
 
 
 def test_commits_that_are_there_already_are_counted_apart_and_not_made_again(kafka_cluster: Cluster, base: str) -> None:
@@ -84,12 +84,12 @@ def test_commits_that_are_there_already_are_counted_apart_and_not_made_again(kaf
     commit(kafka_cluster, base, {(emails, 0): (2, MAP), (reports, 0): (7, b"")})
     assert "headway: 1 commit made.\n" in offsets("copy", base, new, "--topic", emails).stderr
     dry = offsets("copy", base, new, "--dry-run")
-    assert dry.stderr == "headway: 1 commit would be made, 1 as before.\n"
+    assert dry.stderr == "headway: 1 commit would be made, 1 unchanged.\n"
     both = offsets("copy", base, new, "--json")
-    assert both.stderr == "headway: 1 commit made, 1 as before.\n"
+    assert both.stderr == "headway: 1 commit made, 1 unchanged.\n"
     assert [json.loads(line)["made"] for line in both.stdout.splitlines()] == [False, True]
     assert committed(kafka_cluster, new) == {(emails, 0): (2, MAP), (reports, 0): (7, b"")}
-    assert offsets("copy", base, new).stderr == "headway: 0 commits made, 2 as before.\n"
+    assert offsets("copy", base, new).stderr == "headway: 0 commits made, 2 unchanged.\n"
 
 
 def test_commits_of_level_groups_go_back_to_the_one_group(kafka_cluster: Cluster, base: str) -> None:
@@ -115,7 +115,7 @@ def test_a_commit_that_is_there_is_replaced_only_when_that_is_said(kafka_cluster
     commit(kafka_cluster, new, {(emails, 0): (9, b"")})
     refused = offsets("copy", base, new)
     assert refused.exit_code == 1
-    assert f"{new} has committed offset 9 of partition 0 of {emails} already, and {base} has 2" in refused.stderr
+    assert f"{new} has already committed offset 9 for partition 0 of {emails}, and {base} has 2" in refused.stderr
     assert committed(kafka_cluster, new) == {(emails, 0): (9, b"")}
     assert offsets("copy", base, new, "--overwrite").exit_code == 0
     assert committed(kafka_cluster, new) == committed(kafka_cluster, base)
@@ -126,12 +126,15 @@ def test_a_commit_that_is_there_is_replaced_only_when_that_is_said(kafka_cluster
     [
         (("copy", "{}-none", "{}-new"), "has not committed anything"),
         (("copy", "{}-none", "{}-new", "--from-levels"), "No group {}-none-0, {}-none-1, … has committed anything"),
-        (("copy", "{}", "{}"), "name two groups, or say --to-levels or --from-levels"),
-        (("copy", "{}", "{}", "--to-levels"), "The level of {}-emails is not known. Say it, as --topic {}-emails=2"),
-        (("copy", "{}", "{}", "--to-levels", "--topic", "{}-emails=high"), "is no topic, nor a topic with its level"),
+        (("copy", "{}", "{}"), "Name two groups, or add --to-levels or --from-levels"),
+        (("copy", "{}", "{}", "--to-levels"), "The level of {}-emails is not known. Give it as --topic {}-emails=2"),
+        (
+            ("copy", "{}", "{}", "--to-levels", "--topic", "{}-emails=high"),
+            "is neither a topic nor a topic with its level",
+        ),
         (("reset", "{}"), "one of --earliest, --latest, --offset and --time"),
         (("reset", "{}", "--earliest", "--latest"), "one of --earliest, --latest, --offset and --time"),
-        (("reset", "{}-none", "--earliest"), "has committed nothing. Say of which topics with --topic."),
+        (("reset", "{}-none", "--earliest"), "has committed nothing. Name the topics with --topic."),
         (("reset", "{}", "--earliest", "--topic", "{}-x"), "Kafka has no topic {}-x."),
         (("reset", "{}", "--earliest", "--partition", "9"), "has no partition 9; they are 0 to 3."),
     ],
@@ -155,7 +158,7 @@ def test_two_levels_with_commits_of_one_partition_are_refused_until_one_is_said(
         commit(kafka_cluster, f"{base}-{level}", {(emails, 0): (level, b"")})
     refused = offsets("copy", base, base, "--from-levels")
     assert refused.exit_code == 1
-    assert f"Both {base}-1 and {base}-2 have commits of {emails}. Say of which level they are" in refused.stderr
+    assert f"Both {base}-1 and {base}-2 have commits for {emails}. Choose a level" in refused.stderr
     assert offsets("copy", base, base, "--from-levels", "--topic", f"{emails}=1").exit_code == 0
     assert committed(kafka_cluster, base) == {(emails, 0): (1, b"")}
 
@@ -172,7 +175,9 @@ def test_a_group_with_members_is_refused_and_keeps_its_commits(kafka_cluster: Cl
         for arguments in (("copy", base, f"{base}-new"), ("reset", base, "--earliest")):
             refused = offsets(*arguments)
             assert refused.exit_code == 1
-            assert f"The group {base} has 1 member, which would commit over it. Stop it first" in refused.stderr
+            assert (
+                f"The group {base} has 1 member, which would overwrite the new commits. Stop it first" in refused.stderr
+            )
         assert committed(kafka_cluster, base) == before
     assert committed(kafka_cluster, f"{base}-new") == {}
 

@@ -143,7 +143,7 @@ def test_each_level_has_a_group_of_its_own(kafka_cluster: Cluster, topic: str) -
     assert rows == [[f"{topic}-readers-{level}", f"{topic}-{level}", "0", str(3 + level)] for level in range(2)]
     assert result.stderr == f"headway: The group {topic}-readers-2 has committed nothing.\n"
     fewer = show(f"{topic}-readers", "--levels", "1")
-    assert fewer.stderr == "The group has more levels, which are not shown: say --levels 2.\n"
+    assert fewer.stderr == "The group has more levels, which are not shown. Use --levels 2.\n"
 
 
 def test_what_waits_where_nothing_is_committed_counts(kafka_cluster: Cluster, topic: str) -> None:
@@ -218,8 +218,8 @@ def test_a_topic_can_be_chosen_by_its_own_name_or_that_of_its_levels(kafka_clust
     result = show(f"{topic}-readers-0", "--topic", "nothing")
     assert result.exit_code == 1
     assert result.stderr == (
-        f"headway: The group {topic}-readers-0 has committed nothing of nothing. "
-        "Without --topic you see of what it has.\n"
+        f"headway: The group {topic}-readers-0 has committed nothing for nothing. "
+        "Leave out --topic to see what it has committed.\n"
     )
 
 
@@ -239,11 +239,11 @@ def test_a_group_that_there_is_not_is_one_sentence_with_what_to_do(kafka_cluster
     commit(kafka_cluster, f"{topic}-readers-1", f"{topic}-1", 1, b"")
     commit(kafka_cluster, f"{topic}-single", f"{topic}-1", 1, b"")
     for arguments, sentence in {
-        (f"{topic}-readers",): "It has levels: add --levels 2.",
+        (f"{topic}-readers",): "It has levels. Add --levels 2.",
         (f"{topic}-singel",): f"Did you mean {topic}-single?",
         (f"{topic}-raeders", "--levels", "2"): f"Did you mean {topic}-readers?",
-        (f"{topic}-single", "--levels", "2"): f"There is {topic}-single itself: leave out --levels.",
-        ("x" * 80,): "A group is there as soon as it has committed, or has members. There are ",
+        (f"{topic}-single", "--levels", "2"): f"There is a group {topic}-single without levels. Leave out --levels.",
+        ("x" * 80,): "A group exists once it has committed or has members. Existing groups: ",
     }.items():
         result = show(*arguments)
         assert result.exit_code == 1

@@ -148,7 +148,7 @@ def test_a_delivery_that_fails_later_stops_the_reading(orders: str) -> None:
     ("options", "sentence"),
     [
         (["--level", "3"], "The level 3 does not exist: with levels=3 it must be from 0 to 2."),
-        (["--levels", "4"], "has 3 levels in Kafka, and 4 were asked for"),
+        (["--levels", "4"], "has 3 levels in Kafka, but --levels is 4"),
     ],
 )
 def test_a_level_that_there_is_not_is_refused_before_anything_is_sent(
@@ -325,7 +325,7 @@ def test_one_partition_is_read_from_an_offset_or_a_time_and_nothing_is_committed
     part = ("consume", orders, "--level", "2", "--partition", "0")
     result = headway(*part, "--offset", "7")
     assert (result.stdout, result.exit_code) == ("7\n8\n9\n", 0)
-    assert result.stderr == "3 records written, from offset 7 on, of 0 to 10; none committed\n"
+    assert result.stderr == "3 records written, from offset 7 on; the partition holds 0 to 10; nothing was committed\n"
     assert headway(*part, "--offset", "1h", "--max", "1").stdout == "0\n"
     assert headway(*part, "--max", "2").stdout == "0\n1\n"
     assert headway(*part, "--offset", "2001-01-01T00:00:00Z", "--max", "1").stdout == "0\n"
@@ -339,14 +339,14 @@ def test_one_partition_is_read_from_an_offset_or_a_time_and_nothing_is_committed
 @pytest.mark.parametrize(
     ("options", "sentence"),
     [
-        (("--partition", "0"), "has 3 levels. Say whose partition it is with --level"),
-        (("--partition", "0", "--level", "3"), "has no level 3: there are 0 to 2"),
+        (("--partition", "0"), "has 3 levels. Choose one with --level"),
+        (("--partition", "0", "--level", "3"), "has no level 3, only 0 to 2"),
         (("--partition", "1", "--level", "0"), "-0, which has 1 partition, from 0 on"),
         (("--partition", "0", "--level", "0", "--offset", "5"), "The offset 5 is not in partition 0 of"),
-        (("--partition", "0", "--level", "0", "--offset", "soon"), "'soon' is no time, as 2026-05-01"),
-        (("--partition", "0", "--level", "0", "--group", "g"), "--group is for reading as a group"),
-        (("--partition", "0", "--level", "0", "--from", "end"), "--from is for reading as a group"),
-        (("--level", "0"), "--level and --offset are for one partition"),
+        (("--partition", "0", "--level", "0", "--offset", "soon"), "'soon' is not a time such as 2026-05-01"),
+        (("--partition", "0", "--level", "0", "--group", "g"), "--group applies to reading as a group"),
+        (("--partition", "0", "--level", "0", "--from", "end"), "--from applies to reading as a group"),
+        (("--level", "0"), "--level and --offset apply to a single partition"),
         ((), "Missing option '--group'"),
     ],
 )

@@ -95,8 +95,8 @@ def test_a_schedule_for_a_topic_that_does_not_exist_is_stored_and_a_warning_says
     assert missing.exit_code == 0
     assert len(missing.stdout.split()) == 2
     assert missing.stderr == (
-        f"headway: The topic {cluster.target}-not does not exist now. If it does not when a record is due, the record "
-        f"becomes a dead letter in {cluster.name}.dead.\n"
+        f"headway: The topic {cluster.target}-not does not exist now. If it still does not when a record is due, the "
+        f"record becomes a dead letter in {cluster.name}.dead.\n"
     )
     topic = f"{cluster.target}-levels"
     Admin(cluster.config).create([f"{topic}-0", f"{topic}-1"], 1)
@@ -130,12 +130,12 @@ def test_a_schedule_is_replaced_rescheduled_and_cancelled_by_an_id_of_ones_own(c
         assert run(cluster, "list", "--id", "other").output == "Nothing is pending with the id other.\n"
         unknown = run(cluster, "cancel", "id:other")
         assert (unknown.exit_code, unknown.stdout) == (1, "id:other: unknown\n")
-        assert "Unknown means that nothing pending was found" in unknown.stderr
+        assert "Unknown means that no such schedule is pending" in unknown.stderr
         assert run(cluster, "cancel", "id:mine").output == "id:mine: cancelled\n"
         again = run(cluster, "reschedule", "id:mine", "--in", "1h")
         assert (again.exit_code, again.output) == (1, "id:mine: cancelled\n")
     two = run(cluster, "add", cluster.target, "--in", "1h", "--id", "mine", text="one\ntwo\n")
-    assert "The id 'mine' is for one record, and stdin has more than one line." in two.output
+    assert "The id 'mine' can identify one record only, but stdin has more than one line." in two.output
 
 
 def test_a_schedule_is_given_another_due_time_by_its_handle_and_comes_once(cluster: DelayCluster) -> None:
@@ -167,7 +167,7 @@ def test_without_a_relay_all_cancellations_are_stored_and_settled_by_the_next(cl
 
 def test_a_long_wait_for_a_relay_is_told(cluster: DelayCluster) -> None:
     handle, later = run(cluster, "add", cluster.target, "--in", "1h", text="one\ntwo\n").output.split()
-    told = "headway: No relay has answered yet. This waits for up to {} s more; `headway relay` runs one.\n"
+    told = "headway: No relay has answered yet. Waiting up to {} s more; start one with `headway relay`.\n"
     for change in (["cancel", handle], ["reschedule", handle, "--in", "2h"]):
         result = run(cluster, *change, "--timeout", "2.5")
         assert result.stderr.startswith(told.format("0.5"))
@@ -187,7 +187,7 @@ def test_a_schedule_that_may_be_refused_tells_of_a_long_wait_for_a_relay(cluster
         assert adding.stderr is not None
         adding.stdin.write("one\n")
         adding.stdin.close()
-        assert adding.stderr.readline().startswith("headway: No relay has answered yet. This waits for up to 30 s more")
+        assert adding.stderr.readline().startswith("headway: No relay has answered yet. Waiting up to 30 s more")
         with cluster.relay():
             assert adding.wait(60) == 0
 
@@ -263,10 +263,10 @@ def test_a_dry_run_says_what_would_be_created_and_creates_nothing(cluster: Delay
     ("arguments", "sentence"),
     [
         (["add", "t"], "one of --in, --at and --every"),
-        (["add", "t", "--in", "soon"], "is no delay"),
+        (["add", "t", "--in", "soon"], "is not a delay"),
         (["add", "t", "--in", "-5s"], "'-5s' is in the past"),
-        (["add", "t", "--at", "2030-01-31T17:00:00"], "has no zone, so it could be any of 24 hours"),
-        (["add", "t", "--at", "tomorrow"], "is no time. Give a date, a time and its zone"),
+        (["add", "t", "--at", "2030-01-31T17:00:00"], "has no time zone"),
+        (["add", "t", "--at", "tomorrow"], "is not a time. Give a date, a time and its zone"),
         (["add", "t", "--every", "61 * * * *"], "cannot be read"),
         (["init", "--lines", "1s,1s"], "longer than the one before"),
         (["add", "t", "--every", "0 17 * * *", "--zone", "Europe"], "in the zone 'Europe' cannot be read"),

@@ -33,7 +33,7 @@ def listed(name: str) -> list[dict[str, object]]:
 def test_a_topic_is_created_listed_and_deleted_with_its_levels(headway_topic: str) -> None:
     created = topics("create", headway_topic, "--levels", "3", "--partitions", "6")
     names = ", ".join(f"{headway_topic}-{level}" for level in range(3))
-    kept = "Kafka deletes records after 30 days, handled or not: --retention changes that."
+    kept = "Kafka deletes records after 30 days, handled or not. Change this with --retention."
     assert created.stdout == f"Created {names} with 6 partitions each.\n{kept}\n"
     assert listed(headway_topic) == [{"name": headway_topic, "levels": 3, "partitions": [6, 6, 6]}]
     assert [headway_topic, "3", "6"] in [line.split() for line in topics("list").stdout.splitlines()]
@@ -89,12 +89,12 @@ def test_a_topic_that_there_is_not_cannot_be_deleted_and_is_not_proposed_for_cre
     assert result.stderr.startswith(
         f"headway: Kafka has no topic {headway_topic}, nor {headway_topic}-0, its lowest level."
     )
-    assert result.stderr.endswith("`headway topics list` shows what there is.\n")
+    assert result.stderr.endswith("`headway topics list` lists the topics.\n")
     assert "create" not in result.stderr
     topics("create", f"{headway_topic}-plain")
     assert f"Did you mean {headway_topic}-plain? " in topics("delete", f"{headway_topic}-plan").stderr
     with_levels = topics("delete", f"{headway_topic}-plain", "--levels", "2")
-    assert f"There is {headway_topic}-plain itself, without levels: give no number of levels" in with_levels.stderr
+    assert f"{headway_topic}-plain exists without levels. Leave out the number of levels" in with_levels.stderr
 
 
 def test_a_topic_that_there_is_not_can_be_created_with_levels_or_without_to_send_there(headway_topic: str) -> None:
@@ -105,7 +105,7 @@ def test_a_topic_that_there_is_not_can_be_created_with_levels_or_without_to_send
     topics("create", headway_topic)
     assert CliRunner().invoke(cli.headway, ["produce", headway_topic], input="one\n").exit_code == 0
     sent = CliRunner().invoke(cli.headway, ["produce", headway_topic, "--levels", "3"], input="one\n")
-    assert f"There is {headway_topic} itself, without levels: give no number of levels for it." in sent.stderr
+    assert f"{headway_topic} exists without levels. Leave out the number of levels." in sent.stderr
 
 
 def test_the_local_broker_is_found_without_being_told(
@@ -123,7 +123,7 @@ def test_the_local_broker_is_found_without_being_told(
         ([], "2592000000", "after 30 days"),
         (["--retention", "36h"], "129600000", "after 36 hours"),
         (["--retention", "forever"], "-1", "as long as the topic exists"),
-        (["--config", "retention.ms=60000"], "60000", "as retention.ms=60000 says"),
+        (["--config", "retention.ms=60000"], "60000", "as set by retention.ms=60000"),
     ],
 )
 def test_the_retention_is_chosen_and_said(

@@ -169,7 +169,7 @@ def test_a_killed_process_is_replaced_and_no_record_is_lost(kafka_cluster: Clust
     while len(got) < len(sent):
         got.add(command.line()[1])
     assert got == set(sent)
-    command.says(f"process {victim}, was ended by signal 9 .SIGKILL. after .* s; it is started again in 0.5 s")
+    command.says(f"process {victim}, was ended by signal 9 .SIGKILL. after .* s; restarting it in 0.5 s")
     wait_for(lambda: command.log.count("Started shop:handle") == 3)
     command.signal(signal.SIGTERM)
     command.ends(0)
@@ -237,13 +237,13 @@ if sys.argv[0].endswith("member.py"):
     command = start(text + NOTE.format(topic=plain_topic(kafka_cluster)))
     said = command.ends(4)
     assert len(said) == 5
-    assert re.findall(r"ended with exit code 7 after .* s; it is started again in (.*) s\.", command.log) == [
+    assert re.findall(r"ended with exit code 7 after .* s; restarting it in (.*) s\.", command.log) == [
         "0.5",
         "1",
         "2",
         "4",
     ]
-    assert "headway: shop:handle[0] died 5 times in a row, at last ended with exit code 7" in command.log
+    assert "headway: shop:handle[0] died 5 times in a row, the last time ended with exit code 7" in command.log
 
 
 def test_a_worker_that_cannot_start_is_named_with_its_error_and_shows_one_traceback(
@@ -267,7 +267,7 @@ def unlicensed(record, context):
     assert command.log.count("Traceback") == 1
     last = command.log.splitlines()[-1]
     assert last.startswith("headway: shop:unlicensed[0] died 5 times in a row")
-    assert last.endswith("So all other processes end, too. Its error: builtins.ValueError: no licence for Kafka")
+    assert last.endswith("All other processes stop too. Its error: builtins.ValueError: no licence for Kafka")
 
 
 def test_a_killed_supervisor_leaves_no_process_behind(kafka_cluster: Cluster, start: Start) -> None:
@@ -339,7 +339,7 @@ def test_what_runs_longer_than_the_drain_timeout_is_left_and_the_exit_code_says_
     command.line()
     command.signal(signal.SIGTERM)
     command.ends(5)
-    assert "Not all that ran could end; its records come again." in command.log
+    assert "Some running records could not end; they are handled again later." in command.log
 
 
 def test_a_worker_that_wants_an_error_for_a_missing_offset_ends_with_it(kafka_cluster: Cluster, start: Start) -> None:

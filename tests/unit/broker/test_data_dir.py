@@ -92,7 +92,7 @@ def test_stop_ends_a_broker_by_another_spelling(tmp_path: Path, spellings: list[
     for spelling in spellings:
         with running_in(tmp_path / "data") as process:
             stopped = CliRunner().invoke(headway, ["broker", "stop", "--data-dir", spelling])
-            assert f"Stopped the broker in {tmp_path / 'data'}; its records are deleted." in stopped.output
+            assert f"Stopped the broker in {tmp_path / 'data'}; its records were deleted." in stopped.output
             process.wait(30)
         assert not (tmp_path / "data").exists()
 

@@ -109,11 +109,11 @@ def test_workers_need_what_they_are_declared_with(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["producer", "orders"], 2, "Say with --principal User:NAME who is granted"),
-        (["producer", "orders", "--check", "--principal", "User:a"], 2, "leave out --principal"),
+        (["producer", "orders"], 2, "Add --principal User:NAME to name the principal"),
+        (["producer", "orders", "--check", "--principal", "User:a"], 2, "Leave out --principal"),
         (["producer", "orders", "--principal", "app"], 1, "it is written as User:app"),
-        (["producer", "or/ders", "--principal", "User:a"], 1, "no name that Kafka takes"),
-        (["scheduler", "--name", "a b", "--principal", "User:a"], 1, "topics cannot be named after it"),
+        (["producer", "or/ders", "--principal", "User:a"], 1, "is not a valid name of a Kafka topic"),
+        (["scheduler", "--name", "a b", "--principal", "User:a"], 1, "is not a valid scheduler name"),
         (["worker", "no_such_module", "--principal", "User:a"], 1, "There is no module no_such_module"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",

@@ -121,7 +121,7 @@ def test_a_stdout_that_takes_nothing_is_one_sentence(arguments: str, where: str,
         pytest.skip("this system has no /dev/full")
     ended = shell(arguments, where)
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith(f"headway: What is read or shown was refused: {reason}. Check where")
+    assert ended.stderr.startswith(f"headway: Reading stdin or writing stdout failed: {reason}. Check what")
     assert ended.stderr.count("\n") == 1
 
 
@@ -134,7 +134,7 @@ def test_a_stderr_that_is_closed_is_no_error() -> None:
 def test_a_stdin_that_is_closed_is_not_an_empty_one() -> None:
     ended = shell("offsets decode - --offset 3", "<&-")
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert ended.stderr.startswith("headway: What is read or shown was refused: Bad file descriptor.")
+    assert ended.stderr.startswith("headway: Reading stdin or writing stdout failed: Bad file descriptor.")
 
 
 def shell(arguments: str, streams: str) -> subprocess.CompletedProcess[str]:

@@ -139,13 +139,13 @@ def test_every_help_teaches_with_an_example(arguments: list[str]) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([], "Say which letters"),
-        (["0:1", "--all"], "names the letters one by one"),
-        (["0:1", "--exception", "ValueError"], "names the letters one by one"),
-        (["0:1", "--max", "1"], "names the letters one by one"),
-        (["0-1"], "'0-1' is not PARTITION:OFFSET, as 0:12."),
-        (["0:9223372036854775808"], "'0:9223372036854775808' is not PARTITION:OFFSET, as 0:12."),
-        (["--all", "--since", "yesterday"], "'yesterday' is no time, as 2026-05-01"),
+        ([], "Select the letters"),
+        (["0:1", "--all"], "names single letters"),
+        (["0:1", "--exception", "ValueError"], "names single letters"),
+        (["0:1", "--max", "1"], "names single letters"),
+        (["0-1"], "'0-1' is not PARTITION:OFFSET, such as 0:12."),
+        (["0:9223372036854775808"], "'0:9223372036854775808' is not PARTITION:OFFSET, such as 0:12."),
+        (["--all", "--since", "yesterday"], "'yesterday' is not a time such as 2026-05-01"),
     ],
 )
 def test_what_to_send_must_be_said_in_one_way(arguments: list[str], sentence: str) -> None:
@@ -203,8 +203,8 @@ def test_headers_that_are_damaged_or_missing_are_no_error() -> None:
 
 def test_a_record_that_is_no_dead_letter_is_shown_as_such() -> None:
     plain = letter([("trace", b"1")])
-    assert row(plain)[4] == "no dead letter"
-    assert page(TOPIC, plain)[0] == "orders-dead 0:12 is no dead letter: it has no headway.error headers."
+    assert row(plain)[4] == "not a dead letter"
+    assert page(TOPIC, plain)[0] == "orders-dead 0:12 is not a dead letter: it has no headway.error headers."
     assert json.loads(json_line(TOPIC, plain))["failure"] is None
 
 
@@ -339,8 +339,12 @@ def test_what_another_remembered_meanwhile_is_kept() -> None:
 @pytest.mark.parametrize(
     ("commit", "said", "still_open"),
     [
-        ((50, b""), "is of an earlier topic of that name", [3, 4, 6]),
-        ((4, b"checkpoint 7"), "from offset 4 on is not known, and counts as open: The commit metadata is not", [4, 6]),
+        ((50, b""), "belongs to an earlier topic of that name", [3, 4, 6]),
+        (
+            (4, b"checkpoint 7"),
+            "from offset 4 on count as open, because their commit cannot be read: The commit metadata is not",
+            [4, 6],
+        ),
         ((4, b"AgAAAZrwQVAA"), "the commit metadata is that of Kafka Streams v2", [4, 6]),
         ((4, encode(OffsetMap(4, (1, 90))).encode()), "but the log ends at 7", [4, 6]),
     ],
@@ -359,7 +363,7 @@ def test_a_memory_that_no_offset_map_can_hold_is_refused_and_nothing_is_committe
     # Gaps of ever other lengths, which neither bits nor run lengths make small.
     sent = [number * (number + 1) // 2 + number * 7919 % 5 for number in range(10, 3000)]
     existing = list(range(sent[-1] + 1))
-    with pytest.raises(KafkaError, match=r"too scattered to be remembered: an offset map has at most 4,096 characters"):
+    with pytest.raises(KafkaError, match=r"too scattered to commit: an offset map has at most 4,096 characters"):
         topic(kafka).remember({0: existing}, {0: sent})
     assert kafka.commits == {}
 
@@ -426,7 +430,7 @@ def test_what_was_sent_again_is_sent_once_more_only_if_asked_for() -> None:
     kafka = Kafka(dead_letters(0, 1))
     topic(kafka).remember({0: [0, 1]}, {0: [0]})
     with pytest.raises(
-        ConfigError, match="orders-dead 0:0 is settled: it was sent again before, or settled by hand, and nothing was"
+        ConfigError, match=r"orders-dead 0:0 is already settled: it was sent again, or settled by hand. Nothing was"
     ):
         plan(topic(kafka), Place(0, 0), Place(0, 1))
     assert plan(topic(kafka), Place(0, 0), settled_too=True).size == 1
@@ -446,14 +450,14 @@ def test_a_letter_that_is_named_and_not_there_is_an_error_and_nothing_is_sent() 
 
 def test_a_letter_that_is_named_and_came_from_nowhere_needs_a_topic() -> None:
     kafka = Kafka([Message(0, 0, [])])
-    with pytest.raises(ConfigError, match="orders-dead 0:0 does not tell which topic it came from"):
+    with pytest.raises(ConfigError, match="orders-dead 0:0 does not name the topic it came from"):
         plan(topic(kafka), Place(0, 0))
     assert plan(topic(kafka), Place(0, 0), to="clicks").topics == {"clicks": 1}
 
 
 def test_a_topic_that_there_is_not_is_refused_before_anything_is_sent() -> None:
     kafka = Kafka([Message(0, 0, headers_of(STORY | {"topic": "gone"}))])
-    with pytest.raises(ConfigError, match="Kafka has no topic gone, where dead letters are to go"):
+    with pytest.raises(ConfigError, match="Kafka has no topic gone, where dead letters should go"):
         plan(topic(kafka), Place(0, 0))
     with pytest.raises(ConfigError, match="is the dead letter topic itself"):
         plan(topic(kafka), to=TOPIC)

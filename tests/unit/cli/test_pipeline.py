@@ -18,8 +18,11 @@ def pipeline(run: object) -> None:
 @pytest.mark.parametrize(
     ("arguments", "sentence"),
     [
-        ([f"{OWN}:pipeline", "--notices", "x"], "--notices is for the pipeline flights. Options of yours are --set"),
-        (["flights", "--set", "a=b"], "--set is for pipelines of your own"),
+        (
+            [f"{OWN}:pipeline", "--notices", "x"],
+            "--notices applies to the pipeline flights only. Give options to your own",
+        ),
+        (["flights", "--set", "a=b"], "--set applies to your own pipelines"),
         (["flights", "--topic", "a=2", "--levels", "3"], "--levels is for topics with levels"),
     ],
 )
@@ -30,7 +33,7 @@ def test_an_option_of_another_pipeline_is_a_usage_error(arguments: list[str], se
 
 def test_a_topic_needs_its_level_where_others_have_one() -> None:
     result = CliRunner().invoke(headway, ["pipeline", "run", "flights", "--topic", "a=2", "--topic", "b"])
-    assert "The topic b needs a level from 0 to 999 behind its name" in " ".join(
+    assert "The topic b needs a level from 0 to 999 after its name" in " ".join(
         (result.stderr or str(result.exception)).split()
     )
 

@@ -28,15 +28,15 @@ def test_the_kafka_topics_of_a_level_are_those_that_have_it() -> None:
 @pytest.mark.parametrize(
     ("names", "levels", "sentence"),
     [
-        (["payments=2", "clicks"], None, "The topic clicks needs a level from 0 to 999 behind its name"),
+        (["payments=2", "clicks"], None, "The topic clicks needs a level from 0 to 999 after its name"),
         (["payments=x"], None, "The topic payments=x needs a level"),
         (["payments=1000"], None, "The topic payments=1000 needs a level"),
         (["payments=²"], None, "needs a level"),
         (["payments=2"], 3, "--levels is for topics with levels"),
         (["payment=2"], None, "Kafka has no topic payment. Create it with"),
-        (["payments", "orders"], None, "The topic payments has no levels, and orders is to be read with levels"),
-        (["orders-1"], None, "orders-1 is level 1 of orders: name orders"),
-        (["payments"], 2, "There is payments itself, without levels"),
+        (["payments", "orders"], None, "The topic payments has no levels, but orders has"),
+        (["orders-1"], None, "orders-1 is level 1 of orders. Use orders instead"),
+        (["payments"], 2, "payments exists without levels"),
     ],
 )
 def test_what_cannot_be_read_is_a_sentence(names: list[str], levels: int | None, sentence: str) -> None:

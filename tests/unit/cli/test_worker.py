@@ -24,7 +24,7 @@ from headway.core.engine.suspects import Attempt, RecordId, Suspects
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
 from headway.errors import ConfigError
 from headway.records.record_types import RecordSource
-from headway.workers.find_workers import find_workers
+from headway.workers.discovery import find_workers
 from headway.workers.values import Value
 from headway.workers.worker import Worker, worker_of
 
@@ -362,7 +362,7 @@ def test_an_error_in_the_module_is_one_sentence_with_its_place(here: Path, text:
     [
         (
             {"levels": None},
-            "Kafka has no topic orders, which m:f reads. It has orders with 2 levels: declare levels=2.",
+            "Kafka has no topic orders, which m:f reads. It has orders with 2 levels. Declare levels=2.",
         ),
         ({"topics": "clicks"}, "Kafka has no topic clicks, which m:f reads. Create it with"),
         ({"topics": "clicks", "levels": 3}, "`headway topics create clicks --levels 3`"),

@@ -1,4 +1,4 @@
-"""`headway acls`: the rights that a role needs, as commands that grant them, and the missing ones among them."""
+"""`headway acls`: the rights that a role needs, as commands that grant them, or a check of which are missing."""
 
 import functools
 import shlex
@@ -18,7 +18,7 @@ from headway.core.roles import literal_beginning, rights_of
 from headway.delay.topic_names import DEFAULT_NAME
 from headway.errors import ConfigError
 from headway.kafka.own_rights import Finding, OwnRights, Presence
-from headway.workers.find_workers import find_workers
+from headway.workers.discovery import find_workers
 from headway.workers.worker import Worker
 
 _MARKERS = "headway-markers"
@@ -28,15 +28,15 @@ Command = Callable[..., Iterable[Right]]
 
 @click.group()
 def acls() -> None:
-    """Show the smallest rights (ACLs) that a role needs, as commands that grant them.
+    """Show the least rights (ACLs) that a role needs, as commands that grant them.
 
     \b
       headway acls producer orders --levels 3 --principal User:shop
       headway acls worker billing:bill --principal User:billing
       headway acls relay orders-0 orders-1 orders-2 --principal User:relay
 
-    With --check they are not shown but looked for: what this login (--config-file) has of them. The exit code is 1 if
-    one is missing. What cannot be known is said.
+    With --check, nothing is shown to be granted: it checks which of the rights the login of --config-file has, and
+    lists those that are missing or cannot be determined. The exit code is 1 if one is missing.
 
     \b
       headway acls worker billing:bill --check --config-file billing.properties
@@ -44,10 +44,10 @@ def acls() -> None:
 
 
 def _role(command: Command) -> Callable[..., None]:
-    """Give the command of a role the options that all roles have, and show or check the rights that it returns."""
+    """Add the options that all roles share, then show or check the rights that the command returns."""
 
-    @click.option("--principal", metavar="User:NAME", help="Who is granted the rights, as User:app.")
-    @click.option("--check", is_flag=True, help="Say which of the rights this login does not have.")
+    @click.option("--principal", metavar="User:NAME", help="The principal to grant the rights to, such as User:app.")
+    @click.option("--check", is_flag=True, help="List the rights that this login lacks.")
     @json_option()
     @kafka_options
     @functools.wraps(command)
@@ -57,24 +57,30 @@ def _role(command: Command) -> Callable[..., None]:
         rights = least(command(*args, **kwargs))
         if check:
             if principal is not None:
-                raise click.UsageError("--check is about the login of --config-file: leave out --principal.")
+                raise click.UsageError(
+                    "--check looks at the rights of the login in --config-file. Leave out --principal."
+                )
             _tell(OwnRights(connection.config).check(rights), as_json)
         elif principal is None:
-            raise click.UsageError("Say with --principal User:NAME who is granted the rights, or --check your own.")
+            raise click.UsageError(
+                "Add --principal User:NAME to name the principal to grant the rights to, or --check to check your own."
+            )
         else:
             _show(rights, check_principal(principal), str(connection.config["bootstrap.servers"]), as_json)
 
     return shown
 
 
-_LEVELS = click.option("--levels", type=LEVELS, help="How many levels the topics have. By default they have none.")
-_GROUP = click.option("--group", required=True, help="The group that reads; with --levels one for each level.")
-_ONE_GROUP = click.option("--one-group", is_flag=True, help="The group itself reads all levels.")
+_LEVELS = click.option("--levels", type=LEVELS, help="The number of levels of the topics. By default they have none.")
+_GROUP = click.option(
+    "--group", required=True, help="The group that reads. With --levels, there is one group per level."
+)
+_ONE_GROUP = click.option("--one-group", is_flag=True, help="One group reads all levels.")
 _SCHEDULER = click.option("--scheduler", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
 _NAME = click.option("--name", "scheduler", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
-_DUE = click.option("--due", is_flag=True, help="Some records are delivered later.")
+_DUE = click.option("--due", is_flag=True, help="Some records are sent with a delay.")
 _RETRY_LATER = click.option("--retry-later", is_flag=True, help="Handlers raise RetryLater.")
-_CREATE = click.option("--create", is_flag=True, help="Also what creates the topics, on first use.")
+_CREATE = click.option("--create", is_flag=True, help="Also the rights to create the topics on first use.")
 _TOPICS = click.argument("topics", nargs=-1, required=True, metavar="TOPIC…")
 
 
@@ -122,11 +128,11 @@ def consumer(topics: Sequence[str], levels: int | None, group: str, one_group: b
 @_LEVELS
 @_GROUP
 @_ONE_GROUP
-@click.option("--output", "outputs", multiple=True, metavar="TOPIC", help="A Kafka topic that outputs go to.")
+@click.option("--output", "outputs", multiple=True, metavar="TOPIC", help="A Kafka topic that outputs are sent to.")
 @click.option("--dead-letters", metavar="TOPIC", help="The dead_letter_topic.")
 @click.option("--transactional", is_flag=True, help="commit_mode='transactional'.")
 @click.option("--transactional-id", metavar="ID", help="As in producer_config. [default: begins with the group]")
-@click.option("--rate-limit", is_flag=True, help="A rate_limit or tenant_rate_limit.")
+@click.option("--rate-limit", is_flag=True, help="With a rate_limit or tenant_rate_limit.")
 @_RETRY_LATER
 @_SCHEDULER
 @_role
@@ -177,7 +183,7 @@ def worker(workers: Sequence[str], retry_later: bool) -> Iterable[Right]:
 
 @acls.command()
 @_NAME
-@click.option("--cancel", is_flag=True, help="It cancels or reschedules, or gives ids of its own.")
+@click.option("--cancel", is_flag=True, help="It cancels or reschedules schedules, or sets ids of its own.")
 @_CREATE
 @_role
 def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Right]:
@@ -193,7 +199,7 @@ def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Right]:
 @click.argument("targets", nargs=-1, required=True, metavar="TARGET…")
 @_LEVELS
 @_NAME
-@click.option("--fit", is_flag=True, help="It fits the delay lines (`headway relay --fit`).")
+@click.option("--fit", is_flag=True, help="It adapts the delay lines (`headway relay --fit`).")
 @_role
 def relay(targets: Sequence[str], levels: int | None, scheduler: str, fit: bool) -> Iterable[Right]:
     """Rights of a relay that delivers to TARGETS, for `Relay` and `headway relay`, in both modes.
@@ -207,13 +213,13 @@ def relay(targets: Sequence[str], levels: int | None, scheduler: str, fit: bool)
 
 @acls.group()
 def spark() -> None:
-    """Rights of what runs on Spark."""
+    """Rights of sources, sinks and workers on Spark."""
 
 
 @spark.command()
 @_TOPICS
 @_LEVELS
-@click.option("--group", help="The option group.id, with which the progress is committed.")
+@click.option("--group", help="The option group.id, under which progress is committed.")
 @_role
 def source(topics: Sequence[str], levels: int | None, group: str | None) -> Iterable[Right]:
     """Rights to read: `spark.readStream.format("headway")`.
@@ -232,7 +238,7 @@ def source(topics: Sequence[str], levels: int | None, group: str | None) -> Iter
     "--delivery", type=click.Choice(["exactly_once", "at_least_once"]), default="exactly_once", show_default=True
 )
 @click.option("--marker-topic", default=_MARKERS, show_default=True, help="The option markerTopic.")
-@click.option("--unnamed", is_flag=True, help="A df.write without txnAppId: its markers have a topic of their own.")
+@click.option("--unnamed", is_flag=True, help="For a df.write without txnAppId, whose markers have a separate topic.")
 @_DUE
 @click.option("--scheduler", default=DEFAULT_NAME, show_default=True, help="The option schedulerName.")
 @_CREATE
@@ -292,7 +298,7 @@ def schedule(scheduler: str) -> Iterable[Right]:
 @_TOPICS
 @_LEVELS
 @_CREATE
-@click.option("--delete", is_flag=True, help="Also what deletes them.")
+@click.option("--delete", is_flag=True, help="Also the rights to delete them.")
 @_role
 def topics(topics: Sequence[str], levels: int | None, create: bool, delete: bool) -> Iterable[Right]:
     """Rights of `headway topics`.
@@ -308,7 +314,7 @@ def topics(topics: Sequence[str], levels: int | None, create: bool, delete: bool
 @_TOPICS
 @_LEVELS
 @_ONE_GROUP
-@click.option("--change", is_flag=True, help="Also what copies and resets them.")
+@click.option("--change", is_flag=True, help="Also the rights to copy and reset them.")
 @_role
 def offsets(group: str, topics: Sequence[str], levels: int | None, one_group: bool, change: bool) -> Iterable[Right]:
     """Rights of `headway offsets` for a group that reads TOPICS.
@@ -322,8 +328,10 @@ def offsets(group: str, topics: Sequence[str], levels: int | None, one_group: bo
 
 @acls.command()
 @click.argument("topic")
-@click.option("--send-again-to", "targets", multiple=True, metavar="TOPIC", help="A Kafka topic that letters go to.")
-@click.option("--settle", is_flag=True, help="Also what settles letters without sending them.")
+@click.option(
+    "--send-again-to", "targets", multiple=True, metavar="TOPIC", help="A Kafka topic that letters are sent to."
+)
+@click.option("--settle", is_flag=True, help="Also the rights to settle letters without sending them.")
 @_role
 def dead(topic: str, targets: Sequence[str], settle: bool) -> Iterable[Right]:
     """Rights of `headway dead list` and `show`, `send-again` and `settle`.
@@ -342,7 +350,7 @@ def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Right]:
         "group": worker.groups,
         "output": worker.produces,
         "dead letters": [worker.dead_letter_topic] if worker.dead_letter_topic else [],
-        "transactional id": [f"{own_id or worker.group}-*"],  # each process has one of its own
+        "transactional id": [f"{own_id or worker.group}-*"],  # each process has its own, beginning with this
         "rates": [rates_topic(worker.group)],
         "scheduler": [str(worker.config.get("scheduler.name", DEFAULT_NAME))],
     }
@@ -356,19 +364,19 @@ def _cases(**wanted: object) -> list[str]:
 
 
 def _kafka_topics(topics: Iterable[str], levels: int | None) -> list[str]:
-    """Return the Kafka topics; for a name that ends with `*`, all with that prefix."""
+    """Return the names of the Kafka topics. A name that ends with `*` stands for all topics with that prefix."""
     found = []
     for topic in topics:
         name = topic.removesuffix("*")
         if name and not is_topic_name(name):
-            raise ConfigError(f"The topic {topic!r} has no name that Kafka takes. Write it as orders, or orders-*.")
+            raise ConfigError(f"{topic!r} is not a valid name of a Kafka topic. Write it as orders, or orders-*.")
         found += [topic] if levels is None or topic.endswith("*") else [level_topic(topic, n) for n in range(levels)]
     return found
 
 
 def _named(scheduler: str) -> str:
     if not is_topic_name(scheduler):
-        raise ConfigError(f"The scheduler's name is {scheduler!r}, and topics cannot be named after it.")
+        raise ConfigError(f"{scheduler!r} is not a valid scheduler name, because Kafka topics are named after it.")
     return scheduler
 
 
@@ -394,8 +402,8 @@ def _tell(answers: Sequence[Finding], as_json: bool) -> None:
             reason = f" ({answer.reason})" if answer.reason else ""
             click.echo(f"{answer.held.value}: {answer.right}{reason}")
         there = len(answers) - len(missing) - len(unknown)
-        unsaid = f", {len(unknown):,} cannot be known" if unknown else ""
-        click.echo(f"{there:,} of {count(len(answers), 'right')} there, {len(missing):,} missing{unsaid}.", err=True)
+        unsaid = f", {len(unknown):,} cannot be determined" if unknown else ""
+        click.echo(f"{there:,} of {count(len(answers), 'right')} granted, {len(missing):,} missing{unsaid}.", err=True)
     click.get_current_context().exit(1 if missing else 0)
 
 

@@ -1,6 +1,6 @@
 """`headway broker`: a local Apache Kafka from the command line.
 
-`headway.broker` needs the extra `broker`; it is imported where a command runs, so that the help needs nothing.
+`headway.broker` needs the extra `broker`. It is imported only when a command runs, so that the help works without it.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _DATA_DIR = click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the records are. By default a directory of yours, as `status` shows.",
+    help="Where the records are stored. By default a directory of your user, which `status` shows.",
 )
 
 
@@ -31,30 +31,32 @@ def broker() -> None:
     """Run a real Apache Kafka on this machine, for development and tests.
 
     It listens on 127.0.0.1 only and runs in the background until `stop`. Its records survive a restart. The first
-    start downloads it (45 MB), and a Java if there is none; later ones take seconds.
+    start downloads Kafka (45 MB), and a Java if there is none; later starts take seconds.
 
     \b
       headway broker start               one node, at 127.0.0.1:9092
-      headway broker start --nodes 3     three nodes, every record on each of them
-      headway broker start --secure      with TLS, logins and rights that are to be granted
+      headway broker start --nodes 3     three nodes, with each record on all of them
+      headway broker start --secure      with TLS, logins and rights to be granted
       headway broker status
       headway broker stop
     """
 
 
 @broker.command()
-@click.option("--nodes", type=click.IntRange(1, 9), help="How many. By default as many as before, or else 1.")
+@click.option(
+    "--nodes", type=click.IntRange(1, 9), help="The number of nodes. By default as many as last time, at first 1."
+)
 @click.option(
     "--port",
     type=click.IntRange(1024, 65_500),
     default=9092,
     show_default=True,
-    help="The first node's; the others take the ones after it.",
+    help="The port of the first node. The others use the ports that follow.",
 )
 @_DATA_DIR
 @click.option("--ephemeral", is_flag=True, help="Delete the records at `stop`.")
-@click.option("--secure", is_flag=True, help="TLS, logins and rights that are to be granted.")
-@click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="A broker setting of Kafka's.")
+@click.option("--secure", is_flag=True, help="Use TLS, logins, and rights that must be granted.")
+@click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="A Kafka broker setting.")
 def start(
     nodes: int | None,
     port: int,
@@ -65,16 +67,16 @@ def start(
 ) -> None:
     """Start a broker in the background and wait until it is ready.
 
-    Topics are not created on first use: a misspelt name is an error. Create them with `headway topics create`, or
+    Topics are not created on first use, so a misspelt name is an error. Create them with `headway topics create`, or
     start with `--property auto.create.topics.enable=true`.
 
     \b
       headway broker start --nodes 3 --port 19092 --ephemeral
 
-    With `--secure` there are two users: `admin`, who may do everything, and `app`, who may do nothing until it is
+    With `--secure` there are two users: `admin`, who may do everything, and `app`, who has no rights until they are
     granted. Each has a file for `--config-file` with its password, which only you can read. Another file has settings
-    for a client certificate instead (mutual TLS), on a port behind those of all nodes. Without `--data-dir` a secured
-    broker has other records than one that is not. docs/broker.md says how to grant.
+    for a client certificate instead (mutual TLS), on a port after those of all nodes. Without `--data-dir`, a secured
+    broker keeps its records apart from those of an unsecured one. docs/broker.md shows how to grant rights.
     """
     from headway.broker import LocalBroker  # noqa: PLC0415 - see above
     from headway.broker.data_dir import default_data_dir  # noqa: PLC0415
@@ -96,7 +98,7 @@ def start(
     click.echo(f"  data directory     {started.data_dir}{' (deleted at stop)' if started.ephemeral else ''}")
     click.echo("Next:")
     as_admin = f" --config-file {shlex.quote(str(started.config_file('admin')))}" if started.secure else ""
-    if data_dir and not started.secure:  # the commands look for brokers in the user's directories alone
+    if data_dir and not started.secure:  # the commands look for brokers in the user's directories only
         click.echo(f"  export HEADWAY_BOOTSTRAP_SERVERS={started.bootstrap_servers}")
     click.echo(f"  headway topics create orders --levels 3 --partitions 6{as_admin}")
     click.echo(f"  headway broker stop{f' --data-dir {shlex.quote(str(started.data_dir))}' if data_dir else ''}")
@@ -107,7 +109,7 @@ def start(
 @json_option("broker")
 @click.pass_context
 def status(context: click.Context, data_dir: Path | None, as_json: bool) -> None:
-    """Show the brokers and their nodes; the exit code is 1 when none runs."""
+    """Show the brokers and their nodes. The exit code is 1 if no broker is running."""
     brokers = _brokers(data_dir)
     if as_json:
         for each in brokers:
@@ -125,13 +127,13 @@ def stop(data_dir: Path | None) -> None:
     running = [each for each in _brokers(data_dir) if each.running]
     for each in running:
         each.stop()
-        click.echo(f"Stopped the broker in {each.data_dir}{'; its records are deleted' if each.ephemeral else ''}.")
+        click.echo(f"Stopped the broker in {each.data_dir}{'; its records were deleted' if each.ephemeral else ''}.")
     if not running:
         click.echo("No broker was running.")
 
 
 def _brokers(data_dir: Path | None) -> list[LocalBroker]:
-    """Return the broker in `data_dir`, or those that `start` keeps in the user's directories."""
+    """Return the broker in `data_dir`, or else those that `start` keeps in the user's directories."""
     from headway.broker import LocalBroker  # noqa: PLC0415 - see above
     from headway.broker.data_dir import default_data_dir, read_description  # noqa: PLC0415
 
@@ -142,11 +144,11 @@ def _brokers(data_dir: Path | None) -> list[LocalBroker]:
 
 
 def _shown(started: LocalBroker) -> Iterator[tuple[str, str]]:
-    """Yield a client's settings to paste; a password stays in its file."""
+    """Yield the client settings for the user to paste. A password stays in its file."""
     for key, value in started.client_config().items():
         yield key, f"(in {started.config_file()})" if key == "sasl.password" else value
     if started.secure:
-        yield "config file", f"{started.config_file()} (may do nothing until granted)"
+        yield "config file", f"{started.config_file()} (no rights until they are granted)"
         yield "admin's", f"{started.config_file('admin')} (may do everything)"
 
 
@@ -182,5 +184,5 @@ def _show(brokers: list[LocalBroker]) -> None:
 def _parse_property(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError(f"--property takes KEY=VALUE, as message.max.bytes=2000000; it is {text!r}.")
+        raise ConfigError(f"--property takes KEY=VALUE, such as message.max.bytes=2000000; it was {text!r}.")
     return key, value

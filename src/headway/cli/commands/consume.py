@@ -1,4 +1,4 @@
-"""`headway consume`: records out, highest level first."""
+"""`headway consume`: write the records of topics, highest level first."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -23,48 +23,54 @@ from headway.settings.config import ConsumerSettings
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True)
-@click.option("--group", help="Who reads: level i of a topic is read by the Kafka group GROUP-i.")
-@click.option("--one-group", is_flag=True, help="The Kafka group GROUP reads all levels, with few connections.")
-@click.option("--levels", type=LEVELS, help="How many the topics have. By default as are found.")
+@click.option("--group", help="The group that reads. The Kafka group GROUP-i reads level i.")
+@click.option("--one-group", is_flag=True, help="One Kafka group, GROUP, reads all levels, with fewer connections.")
+@click.option("--levels", type=LEVELS, help="The number of levels of the topics. By default those that exist.")
 @click.option(
     "--capacity",
     type=click.IntRange(min=1),
     default=500,
     show_default=True,
-    help="What the levels share: the most records that are read at once.",
+    help="The most records to read at once, shared among the levels.",
 )
 @click.option(
     "--policy",
     type=click.Choice(["fair", "strict", "capacity_burst"]),
     default="fair",
     show_default=True,
-    help="How they share it; strict is highest first.",
+    help="How the levels share the capacity; strict is highest level first.",
 )
-@click.option("--distributor", type=DistributorType(), help="The shares, as `headway levels` shows them.")
+@click.option(
+    "--distributor", type=DistributorType(), help="How large each level's share is; `headway levels` shows them."
+)
 @click.option(
     "--from",
     "start",
     type=click.Choice(["beginning", "end", "committed"]),
     default="committed",
     show_default=True,
-    help="Where to start; committed is where the group left off, for a new group the beginning.",
+    help="Where to start. committed is where the group left off, or the beginning for a new group.",
 )
 @click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="Read this partition only, without a group.")
-@click.option("--level", type=click.IntRange(min=0), help="The level of that partition; by default the only one.")
-@click.option("--offset", metavar="OFFSET", help="Where to begin in it: a number, a time, or how long ago, as 90m.")
-@click.option("--max", "limit", type=click.IntRange(min=1), help="Stop after so many records.")
+@click.option(
+    "--level", type=click.IntRange(min=0), help="The level of that partition. May be left out if the topic has one."
+)
+@click.option(
+    "--offset", metavar="OFFSET", help="Where to start in it: an offset, a time, or how long ago, such as 90m."
+)
+@click.option("--max", "limit", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Stop when nothing came for so long; joining the group counts.",
+    help="Stop when no record has arrived for this long. Joining the group counts.",
 )
 @click.option(
     "--format",
     type=click.Choice(["text", "json-lines"]),
     default="text",
     show_default=True,
-    help="The values, or all of each record as JSON.",
+    help="Write only the values, or each whole record as JSON.",
 )
 @click.option(
     "--output",
@@ -95,11 +101,12 @@ def consume(
 ) -> None:
     """Write the records of TOPICS, highest level first, until Ctrl-C.
 
-    What is written is committed, and nothing else: who starts again with the same group goes on behind it.
+    Exactly the records that were written are committed. Start again with the same group to go on after them.
 
-    A topic without levels is named as it is. Several share the capacity by the level behind their names, as payments=2.
+    A topic without levels is given by its name. Several such topics share the capacity by the level after each name,
+    as in payments=2.
 
-    With --partition it writes what one partition holds from an offset on, and ends. Nothing is committed.
+    With --partition it writes the records of one partition from an offset on, and ends. Nothing is committed.
 
     \b
       headway consume orders --group billing
@@ -118,7 +125,7 @@ def consume(
             click.echo(wanted.write(connection.config, choice, file, encode), err=True)
         return
     if level is not None or offset is not None:
-        raise click.UsageError("--level and --offset are for one partition. Add --partition.")
+        raise click.UsageError("--level and --offset apply to a single partition. Add --partition.")
     if group is None:
         raise click.UsageError("Missing option '--group'. Only --partition reads without a group.")
     ours: dict[str, Any] = {"group.id": group, "levels": choice.levels, "max.poll.records": capacity}
@@ -135,15 +142,18 @@ def consume(
 
 
 def _refuse_those_of_groups(context: click.Context) -> None:
-    """Raise `click.UsageError` for an option that says how a group reads."""
+    """Raise `click.UsageError` if an option was given that only applies to reading as a group."""
     for name in ("group", "one_group", "capacity", "policy", "distributor", "start", "timeout"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = "from" if name == "start" else name.replace("_", "-")
-            raise click.UsageError(f"--{option} is for reading as a group, and --partition reads without one.")
+            raise click.UsageError(f"--{option} applies to reading as a group, but --partition reads without one.")
 
 
 def _rights(choice: TopicChoice, settings: ConsumerSettings) -> list[Right]:
-    """Return the rights to read, except for patterns; without them the command would wait for ever."""
+    """Return the rights to read the topics. Patterns are left out, because their topics are not known yet.
+
+    They are checked first because a consumer without them would wait forever.
+    """
     found = [Right("Read", "Topic", name) for level in range(choice.levels) for name in choice.kafka_topics(level)]
     groups = groups_of(settings.group, settings.levels, per_level=settings.group_per_level)
     return found + [Right("Read", "Group", group) for group in groups]

@@ -1,4 +1,4 @@
-"""`headway dead`: showing the letters of a dead letter topic, sending them again, and settling them."""
+"""`headway dead`: show the letters of a dead letter topic, send them again, and settle them."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -30,12 +30,20 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _filters(command: F) -> F:
-    """Give a command the options that choose letters; the command gets them as `filter`."""
+    """Add the options that select letters. The command gets them as `filter`."""
 
-    @click.option("--exception", metavar="NAME", help="That failed with it: ValueError, or with its module.")
-    @click.option("--source-topic", metavar="TOPIC", help="That came from this topic, at any level.")
-    @click.option("--since", type=Moment(), help="That failed then or later: 2026-05-01, '2026-05-01 12:30', 90m, 7d.")
-    @click.option("--until", type=Moment(), help="That failed before.")
+    @click.option(
+        "--exception",
+        metavar="NAME",
+        help="Only letters that failed with this exception: ValueError, or module.ValueError.",
+    )
+    @click.option("--source-topic", metavar="TOPIC", help="Only letters from this topic, at any level.")
+    @click.option(
+        "--since",
+        type=Moment(),
+        help="Only letters that failed at or after this time: 2026-05-01, '2026-05-01 12:30', 90m, 7d.",
+    )
+    @click.option("--until", type=Moment(), help="Only letters that failed before this time.")
     @functools.wraps(command)
     def with_filter(
         *args: Any, exception: str | None, source_topic: str | None, since: int | None, until: int | None, **kwargs: Any
@@ -45,22 +53,24 @@ def _filters(command: F) -> F:
     return with_filter  # type: ignore[return-value]
 
 
-_SETTLED_TOO = click.option("--settled-too", is_flag=True, help="Also those that were sent again, or settled, before.")
+_SETTLED_TOO = click.option(
+    "--settled-too", is_flag=True, help="Include letters that were sent again or settled before."
+)
 _PLACES = click.argument("places", nargs=-1, type=PlaceType(), metavar="[PARTITION:OFFSET]...")
-_ALL = click.option("--all", "everything", is_flag=True, help="All that are open.")
+_ALL = click.option("--all", "everything", is_flag=True, help="All open letters.")
 _MAX = click.option(
-    "--max", "limit", type=click.IntRange(min=1), help="So many at most, the first of each partition first."
+    "--max", "limit", type=click.IntRange(min=1), help="At most this many, taking the first of each partition first."
 )
 _YES = click.option("--yes", is_flag=True, help="Do not ask.")
 
 
 @click.group()
 def dead() -> None:
-    """List dead letters, look into them, and send them again.
+    """List dead letters, inspect them, and send them again.
 
-    A dead letter is a record that is not tried again, in a topic of its own with what went wrong in its headers. It
-    stays there when it is sent again, since Kafka deletes by age. Which ones are settled, because they were sent again
-    or dealt with in another way, is remembered in the commits of a Kafka group, `headway-dead-TOPIC`. The others are
+    A dead letter is a record that failed for good. It is kept in a separate topic, with the reason in its headers. It
+    stays there when it is sent again, because Kafka deletes records only by age. The commits of a Kafka group,
+    `headway-dead-TOPIC`, remember which letters are settled: sent again, or dealt with in another way. The others are
     open.
 
     \b
@@ -77,16 +87,16 @@ def dead() -> None:
 @_filters
 @_SETTLED_TOO
 @click.option(
-    "--max", "limit", type=click.IntRange(min=1), help=f"So many at most. [default: {_ROWS}; with --json all]"
+    "--max", "limit", type=click.IntRange(min=1), help=f"At most this many. [default: {_ROWS}; with --json all]"
 )
-@json_option("letter", ", with all of it")
+@json_option("letter", ", with all its content")
 @kafka_options
 def list_(
     topic: str, filter: Filter, settled_too: bool, limit: int | None, as_json: bool, connection: ConnectionSettings
 ) -> None:
-    """List what is open in a dead letter topic.
+    """List the open letters of a dead letter topic.
 
-    It reads up to where the topic ends now; no group is joined, nothing is committed. `letter` is PARTITION:OFFSET, as
+    It reads up to the present end of the topic, joins no group and commits nothing. `letter` is PARTITION:OFFSET, as
     `show` and `send-again` take it.
 
     \b
@@ -109,9 +119,9 @@ def list_(
 @json_option()
 @kafka_options
 def show(topic: str, place: Place, as_json: bool, connection: ConnectionSettings) -> None:
-    """Show all of one dead letter.
+    """Show everything about one dead letter.
 
-    What is not UTF-8 is shown in hex, and with --json in Base64 under a name that says so.
+    Bytes that are not UTF-8 are shown in hex, and with --json in Base64 under a name that says so.
 
     \b
       headway dead show orders-dead 0:12
@@ -129,8 +139,8 @@ def show(topic: str, place: Place, as_json: bool, connection: ConnectionSettings
 @_filters
 @_SETTLED_TOO
 @_MAX
-@click.option("--to", metavar="TOPIC", help="Another Kafka topic than each came from.")
-@click.option("--dry-run", is_flag=True, help="Say what would be sent, and send nothing.")
+@click.option("--to", metavar="TOPIC", help="Send them to this Kafka topic rather than where they came from.")
+@click.option("--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
 @_YES
 @kafka_options
 @click.pass_context
@@ -149,12 +159,12 @@ def send_again(
 ) -> None:
     """Send dead letters again, to the topics and partitions that they came from.
 
-    Key, value and headers are the record's own, with one more header, headway.sent-again.from, that names the dead
-    letter. Its timestamp is the time of sending. Each letter is sent once, unless --settled-too asks for it again: what
-    Kafka has acknowledged is remembered every second, so only a crash, or a second send-again at the same time, can
-    repeat some. Kafka forgets after offsets.retention.minutes, seven days by default.
+    Key, value and headers are those of the record, plus the header headway.sent-again.from, which names the dead
+    letter. The timestamp is the time of sending. Each letter is sent once, unless --settled-too asks to repeat it.
+    What Kafka has acknowledged is committed every second, so only a crash, or another send-again at the same time, can
+    repeat letters. Kafka forgets these commits after offsets.retention.minutes, seven days by default.
 
-    The exit code is 0 only if Kafka has acknowledged all.
+    The exit code is 0 only if Kafka has acknowledged all of them.
 
     \b
       headway dead send-again orders-dead 0:12 0:15
@@ -167,20 +177,18 @@ def send_again(
         with Progress(dead.size, shown=stderr_is_terminal()) as progress:
             plan = make_plan(dead, choice, to, kafka_topics, progress)
         if plan.homeless:
-            complaint.say(
-                f"Left out, as nothing tells where they came from: {plan.homeless:,}. With --to they are sent."
-            )
+            complaint.say(f"Left out, because they do not name their topic: {plan.homeless:,}. Add --to to send them.")
         if plan.shortened:
-            complaint.say(f"Left out, as they have only the beginning of their records: {plan.shortened:,}.")
+            complaint.say(f"Left out, because they hold only the beginning of their records: {plan.shortened:,}.")
         if plan.own:
-            complaint.say(f"Left out, as they came from {topic} itself: {plan.own:,}. With --to they are sent.")
+            complaint.say(f"Left out, because they came from {topic} itself: {plan.own:,}. Add --to to send them.")
         for gone, number in sorted(plan.gone.items()):
             complaint.say(
-                f"Left out, as Kafka has no topic {gone} any more: {number:,}. Create it, or say where they go with "
-                "--to."
+                f"Left out, because the topic {gone} no longer exists: {number:,}. Create it, or name another topic "
+                "with --to."
             )
         if plan.empty:
-            complaint.say(f"Left out, as their share groups do not copy records: {plan.empty:,}.")
+            complaint.say(f"Left out, because their share groups do not copy records: {plan.empty:,}.")
         _tell_of_lines(topic, plan.topics)
         if not plan.size:
             left_out = plan.homeless or plan.shortened or plan.empty or plan.own or plan.gone
@@ -198,7 +206,7 @@ def send_again(
 @_ALL
 @_filters
 @_MAX
-@click.option("--dry-run", is_flag=True, help="Say what would be settled, and settle nothing.")
+@click.option("--dry-run", is_flag=True, help="Show what would be settled, and settle nothing.")
 @_YES
 @kafka_options
 def settle(
@@ -213,9 +221,9 @@ def settle(
 ) -> None:
     """Take dead letters off the list without sending them.
 
-    For those that were dealt with in another way: corrected and sent as new records, or not worth it. They stay in the
-    topic, and `--settled-too` of `list` and `send-again` brings them back. A letter that is settled already is left as
-    it is.
+    This is for letters that were dealt with in another way: corrected and sent as new records, or not worth it. They
+    stay in the topic, and `--settled-too` of `list` and `send-again` includes them. A letter that is already settled
+    stays as it is.
 
     \b
       headway dead settle orders-dead 0:13
@@ -231,7 +239,7 @@ def settle(
             none = f"{topic} holds {_none(is_such=bool(filter), is_open=True)}"
             click.echo(f"Nothing to settle: {'none of these letters is open' if places else none}.", err=True)
             return
-        dead.memory_of(found.existing, found.offsets)  # raises if they are too scattered to be remembered
+        dead.memory_of(found.existing, found.offsets)  # raises an error if they are too scattered to remember
         if dry_run:
             click.echo(f"{number} would be settled.")
             return
@@ -242,12 +250,12 @@ def settle(
 
 
 def _tell_of_lines(topic: str, targets: Mapping[str, int]) -> None:
-    """Say where letters of a scheduler go on from its lines: a wrong topic makes the same letters again."""
-    with suppress(ConfigError):  # of a topic that is no scheduler's
+    """Point out that letters sent to a scheduler's delay lines go on from there. A wrong target would fail again."""
+    with suppress(ConfigError):  # the topic is not a scheduler's
         if TopicNames(topic.removesuffix(".dead")).lines_of(targets):
             click.echo(
-                "From delay lines a relay delivers them to the topics that they were scheduled for. If those are "
-                "wrong, or do not exist, say --to.",
+                "From delay lines, a relay delivers them to the topics that they were scheduled for. If those are "
+                "wrong or do not exist, name another one with --to.",
                 err=True,
             )
 
@@ -255,11 +263,11 @@ def _tell_of_lines(topic: str, targets: Mapping[str, int]) -> None:
 def _send(
     dead: DeadTopic, plan: Plan, connection: ConnectionSettings, complaint: Complaints, *, ask: bool, settled_too: bool
 ) -> int:
-    """Ask, and send; return the exit code. Letters that could not be remembered are not sent."""
+    """Ask for confirmation, send, and return the exit code. Letters that could not be remembered are not sent."""
     dead.memory_of(plan.existing, plan.destinations)
     if ask:
         confirm(f"Send {sent(plan.topics)} again{goals(plan.topics)}?")
-    if not settled_too:  # somebody may have sent them while this waited for the answer
+    if not settled_too:  # someone may have sent them while we waited for the answer
         plan.without({partition: Done(offset_map) for partition, offset_map in dead.settled().items()})
     dead.remember(plan.existing, dict.fromkeys(plan.destinations, ()))
     config = {key: value for key, value in connection.config.items() if key not in OWN_KEYS}
@@ -272,7 +280,7 @@ def _send(
 
 @contextmanager
 def _opened(topic: str, connection: ConnectionSettings) -> Iterator[tuple[DeadTopic, Mapping[str, int]]]:
-    """Open the dead letter topic; yield it, and all topics with their numbers of partitions."""
+    """Open the dead letter topic. Yields it, and all topics with their partition counts."""
     admin = connection.admin()
     kafka_topics = admin.topics("Read")
     with dead_topic(topic, kafka_topics, connection.config, admin) as dead:
@@ -280,7 +288,7 @@ def _opened(topic: str, connection: ConnectionSettings) -> Iterator[tuple[DeadTo
 
 
 class _Found:
-    """The letters that a list shows, with a count of those left out since they are settled."""
+    """The letters that a list shows, and a count of those left out because they are settled."""
 
     def __init__(self, dead: DeadTopic, filter: Filter, settled_too: bool) -> None:
         self._dead = dead
@@ -300,7 +308,7 @@ class _Found:
 
 
 def _none(*, is_such: bool, is_open: bool) -> str:
-    """Return what a topic holds when it holds none of what was asked for.
+    """Describe an empty result, depending on what was asked for.
 
     >>> _none(is_such=False, is_open=True)
     'no dead letters that are open'
@@ -319,10 +327,10 @@ def _show(found: _Found, topic: str, limit: int, settled_too: bool, *, is_filter
         state = {True: ["yes"], False: ["no"]} if settled_too else {True: [], False: []}
         show_table(columns, [row(letter) + state[letter.settled] for letter in shown])
     if len(first) > limit:
-        click.echo(f"{letters(limit)} shown, and there are more: --max shows so many.", err=True)
+        click.echo(f"{letters(limit)} shown, and there are more. Raise --max to see them.", err=True)
     elif not shown:
-        is_open = not settled_too and (is_filtered or found.hidden > 0)  # without a filter all others are open
+        is_open = not settled_too and (is_filtered or found.hidden > 0)  # without a filter, all other letters are open
         click.echo(f"{topic} holds {_none(is_such=is_filtered, is_open=is_open)}.", err=True)
     if found.hidden:
         seen = " among those read so far" if len(first) > limit else ""
-        click.echo(f"{letters(found.hidden)} settled before{seen}: --settled-too shows them as well.", err=True)
+        click.echo(f"{letters(found.hidden)} settled before{seen}. Add --settled-too to see them.", err=True)

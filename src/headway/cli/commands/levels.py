@@ -1,4 +1,4 @@
-"""`headway levels`: the division of a capacity over levels."""
+"""`headway levels`: how a capacity is divided among levels."""
 
 from typing import Any
 
@@ -35,20 +35,22 @@ class DistributorType(click.ParamType[Distributor]):
 
 
 @click.command()
-@click.option("--levels", "count", type=LEVELS, required=True, help="How many levels there are.")
+@click.option("--levels", "count", type=LEVELS, required=True, help="The number of levels.")
 @click.option(
     "--capacity",
     type=click.IntRange(min=1),
     required=True,
-    help="What is shared: the most records that one poll returns (max.poll.records).",
+    help="The capacity to share: the most records that one poll returns (max.poll.records).",
 )
-@click.option("--distributor", default="exponential", show_default=True, type=DistributorType(), help="How.")
+@click.option(
+    "--distributor", default="exponential", show_default=True, type=DistributorType(), help="How to share it."
+)
 @json_option()
 def levels(count: int, capacity: int, distributor: Distributor, as_json: bool) -> None:
-    """Show how a capacity is shared over levels.
+    """Show how a capacity is shared among levels.
 
-    exponential gives each level twice the share of the one below, linear one part more, and weighted what you say,
-    lowest level first. What the division leaves over goes to the highest.
+    exponential gives each level twice the share of the one below, linear one unit more, and weighted the weights that
+    you give, lowest level first. The remainder of the division goes to the highest level.
 
     \b
       headway levels --levels 3 --capacity 50

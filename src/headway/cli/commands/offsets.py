@@ -1,4 +1,4 @@
-"""`headway offsets`: the commits of groups, and the offset maps in them; `copy` and `reset` are in `cli/commits`."""
+"""`headway offsets`: the commits of groups, and the offset maps in them. `copy` and `reset` are in `cli/commits`."""
 
 import difflib
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
@@ -29,13 +29,13 @@ _MOST_RANGES = 20
 _MOST_CHARACTERS = 40
 
 Members = Mapping[Partition, Member]
-"""The member of a group that has each partition now."""
+"""The member of a group that each partition is assigned to now."""
 
 
 class PartitionCommit(NamedTuple):
-    """A partition of a group's topics, with the group's commit, and the member that has it now, if one has.
+    """A partition of a group's topics, with the group's commit and the member that it is assigned to, if any.
 
-    `offset` is None if nothing is committed, and `log_end` if the partition is gone.
+    `offset` is None if nothing is committed, and `log_end` is None if the partition no longer exists.
     """
 
     topic: str
@@ -49,14 +49,14 @@ class PartitionCommit(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """The number of offsets that wait and that the log still holds."""
+        """The number of offsets in the log that are not committed."""
         if self.log_end is None:
             return None
         return max(0, self.log_end - max(self.log_start, self.offset or 0))
 
     @property
     def deleted(self) -> int | None:
-        """The number of offsets that were deleted before the group committed them; without a commit 0."""
+        """The number of offsets that were deleted before the group committed them. 0 without a commit."""
         if self.log_end is None:
             return None
         return 0 if self.offset is None else max(0, self.log_start - self.offset)
@@ -64,10 +64,10 @@ class PartitionCommit(NamedTuple):
 
 @click.group()
 def offsets() -> None:
-    """Show what groups have committed, draw their offset maps, and move or set commits.
+    """Show what groups have committed, draw their offset maps, copy and reset commits.
 
-    A parallel consumer commits the lowest offset that is not done, and above it an offset map of what is. Kafka's own
-    tools show the offset, and the map as letters that say nothing.
+    A parallel consumer commits the lowest offset that is not done, and an offset map of what is done above it. Kafka's
+    own tools show the offset, but the map only as encoded text.
 
     \b
       headway offsets show billing
@@ -84,19 +84,20 @@ offsets.add_command(reset)
 
 @offsets.command()
 @click.argument("group")
-@click.option("--topic", help="Only of this topic.")
+@click.option("--topic", help="Only for this topic.")
 @click.option("--levels", type=LEVELS, help="Show the groups GROUP-0 to GROUP-(N-1) of N levels.")
 @json_option("group", ", with the ranges that are not done")
 @kafka_options
 def show(group: str, topic: str | None, levels: int | None, as_json: bool, connection: ConnectionSettings) -> None:
-    """Show what a Kafka group has committed and who has which partition, and draw its offset maps.
+    """Show what a Kafka group has committed, which member has which partition, and the offset maps.
 
-    It only looks: no group is joined, nothing is changed. The lag is what the log still holds behind the committed
-    offset; some of it can be done already, and the offset map says which. `deleted` is what retention or somebody has
-    deleted there before it was committed. All partitions are shown of each topic that the group has
-    committed of, with --levels at any level; where nothing is committed, the lag is all that the partition holds.
+    It only reads: no group is joined and nothing is changed. The lag counts the offsets in the log after the committed
+    one; some of them may be done, as the offset map shows. `deleted` counts offsets that retention, or a user, deleted
+    before they were committed. For each topic that the group has commits for (with --levels, at any level), all
+    partitions are shown; where nothing is committed, the lag is everything that the partition holds.
 
-    `member` is who has the partition now, as CLIENT.ID@HOST. The members of the group headway-delay are the relays.
+    `member` is the member that the partition is assigned to, as CLIENT.ID@HOST. The members of the group headway-delay
+    are the relays.
 
     \b
       headway offsets show billing
@@ -128,19 +129,19 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
 
 @offsets.command()
 @click.argument("text")
-@click.option("--offset", type=click.IntRange(min=0), required=True, help="The one that was committed with it.")
+@click.option("--offset", type=click.IntRange(min=0), required=True, help="The offset that was committed with it.")
 @json_option(more=", with all ranges that are not done")
 def decode(text: str, offset: int, as_json: bool) -> None:
-    """Say what TEXT, the metadata of a commit, means; `-` reads it from stdin.
+    """Explain TEXT, the metadata of a commit. `-` reads it from stdin.
 
-    Paste it as another tool shows it. It can be an offset map of Headway's or of the Java parallel consumer's, which
-    has no more than the map, or Kafka Streams' metadata.
+    Paste it as another tool shows it. It can be an offset map of Headway, an offset map of the Java parallel consumer
+    (which holds nothing else), or the metadata of Kafka Streams.
 
     \b
       headway offsets decode bAAFGgA= --offset 100
       pbpaste | headway offsets decode - --offset 100
     """
-    # An argument can hold any bytes, which Python represents as lone surrogates.
+    # An argument can hold any bytes; Python represents those that are not UTF-8 as lone surrogates.
     content = (_stdin() if text == "-" else text.encode(errors="surrogateescape")).strip()
     metadata = read_metadata(content, offset)
     if metadata.reason is not None:
@@ -165,7 +166,7 @@ def _members(connection: ConnectionSettings, group: str) -> Members:
 def _read(connection: ConnectionSettings, group: str, members: Members) -> list[PartitionCommit]:
     with GroupInspector(connection.config, group) as onlooker:
         committed = onlooker.committed(onlooker.partitions())
-        # After the commits, or a map could seem to reach beyond the log.
+        # This must come after reading the commits, or a map could seem to reach beyond the log.
         starts, ends = onlooker.starts(committed), onlooker.ends(committed)
     ids = connection.admin().topic_ids({topic for (topic, _), (_, text) in committed.items() if text})
     return [
@@ -185,10 +186,10 @@ def _without_commit(
     *,
     with_levels: bool,
 ) -> dict[str, list[Partition]]:
-    """Return for each group the partitions of its topics without a commit of the group.
+    """Find, for each group, the partitions of its topics for which it has no commit.
 
-    A topic is a group's if the group has a commit for a partition of it, or the group of another level has one there,
-    or a member has one of its partitions.
+    A topic belongs to a group if the group has a commit for any of its partitions, the group of another level has one
+    for the same topic, or one of the group's members is assigned a partition of it.
     """
     topics = {
         each.topic.removesuffix(f"-{level}")
@@ -213,7 +214,7 @@ def _read_uncommitted(
     with GroupInspector(connection.config, group) as onlooker:
         starts, ends = onlooker.starts(partitions), onlooker.ends(partitions)
     for each in partitions:
-        if each in starts and each in ends:  # it may have been deleted since
+        if each in starts and each in ends:  # it might have been deleted in the meantime
             yield PartitionCommit(
                 *(*each, None, starts[each], ends[each], b""),
                 read_metadata(b"", starts[each], ends[each]),
@@ -225,7 +226,7 @@ def _tell_of_higher_levels(group: str, levels: int, connection: ConnectionSettin
     with GroupInspector(connection.config, group) as onlooker:
         there = _count_levels(group, onlooker.groups())
     if there > levels:
-        click.echo(f"The group has more levels, which are not shown: say --levels {there}.", err=True)
+        click.echo(f"The group has more levels, which are not shown. Use --levels {there}.", err=True)
 
 
 def _count_levels(group: str, groups: Collection[str]) -> int:
@@ -240,8 +241,8 @@ def _require_any(group: str, levels: int | None, found: Sequence[str], connectio
     name = group if levels is None else level_group(group, 0)
     if name in groups:
         raise KafkaError(
-            f"The group {name} has committed nothing yet, of topics that this client may see. Look again when it has "
-            "handled records; if it has, grant Describe on its topics to the principal of this client."
+            f"The group {name} has committed nothing yet for topics that this client may see. Try again when it has "
+            "handled records. If it already has, grant Describe on its topics to the principal of this client."
         )
     raise KafkaError(f"Kafka has no group {name}. {_hint(group, levels, groups)}")
 
@@ -249,25 +250,27 @@ def _require_any(group: str, levels: int | None, found: Sequence[str], connectio
 def _hint(group: str, levels: int | None, groups: Sequence[str]) -> str:
     of_levels = [each for each in groups if each == level_group(group, 0)]
     if levels is None and of_levels:
-        return f"It has levels: add --levels {_count_levels(group, groups)}."
+        return f"It has levels. Add --levels {_count_levels(group, groups)}."
     if levels is not None and group in groups:
-        return f"There is {group} itself: leave out --levels."
+        return f"There is a group {group} without levels. Leave out --levels."
     names = groups if levels is None else {each.rpartition("-")[0] for each in groups}
     near = difflib.get_close_matches(group, names, n=1)
     if near:
         return f"Did you mean {near[0]}?"
     some = ", ".join(groups[:5]) or "none"
-    return f"A group is there as soon as it has committed, or has members. There {'are' if groups else 'is'} {some}."
+    return f"A group exists once it has committed or has members. Existing groups: {some}."
 
 
 def _only(topic: str, level: int | None, commits: Iterable[PartitionCommit]) -> list[PartitionCommit]:
-    """Return the commits of a Kafka topic, or of the level of a topic that the group reads; without one, of all."""
+    """Keep the commits for a Kafka topic, or for the level of a topic that the group reads (None for any level)."""
     return [each for each in commits if is_topic_or_level(each.topic, topic, level)]
 
 
 def _require_topic(group: str, topic: str, found: dict[str, list[PartitionCommit]]) -> None:
     if not any(found.values()):
-        raise KafkaError(f"The group {group} has committed nothing of {topic}. Without --topic you see of what it has.")
+        raise KafkaError(
+            f"The group {group} has committed nothing for {topic}. Leave out --topic to see what it has committed."
+        )
 
 
 def _show(found: dict[str, list[PartitionCommit]], with_group: bool) -> None:
@@ -336,7 +339,7 @@ def _extent(offset_map: OffsetMap) -> str:
 
 def _explain(metadata: CommitMetadata) -> Iterator[str]:
     if metadata.stream_time is not None:
-        yield f"{metadata.encoding}: {_stream_time(metadata.stream_time)}. Its time of the partition; no offset map."
+        yield f"{metadata.encoding}: {_stream_time(metadata.stream_time)}. This is stream time; there is no offset map."
         return
     offset_map = metadata.offset_map
     if offset_map is None or not offset_map.runs:

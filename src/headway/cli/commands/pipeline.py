@@ -1,4 +1,4 @@
-"""`headway pipeline`: pipelines on Spark to run, and to start from."""
+"""`headway pipeline`: run the example pipeline or your own on Spark."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,7 +15,7 @@ from headway.pipelines.discovery import find_pipeline
 
 @click.group()
 def pipeline() -> None:
-    """Run pipelines on Spark, and start your own from them.
+    """Run pipelines on Spark: the example, or your own.
 
     \b
       headway pipeline run flights --topic flights --levels 3 --output out
@@ -31,20 +31,26 @@ def pipeline() -> None:
     multiple=True,
     default=["flights"],
     show_default=True,
-    help="The topics to read: with levels, or under their own names as payments=2.",
+    help="The topics to read: with levels, or without them as payments=2.",
 )
-@click.option("--levels", type=LEVELS, help="How many the topics have: 3 by default.")
-@click.option("--output", type=click.Path(file_okay=False, path_type=Path), help="By default NAME-output.")
-@click.option("--set", "own", type=KeyValue("region=eu"), multiple=True, help="An option of the pipeline itself.")
+@click.option("--levels", type=LEVELS, help="The number of levels of the topics; 3 by default.")
+@click.option(
+    "--output",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="The directory for results. By default NAME-output.",
+)
+@click.option("--set", "own", type=KeyValue("region=eu"), multiple=True, help="An option of your own pipeline.")
 @click.option("--notices", metavar="TOPIC", help="flights: where notices go; by default flight-notices.")
 @click.option("--follow-ups", metavar="TOPIC", help="flights: where follow-ups go; by default flight-follow-ups.")
-@click.option("--dead-letters", metavar="TOPIC", help="flights: where those go that failed; by default flight-dead.")
-@click.option("--after", type=click.FloatRange(min=0), help="flights: follow-ups come so many seconds later; 3600.")
+@click.option("--dead-letters", metavar="TOPIC", help="flights: where failed flights go; by default flight-dead.")
+@click.option(
+    "--after", type=click.FloatRange(min=0), help="flights: the delay of follow-ups in seconds; by default 3600."
+)
 @click.option(
     "--tables", type=click.Path(exists=True, file_okay=False, path_type=Path), help="flights: CSV files to join with."
 )
 @master_option
-@click.option("--forever", is_flag=True, help="Go on with what comes, until Ctrl-C; by default it ends.")
+@click.option("--forever", is_flag=True, help="Keep running on new records until Ctrl-C. By default it ends.")
 @kafka_options
 def run(
     name: str,
@@ -57,15 +63,15 @@ def run(
     connection: ConnectionSettings,
     **of_flights: Any,
 ) -> None:
-    """Run the pipeline NAME on what is in Kafka, and write a report.
+    """Run the pipeline NAME on the records in Kafka, and write a report.
 
-    NAME is flights, or a function of yours as package.module:pipeline. It is called with a
-    headway.pipelines.PipelineRun, has its source from there, and starts its queries there.
+    NAME is flights, or a function of yours as package.module:pipeline. The function is called with a
+    headway.pipelines.PipelineRun, which gives it the source and starts its queries.
 
     flights: the flights of New York by priority, joined with weather, airports, planes and airlines, and handled in
-    parallel. A notice of each goes to Kafka at its level, and for those that were late a follow-up, which `headway
-    relay` delivers; those that failed are dead letters. The notices are kept as Parquet. Started again it goes on where
-    it was. Its stages are functions in `headway.pipelines.flights`.
+    parallel. Each sends a notice to Kafka at its level, and a late flight a follow-up, which `headway relay` delivers;
+    flights that failed become dead letters. The notices are kept as Parquet. When started again, it goes on where it
+    was. Its stages are functions in `headway.pipelines.flights`.
 
     \b
       headway pipeline run flights --topic flights --levels 3 --output out
@@ -76,9 +82,11 @@ def run(
     is_flights = name == "flights"
     if given and not is_flights:
         first = next(iter(given)).replace("_", "-")
-        raise click.UsageError(f"--{first} is for the pipeline flights. Options of yours are --set NAME=VALUE.")
+        raise click.UsageError(
+            f"--{first} applies to the pipeline flights only. Give options to your own pipeline with --set NAME=VALUE."
+        )
     if own and is_flights:
-        raise click.UsageError("--set is for pipelines of your own; flights has --notices and others.")
+        raise click.UsageError("--set applies to your own pipelines. The options of flights are --notices and others.")
     chosen, count = _topics(topics, levels)
     place = output or Path(f"{name.replace(':', '-')}-output")
     page = place / "report.html"
@@ -101,10 +109,10 @@ def run(
     click.echo(f"Reading {', '.join(topics)} …", err=True)
     written, results = on_spark(f"headway {name}", master, work, for_long=forever)
     if written is None:
-        click.echo(f"{name} has run. It has kept no results, so there is no report.")
+        click.echo(f"{name} has finished. It kept no results, so there is no report.")
         return
     what = "flights" if is_flights else "rows"
-    click.echo(f"{written:,} {what} are in {results}, and how they fared in {page}.")
+    click.echo(f"{written:,} {what} are in {results}, and the report on them is {page}.")
     if is_flights:
         notices, follow_ups = given.get("notices", "flight-notices"), given.get("follow_ups", "flight-follow-ups")
         click.echo(
@@ -113,10 +121,10 @@ def run(
 
 
 def _topics(names: Sequence[str], levels: int | None) -> tuple[Sequence[str] | dict[str, int], int]:
-    """Return the topics and the number of levels, which Kafka is not asked for."""
+    """Return the topics and the number of levels, without asking Kafka."""
     if not any("=" in name for name in names):
         return names, levels or 3
     if levels is not None:
-        raise click.UsageError("--levels is for topics with levels, and these have a level each. Leave it out.")
+        raise click.UsageError("--levels is for topics with levels, but each of these names its level. Leave it out.")
     priorities = dict(map(topic_and_level, names))
     return priorities, 1 + max(priorities.values())

@@ -1,4 +1,4 @@
-"""`headway produce`: lines in, records out."""
+"""`headway produce`: send lines as records."""
 
 from collections.abc import Sequence
 
@@ -25,20 +25,22 @@ _LIMIT, _LIMIT_BY_DEFAULT = "message.max.bytes", 1_000_000
     type=click.Choice(["text", "json-lines"]),
     default="text",
     show_default=True,
-    help="Each line is a record; json-lines checks that it is JSON and can take key and level from it.",
+    help="Each line is a record. json-lines checks that it is JSON, and can take key and level from it.",
 )
 @click.option("--level", type=click.IntRange(min=0), default=0, show_default=True, help="The level; 0 is lowest.")
-@click.option("--level-field", metavar="NAME", help="JSON: take the level from this field, where there is one.")
-@click.option("--key-field", metavar="NAME", help="JSON: take the key from this field; one key keeps its order.")
-@click.option("--levels", type=LEVELS, help="How many the topic has. By default as many as are found.")
-@click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header of every record.")
-@click.option("--expires", type=DUE, help="How long from its sending a record may be started, as 10m.")
+@click.option("--level-field", metavar="NAME", help="JSON: take the level from this field, if the line has it.")
+@click.option(
+    "--key-field", metavar="NAME", help="JSON: take the key from this field. Records of one key keep their order."
+)
+@click.option("--levels", type=LEVELS, help="The number of levels of the topic. By default those that exist.")
+@click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header for every record.")
+@click.option("--expires", type=DUE, help="Records not started this long after sending expire, as 10m.")
 @click.option(
     "--on-error",
     type=click.Choice(["stop", "skip"]),
     default="stop",
     show_default=True,
-    help="What to do at a line that is not a record, or is not delivered.",
+    help="What to do if a line is not a valid record or is not delivered.",
 )
 @kafka_options
 @click.pass_context
@@ -56,13 +58,13 @@ def produce(
     on_error: str,
     connection: ConnectionSettings,
 ) -> None:
-    """Send the lines of FILES, or of stdin, to a topic by priority.
+    """Send the lines of FILES, or of stdin, to a topic, with a priority.
 
-    A topic without levels is named as it is. With several, as payments=2,clicks=0, the level of a line chooses one.
+    A topic without levels is given by its name. With several, as payments=2,clicks=0, the level of a line selects one.
 
-    A line has at most as many bytes as a record, message.max.bytes: 1,000,000 by default.
+    A line can be as long as a record, message.max.bytes: 1,000,000 by default.
 
-    The exit code is 0 only if every record was delivered, leaving out the lines that --on-error skip skips.
+    The exit code is 0 only if every record was delivered, not counting lines that `--on-error skip` skipped.
 
     \b
       echo 'ship at once' | headway produce orders --level 2
@@ -71,10 +73,12 @@ def produce(
       headway produce orders orders.jsonl --format json-lines --key-field customer --level-field urgency
     """
     if format == "text" and (level_field or key_field):
-        raise click.UsageError("--level-field and --key-field name fields of JSON. Add --format json-lines.")
+        raise click.UsageError("--level-field and --key-field name JSON fields. Add --format json-lines.")
     choice = choose_topics(topic.split(","), connection.admin().topics("Write"), levels)
     if choice.priorities is None and len(choice.names) > 1:
-        raise click.UsageError("A line goes to one topic. Several need a level each, as payments=2,clicks=0.")
+        raise click.UsageError(
+            "A line goes to one topic. To choose among several, give each a level, as payments=2,clicks=0."
+        )
     if level >= choice.levels:
         raise no_such_level(level, choice.levels)
     parse = text_lines(level) if format == "text" else JsonLines(level, choice.levels, level_field, key_field)
@@ -83,7 +87,7 @@ def produce(
             producer: PriorityProducer | Producer = PriorityProducer(connection.config | {"levels": choice.levels})
         else:
             producer = Producer(connection.config)
-        longest = int(connection.config.get(_LIMIT, _LIMIT_BY_DEFAULT))  # a number: the producer has taken it
+        longest = int(connection.config.get(_LIMIT, _LIMIT_BY_DEFAULT))  # the producer has checked that it is a number
         production = Production(
             producer,
             choice,

@@ -1,4 +1,4 @@
-"""`headway relay`: a process that moves delayed records, and delivers those that are due."""
+"""`headway relay`: a process that delivers delayed records when they are due."""
 
 import gc
 import logging
@@ -27,7 +27,7 @@ log = logging.getLogger("headway.relay")
     type=click.Choice(["exactly-once", "low-latency"]),
     default="exactly-once",
     show_default=True,
-    help="low-latency delivers some milliseconds sooner; after a crash what was just delivered comes again.",
+    help="low-latency delivers some milliseconds sooner, but after a crash it repeats the latest records.",
 )
 @click.option(
     "--memory",
@@ -35,28 +35,28 @@ log = logging.getLogger("headway.relay")
     metavar="MB",
     default=256,
     show_default=True,
-    help="How much of records may wait in memory, whatever is pending.",
+    help="The most memory for waiting records, however many are pending.",
 )
 @click.option(
     "--fit",
     type=click.Choice(["off", "report", "auto"]),
     default="off",
     show_default=True,
-    help="auto adds delay lines that pay for the delays that come in, and deletes unused ones; report only logs them.",
+    help="auto adds delay lines that pay off for the delays in use, and deletes unused ones. report only logs them.",
 )
 @click.option(
     "--max-lines",
     type=click.IntRange(2, 64),
     default=MOST_LINES,
     show_default=True,
-    help="With --fit: how many delay lines may have topics.",
+    help="With --fit: the most delay lines that may have topics.",
 )
 @click.option(
     "--retire-after",
     type=DUE,
     default=f"{RETIRE_AFTER / 3600:g}h",
     show_default=True,
-    help="With --fit auto: a line to which nothing is written for so long may be given up.",
+    help="With --fit auto: delete a line only if nothing was written to it for this long.",
 )
 @log_options
 @kafka_options
@@ -72,33 +72,37 @@ def relay(
 ) -> None:
     """Deliver delayed records when they are due.
 
-    It runs until SIGTERM or Ctrl-C.
+    It runs until it gets SIGTERM or Ctrl-C.
 
     \b
       headway relay
       headway relay --name billing-delay --mode low-latency
       headway relay --fit auto
 
-    Run as many as you like: they share the work, as many as the scheduler's topics have partitions. What comes due
-    while none runs is delivered when one runs again. One that is killed is replaced by the others within some seconds.
+    You can run several relays: they share the work, up to one for each partition of the scheduler's topics. Records
+    that come due while none is running are delivered when one runs again. If a relay is killed, the others take over
+    within seconds.
     """
     log_to_stderr(style, command="relay")
     _give_all_to_the_relay()
     fitting: dict[str, Any] = {"fit": fit, "max_lines": max_lines, "retire_after": retire_after}
     with Relay(connection.config, name=name, mode=mode, memory=memory * 2**20, **fitting) as running:
-        log.info("The relay of %s runs. Ctrl-C ends it.", name)
+        log.info("The relay of the scheduler %s is running. Stop it with Ctrl-C.", name)
         with on_terminate(lambda drain: running.stop()), Interrupt(running.stop) as interrupt:
             running.run()
     counts = running.counts
-    log.info("The relay ends: %d read, %d moved, %d delivered.", counts["read"], counts["moved"], counts["delivered"])
+    log.info(
+        "The relay has stopped: %d read, %d moved, %d delivered.", counts["read"], counts["moved"], counts["delivered"]
+    )
     if interrupt.requested:
         raise KeyboardInterrupt
 
 
 def _give_all_to_the_relay() -> None:
-    """Tune this process for the relay, since nothing else runs in it."""
-    # Records that wait in memory are no garbage, and looking through all of them would delay the next records.
+    """Tune this process for the relay, because nothing else runs in it."""
+    # Records that wait in memory are not garbage, and scanning all of them would delay the next records.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    # The thread that commits one round does little, and must not wait for all the work of the other for the next.
+    # The committing thread does little work. With the default interval of 5 ms it would wait for the main thread, which
+    # is already busy with the next round.
     sys.setswitchinterval(0.0005)

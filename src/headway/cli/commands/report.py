@@ -19,15 +19,20 @@ _A_YEAR = 366 * 86_400
     show_default=True,
     help="The page to write.",
 )
-@click.option("--window", type=click.IntRange(1, _A_YEAR), metavar="SECONDS", help="By default 60 windows or fewer.")
-@click.option("--title", default="Headway report", show_default=True, help="Of the page.")
+@click.option(
+    "--window",
+    type=click.IntRange(1, _A_YEAR),
+    metavar="SECONDS",
+    help="The length of a window. By default there are at most 60 windows.",
+)
+@click.option("--title", default="Headway report", show_default=True, help="The title of the page.")
 @master_option
 def report(parquet: str, output: Path, window: int | None, title: str, master: str | None) -> None:
-    """Show throughput, waits and lag of what a pipeline did, as a page with plots.
+    """Show a pipeline's throughput, waiting times and lag, as a page with plots.
 
-    By level and window of time. The records in PARQUET need the columns level, produced_at, read_at and done_at, as
-    the pipelines of Headway write them. The page is one file that needs no network.
-    Records without a level or one of the times are left out, and the page says how many.
+    They are shown by level and time window. The records in PARQUET need the columns level, produced_at, read_at and
+    done_at, as Headway's pipelines write them. The page is one file that needs no network. Records without a level or
+    one of the times are left out, and the page shows how many.
 
     \b
       headway pipeline run flights --topic flights --levels 3 --output out

@@ -1,4 +1,4 @@
-"""`headway schedule`: records for later, listed, cancelled, rescheduled and counted."""
+"""`headway schedule`: schedule records for later, list, cancel, reschedule and count them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -40,7 +40,7 @@ _TIMEOUT = click.option(
     type=click.FloatRange(0, 86_400),
     default=30,
     show_default=True,
-    help="Seconds to wait for a relay's answer.",
+    help="How many seconds to wait for a relay's answer.",
 )
 _BAR = 40
 
@@ -65,13 +65,13 @@ def schedule() -> None:
     type=click.IntRange(1, 1000),
     default=DEFAULT_PARTITIONS,
     show_default=True,
-    help="Of each topic: as many relays can share the work. It cannot be changed later.",
+    help="Per topic. This many relays can share the work. It cannot be changed later.",
 )
 @click.option("--replication-factor", type=click.IntRange(min=1), help="Copies of each. By default as the broker says.")
 @click.option(
-    "--lines", type=LADDER, help="The delay lines, as 1s,1m,1h,1d. By default what is in use, or 1s, 2s, 4s … 2 years."
+    "--lines", type=LADDER, help="The delay lines, as 1s,1m,1h,1d. By default those in use, or 1s, 2s, 4s … 2 years."
 )
-@click.option("--dry-run", is_flag=True, help="Only say what would be created.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be created.")
 @_NAME
 @kafka_options
 def init(
@@ -82,10 +82,10 @@ def init(
     name: str,
     connection: ConnectionSettings,
 ) -> None:
-    """Create the topics of a scheduler, or put other delay lines in use.
+    """Create the topics of a scheduler, or change its delay lines.
 
-    A `Scheduler` does so itself on first use, where it may. What is pending is not touched by other lines: it is moved
-    on along them, and those that are not in use any more are read until they are empty.
+    A `Scheduler` does this itself on first use if it has the right. Pending schedules are not lost when the lines
+    change: they move on through the new lines, and lines that are no longer in use are read until they are empty.
 
     \b
       headway schedule init --partitions 8
@@ -108,16 +108,16 @@ def init(
 @_AT
 @click.option("--every", "rule", help="A cron expression, as '0 17 * * MON-FRI', or an interval, as 10m.")
 @click.option("--zone", default="UTC", show_default=True, help="The time zone of the cron expression.")
-@click.option("--key", help="The key of all records.")
-@click.option("--level", type=click.IntRange(min=0), help="The level, of a topic with levels; 0 is lowest.")
-@click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header of every record.")
-@click.option("--id", "id_", help="An id of your own for the one record; the same id again replaces what is pending.")
+@click.option("--key", help="The key for all records.")
+@click.option("--level", type=click.IntRange(min=0), help="The level, for a topic with levels; 0 is lowest.")
+@click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header for every record.")
+@click.option("--id", "id_", help="Your own id for the single record. Using it again replaces the pending schedule.")
 @click.option(
     "--if-pending",
     type=click.Choice(get_args(IfPending)),
     default="replace",
     show_default=True,
-    help="What to do while a schedule with that id is pending.",
+    help="What to do if a schedule with that id is pending.",
 )
 @_NAME
 @kafka_options
@@ -135,12 +135,13 @@ def add(
     name: str,
     connection: ConnectionSettings,
 ) -> None:
-    """Schedule each line of stdin as a record for TOPIC, and write its handle, with which it can be cancelled.
+    """Schedule each line of stdin as a record for TOPIC, and print its handle, which `cancel` takes.
 
-    With --level 2, TOPIC is the name without a level: orders stands for the Kafka topic orders-2. Without --level it
-    is a Kafka topic; if there is none of that name, and orders-0 exists, the record is for that, the lowest level.
+    With --level 2, TOPIC is the name without the level: orders stands for the Kafka topic orders-2. Without --level it
+    is a Kafka topic; if it does not exist but orders-0 does, the record goes there, to the lowest level.
 
-    A topic that does not exist now may exist when a record is due. If not, the record becomes a dead letter.
+    A topic that does not exist now can still be created before a record is due. Otherwise the record becomes a dead
+    letter.
 
     \b
       echo 'ship it' | headway schedule add orders --in 5m
@@ -148,32 +149,34 @@ def add(
       echo 'pay now' | headway schedule add chats --in 2d --id reminder-42
     """
     if sum(given is not None for given in (when, at, rule)) != 1:
-        raise click.UsageError("Say when: one of --in, --at and --every.")
+        raise click.UsageError("Give exactly one of --in, --at and --every.")
     more: dict[str, Any] = {"headers": list(headers), "level": level, "id": id_, "if_pending": if_pending}
     lines: Iterable[Any] = read_lines(("-",), MAX_MESSAGE_BYTES)
     if id_ is not None:
         lines = few = list(islice(lines, 2))
         if len(few) > 1:
-            raise ConfigError(f"The id {id_!r} is for one record, and stdin has more than one line.")
-    from headway.cli.schedules.schedule_changes import schedule_lines  # noqa: PLC0415 - who only looks needs no producer
+            raise ConfigError(f"The id {id_!r} can identify one record only, but stdin has more than one line.")
+    from headway.cli.schedules.schedule_changes import schedule_lines  # noqa: PLC0415 - the reading commands need no producer
 
     schedule_lines(lines, topic, key, at if when is None else when, rule, zone, name, connection, more)
 
 
 @schedule.command(name="list")
-@click.option("--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="The next so many.")
-@click.option("--topic", help="Only those for this topic, or for a level of it.")
-@click.option("--id", "id_", help="Only the one with this id of your own.")
+@click.option(
+    "--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="The most schedules to list."
+)
+@click.option("--topic", help="Only those for this topic, at any level.")
+@click.option("--id", "id_", help="Only the one with your own id.")
 @json_option("schedule")
 @_NAME
 @kafka_options
 def list_(
     limit: int, topic: str | None, id_: str | None, as_json: bool, name: str, connection: ConnectionSettings
 ) -> None:
-    """List what is due next.
+    """List the schedules that are due next.
 
-    What waits for a relay as a command is not listed: a schedule with an id, a cancellation, a reschedule. stderr says
-    how many there are.
+    Commands that a relay has not settled yet are not listed: schedules with an id, cancellations, reschedules. stderr
+    shows how many there are.
 
     \b
       headway schedule list
@@ -206,9 +209,9 @@ def list_(
 def cancel(
     context: click.Context, handles: Sequence[str], timeout: float, name: str, connection: ConnectionSettings
 ) -> None:
-    """Cancel schedules, and say for each what became of that.
+    """Cancel schedules, and show the outcome for each.
 
-    The exit code is 0 if all are cancelled, and 1 if one was delivered already, or no relay has answered.
+    The exit code is 0 if all are cancelled, and 1 if one was already delivered or no relay has answered.
 
     \b
       headway schedule cancel 3.1763745120000.1763745060000.0ac5d81fe20
@@ -237,17 +240,17 @@ def reschedule(
     name: str,
     connection: ConnectionSettings,
 ) -> None:
-    """Give schedules another due time, sooner or later, and say for each what became of that.
+    """Give schedules another due time, sooner or later, and show the outcome for each.
 
-    The exit code is 0 if all are rescheduled, and 1 if one was delivered or cancelled already, or no relay has
-    answered. The handles stay good.
+    The exit code is 0 if all are rescheduled, and 1 if one was already delivered or cancelled or no relay has
+    answered. The handles stay valid.
 
     \b
       headway schedule reschedule 3.1763745120000.1763745060000.0ac5d81fe20 --in 2h
       headway schedule reschedule id:reminder-42 --at 2030-01-31T17:00:00+01:00
     """
     if (when is None) == (at is None):
-        raise click.UsageError("Say when: one of --in and --at.")
+        raise click.UsageError("Give exactly one of --in and --at.")
     due: When = at if when is None else when  # type: ignore[assignment]
 
     from headway.cli.schedules.schedule_changes import reschedule_all  # noqa: PLC0415 - see `add`
@@ -261,9 +264,9 @@ def reschedule(
 @_NAME
 @kafka_options
 def stats(as_json: bool, name: str, connection: ConnectionSettings) -> None:
-    """Count what is pending, by delay line and by the hour in which it is due. Reads all of it once.
+    """Count pending schedules, by delay line and by the hour in which they are due. Reads all of them once.
 
-    It also says how many commands wait for a relay (`commands_waiting` with --json).
+    It also shows how many commands are waiting for a relay (`commands_waiting` with --json).
 
     \b
       headway schedule stats
@@ -288,14 +291,14 @@ def stats(as_json: bool, name: str, connection: ConnectionSettings) -> None:
 
 
 @schedule.command(name="fit")
-@click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="How many lines at the most.")
+@click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="The most lines to propose.")
 @click.option("--apply", is_flag=True, help="Put the proposed lines in use.")
 @_NAME
 @kafka_options
 def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> None:
-    """Propose the delay lines with which what is pending would have been moved least.
+    """Propose delay lines that would have moved the pending records as few times as possible.
 
-    Every line is a topic, and with each that a delay passes it is written once more.
+    Each line is a topic, and a record is written once more for each line that it passes through.
 
     \b
       headway schedule fit --count 6
@@ -305,7 +308,7 @@ def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> 
     for each in read_pending(connection.config, name):
         delays[rounded(max(0, each.due - each.schedule.at))] += 1
     if not delays:
-        click.echo("Nothing is pending, so nothing says which lines would be best.", err=True)
+        click.echo("Nothing is pending, so there is nothing to base a proposal on.", err=True)
         return
     before, proposed = layout_of(connection.config, name).ladder, fit(delays, count)
     for title, ladder in (("in use", before), ("proposed", proposed)):
@@ -313,7 +316,7 @@ def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> 
         click.echo(f"{title}: {ladder}  ({len(ladder.lines)} lines, {writes:.1f} writes per record)")
     if apply:
         create_topics(connection.config, name, proposed)
-        click.echo("The proposed lines are in use: by relays from now on, by schedulers when they start.")
+        click.echo("The proposed lines are in use: relays use them from now on, schedulers when they next start.")
 
 
 @schedule.command()
@@ -322,17 +325,17 @@ def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> 
     type=click.Path(dir_okay=False, path_type=Path),
     default="schedules.html",
     show_default=True,
-    help="The page.",
+    help="The page to write.",
 )
 @click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="How many lines to propose.")
 @master_option
 @_NAME
 @kafka_options
 def report(output: Path, count: int, master: str | None, name: str, connection: ConnectionSettings) -> None:
-    """Show what is pending, as a page with plots: for millions of schedules, counted on Spark.
+    """Show pending schedules as a page with plots, counted on Spark which copes with millions.
 
-    By the hour in which they are due and by delay line, with the seconds in which most is due, and delay lines that
-    would suit them.
+    It shows them by the hour in which they are due and by delay line, the seconds in which most are due, and delay
+    lines that would suit them.
 
     \b
       headway schedule report --output schedules.html
@@ -373,6 +376,6 @@ def _describe(pending: Pending) -> dict[str, object]:
 
 
 def row_of(pending: Pending) -> tuple[str, ...]:
-    """Return a schedule as a row of the table."""
+    """Format a schedule as a row of the table."""
     key, size = shown_bytes(pending.message.key()), len(pending.message.value() or b"")
     return show_due(pending.due), pending.schedule.topic, key, str(size), printable(pending.handle)

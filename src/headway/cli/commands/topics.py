@@ -1,4 +1,4 @@
-"""`headway topics`: the topics and their levels."""
+"""`headway topics`: create, list and delete topics and their levels."""
 
 from collections.abc import Iterable
 from datetime import timedelta
@@ -39,17 +39,19 @@ def topics() -> None:
 @topics.command()
 @click.argument("topic")
 @click.option(
-    "--levels", type=LEVELS, help="How many levels it has; 0 is the lowest. By default a topic without levels."
+    "--levels", type=LEVELS, help="The number of levels; 0 is the lowest. By default the topic has no levels."
 )
 @click.option(
     "--partitions",
     type=click.IntRange(1, 100_000),
     default=1,
     show_default=True,
-    help="Of each level: as many can read it.",
+    help="Per level. At most this many consumers can share a level.",
 )
 @click.option(
-    "--replication-factor", type=click.IntRange(1, 10_000), help="Copies of each. By default as the broker says."
+    "--replication-factor",
+    type=click.IntRange(1, 10_000),
+    help="Copies of each record. By default the broker's setting.",
 )
 @click.option(
     "--retention",
@@ -61,7 +63,7 @@ def topics() -> None:
     "configs",
     type=KeyValue("segment.bytes=104857600"),
     multiple=True,
-    help="A topic setting of Kafka's, as --config segment.bytes=104857600.",
+    help="A Kafka topic setting, as --config segment.bytes=104857600.",
 )
 @kafka_options
 def create(
@@ -73,10 +75,10 @@ def create(
     configs: Iterable[tuple[str, str]],
     connection: ConnectionSettings,
 ) -> None:
-    """Create a topic: one Kafka topic for each level, or one of that very name.
+    """Create a topic: one Kafka topic per level, or one Kafka topic of that name.
 
-    Kafka deletes records by their age, whether or not anybody has handled them. Choose a --retention that is longer
-    than work ever waits, and for dead letters one that leaves time to look at them.
+    Kafka deletes records by age, whether or not they have been handled. Choose a --retention that is longer than work
+    ever waits, and for dead letters one that leaves time to look at them.
 
     \b
       headway topics create orders --levels 3 --partitions 6
@@ -102,13 +104,13 @@ def create(
 
 
 @topics.command(name="list")
-@click.option("--all", "all_of_them", is_flag=True, help="With the topics of schedulers and of Kafka itself.")
+@click.option("--all", "all_of_them", is_flag=True, help="Include the topics of schedulers and of Kafka itself.")
 @json_option("topic")
 @kafka_options
 def list_(all_of_them: bool, as_json: bool, connection: ConnectionSettings) -> None:
-    """List the topics with their levels, and the others as they are.
+    """List topics with their levels, and topics without levels by name.
 
-    Left out are the topics that a scheduler keeps for itself, and Kafka's own, whose names begin with two underscores.
+    The topics that a scheduler keeps for itself, and Kafka's own, whose names begin with two underscores, are left out.
 
     \b
       headway topics list
@@ -122,7 +124,9 @@ def list_(all_of_them: bool, as_json: bool, connection: ConnectionSettings) -> N
     found = logical_topics({name: size for name, size in kafka_topics.items() if name not in left_out})
     if own and not as_json:
         whose = ", ".join(each.name for each in schedulers)
-        click.echo(f"Left out: {count(len(own), 'topic')} of the scheduler {whose}. --all lists them, too.", err=True)
+        click.echo(
+            f"Left out: {count(len(own), 'topic')} of the scheduler {whose}. Add --all to list them too.", err=True
+        )
     if as_json:
         for each in found:
             echo_json(_describe(each))
@@ -139,11 +143,11 @@ def list_(all_of_them: bool, as_json: bool, connection: ConnectionSettings) -> N
 
 @topics.command()
 @click.argument("topic")
-@click.option("--levels", type=LEVELS, help="How many it has. By default as many as are found.")
-@click.option("--yes", is_flag=True, help="Do not ask.")
+@click.option("--levels", type=LEVELS, help="The number of levels. By default those that exist.")
+@click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @kafka_options
 def delete(topic: str, levels: int | None, yes: bool, connection: ConnectionSettings) -> None:
-    """Delete a topic: all its levels with all their records, or a topic without levels.
+    """Delete a topic and all its records: all its levels, or a topic without levels.
 
     \b
       headway topics delete orders
@@ -151,7 +155,7 @@ def delete(topic: str, levels: int | None, yes: bool, connection: ConnectionSett
     """
     admin = connection.admin()
     kafka_topics = admin.topics("Delete")
-    # The first level may be visible when the name without a level is not.
+    # The client may have the right to see the first level but not the bare name.
     has_levels = levels is not None or (
         topic not in kafka_topics.seen and (level_topic(topic, 0) in kafka_topics.seen or topic not in kafka_topics)
     )
@@ -175,12 +179,12 @@ def _row(topic: LogicalTopic) -> tuple[str, str, str]:
 
 
 def _kept(retention_ms: str | None, kept: timedelta) -> str:
-    """Return a sentence about when records are deleted."""
+    """Describe when the topic's records are deleted."""
     if retention_ms is not None:
-        return f"Kafka deletes records by their age, as retention.ms={retention_ms} says."
+        return f"Kafka deletes records by age, as set by retention.ms={retention_ms}."
     if kept == timedelta.max:
         return "Kafka keeps the records for as long as the topic exists."
-    return f"Kafka deletes records after {_in_words(kept)}, handled or not: --retention changes that."
+    return f"Kafka deletes records after {_in_words(kept)}, handled or not. Change this with --retention."
 
 
 def _in_words(time: timedelta) -> str:

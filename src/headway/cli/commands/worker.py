@@ -1,4 +1,4 @@
-"""`headway worker`: handlers declared with `@worker`, kept running."""
+"""`headway worker`: run handlers declared with `@worker`, and keep them running."""
 
 import asyncio
 import logging
@@ -17,7 +17,7 @@ from headway.cli.workers.messages import Job, LogStyle
 from headway.cli.workers.progress_line import ProgressLine
 from headway.cli.workers.required_topics import look_at_topics, require_topics
 from headway.cli.workers.supervisor import Conclusion, Supervisor
-from headway.workers.find_workers import find_workers
+from headway.workers.discovery import find_workers
 
 log = logging.getLogger("headway.worker")
 
@@ -29,12 +29,12 @@ log = logging.getLogger("headway.worker")
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Of each handler. Partitions are shared among them: more than a topic has would idle.",
+    help="Per handler. They share the topic's partitions; more processes than partitions would idle.",
 )
 @click.option(
     "--max-concurrency",
     type=click.IntRange(min=1),
-    help="How many records each process handles at a time. By default as declared.",
+    help="How many records each process handles at once. By default as declared.",
 )
 @click.option(
     "--drain-timeout",
@@ -42,9 +42,9 @@ log = logging.getLogger("headway.worker")
     metavar="SECONDS",
     default=30,
     show_default=True,
-    help="How long what runs may go on after SIGTERM.",
+    help="How long running records may go on after SIGTERM.",
 )
-@click.option("--one-group", is_flag=True, help="The group itself reads all levels; else each level has a group.")
+@click.option("--one-group", is_flag=True, help="One group reads all levels. By default each level has its own group.")
 @log_options
 @kafka_options
 @click.pass_context
@@ -58,7 +58,7 @@ def worker(
     style: LogStyle,
     connection: ConnectionSettings,
 ) -> None:
-    """Run handlers that are declared with @worker, and keep them running.
+    """Run the handlers that are declared with @worker, and keep them running.
 
     \b
       # billing.py
@@ -72,21 +72,21 @@ def worker(
       headway worker billing:bill --processes 4
       headway worker billing shipping.parcels --log-format json
 
-    A module stands for all its workers. Each process is a member of its handler's group; one that dies is started
-    again, at longer and longer intervals, until it has died five times in a row while no record ran. A record that
-    kills its process is set aside as a dead letter.
+    A module name stands for all its workers. Each process is a member of its handler's group. One that dies is
+    restarted, at growing intervals, until it has died five times in a row while no record was running. A record that
+    kills its process becomes a dead letter.
 
     SIGTERM waits for running records. A second SIGTERM, or Ctrl-C, does not. A second Ctrl-C kills the processes.
-    Records that did not end come again.
+    Records that did not end are handled again later.
 
     \b
     Exit codes:
-      0    ended by SIGTERM, and what ran has ended
-      1    a mistake, that a sentence tells
+      0    stopped by SIGTERM, and all running records ended
+      1    a mistake, which one sentence describes
       3    a record failed for good, and its worker has no dead_letter_topic
-      4    a process died five times in a row while no record ran
-      5    not all that ran could end
-      130  ended by Ctrl-C
+      4    a process died five times in a row while no record was running
+      5    some running records could not end
+      130  stopped by Ctrl-C
     """
     found = find_workers(workers)
     require_topics(found, look_at_topics(found, connection))

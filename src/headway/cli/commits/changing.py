@@ -1,4 +1,4 @@
-"""`headway offsets copy` and `headway offsets reset`: the commits of groups without members, moved and set."""
+"""`headway offsets copy` and `headway offsets reset`: change the commits of groups that have no members."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -21,19 +21,19 @@ _DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would be
 
 
 class TopicOfLevel(click.ParamType[tuple[str, int | None]]):
-    """A topic, and its level behind a `=` if it is given one."""
+    """A topic, optionally with its level after a `=`."""
 
     name = "TOPIC[=LEVEL]"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, int | None]:
         topic, equals, level = str(value).partition("=")
         if not topic or (equals and not level.isdecimal()):
-            self.fail(f"{value!r} is no topic, nor a topic with its level as emails=2.", param, ctx)
+            self.fail(f"{value!r} is neither a topic nor a topic with its level, such as emails=2.", param, ctx)
         return topic, int(level) if equals else None
 
 
 class Inspectors:
-    """An onlooker for each group that is asked about, until the end of the block."""
+    """One `GroupInspector` for each group that is asked about, open until the end of the block."""
 
     def __init__(self, connection: ConnectionSettings) -> None:
         self._config = connection.config
@@ -52,16 +52,16 @@ class Inspectors:
         return self._open[group]
 
     def committed(self, group: str, partitions: Collection[Partition] | None = None) -> Committed:
-        """Return what a group has committed, of these partitions or of all."""
+        """Return the commits of a group for these partitions, or for all."""
         inspector = self[group]
         return inspector.committed(inspector.partitions() if partitions is None else partitions)
 
     def require_empty(self, groups: Iterable[str]) -> None:
-        """Raise `KafkaError` for a group that has members: they would go on from what they know, and commit it."""
+        """Raise `KafkaError` for a group with members. They would go on from their own positions, and commit those."""
         for group in groups:
             if members := self[group].member_count():
                 raise KafkaError(
-                    f"The group {group} has {count(members, 'member')}, which would commit over it. Stop "
+                    f"The group {group} has {count(members, 'member')}, which would overwrite the new commits. Stop "
                     f"{'it' if members == 1 else 'them'} first; nothing was changed."
                 )
 
@@ -70,9 +70,15 @@ class Inspectors:
 @click.argument("source")
 @click.argument("target")
 @click.option("--from-levels", is_flag=True, help="SOURCE has a group for each level: SOURCE-0, SOURCE-1, …")
-@click.option("--to-levels", is_flag=True, help="TARGET has one: each topic goes to the group of its level.")
 @click.option(
-    "--topic", "topics", type=TopicOfLevel(), multiple=True, help="Only of this Kafka topic; emails=2 says its level."
+    "--to-levels", is_flag=True, help="TARGET has a group for each level; each topic goes to the group of its level."
+)
+@click.option(
+    "--topic",
+    "topics",
+    type=TopicOfLevel(),
+    multiple=True,
+    help="Only for this Kafka topic; emails=2 also gives its level.",
 )
 @click.option("--overwrite", is_flag=True, help="Also replace commits that TARGET has.")
 @_DRY_RUN
@@ -91,11 +97,12 @@ def copy(
 ) -> None:
     """Give the group TARGET the commits of the group SOURCE, with their offset maps.
 
-    SOURCE keeps its own. Stop the members of both groups first: with members a group is refused. Where TARGET has
-    another commit already, nothing at all is copied without --overwrite.
+    SOURCE keeps its own. Stop the members of both groups first; a group with members is refused. If TARGET already has
+    a different commit anywhere, nothing is copied without --overwrite.
 
-    A group of Headway's either reads all levels itself, or has a group for each. Between the two ways the commits move
-    with --to-levels and --from-levels. Level topics, as orders-2, tell their level; for others say it.
+    A Headway group either reads all levels itself or has a group for each level. --to-levels and --from-levels copy
+    the commits from one arrangement to the other. The name of a level topic such as orders-2 gives its level; for
+    other topics, add the level.
 
     \b
       headway offsets copy tasks tasks --to-levels --topic emails=2 --topic reports=0 --dry-run
@@ -114,9 +121,9 @@ def copy(
             raise KafkaError(_nothing_found(source, from_levels, given))
         there = {topic for of_group in committed.values() for topic, _ in of_group}
         if left_out := sorted(there.difference(topic for topic, _ in found)):
-            click.echo(f"Left out, as --topic asks for others: {', '.join(left_out)}.", err=True)
+            click.echo(f"Left out, because --topic names others: {', '.join(left_out)}.", err=True)
         if without := sorted(given.keys() - {topic for topic, _ in found}):
-            click.echo(f"Nothing is committed of {', '.join(without)}, so nothing of it is copied.", err=True)
+            click.echo(f"Nothing is committed for {', '.join(without)}, so there is nothing to copy.", err=True)
 
         def target_of(topic: str) -> str:
             return level_group(target, level_of(topic, given)) if to_levels else target
@@ -124,7 +131,7 @@ def copy(
         changes = copies(found, target_of, groups.committed)
         if not changes:
             raise ConfigError(
-                f"The commits of {source} are in {target} by themselves: name two groups, or say --to-levels or "
+                f"The commits of {source} would be copied to {target} itself. Name two groups, or add --to-levels or "
                 "--from-levels."
             )
         if not overwrite:
@@ -133,24 +140,26 @@ def copy(
 
 
 def _nothing_found(source: str, from_levels: bool, given: Mapping[str, int | None]) -> str:
-    of_which = f" of {' or '.join(given)}" if given else ""
+    of_which = f" for {' or '.join(given)}" if given else ""
     who = f"No group {source}-0, {source}-1, …" if from_levels else f"The group {source}"
     has = "has" if from_levels else "has not"
-    return f"{who} {has} committed anything{of_which}. `headway offsets show` says what a group has."
+    return f"{who} {has} committed anything{of_which}. `headway offsets show` shows what a group has committed."
 
 
 @click.command()
 @click.argument("group")
-@click.option("--earliest", is_flag=True, help="To the first record that each partition holds.")
-@click.option("--latest", is_flag=True, help="To the end: only what comes later is read.")
-@click.option("--offset", type=click.IntRange(min=0), help="To this offset, or the nearest one that there is.")
-@click.option("--time", "since", type=Moment(), help="To the first record of that time or later: 2026-05-01, 12h.")
-@click.option("--topic", "topics", multiple=True, metavar="TOPIC", help="Only of this topic, committed of or not.")
-@click.option("--partition", "numbers", type=click.IntRange(min=0), multiple=True, help="Only this partition.")
+@click.option("--earliest", is_flag=True, help="Go back to the first record of each partition.")
+@click.option("--latest", is_flag=True, help="Go to the end: only later records are read.")
+@click.option("--offset", type=click.IntRange(min=0), help="Go to this offset, or the nearest that exists.")
+@click.option("--time", "since", type=Moment(), help="Go to the first record at or after this time: 2026-05-01, 12h.")
+@click.option(
+    "--topic", "topics", multiple=True, metavar="TOPIC", help="Only for this topic, even if it has no commit yet."
+)
+@click.option("--partition", "numbers", type=click.IntRange(min=0), multiple=True, help="Only for this partition.")
 @click.option(
     "--levels",
     type=click.IntRange(1, MOST_LEVELS),
-    help="The groups GROUP-0 to GROUP-(N-1), and topics by level.",
+    help="For the groups GROUP-0 to GROUP-(N-1), each with the topics of its level.",
 )
 @_DRY_RUN
 @json_option("partition")
@@ -168,11 +177,11 @@ def reset(
     as_json: bool,
     connection: ConnectionSettings,
 ) -> None:
-    """Set where a group goes on, in all partitions of its topics.
+    """Set the offsets that a group goes on from, in all partitions of its topics.
 
-    Stop its members first: with members a group is refused. Offset maps go with the commits that they belong to, so
-    what was done behind the new place is done again, and the attempts of records that failed begin again. A group
-    without commits takes the topics that --topic names.
+    Stop its members first; a group with members is refused. The offset map of each replaced commit is dropped too, so
+    records after the new offset are handled again, and their failed attempts are counted from zero. For a group without
+    commits, name the topics with --topic.
 
     \b
       headway offsets reset billing --time 12h --dry-run
@@ -180,7 +189,7 @@ def reset(
       headway offsets reset billing --topic orders-2 --partition 0 --offset 1500
     """
     if [earliest, latest, offset is not None, since is not None].count(True) != 1:
-        raise click.UsageError("Say where to go on with one of --earliest, --latest, --offset and --time.")
+        raise click.UsageError("Give exactly one of --earliest, --latest, --offset and --time.")
     kafka_topics = connection.admin().topics()
     with Inspectors(connection) as groups:
         changes: list[Change] = []
@@ -191,19 +200,19 @@ def reset(
             places = _places(groups[name], partitions, earliest=earliest, latest=latest, offset=offset, since=since)
             changes += [Change(name, name, each, before.get(each), at, b"") for each, at in places.items()]
         if not changes:
-            raise KafkaError(f"The group {group} has committed nothing. Say of which topics with --topic.")
+            raise KafkaError(f"The group {group} has committed nothing. Name the topics with --topic.")
         _carry_out(groups, changes, dry_run=dry_run, as_json=as_json)
 
 
 def _partitions(topics: Iterable[str], there: Mapping[str, int], numbers: Collection[int]) -> list[Partition]:
-    """Return the partitions of topics, or those of these numbers; raises `KafkaError` for one that is not there."""
+    """Return the partitions with these numbers, or all, of the topics. Raises `KafkaError` if one does not exist."""
     found: list[Partition] = []
     for topic in topics:
         size = there.get(topic, 0)
         if not size:
             raise KafkaError(f"Kafka has no topic {topic}. {how_to_create(topic)}")
         if missing := [number for number in numbers if number >= size]:
-            raise KafkaError(f"The topic {topic} has no partition {missing[0]}; they are 0 to {size - 1}.")
+            raise KafkaError(f"The topic {topic} has no partition {missing[0]}, only 0 to {size - 1}.")
         found += [(topic, number) for number in (sorted(set(numbers)) or range(size))]
     return found
 
@@ -229,7 +238,7 @@ def _places(
 
 
 def _carry_out(groups: Inspectors, changes: Sequence[Change], *, dry_run: bool, as_json: bool) -> None:
-    """Show the changes, and make those that change anything, each group's at once."""
+    """Show the changes and commit those that change anything, with one request per group."""
     names = dict.fromkeys(name for change in changes for name in (change.source, change.target))
     groups.require_empty(names)
     to_make = [change for change in changes if change.changes_anything]
@@ -243,7 +252,7 @@ def _carry_out(groups: Inspectors, changes: Sequence[Change], *, dry_run: bool, 
     show(changes, dry_run)
     verb = "would be made" if dry_run else "made"
     same = len(changes) - len(to_make)
-    unchanged = f", {same:,} as before" if same else ""
+    unchanged = f", {same:,} unchanged" if same else ""
     click.echo(f"headway: {count(len(to_make), 'commit')} {verb}{unchanged}.", err=True)
 
 

@@ -1,4 +1,4 @@
-"""The plan of a change of commits: which group gets which, and why that must not be."""
+"""The plan of a change of commits: which group gets which commit, and when that is refused."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -13,7 +13,7 @@ Committed = Mapping[Partition, Commit]
 
 
 class Change(NamedTuple):
-    """A commit to be made: of `offset` with its metadata, in the place of `before`, None if there was none."""
+    """A commit to make: `offset` with its metadata replaces `before`, which is None if nothing was committed."""
 
     source: str
     target: str
@@ -24,12 +24,12 @@ class Change(NamedTuple):
 
     @property
     def changes_anything(self) -> bool:
-        """True if the target has not this commit already."""
+        """True unless the target has this commit already."""
         return self.before != (self.offset, self.metadata)
 
 
 def level_of(topic: str, given: Mapping[str, int | None]) -> int:
-    """Return the level of a Kafka topic: the given one, or that of its name as a level topic.
+    """Return the level of a Kafka topic: the given one, or else the suffix of its name.
 
     >>> level_of("emails", {"emails": 2}), level_of("orders-1", {})
     (2, 1)
@@ -42,11 +42,11 @@ def level_of(topic: str, given: Mapping[str, int | None]) -> int:
     name, _, number = topic.rpartition("-")
     if name and number.isdecimal():
         return int(number)
-    raise ConfigError(f"The level of {topic} is not known. Say it, as --topic {topic}=2, or leave out --to-levels.")
+    raise ConfigError(f"The level of {topic} is not known. Give it as --topic {topic}=2, or leave out --to-levels.")
 
 
 def level_groups(base: str, groups: Iterable[str]) -> dict[str, int]:
-    """Return the groups of a group's levels among those that there are, each with its level.
+    """Return the groups among `groups` that are a level of `base`, each with its level.
 
     >>> level_groups("tasks", ["tasks", "tasks-0", "tasks-10", "tasks-x", "other-1"])
     {'tasks-0': 0, 'tasks-10': 10}
@@ -60,9 +60,10 @@ def level_groups(base: str, groups: Iterable[str]) -> dict[str, int]:
 def chosen(
     commits: Mapping[str, Committed], of_levels: Mapping[str, int], given: Mapping[str, int | None]
 ) -> dict[Partition, tuple[str, Commit]]:
-    """Return the commit of each partition of the given topics, or of all, with the group that has it.
+    """Select the commits for the given topics, or for all, each with the group that has it.
 
-    Raises `ConfigError` if the groups of two levels have commits of one partition, and no level is given for its topic.
+    Raises `ConfigError` if the groups of two levels have commits for one partition, and no level is given for its
+    topic.
     """
     found: dict[Partition, tuple[str, Commit]] = {}
     for group, of_group in commits.items():
@@ -74,7 +75,7 @@ def chosen(
                 continue
             if partition in found:
                 raise ConfigError(
-                    f"Both {found[partition][0]} and {group} have commits of {topic}. Say of which level they are, as "
+                    f"Both {found[partition][0]} and {group} have commits for {topic}. Choose a level, such as "
                     f"--topic {topic}={of_levels[group]}."
                 )
             found[partition] = group, commit
@@ -86,7 +87,7 @@ def copies(
     target_of: Callable[[str], str],
     there: Callable[[str, Sequence[Partition]], Committed],
 ) -> list[Change]:
-    """Return the commits that make targets have what was found; `there` returns what a group has already."""
+    """Return the changes that give the targets these commits. `there` returns what a target has committed already."""
     by_target: dict[str, list[Partition]] = {}
     for partition in sorted(found):
         by_target.setdefault(target_of(partition[0]), []).append(partition)
@@ -100,11 +101,12 @@ def copies(
 
 
 def refuse_to_replace(changes: Iterable[Change]) -> None:
-    """Raise `KafkaError` for a change that would replace another commit."""
+    """Raise `KafkaError` if a change would replace a different commit."""
     for change in changes:
         if change.before is not None and change.changes_anything:
             topic, number = change.partition
             raise KafkaError(
-                f"The group {change.target} has committed offset {change.before[0]:,} of partition {number} of {topic} "
-                f"already, and {change.source} has {change.offset:,}. Nothing was copied. --overwrite replaces it."
+                f"The group {change.target} has already committed offset {change.before[0]:,} for partition {number} "
+                f"of {topic}, "
+                f"and {change.source} has {change.offset:,}. Nothing was copied. --overwrite replaces it."
             )

@@ -1,4 +1,4 @@
-"""The choice of dead letters that a command line makes."""
+"""The dead letters that the arguments of a command select."""
 
 from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,9 +12,9 @@ from headway.cli.display.terminal import Progress
 
 
 class Choice(NamedTuple):
-    """The letters that a command line asks for: those at `places`, or else all that match the filter.
+    """The letters that a command selects: those at `places`, or else all that match the filter.
 
-    `limit` is how many at most, for who takes the letters.
+    `limit` is the most letters that the command takes.
     """
 
     places: frozenset[Place] = frozenset()
@@ -23,21 +23,19 @@ class Choice(NamedTuple):
     limit: int | None = None
 
     def require_one_way(self, *, everything: bool) -> None:
-        """Raise `UsageError` unless letters are named, or chosen by a filter, or all are meant."""
+        """Raise `UsageError` unless letters are named, selected by a filter, or all of them are wanted."""
         if self.places and (everything or self.filter or self.limit):
-            raise click.UsageError(
-                "PARTITION:OFFSET names the letters one by one: leave out --all, --max and the filters."
-            )
+            raise click.UsageError("PARTITION:OFFSET names single letters. Leave out --all, --max and the filters.")
         if not (self.places or everything or self.filter):
             raise click.UsageError(
-                "Say which letters: PARTITION:OFFSET, --all that are open, or a filter as --exception."
+                "Select the letters with PARTITION:OFFSET, --all (every open letter), or a filter such as --exception."
             )
 
 
 def chosen(dead: DeadTopic, choice: Choice, existing: dict[int, list[int]], progress: Progress) -> Iterator[Letter]:
-    """Yield the letters of a choice, and note in `existing` the offsets of all that were read.
+    """Yield the selected letters, and record in `existing` the offsets of all letters that were read.
 
-    A named letter comes also if it is settled. Raises `KafkaError` for a named one that does not exist.
+    A named letter is yielded even if it is settled. Raises `KafkaError` if a named letter does not exist.
     """
     missing = set(choice.places)
     for seen, letter in enumerate(dead.letters({place.partition for place in choice.places} or None), 1):
@@ -53,7 +51,7 @@ def chosen(dead: DeadTopic, choice: Choice, existing: dict[int, list[int]], prog
 
 
 class OpenLetters(NamedTuple):
-    """The offsets of open letters by partition, and those of all letters that were read to find them."""
+    """The offsets of open letters by partition, and the offsets of all letters that were read to find them."""
 
     offsets: Mapping[int, Sequence[int]]
     existing: Mapping[int, Sequence[int]]
@@ -65,7 +63,7 @@ class OpenLetters(NamedTuple):
 
 
 def open_letters(dead: DeadTopic, choice: Choice, progress: Progress) -> OpenLetters:
-    """Look through the topic for the letters of a choice that are open; raises as `chosen` does."""
+    """Find the open letters among those selected. Raises as `chosen` does."""
     existing: dict[int, list[int]] = {}
     offsets: dict[int, list[int]] = defaultdict(list)
     size = 0

@@ -1,4 +1,4 @@
-"""A dead letter topic, and the memory of the letters that are settled: sent again, or dealt with in another way."""
+"""A dead letter topic, and the record of which letters are settled: sent again, or dealt with in another way."""
 
 import difflib
 import logging
@@ -18,18 +18,18 @@ from headway.settings.config import Config
 log = logging.getLogger(__name__)
 
 Existing = Mapping[int, Sequence[int]]
-"""For each partition the offsets of all records, ascending, as far as they were read."""
+"""For each partition, the offsets of all records read so far, ascending."""
 
 Settled = Mapping[int, Collection[int]]
-"""For each partition the offsets of letters that are settled."""
+"""For each partition, the offsets of settled letters."""
 
 
 class DeadTopic:
-    """A reader of a dead letter topic up to its first-seen end, with a memory of the letters that are settled.
+    """Reads a dead letter topic up to the end that it had at the start, and remembers which letters are settled.
 
-    The memory is Kafka's: a group without members, `headway-dead-TOPIC`, has the settled letters as its committed
-    offsets and offset maps. Reading commits nothing. `log` is the mark of the topic's id, which the maps name: they
-    count in this topic alone.
+    Kafka keeps that memory: a group without members, `headway-dead-TOPIC`, has the settled letters as its committed
+    offsets and offset maps. Reading commits nothing. `log` is the mark of the topic's id that the maps carry, so that
+    a map of a deleted topic of the same name is not taken for this one's.
     """
 
     def __init__(self, name: str, partitions: int, onlooker: GroupInspector, log: bytes = b"") -> None:
@@ -43,24 +43,24 @@ class DeadTopic:
 
     @property
     def size(self) -> int:
-        """The number of offsets to read; some may hold no record."""
+        """The number of offsets to read. Some of them may hold no record."""
         return sum(self._ends.values()) - sum(self._starts.values())
 
     def letters(self, partitions: Collection[int] | None = None) -> Iterator[Letter]:
-        """Yield the letters of these partitions, or of all, one partition after the other."""
+        """Yield the letters of these partitions, or of all, partition by partition."""
         settled = {partition: Done(offset_map) for partition, offset_map in self.settled().items()}
         for partition in range(self._partitions) if partitions is None else sorted(partitions):
             address = (self.name, self._existing(partition))
             yield from self._read(partition, self._starts[address], self._ends[address], settled[partition])
 
     def chosen(self, partition: int, offsets: Collection[int]) -> Iterator[Letter]:
-        """Yield the letters at these offsets of a partition, as far as they exist."""
+        """Yield the letters that exist at these offsets of a partition."""
         if offsets:
             read = self._read(partition, min(offsets), max(offsets) + 1, ())
             yield from (letter for letter in read if letter.place.offset in offsets)
 
     def letter(self, place: Place) -> Letter:
-        """Return the letter at one place; raise `KafkaError` if there is none."""
+        """Return the letter at a place. Raises `KafkaError` if there is none."""
         end = self._ends[self.name, self._existing(place.partition)]
         done = Done(self.settled()[place.partition])
         for letter in self._read(place.partition, place.offset, min(place.offset + 1, end), done):
@@ -68,7 +68,7 @@ class DeadTopic:
         raise self.no_letter(place)
 
     def no_letter(self, place: Place) -> KafkaError:
-        """Return the error for a place without a letter, with the places that have letters."""
+        """Return the error for a place without a letter, naming the places that have one."""
         address = (self.name, place.partition)
         start, end = self._starts[address], self._ends[address]
         there = f"has the offsets {start} to {end - 1}" if start < end else "is empty"
@@ -78,18 +78,18 @@ class DeadTopic:
         )
 
     def settled(self) -> dict[int, OffsetMap]:
-        """Return for each partition the offsets that are settled by now."""
+        """Return, for each partition, the offsets that are settled by now."""
         committed = self._onlooker.committed(list(self._starts))
-        ends = self._onlooker.ends(committed)  # after the commits, or a map could seem to reach beyond the log
+        ends = self._onlooker.ends(committed)  # asked after the commits, or a map could seem to reach beyond the log
         found = {partition: OffsetMap(0) for partition in range(self._partitions)}
         for address, (offset, text) in committed.items():
             found[address[1]] = self._memory(address[1], offset, text, ends[address])
         return found
 
     def memory_of(self, existing: Existing, settled: Settled) -> dict[Partition, tuple[int, bytes]]:
-        """Return the commit by which these letters, of the existing ones, count as settled, with those of others.
+        """Return the commits that mark these letters as settled, in addition to those that already are.
 
-        Raises `KafkaError` if they are too scattered for an offset map.
+        Raises `KafkaError` if the letters are too scattered for an offset map.
         """
         before, memory = self.settled(), {}
         for partition, offsets in settled.items():
@@ -101,7 +101,7 @@ class DeadTopic:
         return memory
 
     def remember(self, existing: Existing, settled: Settled) -> None:
-        """Make Kafka remember that these letters, of the existing ones, are settled."""
+        """Commit that these letters, among the existing ones, are settled."""
         self._onlooker.commit(self.memory_of(existing, settled))
 
     def _read(self, partition: int, start: int, end: int, settled: Container[int]) -> Iterator[Letter]:
@@ -119,8 +119,8 @@ class DeadTopic:
     def _memory(self, partition: int, offset: int, text: bytes, end: int) -> OffsetMap:
         if offset > end:
             log.warning(
-                "What was remembered of %s, partition %d, is of an earlier topic of that name: all its letters "
-                "count as open.",
+                "The commit of settled letters for %s, partition %d, belongs to an earlier topic of that name. All "
+                "its letters count as open.",
                 self.name,
                 partition,
             )
@@ -128,7 +128,8 @@ class DeadTopic:
         metadata = read_metadata(text, offset, end, self._log)
         if metadata.offset_map is None:
             log.warning(
-                "What was settled of %s, partition %d, from offset %d on is not known, and counts as open: %s",
+                "The letters of %s, partition %d, from offset %d on count as open, because their commit cannot be "
+                "read: %s",
                 self.name,
                 partition,
                 offset,
@@ -138,18 +139,18 @@ class DeadTopic:
 
     def _too_scattered(self, partition: int) -> KafkaError:
         return KafkaError(
-            f"What would have been settled of {self.name}, partition {partition}, is too scattered to be "
-            f"remembered: an offset map has at most {MAX_CHARACTERS:,} characters. Choose fewer letters with --until "
-            "or --max, or all."
+            f"The settled letters of {self.name}, partition {partition}, would be too scattered to commit: an offset "
+            f"map has at most {MAX_CHARACTERS:,} characters. Select fewer letters with --until or --max, or select "
+            "all."
         )
 
 
 @contextmanager
 def dead_topic(name: str, kafka_topics: Mapping[str, int], config: Config, admin: Admin) -> Iterator[DeadTopic]:
-    """Open a dead letter topic; raise `ConfigError` if Kafka has none of that name."""
+    """Open a dead letter topic. Raises `ConfigError` if it does not exist."""
     if name not in kafka_topics:
         near = difflib.get_close_matches(name, kafka_topics, n=1)
-        hint = f"Did you mean {near[0]}?" if near else "`headway topics list` shows what there is."
+        hint = f"Did you mean {near[0]}?" if near else "`headway topics list` lists the topics."
         raise ConfigError(f"Kafka has no topic {name}. {hint}")
     log_of_topic = log_mark(admin.topic_ids([name]).get(name, ""))
     with GroupInspector(config, f"headway-dead-{name}", admin.client) as onlooker:

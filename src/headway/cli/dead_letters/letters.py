@@ -1,4 +1,4 @@
-"""Dead letters: the content of their headers, their choice, and their display."""
+"""Dead letters: what their headers say, how they are filtered, and how they are shown."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -15,7 +15,7 @@ from headway.records.record_types import Header, Message, headers_of
 
 SENT_AGAIN_FROM = "headway.sent-again.from"
 
-# The headers of a share group's dead letters (KIP-1191), all of them text.
+# The headers of a share group's dead letters (KIP-1191), all of which are text.
 _OF_SHARE_GROUPS = "__dlq.errors."
 _TOLD = (PREFIX, _OF_SHARE_GROUPS)
 
@@ -25,7 +25,7 @@ _BYTES_OF_A_LINE = 32
 
 
 class Place(NamedTuple):
-    """A letter's place in its topic."""
+    """The position of a letter in its topic."""
 
     partition: int
     offset: int
@@ -35,22 +35,22 @@ class Place(NamedTuple):
 
 
 class PlaceType(click.ParamType[Place]):
-    """A place from the text `PARTITION:OFFSET`, as `headway dead list` shows it."""
+    """Parses a place from the text `PARTITION:OFFSET`, as `headway dead list` shows it."""
 
     name = "PARTITION:OFFSET"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
         partition, _, offset = str(value).partition(":")
         if not (_is_number(partition) and _is_number(offset)):
-            self.fail(f"{value!r} is not PARTITION:OFFSET, as 0:12. `headway dead list` shows them.", param, ctx)
+            self.fail(f"{value!r} is not PARTITION:OFFSET, such as 0:12. `headway dead list` shows them.", param, ctx)
         return Place(int(partition), int(offset))
 
 
 class Failure(NamedTuple):
-    """The failure of a record, as far as its dead letter's headers tell; times in ms since the epoch.
+    """How a record failed, as its dead letter's headers report it. Times are in ms since the epoch.
 
-    `shortened` is the size of the record, if its dead letter has only the beginning of it. `group` is the group that
-    gave the record up, or the share group if `of_share_group`.
+    `shortened` is the size of the record if its dead letter holds only the beginning of it. `group` is the group that
+    gave the record up; it is a share group if `of_share_group`.
     """
 
     exception: str | None
@@ -71,7 +71,7 @@ class Failure(NamedTuple):
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> Self | None:
-        """Return the failure from a record's headers; None if they are not those of a dead letter."""
+        """Read the failure from a record's headers. Returns None if they are not those of a dead letter."""
         ours = _told(headers, PREFIX)
         told = ours or _told(headers, _OF_SHARE_GROUPS)
         if not told:
@@ -96,7 +96,7 @@ class Failure(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """A record of a dead letter topic; one without a `failure` is no dead letter."""
+    """A record of a dead letter topic. Without a `failure` it is not a dead letter."""
 
     place: Place
     timestamp: int
@@ -108,7 +108,7 @@ class Letter(NamedTuple):
 
     @classmethod
     def of(cls, message: Message, *, settled: bool) -> Self:
-        """Return the letter from the message that was read."""
+        """Build the letter from a message."""
         place = Place(message.partition() or 0, message.offset() or 0)
         headers = headers_of(message)
         failure = Failure.of(headers)
@@ -116,29 +116,29 @@ class Letter(NamedTuple):
 
     @property
     def when(self) -> int:
-        """The time at which the record failed for good; for a record that is no dead letter, its timestamp."""
+        """When the record failed for good. For a record that is not a dead letter, its timestamp."""
         return self.timestamp if self.failure is None or self.failure.last_time is None else self.failure.last_time
 
     @property
     def is_empty(self) -> bool:
-        """Return whether this only tells of a record that a share group gave up: by default that is not copied."""
+        """True if a share group gave the record up without copying it: by default Kafka sends only the headers."""
         return self.failure is not None and self.failure.of_share_group and self.key is self.value is None
 
     def headers_to_send(self, topic: str, target: str) -> list[Header]:
-        """Return the record's own headers, one that names its dead letter of `topic`, and its origin for the target."""
+        """Return the record's own headers, plus one that names its dead letter in `topic`, and its origin."""
         begins = (*_TOLD, SENT_AGAIN_FROM, HEADER, EXPIRES)
         own = [(name, value) for name, value in self.headers if not name.startswith(begins)]
         place = Origin(topic, *self.place)
         return [*own, (SENT_AGAIN_FROM, str(place).encode()), History(target, self.origin(topic) or place).header()]
 
     def origin(self, topic: str) -> Origin | None:
-        """Return the origin of the record whose letter is in `topic`: told by a history, or the place it failed at."""
+        """Return where the record in `topic` was first sent: from its history, or else the place where it failed."""
         if history := history_of(self.headers, topic):
             return history.origin
         failure = self.failure
         if failure is None or failure.topic is None:
             return None
-        if history := history_of(self.headers, failure.topic):  # of a letter that another writer has copied
+        if history := history_of(self.headers, failure.topic):  # the letter was copied from another topic
             return history.origin
         if failure.partition is None or failure.offset is None:
             return None
@@ -146,7 +146,7 @@ class Letter(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """The choice of letters; None means any."""
+    """The filter options of a command. None means any."""
 
     exception: str | None = None
     source_topic: str | None = None
@@ -157,7 +157,7 @@ class Filter(NamedTuple):
         return any(each is not None for each in self)
 
     def matches(self, letter: Letter) -> bool:
-        """Return whether a letter is chosen."""
+        """Return whether the filter selects a letter."""
         exception, topic = (letter.failure.exception, letter.failure.topic) if letter.failure else (None, None)
         return (
             (self.exception is None or _is_named(exception, self.exception))
@@ -168,11 +168,11 @@ class Filter(NamedTuple):
 
 
 def row(letter: Letter) -> list[str]:
-    """Return a letter as a row of a table: place, when, from, attempts, exception, message and key."""
+    """Format a letter as a row of a table: place, when, from, attempts, exception, message and key."""
     failure, when = letter.failure, local_time(letter.when, zone=False)
     key = shortened(shown_bytes(letter.key), _MOST_OF_A_KEY)
     if failure is None:
-        return [str(letter.place), when, "-", "-", "no dead letter", "", key]
+        return [str(letter.place), when, "-", "-", "not a dead letter", "", key]
     attempts = "-" if failure.attempts is None else str(failure.attempts)
     message = shortened(printable(failure.message or ""), _MOST_OF_A_MESSAGE)
     exception = printable(failure.exception or "-").removeprefix("builtins.")
@@ -180,7 +180,7 @@ def row(letter: Letter) -> list[str]:
 
 
 def json_line(topic: str, letter: Letter) -> str:
-    """Return a letter as a JSON object in one line; bytes that are not UTF-8 in Base64, under a name that says so."""
+    """Format a letter as one line of JSON. Bytes that are not UTF-8 are in Base64, under a name that says so."""
     return to_json(
         {
             "topic": topic,
@@ -196,11 +196,10 @@ def json_line(topic: str, letter: Letter) -> str:
 
 
 def page(topic: str, letter: Letter) -> list[str]:
-    """Return a letter as lines for people."""
+    """Format a letter as lines for people."""
     state = "is settled" if letter.settled else "is open"
-    lines = [
-        f"{topic} {letter.place} {state if letter.failure else 'is no dead letter: it has no headway.error headers'}."
-    ]
+    what = state if letter.failure else "is not a dead letter: it has no headway.error headers"
+    lines = [f"{topic} {letter.place} {what}."]
     origin = letter.origin(topic)
     first_sent = {"origin": printable(str(origin))} if letter.failure and origin else {}
     lines += _fields(_story(letter.failure) | first_sent | _times(letter) | {"key": shown_bytes(letter.key)})
@@ -231,7 +230,7 @@ def _story(failure: Failure | None) -> dict[str, str]:
 
 
 def _times(letter: Letter) -> dict[str, str]:
-    """Return the times of the record and of its letter: a letter's own timestamp is not the record's."""
+    """Return the times of the record and of its letter, which has a timestamp of its own."""
     if letter.failure is None:
         return {"timestamp": local_time(letter.timestamp)}
     own = letter.failure.timestamp
@@ -252,7 +251,7 @@ def _value(value: bytes | None) -> list[str]:
         return [title, *printable(value.decode(), "\n\t").split("\n")]
     except UnicodeDecodeError:
         parts = (value[start : start + _BYTES_OF_A_LINE] for start in range(0, len(value), _BYTES_OF_A_LINE))
-        return [f"{title}, in hex as they are not UTF-8", *(part.hex(" ") for part in parts)]
+        return [f"{title}, in hex, because it is not UTF-8", *(part.hex(" ") for part in parts)]
 
 
 def _source(failure: Failure) -> str:
@@ -267,7 +266,7 @@ def _told(headers: Sequence[Header], beginning: str) -> dict[str, str | None]:
 
 
 def _is_named(exception: str | None, name: str) -> bool:
-    """Return whether the name is the exception's, with or without its module: `ValueError` is `builtins.ValueError`."""
+    """Return whether the exception has this name, with or without its module: `builtins.ValueError`, `ValueError`."""
     return exception is not None and (exception == name or exception.endswith(f".{name}"))
 
 
@@ -288,5 +287,5 @@ def _number(text: str | None) -> int | None:
 
 
 def _is_number(text: str) -> bool:
-    # Kafka's have 63 bits; of more digits Python may refuse to make a number.
+    # Kafka's numbers have 63 bits. Python may refuse to convert text with far more digits.
     return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < 2**63

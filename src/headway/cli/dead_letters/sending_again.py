@@ -1,4 +1,4 @@
-"""Sending dead letters again: the choice, the targets, and the sending."""
+"""Sending dead letters again: the plan of what goes where, and the sending."""
 
 import time
 from collections import Counter, defaultdict
@@ -23,14 +23,14 @@ _LOOK_FOR_CTRL_C_EVERY = 0.2
 
 
 class Destination(NamedTuple):
-    """The target of a letter; without a partition, the key decides."""
+    """Where a letter is sent. Without a partition, the key decides."""
 
     topic: str
     partition: int = _ANY_PARTITION
 
 
 class Plan:
-    """The letters to send with their targets, and the other offsets of their partitions."""
+    """The letters to send with their destinations, and all offsets that exist in their partitions."""
 
     def __init__(self) -> None:
         self.existing: dict[int, list[int]] = {}
@@ -38,7 +38,7 @@ class Plan:
         self.homeless = 0
         self.shortened = 0
         self.empty = 0
-        self.gone = Counter[str]()  # letters by topics that Kafka does not have any more
+        self.gone = Counter[str]()  # letters by the topic that no longer exists
         self.own = 0
 
     @property
@@ -52,7 +52,7 @@ class Plan:
         return Counter(each.topic for chosen in self.destinations.values() for each in chosen.values())
 
     def without(self, settled: Mapping[int, Container[int]]) -> None:
-        """Leave out the letters that were settled since they were planned."""
+        """Remove letters that were settled after the plan was made."""
         for partition, planned in self.destinations.items():
             for offset in [each for each in planned if each in settled[partition]]:
                 del planned[offset]
@@ -61,9 +61,9 @@ class Plan:
 def make_plan(
     dead: DeadTopic, choice: Choice, to: str | None, kafka_topics: Mapping[str, int], progress: Progress
 ) -> Plan:
-    """Look through the topic for the chosen letters, which go to the topic `to`, or else to that they came from.
+    """Find the selected letters. Each goes to the topic `to`, or else to the topic that it came from.
 
-    Raises `ConfigError` or `KafkaError` when a named letter does not exist, is settled, or has no target.
+    Raises `ConfigError` or `KafkaError` if a named letter does not exist, is settled, or has no destination.
     """
     plan = Plan()
     for letter in chosen(dead, choice, plan.existing, progress):
@@ -82,8 +82,8 @@ def make_plan(
             plan.destinations[letter.place.partition][letter.place.offset] = destination
         elif choice.places:
             raise ConfigError(
-                f"{dead.name} {letter.place} does not tell which topic it came from, and nothing was sent. Say where "
-                "it goes with --to, or leave it out."
+                f"{dead.name} {letter.place} does not name the topic it came from, and nothing was sent. Name a topic "
+                "with --to, or leave it out."
             )
         else:
             plan.homeless += 1
@@ -100,24 +100,24 @@ def _is_shortened(letter: Letter) -> bool:
 def _require_sendable(dead: str, letter: Letter, choice: Choice) -> None:
     if letter.settled and not choice.settled_too:
         raise ConfigError(
-            f"{dead} {letter.place} is settled: it was sent again before, or settled by hand, and nothing was sent "
-            "now. Leave it out, or add --settled-too to send it all the same."
+            f"{dead} {letter.place} is already settled: it was sent again, or settled by hand. Nothing was sent now. "
+            "Leave it out, or add --settled-too to send it anyway."
         )
     if _is_shortened(letter):
         raise ConfigError(
-            f"{dead} {letter.place} has only the beginning of its record, which no topic took as a whole, and nothing "
+            f"{dead} {letter.place} holds only the beginning of its record, because the whole was too large. Nothing "
             "was sent. Leave it out."
         )
     if letter.is_empty:
         raise ConfigError(
-            f"{dead} {letter.place} has no key and no value: its share group does not copy records, and nothing was "
-            "sent. Leave it out, or set errors.deadletterqueue.copy.record.enable for the group; that counts for "
-            "later ones."
+            f"{dead} {letter.place} has no key and no value, because its share group does not copy records. Nothing "
+            "was sent. Leave it out, or set errors.deadletterqueue.copy.record.enable for the group, which applies "
+            "to later letters."
         )
 
 
 def _destination(letter: Letter, to: str | None, kafka_topics: Mapping[str, int]) -> Destination | None:
-    """Return the letter's origin, down to the partition: the key belongs there, whatever partitioner chose it."""
+    """Return the letter's origin including its partition, because any partitioner may have chosen that for its key."""
     if to is not None:
         return Destination(to)
     if letter.failure is None or letter.failure.topic is None:
@@ -131,29 +131,31 @@ def _destination(letter: Letter, to: str | None, kafka_topics: Mapping[str, int]
 def _require_topics(topics: Iterable[str], kafka_topics: Mapping[str, int], dead: str) -> None:
     for topic in sorted(topics):
         if topic == dead:
-            raise ConfigError(f"{dead} is the dead letter topic itself, and nothing was sent. Use --to another topic.")
+            raise ConfigError(
+                f"{dead} is the dead letter topic itself. Nothing was sent. Name another topic with --to."
+            )
         if topic not in kafka_topics:
             raise ConfigError(
-                f"Kafka has no topic {topic}, where dead letters are to go, and nothing was sent. Create it, or say "
-                "where they go with --to."
+                f"Kafka has no topic {topic}, where dead letters should go. Nothing was sent. Create it, or name "
+                "another one with --to."
             )
 
 
 class SendingAgain:
-    """A sender of a plan's letters that remembers those that Kafka has acknowledged; it closes the client."""
+    """Sends a plan's letters, and marks those that Kafka has acknowledged as settled. It closes the client."""
 
     def __init__(self, dead: DeadTopic, plan: Plan, client: ProducerClient, complaint: Complaints) -> None:
         self._dead = dead
         self._plan = plan
         self._client = client
         self._complaint = complaint
-        self._acknowledged: list[tuple[Place, str]] = []  # appended by the thread that takes the reports
+        self._acknowledged: list[tuple[Place, str]] = []  # the thread that reads delivery reports appends to it
         self._remembered = 0
         self._remembered_at = time.monotonic()
         self._forgotten = self._interrupted = False
 
     def run(self) -> None:
-        """Send all letters and wait until they are acknowledged; after Ctrl-C, wait for those handed over."""
+        """Send all letters and wait until they are acknowledged. After Ctrl-C, wait only for those handed over."""
         shown = stderr_is_terminal()
         try:
             with Progress(self._plan.size, shown=shown) as progress, Interrupt() as interrupt:
@@ -169,7 +171,7 @@ class SendingAgain:
             self._remember()
 
     def report(self) -> int:
-        """Print a summary; return the exit code."""
+        """Print a summary, and return the exit code."""
         per_topic = Counter(topic for _, topic in self._acknowledged)
         click.echo(f"{sent(per_topic)} sent again{goals(per_topic)}.")
         missing = self._plan.size - len(self._acknowledged)
@@ -180,7 +182,7 @@ class SendingAgain:
         return 1 if missing or self._forgotten else 0
 
     def _letters(self) -> Iterator[Letter]:
-        """Yield the plan's letters, read once more: to keep them all in between would take too much memory."""
+        """Yield the plan's letters, read a second time: keeping them all since the first would take too much memory."""
         for partition, planned in self._plan.destinations.items():
             yield from self._dead.chosen(partition, planned)
 
@@ -190,7 +192,8 @@ class SendingAgain:
         reported = partial(self._reported, letter.place, topic)
         while True:
             try:
-                # With the present time: with the old one, retention could delete the record before anybody reads it.
+                # The timestamp is the present time: with the old one, retention could delete the record before anyone
+                # reads it.
                 self._client.produce(topic, letter.value, letter.key, partition, reported, _NOW, headers)
                 return
             except BufferError:
@@ -209,7 +212,7 @@ class SendingAgain:
         while self._client.flush(_LOOK_FOR_CTRL_C_EVERY):
             self._remember_now_and_then()
             if interrupt.requested:
-                self._complaint.say("Waiting for what was handed over; Ctrl-C once more gives that up.")
+                self._complaint.say("Waiting for the records handed to the client. Press Ctrl-C again to give them up.")
         self._interrupted = interrupt.requested
 
     def _remember_now_and_then(self) -> None:
@@ -228,22 +231,22 @@ class SendingAgain:
             self._remembered, self._forgotten = done, False
         except KafkaError as error:
             self._forgotten = True
-            self._complaint.say(f"{letters(done - self._remembered)} sent again count as open all the same: {error}")
+            self._complaint.say(f"{letters(done - self._remembered)} sent again still count as open: {error}")
         self._remembered_at = time.monotonic()
 
 
 def letters(number: int) -> str:
-    """Return a number of dead letters as text."""
+    """Format a number of dead letters."""
     return count(number, "dead letter")
 
 
 def sent(per_topic: Counter[str]) -> str:
-    """Return the total number of letters as text."""
+    """Format the total number of letters."""
     return letters(per_topic.total())
 
 
 def goals(per_topic: Counter[str]) -> str:
-    """Return the targets as text.
+    """Format the destinations.
 
     >>> goals(Counter({"orders-1": 2})), goals(Counter({"orders-1": 2, "clicks": 1}))
     (' to orders-1', ': 1 to clicks, 2 to orders-1')

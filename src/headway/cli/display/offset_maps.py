@@ -1,4 +1,4 @@
-"""Offset maps as a line of characters."""
+"""Offset maps drawn as a line of characters."""
 
 from bisect import bisect_right
 from itertools import accumulate
@@ -12,9 +12,9 @@ _DONE, _PARTLY, _NOT = "█", "░▒▓", "·"
 
 
 def draw(offset_map: OffsetMap, width: int = WIDTH) -> str:
-    """Return a character for each offset from the committed one to the highest done, or for equal parts of these.
+    """Draw the offsets from the committed one to the highest done, each character for an equal number of offsets.
 
-    A part looks done only if all of it is done, and not done only if nothing of it is done.
+    A character shows "done" only if all its offsets are done, and "not done" only if none of them is.
 
     >>> draw(OffsetMap(100, (1, 1, 1, 2)))
     '·█·██'

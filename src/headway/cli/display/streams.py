@@ -1,4 +1,4 @@
-"""The standard streams of a command: one can be missing, as by `>&-`, or have an encoding with few characters."""
+"""The standard streams of a command. One can be closed, as by `>&-`, or have an encoding with few characters."""
 
 import codecs
 import io
@@ -6,13 +6,13 @@ import os
 import sys
 
 _STREAMS = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
-"""For each descriptor its replacement's mode: reading stdin or writing stdout is refused, stderr is silent."""
+"""How a closed stream is replaced. Reading stdin or writing stdout then fails; stderr is silently discarded."""
 
 
 def hold_streams() -> None:
-    """Replace standard streams that are closed: a file that is opened later could get their numbers.
+    """Replace standard streams that are closed, so that files opened later do not get their descriptors.
 
-    Then Kafka's answers and a page of a report would be mixed with the printed text, and Python has no such stream.
+    Otherwise printed text could end up in a socket to Kafka or in a report. Python has no stream object for these.
     """
     for number, (name, flags, mode) in enumerate(_STREAMS):
         if getattr(sys, name) is None:
@@ -24,9 +24,9 @@ _IN_ASCII = str.maketrans({"█": "#", "▓": "+", "▒": "=", "░": "-", "…"
 
 
 def take_any_character() -> None:
-    """Write what a stream's encoding lacks in other characters, where Python would end with an error.
+    """Replace characters that a stream's encoding lacks, where Python would fail with an error.
 
-    Bars are drawn with ASCII, and other characters are written as in a string of Python or JSON.
+    Bars are drawn in ASCII. Other characters are escaped as in a Python or JSON string.
     """
     codecs.register_error("headway", _in_ascii)
     for stream in (sys.stdout, sys.stderr):
@@ -42,7 +42,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def silence(number: int) -> None:
-    """Send the unwritten output of a descriptor nowhere, or Python complains when it flushes at its end."""
+    """Discard the unwritten output of a descriptor. Otherwise Python complains when it flushes at exit."""
     _point(number, os.O_WRONLY)
 
 

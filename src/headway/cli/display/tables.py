@@ -1,4 +1,4 @@
-"""Tables for people; programs ask for --json."""
+"""Tables for people to read; programs use --json."""
 
 import sys
 from collections.abc import Iterable
@@ -6,12 +6,12 @@ from typing import Literal, NamedTuple
 
 import click
 
-# A pipe has no width, and a name that is cut off there is lost.
+# A pipe has no width, and a name that is cut off there could not be recovered.
 _UNBOUNDED = 10_000
 
 
 class Column(NamedTuple):
-    """A column of a table: its title, and how its texts are set."""
+    """A column of a table: its title and its layout."""
 
     title: str
     justify: Literal["left", "right"] = "left"
@@ -20,7 +20,7 @@ class Column(NamedTuple):
 
 
 def show_table(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> None:
-    """Print a table to stdout: as wide as it needs to be, unless a terminal is narrower."""
+    """Print a table to stdout, as wide as it needs to be unless a terminal is narrower."""
     from rich.console import Console  # noqa: PLC0415 - slow to import, and often there is nothing to show
     from rich.table import Table  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""The messages of a long command on stderr: its progress, its problems, and its rates at the end."""
+"""What a long-running command shows on stderr: its progress, its problems, and a summary at the end."""
 
 import logging
 import sys
@@ -14,16 +14,16 @@ if TYPE_CHECKING:
 
 _SHOW_EVERY = 0.1
 _MOST_COMPLAINTS = 10
-_RATE_FROM = 0.1  # seconds; the rate of a shorter time means nothing
+_RATE_FROM = 0.1  # seconds; over a shorter time, a rate is meaningless
 
 
 def stderr_is_terminal() -> bool:
-    """Return whether somebody may see progress on stderr."""
+    """Return whether progress on stderr is shown to a person."""
     return sys.stderr.isatty()
 
 
 class Progress:
-    """A line on stderr with a command's progress; call `show` as often as you like."""
+    """A progress line on stderr. Call `show` as often as you like; it limits how often it draws."""
 
     def __init__(self, total: int | None, *, shown: bool) -> None:
         self._total = total
@@ -43,7 +43,7 @@ class Progress:
             self._bar.stop()
 
     def show(self, done: int, records: int) -> None:
-        """Note that `done` of the total is done, with so many records."""
+        """Show that `done` of the total is done, which is this number of records."""
         if self._bar is None or (now := time.monotonic()) < self._next:
             return
         self._next = now + _SHOW_EVERY
@@ -62,7 +62,7 @@ def _bar(total: int | None) -> "Bar":
 
 
 class Complaints(logging.Handler):
-    """A handler that says each thing once, and at most ten things; `finish` says how many more there were."""
+    """Prints each message once, and at most ten messages. `finish` prints how many more there were."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -70,11 +70,11 @@ class Complaints(logging.Handler):
         self._unsaid = 0
 
     def emit(self, record: logging.LogRecord) -> None:
-        """Say the logged message."""
+        """Print the logged message."""
         self.say(record.getMessage())
 
     def say(self, sentence: str) -> None:
-        """Say a sentence, unless it was said before."""
+        """Print a sentence, unless it was printed before."""
         if sentence in self._said:
             return
         if len(self._said) < _MOST_COMPLAINTS:
@@ -84,14 +84,14 @@ class Complaints(logging.Handler):
             self._unsaid += 1
 
     def finish(self) -> None:
-        """Say how many sentences were left out."""
+        """Print how many sentences were left out."""
         if self._unsaid:
             click.echo(f"headway: … and {self._unsaid:,} more.", err=True)
 
 
 @contextmanager
 def complaints() -> Iterator[Complaints]:
-    """Collect what Headway logs, for as long as a command runs."""
+    """Show what Headway logs while the command runs."""
     log, handler = logging.getLogger("headway"), Complaints()
     propagates, log.propagate = log.propagate, False
     log.addHandler(handler)
@@ -104,7 +104,7 @@ def complaints() -> Iterator[Complaints]:
 
 
 def count(number: int, noun: str) -> str:
-    """Return a number of things as text.
+    """Format a number with its noun.
 
     >>> count(1, "record"), count(2000, "record")
     ('1 record', '2,000 records')
@@ -113,7 +113,7 @@ def count(number: int, noun: str) -> str:
 
 
 def summary(done: str, per_level: Sequence[int], size: int, seconds: float) -> str:
-    """Return how many records there were, at what rate, and how many at each level.
+    """Format how many records there were, at what rate, and how many at each level.
 
     >>> print(summary("delivered", [3000, 1000], 5_000_000, 2.0))
     4,000 records delivered in 2.0 s: 2,000 records/s, 2.5 MB/s
@@ -130,9 +130,9 @@ def summary(done: str, per_level: Sequence[int], size: int, seconds: float) -> s
 
 
 def confirm(question: str) -> None:
-    """Ask a question on stderr; raise `click.Abort` unless the answer is yes, with what a script is to do."""
+    """Ask a question on stderr. Unless the answer is yes, point scripts to --yes and raise `click.Abort`."""
     try:
         click.confirm(question, abort=True, err=True)
     except click.Abort:
-        click.echo("\nNothing was done. In a script, where nobody answers, add --yes.", err=True)
+        click.echo("\nNothing was done. In a script, add --yes.", err=True)
         raise

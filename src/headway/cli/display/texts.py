@@ -1,4 +1,4 @@
-"""Text from records and commits, made safe and short enough to show."""
+"""Text from records and commits, made safe and short enough to display."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -9,7 +9,7 @@ _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def printable(text: str, also: str = "") -> str:
-    r"""Return the text with all that could move a terminal's cursor, or worse, written out, except what is in `also`.
+    r"""Escape all characters that are not printable, such as those that move a terminal's cursor, except `also`.
 
     >>> printable("a\x1b[2Jb\nc")
     'a\\x1b[2Jb\\nc'
@@ -18,7 +18,7 @@ def printable(text: str, also: str = "") -> str:
 
 
 def shortened(text: str, most: int) -> str:
-    """Return the text in at most so many characters.
+    """Shorten the text to at most `most` characters.
 
     >>> shortened("out of stock", 7)
     'out of…'
@@ -27,7 +27,7 @@ def shortened(text: str, most: int) -> str:
 
 
 def shown_bytes(content: str | bytes | None) -> str:
-    r"""Return a key or a header in one line: as text, in hex if it is not UTF-8, and as `-` if there is none.
+    r"""Format a key or header on one line: as text, in hex if it is not UTF-8, and as `-` if it is None.
 
     >>> shown_bytes(b"ann"), shown_bytes(b"\xff\xfe"), shown_bytes(None)
     ('ann', '0xfffe', '-')
@@ -41,7 +41,7 @@ def shown_bytes(content: str | bytes | None) -> str:
 
 
 def local_time(milliseconds: int, *, zone: bool = True) -> str:
-    """Return milliseconds since the epoch as this machine's time; as a number if no calendar reaches so far."""
+    """Format milliseconds since the epoch as local time, or as a plain number if it is beyond the calendar."""
     try:
         local = datetime.fromtimestamp(milliseconds // 1000, UTC).astimezone()
         return local.strftime("%Y-%m-%d %H:%M:%S %z" if zone else "%Y-%m-%d %H:%M:%S")
@@ -50,7 +50,7 @@ def local_time(milliseconds: int, *, zone: bool = True) -> str:
 
 
 class Moment(click.ParamType[int]):
-    """A date, a time, or a time ago, in milliseconds since the epoch."""
+    """Parses a date, a time, or how long ago, into milliseconds since the epoch."""
 
     name = "moment"
 
@@ -64,7 +64,8 @@ class Moment(click.ParamType[int]):
             return int(_moment(str(value)).timestamp() * 1000)
         except (ValueError, OverflowError):
             return self.fail(
-                f"{value!r} is no time, as 2026-05-01 or '2026-05-01 12:30', nor how long ago, as 90m, 12h or 7d.",
+                f"{value!r} is not a time such as 2026-05-01 or '2026-05-01 12:30', or how long ago, such as 90m, 12h "
+                "or 7d.",
                 param,
                 ctx,
             )
@@ -74,4 +75,4 @@ def _moment(text: str) -> datetime:
     unit = _UNITS.get(text[-1:])
     if unit and text[:-1].isdecimal():
         return datetime.now(UTC) - timedelta(**{unit: int(text[:-1])})
-    return datetime.fromisoformat(text)  # without a zone: the machine's
+    return datetime.fromisoformat(text)  # without a zone it means local time

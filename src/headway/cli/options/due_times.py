@@ -1,4 +1,4 @@
-"""Delays and due times as users type and see them."""
+"""Delays and due times as users type and read them."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -16,26 +16,26 @@ FOREVER = "forever"
 
 
 class Delay(click.ParamType[float]):
-    """A delay with its unit, in seconds."""
+    """Parses a delay with its unit, into seconds."""
 
     name = "DELAY"
 
     def seconds(self, text: str) -> float | None:
-        """Return `5m` as 300.0; None for text that is no delay."""
+        """Parse `5m` as 300.0. Returns None for text that is not a delay."""
         found = _DELAY.fullmatch(text.strip())
         return float(found[1]) * _UNITS[found[2]] if found else None
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds = self.seconds(str(value))
         if seconds is None and self.seconds(str(value).removeprefix("-")) is not None:
-            self.fail(f"{value!r} is in the past. A delay counts from now, as 5m.", param, ctx)
+            self.fail(f"{value!r} is in the past. A delay counts from now, such as 5m.", param, ctx)
         if seconds is None:
-            self.fail(f"{value!r} is no delay. Give a number and a unit: 250ms, 90s, 5m, 2h, 30d, 2y.", param, ctx)
+            self.fail(f"{value!r} is not a delay. Give a number and a unit: 250ms, 90s, 5m, 2h, 30d, 2y.", param, ctx)
         return seconds
 
 
 class Retention(click.ParamType[timedelta]):
-    """How long records are kept: a time with its unit, or forever, as `timedelta.max`."""
+    """Parses how long records are kept: a time with its unit, or forever, which becomes `timedelta.max`."""
 
     name = "TIME|forever"
 
@@ -46,33 +46,35 @@ class Retention(click.ParamType[timedelta]):
             return timedelta.max
         seconds = Delay().seconds(str(value))
         if not seconds:
-            self.fail(f"{value!r} is not valid. Give a number and a unit, as 12h or 30d, or {FOREVER!r}.", param, ctx)
+            self.fail(
+                f"{value!r} is not valid. Give a number and a unit, such as 12h or 30d, or {FOREVER!r}.", param, ctx
+            )
         try:
             return timedelta(seconds=seconds)
         except OverflowError:
-            self.fail(f"{value!r} is too long. Say {FOREVER!r} to keep all records.", param, ctx)
+            self.fail(f"{value!r} is too long. Use {FOREVER!r} to keep all records.", param, ctx)
 
 
 class Time(click.ParamType[datetime]):
-    """A time with its zone."""
+    """Parses a time with its zone."""
 
     name = "TIME"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> datetime:
         if isinstance(value, datetime):
             return value
-        example = "as 2030-01-31T17:00:00+01:00, or with Z for UTC"
+        example = "such as 2030-01-31T17:00:00+01:00, or with Z for UTC"
         try:
             time = datetime.fromisoformat(str(value))
         except ValueError:
-            self.fail(f"{value!r} is no time. Give a date, a time and its zone, {example}.", param, ctx)
+            self.fail(f"{value!r} is not a time. Give a date, a time and its zone, {example}.", param, ctx)
         if time.utcoffset() is None:
-            self.fail(f"{value!r} has no zone, so it could be any of 24 hours. Give it one, {example}.", param, ctx)
+            self.fail(f"{value!r} has no time zone. Add one, {example}.", param, ctx)
         return time
 
 
 class Lines(click.ParamType[Ladder]):
-    """Delay lines, as 1s,1m,1h."""
+    """Parses delay lines such as 1s,1m,1h."""
 
     name = "DELAY,…"
 
@@ -91,7 +93,7 @@ LADDER = Lines()
 
 
 def show_due(time: int) -> str:
-    """Return a time in milliseconds since the epoch as text for people and for `--at`.
+    """Format milliseconds since the epoch for people, in a form that `--at` accepts.
 
     >>> show_due(1_763_745_120_000)
     '2025-11-21T17:12:00+00:00'
@@ -100,7 +102,7 @@ def show_due(time: int) -> str:
 
 
 def describe_ms(time: int) -> str:
-    """Return a length of time in its largest unit.
+    """Format a duration in milliseconds in its largest unit.
 
     >>> describe_ms(90_000), describe_ms(86_400_000)
     ('1.5 m', '1 d')

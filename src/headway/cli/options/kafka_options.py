@@ -1,4 +1,4 @@
-"""The options of every command that talks to Kafka, and the settings that result."""
+"""The options that every command that talks to Kafka has, and the settings that result from them."""
 
 import functools
 import logging
@@ -32,9 +32,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 @dataclass(frozen=True, slots=True)
 class ConnectionSettings:
-    """The settings of a Kafka client; they can hold secrets, so neither `repr` nor any message shows them.
+    """The settings of a Kafka client. They can hold secrets, so neither `repr` nor any message shows them.
 
-    `assumes_servers` says that the user has not said where Kafka is.
+    `assumes_servers` is True if the user did not say where Kafka is.
     """
 
     config: dict[str, Any] = field(repr=False)
@@ -42,28 +42,28 @@ class ConnectionSettings:
     read_again: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     def over(self, declared: Config) -> dict[str, Any]:
-        """Return the settings of this connection that win over a worker's declared settings."""
+        """Return those of this connection's settings that take precedence over a worker's declared settings."""
         says_servers = SERVERS in declared or SERVERS_TOO in declared
         left_out = SERVERS if self.assumes_servers and says_servers else None
         return {key: value for key, value in self.config.items() if key != left_out}
 
     def renewed(self) -> "ConnectionSettings":
-        """Return the connection with its file's present settings: a password may have been renewed there."""
+        """Return the connection with its settings file read again, because a password may have been renewed there."""
         if self.read_again is None:
             return self
         try:
             return replace(self, config=self.read_again())
         except ConfigError as error:
-            log.warning("The settings that were read before are used again. %s", error)
+            log.warning("The settings file cannot be read; the settings read before stay in use. %s", error)
             return self
 
     def admin(self) -> Admin:
-        """Return a client that lists, creates and deletes topics."""
+        """Create a client that lists, creates and deletes topics."""
         return Admin(self.config)
 
 
 class KeyValue(click.ParamType[tuple[str, str]]):
-    """A pair from the text `key=value`. A refusal does not repeat the text: it can be a secret."""
+    """Parses a pair from the text `key=value`. The error does not repeat the text, because it can be a secret."""
 
     name = "KEY=VALUE"
 
@@ -73,31 +73,33 @@ class KeyValue(click.ParamType[tuple[str, str]]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, str]:
         key, equals, text = str(value).partition("=")
         if not key.strip() or not equals:
-            self.fail(f"It takes KEY=VALUE, as {self._example}.", param, ctx)
+            self.fail(f"It takes KEY=VALUE, such as {self._example}.", param, ctx)
         return key.strip(), text
 
 
 def kafka_options(command: F) -> F:
-    """Give a command the options that say where Kafka is; the command gets them as `connection`."""
+    """Add the options that say where Kafka is. The command gets them as `connection`."""
 
     @click.option(
         "-b",
         "--bootstrap-servers",
         metavar="HOST:PORT,…",
-        help=f"Where Kafka is. [env {SERVERS_VARIABLE}; else the broker of `headway broker start`, or {LAST_RESORT}]",
+        help=f"Where Kafka is. [env {SERVERS_VARIABLE}; default: the broker of `headway broker start`, or "
+        f"{LAST_RESORT}]",
     )
     @click.option(
         "-X",
         "settings",
         type=KeyValue("linger.ms=5"),
         multiple=True,
-        help="Any setting of librdkafka, as -X compression.type=zstd. Passwords belong in --config-file.",
+        help="Any librdkafka setting, such as -X compression.type=zstd. Put passwords in --config-file.",
     )
     @click.option(
         "--config-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         envvar=FILE_VARIABLE,
-        help=f"Settings as lines of key=value; others cannot see them in the list of processes. [env {FILE_VARIABLE}]",
+        help="A file of settings, each a line key=value. Unlike options, they do not show in process lists. [env "
+        f"{FILE_VARIABLE}]",
     )
     @functools.wraps(command)
     def with_connection(
@@ -116,7 +118,7 @@ def kafka_options(command: F) -> F:
 def connect(
     bootstrap_servers: str | None, settings: Iterable[tuple[str, str]], config_file: Path | None
 ) -> ConnectionSettings:
-    """Return a client's settings: an option wins over -X, -X over the file, and the file over the environment."""
+    """Combine a client's settings: an option wins over -X, -X over the file, and the file over the environment."""
     options = dict(settings)
 
     def read() -> dict[str, Any]:

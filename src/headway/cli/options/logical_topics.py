@@ -1,4 +1,4 @@
-"""Kafka's topics seen as topics with levels."""
+"""Topics with levels, recognised among Kafka's topics."""
 
 import difflib
 import re
@@ -10,11 +10,11 @@ from headway.core.levels.naming import MOST_LEVELS, how_to_create, is_topic_name
 from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, ConfigError
 
-_SOME_LEVELS = 3  # those of the example, where the user has given no number
+_SOME_LEVELS = 3  # in the example of an error, if the user gave no number
 
 
 class LogicalTopic(NamedTuple):
-    """A topic as a user names it, and the partitions of each level; without levels, its own."""
+    """A topic as a user names it, with the number of partitions of each level, or of itself if it has no levels."""
 
     name: str
     has_levels: bool
@@ -22,13 +22,15 @@ class LogicalTopic(NamedTuple):
 
 
 def logical_topics(kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
-    """Return Kafka's topics by name; topics with consecutive level suffixes from 0 on become one topic with levels.
+    """List Kafka's topics by name. Topics with consecutive suffixes from `-0` on become one topic with levels.
 
     >>> for topic in logical_topics({"orders-0": 6, "orders-1": 6, "clicks": 3}): print(*topic)
     clicks False [3]
     orders True [6, 6]
     """
-    kafka_topics = dict(kafka_topics)  # the listed topics: Kafka is not asked for others
+    kafka_topics = dict(
+        kafka_topics
+    )  # as a dict it holds only the listed topics; a `TopicListing` would ask Kafka about others
     levelled = [
         name[:-2] for name in kafka_topics if name.endswith("-0") and len(name) > 2 and not _is_line(name, kafka_topics)
     ]
@@ -39,7 +41,7 @@ def logical_topics(kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
 
 
 def schedulers_of(kafka_topics: Collection[str]) -> list[TopicNames]:
-    """Return the schedulers that have topics, by name.
+    """Find the schedulers that have topics, sorted by name.
 
     >>> [each.name for each in schedulers_of({"later.state", "later.commands", "orders.state"})]
     ['later']
@@ -50,7 +52,7 @@ def schedulers_of(kafka_topics: Collection[str]) -> list[TopicNames]:
 
 
 def _is_line(name: str, kafka_topics: Mapping[str, int]) -> bool:
-    """Return whether a topic is a scheduler's line for what is about to be due: `headway-delay.line-0` is no level."""
+    """Return whether a topic is a scheduler's line for schedules due soon: `headway-delay.line-0` is not a level."""
     try:
         names = TopicNames(name.rpartition(".")[0])
     except ConfigError:  # no scheduler can have that name
@@ -59,7 +61,7 @@ def _is_line(name: str, kafka_topics: Mapping[str, int]) -> bool:
 
 
 def count_levels(topic: str, kafka_topics: Container[str], most: int = MOST_LEVELS) -> int:
-    """Return how many levels a topic has, at most `most`: those before the first missing one.
+    """Count the levels of a topic, at most `most`, up to the first missing one.
 
     >>> count_levels("orders", {"orders-0", "orders-1", "orders-3"})
     2
@@ -69,21 +71,21 @@ def count_levels(topic: str, kafka_topics: Container[str], most: int = MOST_LEVE
 
 
 def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | None, *, may_create: bool = True) -> int:
-    """Return how many levels to use of a topic: as many as asked for, or else as many as it has.
+    """Return how many levels of a topic to use: as many as asked for, or else as many as it has.
 
-    Raises `ConfigError` if the topic has fewer, or none. It says how to create the topic, unless `may_create` is False:
-    who deletes a topic wants none.
+    Raises `ConfigError` if the topic has fewer, or none. The message says how to create it unless `may_create` is
+    False, as when the topic should be deleted.
     """
     found = _count_levels(topic, kafka_topics) if asked is None else count_levels(topic, kafka_topics, asked)
     if found == 0:
         lowest = level_topic(topic, 0)
         is_neither = asked is None and _is_missing(topic, kafka_topics)
-        what = f"{topic}, nor {lowest}, its lowest level" if is_neither else f"{lowest}, the lowest level of {topic}"
+        what = f"{topic} and no {lowest}, its lowest level" if is_neither else f"{lowest}, the lowest level of {topic}"
         raise ConfigError(f"Kafka has no topic {what}. {_what_to_do(topic, kafka_topics, asked, may_create)}")
     if asked is not None and asked > found:
         raise ConfigError(
-            f"The topic {topic} has {found} levels in Kafka, and {asked} were asked for: {level_topic(topic, found)} "
-            f"is missing. Use --levels {found}, or leave it out."
+            f"The topic {topic} has {found} levels in Kafka, but --levels is {asked}: {level_topic(topic, found)} is "
+            f"missing. Use --levels {found}, or leave it out."
         )
     return asked or found
 
@@ -91,32 +93,34 @@ def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | Non
 def _is_missing(topic: str, kafka_topics: Mapping[str, int]) -> bool:
     try:
         return topic not in kafka_topics
-    except AuthorizationError:  # it may exist
+    except AuthorizationError:  # it may exist; the client lacks the right to see it
         return False
 
 
 def _count_levels(topic: str, kafka_topics: Mapping[str, int]) -> int:
-    """Return how many levels a topic has; raise `AuthorizationError`, with advice, if they cannot be seen."""
+    """Count the levels of a topic. Raises `AuthorizationError`, with advice, if the client has no right to see them."""
     try:
         return count_levels(topic, kafka_topics)
     except AuthorizationError as error:
         seen = count_levels(topic, dict(kafka_topics))
         if not seen:
             raise
-        raise AuthorizationError(f"{error} Or say how many levels of {topic} there are, as --levels {seen}.") from error
+        raise AuthorizationError(
+            f"{error} Or give the number of levels of {topic}, such as --levels {seen}."
+        ) from error
 
 
 def require_common_levels(topics: Iterable[str], kafka_topics: Mapping[str, int], asked: int | None) -> int:
-    """Return how many levels to use of several topics, which may be patterns: `^shop_.*`.
+    """Return how many levels to use of several topics, some of which can be patterns such as `^shop_.*`.
 
-    Raises `ConfigError` if their numbers of levels differ, or a pattern matches no topic.
+    Raises `ConfigError` if they have different numbers of levels, or if a pattern matches no topic.
     """
     found = {topic: _levels_of(topic, kafka_topics, asked) for topic in topics}
     if len(set(found.values())) > 1:
         counts = ", ".join(f"{topic} has {levels}" for topic, levels in found.items())
         raise ConfigError(
-            f"The topics have not the same number of levels: {counts}. Use --levels {min(found.values())} for what "
-            "they have in common, or read them one by one."
+            f"The topics have different numbers of levels: {counts}. Use --levels {min(found.values())} for the levels "
+            "that they share, or read them one by one."
         )
     return next(iter(found.values()))
 
@@ -126,7 +130,9 @@ def _levels_of(topic: str, kafka_topics: Mapping[str, int], asked: int | None) -
         return require_levels(topic, kafka_topics, asked)
     matching = [len(each.partitions) for each in _matching(topic, kafka_topics)]
     if not (asked or matching):
-        raise ConfigError(f"No topic in Kafka matches {topic} now. To wait for one, say how many --levels it has.")
+        raise ConfigError(
+            f"No topic in Kafka matches {topic} now. To wait for one, give its number of levels with --levels."
+        )
     return asked or max(matching)
 
 
@@ -134,7 +140,9 @@ def _matching(pattern: str, kafka_topics: Mapping[str, int]) -> list[LogicalTopi
     try:
         name = re.compile(pattern[1:].removesuffix("$"))
     except re.error as error:
-        raise ConfigError(f"{pattern} is not a pattern: {error}. Correct it, or leave out the ^ of a name.") from None
+        raise ConfigError(
+            f"{pattern} is not a pattern: {error}. Correct it, or leave out the ^ if it is a name."
+        ) from None
     return [each for each in logical_topics(kafka_topics) if each.has_levels and name.fullmatch(each.name)]
 
 
@@ -143,13 +151,13 @@ def _partitions(name: str, kafka_topics: Mapping[str, int]) -> Iterator[int]:
 
 
 def _what_to_do(topic: str, kafka_topics: Mapping[str, int], asked: int | None, may_create: bool) -> str:
-    kafka_topics = dict(kafka_topics)  # the listed topics: this is only a hint
+    kafka_topics = dict(kafka_topics)  # the listed topics are enough, because this is only a hint
     name, _, level = topic.rpartition("-")
     if topic in kafka_topics and level.isdecimal() and int(level) < count_levels(name, kafka_topics):
-        return f"{topic} is level {int(level)} of {name}: name {name}."
+        return f"{topic} is level {int(level)} of {name}. Use {name} instead."
     if topic in kafka_topics:
-        return f"There is {topic} itself, without levels: give no number of levels for it."
-    how = _how_to_create(topic, asked) if may_create else "`headway topics list` shows what there is."
+        return f"{topic} exists without levels. Leave out the number of levels."
+    how = _how_to_create(topic, asked) if may_create else "`headway topics list` lists the topics."
     names = [each.name for each in logical_topics(kafka_topics) if each.has_levels or asked is None]
     return f"{near_topic(topic, names)}{how}"
 
@@ -161,6 +169,6 @@ def _how_to_create(topic: str, asked: int | None) -> str:
 
 
 def near_topic(topic: str, names: Iterable[str]) -> str:
-    """Return the question whether one of these names was meant, with a space behind it; "" if none is near."""
+    """Suggest one of the names if it is similar, in a sentence that ends with a space. Returns "" if none is."""
     near = difflib.get_close_matches(topic, names, n=1)
     return f"Did you mean {near[0]}? " if near else ""

@@ -1,4 +1,4 @@
-"""The options and the session of all commands that run on Spark."""
+"""The option `--master` and the session that all commands on Spark share."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -11,12 +11,12 @@ from headway.runtime.extras import how_to_install
 T = TypeVar("T")
 
 master_option = click.option(
-    "--master", metavar="URL", help="The Spark to run on, as spark://host:7077. By default this machine."
+    "--master", metavar="URL", help="The Spark to run on, such as spark://host:7077. By default this machine."
 )
 
 
 def on_spark(name: str, master: str | None, work: Callable[[Any], T], *, for_long: bool = False) -> T:
-    """Return the result of `work(session)`, on this machine or on a cluster; Ctrl-C ends it at once."""
+    """Run `work(session)` on this machine or on a cluster, and return its result. Ctrl-C ends it at once."""
     try:
         from headway.spark import local_session  # noqa: PLC0415 - an extra, and slow to import
         from headway.spark.session.error_messages import our_sentence  # noqa: PLC0415

@@ -1,4 +1,4 @@
-"""The topics that a command reads or writes: topics with levels, or topics under their own names with a level each."""
+"""The topics that a command reads or writes: topics with levels, or existing topics with one level each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,7 +12,7 @@ _EXAMPLE = "payments=2"
 
 @dataclass(frozen=True, slots=True)
 class TopicChoice:
-    """Topics at `levels` level topics each, or under their own names as `priorities` says."""
+    """Topics that have `levels` levels each, or topics without levels, each with a level in `priorities`."""
 
     names: Sequence[str]
     levels: int
@@ -20,17 +20,17 @@ class TopicChoice:
 
     @property
     def to_subscribe(self) -> Sequence[str] | Mapping[str, int]:
-        """The topics as a consumer's `subscribe` takes them."""
+        """The topics in the form that a consumer's `subscribe` takes."""
         return self.names if self.priorities is None else self.priorities
 
     def kafka_topics(self, level: int) -> list[str]:
-        """Return the Kafka topics of a level, except for patterns."""
+        """Return the Kafka topics of a level. Patterns are left out."""
         if self.priorities is not None:
             return [name for name, own in self.priorities.items() if own == level]
         return [level_topic(name, level) for name in self.names if not name.startswith("^")]
 
     def only_topic(self, level: int) -> str:
-        """Return the one topic under its own name that has this level; raise `ValueError` if there is none."""
+        """Return the topic that has this level in `priorities`. Raises `ValueError` if there is not exactly one."""
         found = self.kafka_topics(level)
         if len(found) != 1:
             which = "no topic has" if not found else f"{' and '.join(found)} both have"
@@ -39,10 +39,10 @@ class TopicChoice:
 
 
 def choose_topics(names: Sequence[str], kafka_topics: Mapping[str, int], levels: int | None) -> TopicChoice:
-    """Return the topics of these names, of which each may have a level, as `payments=2`.
+    """Find out which topics these names mean. A name can give its topic a level, as `payments=2`.
 
-    Without levels in the names and without `levels`, a topic is taken under its own name if Kafka lists that, and
-    not its lowest level. Raises `ConfigError` for topics that Kafka does not have, and for a mixture of both kinds.
+    If neither the names nor `levels` say otherwise, a topic is read without levels if Kafka lists that very name but
+    not its lowest level. Raises `ConfigError` for topics that do not exist, and for a mixture of both kinds.
 
     >>> choose_topics(["payments=2", "clicks=0"], {"payments": 1, "clicks": 1}, None)
     TopicChoice(names=['payments', 'clicks'], levels=3, priorities={'payments': 2, 'clicks': 0})
@@ -51,14 +51,14 @@ def choose_topics(names: Sequence[str], kafka_topics: Mapping[str, int], levels:
     """
     if any("=" in name and not name.startswith("^") for name in names):
         return _with_priorities(dict(topic_and_level(name) for name in names), kafka_topics, levels)
-    listed = dict(kafka_topics)  # only of these is it known without a further question
+    listed = dict(kafka_topics)  # the names that are known without asking Kafka again
     plain = [name for name in names if levels is None and _is_plain(name, listed)]
     if not plain:
         return TopicChoice(names, require_common_levels(names, kafka_topics, levels))
     if others := [name for name in names if name not in plain]:
         raise ConfigError(
-            f"The topic {plain[0]} has no levels, and {others[0]} is to be read with levels. Name one kind at a time, "
-            f"or each Kafka topic with a level, as {_EXAMPLE}."
+            f"The topic {plain[0]} has no levels, but {others[0]} has. Name topics of one kind, or give each Kafka "
+            f"topic a level, such as {_EXAMPLE}."
         )
     return _with_priorities(dict.fromkeys(plain, 0), kafka_topics, None)
 
@@ -71,19 +71,21 @@ def _is_plain(name: str, listed: Mapping[str, int]) -> bool:
 
 
 def topic_and_level(name: str) -> tuple[str, int]:
-    """Return the parts of `payments=2`; raise `ConfigError` for another text."""
+    """Split `payments=2` into its parts. Raises `ConfigError` for other text."""
     topic, equals, level = name.rpartition("=")
     if not equals or not topic or not level.isdecimal() or len(level) > 3 or int(level) >= MOST_LEVELS:
         raise ConfigError(
-            f"The topic {name} needs a level from 0 to {MOST_LEVELS - 1} behind its name, as {_EXAMPLE}: either each "
-            "topic has one, or none."
+            f"The topic {name} needs a level from 0 to {MOST_LEVELS - 1} after its name, such as {_EXAMPLE}. Either "
+            "every topic has one, or none."
         )
     return topic, int(level)
 
 
 def _with_priorities(priorities: Mapping[str, int], kafka_topics: Mapping[str, int], levels: int | None) -> TopicChoice:
     if levels is not None:
-        raise ConfigError("The option --levels is for topics with levels; these are topics with one level each.")
+        raise ConfigError(
+            "--levels is for topics with levels, but each of these topics has a single level. Leave it out."
+        )
     for topic in priorities:
         if topic not in kafka_topics:
             raise ConfigError(f"Kafka has no topic {topic}. {how_to_create(topic)}")

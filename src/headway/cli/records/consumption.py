@@ -1,4 +1,4 @@
-"""Writing records, and committing the written ones."""
+"""Writing records to a file, and committing those that were written."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -22,7 +22,7 @@ _LONGEST_WAIT = 0.5
 
 
 class Consumption:
-    """A writer of a consumer's records to a file; it commits only records that the operating system has."""
+    """Writes a consumer's records to a file, and commits only records that the operating system has accepted."""
 
     def __init__(
         self, consumer: PriorityConsumer, file: IO[bytes], encode: Encode, levels: int, complaint: Complaints
@@ -47,22 +47,22 @@ class Consumption:
         timeout: float | None,
         progress: Progress,
     ) -> None:
-        """Write records until the limit, a silence of `timeout` seconds, Ctrl-C, or the end of the reader."""
+        """Write records until the limit, `timeout` seconds without one, Ctrl-C, or a closed pipe."""
         self._consumer.subscribe(topics, self._starter(start), self._leave, self._forget)
         try:
             with Interrupt() as interrupt:
                 self._write_all(interrupt.read(self._polls(limit, timeout)), limit, progress)
                 self._interrupted = interrupt.requested
-        except KeyboardInterrupt:  # the second one, while the reader does not read
+        except KeyboardInterrupt:  # a second Ctrl-C, while the pipe's reader does not read
             self._interrupted = True
         except BrokenPipeError:
             silence(self._file.fileno())
         finally:
             self._consumer.commit(self._written)
-            self._written.clear()  # or leaving the group would commit it again
+            self._written.clear()  # otherwise leaving the group would commit it again
 
     def report(self) -> int:
-        """Print a summary on stderr; return the exit code."""
+        """Print a summary on stderr, and return the exit code."""
         seconds = 0.0 if self._first is None else self._last - self._first
         click.echo(summary("written and committed", self._per_level, self._bytes, seconds), err=True)
         if self._interrupted:
@@ -90,7 +90,7 @@ class Consumption:
     def _poll(self, timeout: float) -> list[ConsumerRecord]:
         try:
             return self._consumer.poll(timeout)
-        except FetchError as error:  # the other levels go on, and this one when it can
+        except FetchError as error:  # the other levels go on, and this one resumes when it can
             self._failed = True
             self._complaint.say(str(error))
             return []
@@ -117,11 +117,11 @@ class Consumption:
     def _try_commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:
         try:
             self._consumer.commit(offsets, asynchronous=asynchronous)
-        except KafkaError as error:  # the last commit covers it, unless the partition is another member's by then
-            self._complaint.say(f"{str(error).rstrip('.')}. What was written since the last commit may come again.")
+        except KafkaError as error:  # the next commit makes up for it, unless another member has the partition by then
+            self._complaint.say(f"{str(error).rstrip('.')}. Records written since the last commit may be read again.")
 
     def _starter(self, start: Start) -> OnRebalance | None:
-        """Return a callback that seeks in new partitions; partitions that come back go on where they were."""
+        """Return a callback that seeks in partitions assigned for the first time. Others go on where they were."""
         if start == "committed":
             return None
         seek = self._consumer.seek_to_beginning if start == "beginning" else self._consumer.seek_to_end
@@ -145,11 +145,11 @@ class Consumption:
 
 @contextmanager
 def writing(path: str, *, committed: bool = True) -> Iterator[IO[bytes]]:
-    """Open a file to append to, or stdout for `-`; raise `HeadwayError` if it cannot be written."""
+    """Open a file to append to, or stdout for `-`. Raises `HeadwayError` if it cannot be written."""
     try:
         with click.open_file(path, "ab") as file:
             yield file
     except OSError as error:
         name = "stdout" if path == "-" else path
-        hint = " What was written before is committed; start again to go on." if committed else ""
+        hint = " Records written before are committed; start again to go on." if committed else ""
         raise HeadwayError(f"{name} cannot be written: {error.strerror}.{hint}") from error

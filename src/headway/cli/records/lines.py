@@ -1,4 +1,4 @@
-"""Lines of input, and their records."""
+"""Lines of input, and the records that they become."""
 
 import itertools
 import json
@@ -15,7 +15,7 @@ _AT_A_TIME = 1_048_576
 
 
 class Place(NamedTuple):
-    """A line's place, for messages."""
+    """The file and number of a line, for messages."""
 
     file: str
     number: int
@@ -33,17 +33,17 @@ class Draft(NamedTuple):
 
 
 Parse = Callable[[bytes], Draft | None]
-"""Returns a line's record, None for a line that is none; raises `ValueError` with the line's mistake."""
+"""Returns a line's record, or None for a line that holds none. Raises `ValueError` to say what is wrong with it."""
 
 
 class LongLine(NamedTuple):
-    """A line longer than the limit, which was passed over."""
+    """A line longer than the limit, which was skipped."""
 
     size: int
 
 
 def read_lines(files: Iterable[str], longest: int) -> Iterator[tuple[Place, bytes | LongLine]]:
-    """Yield the lines of one file after the other, `-` for stdin; keep no line longer than `longest` bytes."""
+    """Yield the lines of the files in turn, `-` for stdin. A line longer than `longest` bytes is not kept in memory."""
     for file in files:
         with click.open_file(file, "rb") as lines:
             for number in itertools.count(1):
@@ -55,7 +55,7 @@ def read_lines(files: Iterable[str], longest: int) -> Iterator[tuple[Place, byte
 
 
 def _pass_over(lines: IO[bytes], part: bytes) -> int:
-    """Read to the end of a line that began with this part; return how many bytes followed."""
+    """Read to the end of a line that began with this part, and return how many bytes followed."""
     size = 0
     while part and not part.endswith(b"\n"):
         part = lines.readline(_AT_A_TIME)
@@ -64,7 +64,7 @@ def _pass_over(lines: IO[bytes], part: bytes) -> int:
 
 
 def size_of(files: Iterable[str]) -> int | None:
-    """Return how many bytes there are to read; None if a pipe or a terminal is among the files."""
+    """Return how many bytes there are to read, or None if one of the files is a pipe or a terminal."""
     try:
         found = [os.fstat(sys.stdin.fileno()) if file == "-" else os.stat(file) for file in files]
     except (OSError, ValueError):
@@ -73,7 +73,7 @@ def size_of(files: Iterable[str]) -> int | None:
 
 
 def text_lines(level: int) -> Parse:
-    r"""Return a parser that makes each line a value.
+    r"""Return a parser that makes each line the value of a record.
 
     >>> text_lines(2)(b"ship at once\n")
     Draft(value=b'ship at once', key=None, level=2)
@@ -82,11 +82,11 @@ def text_lines(level: int) -> Parse:
 
 
 class JsonLines:
-    """A parser of JSON lines: each is sent as it is, and its fields have key and level.
+    """Parses lines of JSON. A line is sent unchanged; key and level can be taken from its fields.
 
-    A line without the level field, or with null there, gets the default level. A line without the key field is an
-    error, since records would lose their order; null there means no key. A key that is not a string is sent as JSON.
-    Empty lines are no records.
+    A line in which the level field is missing or null gets the default level. A line without the key field is an error,
+    because its record would lose its place in the order of its key; null means no key. A key that is not a string is
+    sent as JSON. Empty lines are skipped.
     """
 
     def __init__(self, level: int, levels: int, level_field: str | None, key_field: str | None) -> None:
@@ -101,7 +101,7 @@ class JsonLines:
             return None
         value = _load(line)
         if (self._level_field or self._key_field) and not isinstance(value, dict):
-            raise ValueError(f"it is not a JSON object with fields, but {_kind(value)}")
+            raise ValueError(f"it is {_kind(value)}, not a JSON object with fields")
         return Draft(line, self._key(value), self._level(value))
 
     def _key(self, value: Any) -> bytes | None:
@@ -120,7 +120,7 @@ class JsonLines:
             return self._default
         if type(level) is not int or not 0 <= level < self._levels:
             raise ValueError(
-                f"its field {self._level_field!r} is {json.dumps(level)}, and the levels are 0 to {self._levels - 1}"
+                f"its field {self._level_field!r} is {json.dumps(level)}, but the levels are 0 to {self._levels - 1}"
             )
         return level
 

@@ -1,4 +1,4 @@
-"""Writing what one partition holds from an offset on, without a group."""
+"""Writing the records of one partition from an offset on, without a group."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _key, _value = methodcaller("key"), methodcaller("value")
 
 @dataclass(frozen=True, slots=True)
 class OnePartition:
-    """The choice of a partition, of an offset or time to begin at, and of at most so many records."""
+    """A partition, an offset or time to start at, and how many records to write at most."""
 
     partition: int
     level: int | None
@@ -33,9 +33,9 @@ class OnePartition:
     limit: int | None
 
     def write(self, config: Config, topics: TopicChoice, file: IO[bytes], encode: Encode) -> str:
-        """Write the records up to the partition's present end; return a summary.
+        """Write the records up to the partition's present end, and return a summary.
 
-        Raises `ConfigError` for a partition or an offset that is not there.
+        Raises `ConfigError` for a partition or an offset that does not exist.
         """
         at = self._partition(topics)
         catalog = Catalog(config)
@@ -52,21 +52,22 @@ class OnePartition:
             file.flush()
         except BrokenPipeError:
             silence(file.fileno())
-        return f"{count(written, 'record')} written, from offset {start:,} on, of {first:,} to {end:,}; none committed"
+        done = f"{count(written, 'record')} written, from offset {start:,} on"
+        return f"{done}; the partition holds {first:,} to {end:,}; nothing was committed"
 
     def _partition(self, topics: TopicChoice) -> TopicPartition:
         if len(topics.names) != 1 or topics.names[0].startswith("^"):
-            raise click.UsageError("--partition is of one topic. Name only that.")
+            raise click.UsageError("--partition reads one topic. Name only that topic.")
         [name] = topics.names
         if topics.priorities is not None:
             if self.level not in (None, own := topics.priorities[name]):
                 raise ConfigError(f"The topic {name} has no levels. Leave out --level.")
             return PlainPartition(name, partition=self.partition, level=own)
         if self.level is None and topics.levels > 1:
-            raise click.UsageError(f"{name} has {topics.levels} levels. Say whose partition it is with --level.")
+            raise click.UsageError(f"{name} has {topics.levels} levels. Choose one with --level.")
         level = self.level or 0
         if level >= topics.levels:
-            raise ConfigError(f"The topic {name} has no level {level}: there are 0 to {topics.levels - 1}.")
+            raise ConfigError(f"The topic {name} has no level {level}, only 0 to {topics.levels - 1}.")
         return TopicPartition(name, partition=self.partition, level=level)
 
     def _start(self, catalog: Catalog, at: TopicPartition, first: int, end: int) -> int:
@@ -76,7 +77,7 @@ class OnePartition:
             return catalog.at(max(0, Moment().convert(self.begin, None, None)), [at])[at]
         start = int(self.begin[:20])
         if not first <= start <= end:
-            raise ConfigError(f"The offset {start} is not in {name_of(at)}, which holds those from {first} to {end}.")
+            raise ConfigError(f"The offset {start} is not in {name_of(at)}, which holds {first} to {end}.")
         return start
 
 
@@ -84,7 +85,7 @@ def _require(catalog: Catalog, at: TopicPartition, topics: TopicChoice) -> None:
     naming = TopicNaming(topics.levels if topics.priorities is None else None, topics.priorities or {})
     there = {each for each in catalog.find([at.topic], naming).partitions if each.level == at.level}
     if at not in there:
-        raise ConfigError(f"There is no {name_of(at)}, which has {count(len(there), 'partition')}, from 0 on.")
+        raise ConfigError(f"There is no {name_of(at)}: the topic has {count(len(there), 'partition')}, counted from 0.")
 
 
 def _records(config: Config, wanted: Range) -> Iterator[ConsumerRecord]:
@@ -98,5 +99,5 @@ def _records(config: Config, wanted: Range) -> Iterator[ConsumerRecord]:
 
 
 def _of_readers(config: Config) -> Config:
-    """Return the settings but for those that a reader decides itself."""
+    """Return the settings without `group.id`, which the reader sets itself."""
     return {name: value for name, value in config.items() if name != "group.id"}

@@ -1,4 +1,4 @@
-"""Sending lines as records, with a count of every one."""
+"""Sending lines as records, and counting what becomes of each."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ _LOOK_FOR_CTRL_C_EVERY = 0.2
 
 
 class Production:
-    """A sender of lines that knows their outcomes; it closes the producer."""
+    """Sends lines and keeps track of their outcomes. It closes the producer."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Production:
         self._topics = topics
         self._parse = parse
         self._headers = list(headers) or None
-        self._expires = expires  # seconds from the sending of each
+        self._expires = expires  # seconds, counted from the sending of each record
         self._complaint = complaint
         self._stop_on_error = stop_on_error
         self._longest = longest
@@ -47,7 +47,7 @@ class Production:
         self._seconds = 0.0
 
     def run(self, files: Sequence[str]) -> None:
-        """Send all lines and wait until they are delivered; after Ctrl-C, wait for the lines read so far."""
+        """Send all lines and wait until they are delivered. After Ctrl-C, wait only for lines read so far."""
         started = time.monotonic()
         progress = Progress(size_of(files), shown=stderr_is_terminal())
         try:
@@ -61,11 +61,11 @@ class Production:
         self._seconds = time.monotonic() - started
 
     def report(self) -> int:
-        """Print a summary on stderr; return the exit code."""
+        """Print a summary on stderr, and return the exit code."""
         metrics = self._producer.metrics()
         lost = sum(metrics.sent) - sum(metrics.delivered) + self._too_long
         said = summary("delivered", metrics.delivered, self._bytes, self._seconds)
-        # A producer of topics without levels has only one, which is none that the user knows.
+        # Without levels, the producer counts a single level, which the user never asked for.
         click.echo(said if self._topics.priorities is None else said.partition("\n")[0], err=True)
         if self._bad:
             click.echo(f"{count(self._bad, 'line')} left out", err=True)
@@ -109,14 +109,14 @@ class Production:
         self._too_long += 1
         self._stopped = self._stop_on_error
         self._complaint.say(
-            f"{place}: Message size too large: {line.size:,} bytes, and a record has at most {self._longest:,}. Raise "
-            "message.max.bytes with -X if the topic takes larger ones."
+            f"{place}: Message size too large: {line.size:,} bytes, but a record has at most {self._longest:,}. Raise "
+            "message.max.bytes with -X if the topic accepts larger records."
         )
 
     def _leave_out(self, place: Place, reason: ValueError) -> None:
         self._bad += 1
         self._stopped = self._stop_on_error
-        hint = " Nothing after it was sent; --on-error skip leaves such lines out." if self._stopped else ""
+        hint = " Nothing after it was sent. Use --on-error skip to leave out such lines." if self._stopped else ""
         self._complaint.say(f"{place}: {reason}.{hint}")
 
     def _reported(self, place: Place, error: Exception | None, metadata: RecordMetadata | None) -> None:
@@ -127,5 +127,5 @@ class Production:
     def _deliver(self, interrupt: Interrupt) -> None:
         while self._producer.flush(_LOOK_FOR_CTRL_C_EVERY):
             if interrupt.requested:
-                self._complaint.say("Delivering what was read; Ctrl-C once more gives that up.")
+                self._complaint.say("Delivering the lines read so far. Press Ctrl-C again to give them up.")
         self._interrupted = interrupt.requested

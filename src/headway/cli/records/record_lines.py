@@ -11,14 +11,14 @@ Encode = Callable[[ConsumerRecord], bytes]
 
 
 def text_line(record: ConsumerRecord) -> bytes:
-    """Return the value as it is; an empty line for a record without a value."""
+    """Format a record as its value, or as an empty line if it has none."""
     return (record.raw_value or b"") + b"\n"
 
 
 def json_line(record: ConsumerRecord) -> bytes:
-    """Return all of the record as a JSON object.
+    """Format a whole record as a JSON object.
 
-    A value that is not UTF-8 is in Base64, under a name that says so: `value_base64` in place of `value`.
+    A value that is not UTF-8 is in Base64, and its name says so: `value_base64` in place of `value`.
     """
     fields = {
         "topic": record.topic,
@@ -34,7 +34,7 @@ def json_line(record: ConsumerRecord) -> bytes:
 
 
 def text_or_base64(name: str, content: Any) -> dict[str, str | None]:
-    """Return a JSON field for a key or value; bytes that are not UTF-8 in Base64, under a name that says so."""
+    """Return a key or value as a JSON field. Bytes that are not UTF-8 are in Base64, under a name that says so."""
     if isinstance(content, bytes):
         try:
             return {name: content.decode()}

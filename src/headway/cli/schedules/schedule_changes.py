@@ -1,4 +1,4 @@
-"""Schedules that `headway schedule` makes, cancels and reschedules; apart from the commands that only look."""
+"""Adding, cancelling and rescheduling for `headway schedule`; kept apart so that its reading commands load quickly."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -24,10 +24,10 @@ from headway.kafka.topic_listing import TopicListing
 from headway.runtime.lifecycle import time_left_of
 
 _UNANSWERED = "not answered"
-_IN_SILENCE = 2.0  # seconds to wait for a relay before it is told
+_IN_SILENCE = 2.0  # seconds to wait for a relay before a message says so
 _WHY_UNKNOWN = (
-    "Unknown means that nothing pending was found: it was never scheduled, or it was delivered or cancelled over a "
-    "minute ago. `headway schedule list` shows what is pending."
+    "Unknown means that no such schedule is pending: it never existed, or it was delivered or cancelled more than a "
+    "minute ago. `headway schedule list` shows pending schedules."
 )
 
 
@@ -42,7 +42,7 @@ def schedule_lines(
     connection: ConnectionSettings,
     more: Mapping[str, Any],
 ) -> None:
-    """Schedule each line as a record, once at `when` or else by the rule; show its handle as soon as it is stored."""
+    """Schedule each line as a record, once at `when` or repeatedly by `rule`, and print its handle when stored."""
     with Scheduler(connection.config, name=name) as scheduler:
         existing = connection.admin().topics("Write")
         if more["level"] is None and _has_only_levels(topic, existing):
@@ -51,7 +51,9 @@ def schedule_lines(
         missing = _why_missing(target, topic, existing, TopicNames(name).dead)
         for place, line in lines:
             if isinstance(line, LongLine):
-                raise ConfigError(f"{place}: it has {line.size:,} bytes, and a schedule at most {MAX_MESSAGE_BYTES:,}.")
+                raise ConfigError(
+                    f"{place}: it has {line.size:,} bytes, but a schedule has at most {MAX_MESSAGE_BYTES:,}."
+                )
             value = line.rstrip(b"\r\n")
             if rule is not None:
                 interval = DUE.seconds(rule)
@@ -62,42 +64,44 @@ def schedule_lines(
                 _tell_of_wait([handle.answer], ANSWER_WITHIN)
             handle.wait()
             click.echo(str(handle))
-            if missing:  # told with the first that is stored: nothing is stored for what can be no topic
+            if (
+                missing
+            ):  # shown once the first is stored: for an invalid name nothing is stored, and the error is enough
                 click.echo(f"headway: {missing}", err=True)
                 missing = ""
 
 
 def _has_only_levels(topic: str, existing: TopicListing) -> bool:
-    """Return whether Kafka is seen to have levels of a topic, and no topic of just that name."""
+    """Return whether Kafka is known to have levels of a topic but no topic of that very name."""
     return topic not in existing.seen and level_topic(topic, 0) in existing.seen
 
 
 def _why_missing(target: str, topic: str, existing: TopicListing, dead: str) -> str:
-    """Return what becomes of records for a topic that does not exist; empty if it does, or may."""
+    """Say what becomes of records for a topic that does not exist. Returns "" if it exists, or might."""
     try:
         if target in existing:
             return ""
-    except AuthorizationError:  # it may exist, and the relay see it
+    except AuthorizationError:  # it may exist, and the relay may be allowed to see it
         return ""
     levels = 0 if target == topic else count_levels(topic, existing.seen)
     has = f" {topic} has {count(levels, 'level')}, from 0." if levels else ""
     return (
-        f"The topic {target} does not exist now.{has} If it does not when a record is due, the record becomes a dead "
-        f"letter in {dead}."
+        f"The topic {target} does not exist now.{has} If it still does not when a record is due, the record becomes a "
+        f"dead letter in {dead}."
     )
 
 
 def cancel_all(
     handles: Sequence[str], timeout: float, name: str, connection: ConnectionSettings
 ) -> list[Settled | str]:
-    """Ask the relays to cancel schedules, show the outcome of each, and return the outcomes."""
+    """Ask the relays to cancel schedules, print each outcome, and return the outcomes."""
     return _asked_of_all(handles, timeout, name, connection, Scheduler.begin_to_cancel)
 
 
 def reschedule_all(
     handles: Sequence[str], due: When, timeout: float, name: str, connection: ConnectionSettings
 ) -> list[Settled | str]:
-    """Ask the relays to give schedules another due time; else as `cancel_all`."""
+    """Ask the relays to give schedules another due time. Otherwise like `cancel_all`."""
 
     def ask(scheduler: Scheduler, handle: str) -> Future[Settled]:
         return scheduler.begin_to_reschedule(handle, due)
@@ -113,9 +117,9 @@ def _asked_of_all(
     ask: Callable[[Scheduler, str], Future[Settled]],
 ) -> list[Settled | str]:
     for handle in handles:
-        HandleParts.read(handle)  # a mistake in one handle asks for none
+        HandleParts.read(handle)  # check all handles first, so that a mistake in one changes nothing
     with Scheduler(connection.config, name=name) as scheduler:
-        # Ask for all before waiting for the first answer: without a relay they are stored all the same.
+        # Ask for all before waiting for the first answer: the requests are stored even if no relay is running.
         asked = [ask(scheduler, handle) for handle in handles]
         left = time_left_of(timeout)
         if timeout > _IN_SILENCE:
@@ -131,10 +135,10 @@ def _asked_of_all(
 
 
 def _tell_of_wait(answers: Collection[Future[Settled]], longest: float) -> None:
-    """Wait for answers for two seconds; if that is too short, say for how many seconds more they are waited for."""
+    """Wait two seconds for answers. If some are missing then, say how much longer the command waits."""
     if wait(answers, _IN_SILENCE).not_done:
         click.echo(
-            f"headway: No relay has answered yet. This waits for up to {longest:.3g} s more; `headway relay` runs one.",
+            f"headway: No relay has answered yet. Waiting up to {longest:.3g} s more; start one with `headway relay`.",
             err=True,
         )
 

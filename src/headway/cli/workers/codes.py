@@ -6,12 +6,12 @@ from headway.runtime.interrupt import INTERRUPTED
 
 
 class Code(IntEnum):
-    """The meanings of exit codes."""
+    """Exit codes by their meaning."""
 
     DONE = 0
     MISTAKE = 1
     FAILED_FOR_GOOD = 3
     KEPT_DYING = 4
     UNFINISHED = 5
-    CRASHED = 70  # of a member only, which is started again
+    CRASHED = 70  # only of a member, which the supervisor then restarts
     INTERRUPTED = INTERRUPTED

@@ -1,4 +1,4 @@
-"""A member's handler with the command's addition: logs that name the record."""
+"""A member's handler, wrapped so that whatever it logs names the record."""
 
 import functools
 from dataclasses import dataclass
@@ -8,16 +8,16 @@ from headway.cli.workers.logs import Handled, handled_record, log_to_stderr
 from headway.cli.workers.messages import LogStyle
 from headway.declarations import called, is_coroutine_function
 from headway.execution.handlers import WithContext
-from headway.workers.find_workers import find_workers
+from headway.workers.discovery import find_workers
 from headway.workers.worker import Worker
 
 
 def with_record_in_logs(worker: Worker) -> WithContext:
-    """Return a worker's handler, a coroutine function if it is one; all that it logs names the record, or the batch."""
-    handler = worker.call  # it yields nothing, so that all of it runs within the call
+    """Wrap a worker's handler so that all its logs name the record or batch. A coroutine function stays one."""
+    handler = worker.call  # never a generator, so it runs entirely within the call
 
-    # Twice the same code: a context manager for both would take longer than noting the running record for the
-    # supervisor.
+    # The body is written twice because a context manager shared by both would take longer than noting the running
+    # record for the supervisor.
     def handle(record: Handled, context: Any) -> Any:
         token = handled_record.set(record)
         try:
@@ -32,15 +32,15 @@ def with_record_in_logs(worker: Worker) -> WithContext:
         finally:
             handled_record.reset(token)
 
-    handle.__qualname__ = handle_async.__qualname__ = called(worker.handler)  # as errors name it
+    handle.__qualname__ = handle_async.__qualname__ = called(worker.handler)  # errors show this name
     return handle_async if is_coroutine_function(handler) else handle
 
 
 @dataclass(frozen=True)
 class HandlingElsewhere:
-    """A handler for the processes of `executor="process"`: only its name and its log style are sent there.
+    """A handler for the child processes of `executor="process"`, where only its name and its log style are sent.
 
-    Errors name it as `handler`, the user's function.
+    Errors show it as `handler`, the user's function.
     """
 
     worker: str
@@ -59,13 +59,13 @@ class HandlingElsewhere:
 
 
 def _arrive(worker: str, handler: str, index: int, logs: LogStyle) -> HandlingElsewhere:
-    """Return the handling in a process that logs as its parent does from now on."""
+    """Build the handler in the child process, which logs like its parent from now on."""
     log_to_stderr(logs, worker, index)
     return HandlingElsewhere(worker, handler, index, logs)
 
 
 @functools.cache
 def _handler(elsewhere: HandlingElsewhere) -> WithContext:
-    """Return the worker's handler."""
+    """Find the worker's handler."""
     [worker] = find_workers([elsewhere.worker]).values()
     return with_record_in_logs(worker)

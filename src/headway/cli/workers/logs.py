@@ -1,6 +1,6 @@
-"""Logs on stderr: a line for each event, for people or as JSON, with the record that it is about.
+"""Logs on stderr: one line per event, for people or as JSON, with the record that it concerns.
 
-Only the command installs this; the library itself only logs, and leaves the rest to its users.
+Only the command installs this. The library itself only logs, and leaves the configuration to its users.
 """
 
 import hashlib
@@ -27,18 +27,18 @@ _LONGEST_KEY = 200  # bytes
 CLEAR_LINE = "\r\x1b[K"
 
 Handled = ConsumerRecord | Sequence[ConsumerRecord]
-"""The record of a call of a handler, or the records of a batch."""
+"""The record, or the records of a batch, that a handler is called with."""
 
 handled_record: ContextVar[Handled | None] = ContextVar("handled_record", default=None)
-"""The record whose handler runs here, or the batch, so that all that it logs names the record or the batch's first."""
+"""The record or batch whose handler is running here, so that whatever it logs names the record."""
 
 _PLAIN = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskName"}
 
 
 class TextLines(logging.Formatter):
-    """Lines: `2027-01-31 12:00:00.123 WARNING billing:bill[2] headway.…: message [orders-2, partition 1, offset 7]`.
+    """Formats `2027-01-31 12:00:00.123 WARNING billing:bill[2] headway.…: message [orders-2, partition 1, offset 7]`.
 
-    A record with a key is named by it, too: `[orders-2, partition 1, offset 7, key customer 7]`.
+    If the record has a key, it is shown too: `[orders-2, partition 1, offset 7, key customer 7]`.
     """
 
     def __init__(self, source: str, style: LogStyle) -> None:
@@ -48,7 +48,7 @@ class TextLines(logging.Formatter):
         self._keys = style.keys
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the line, and the traceback below it if there is one."""
+        """Return the line, followed by the traceback if there is one."""
         text = f"{_time(record):%Y-%m-%d %H:%M:%S}.{int(record.msecs):03} {record.levelname:<7} {self._source} "
         text += f"{record.name}: {record.getMessage()}"
         if handled := handled_record.get():
@@ -63,7 +63,7 @@ class TextLines(logging.Formatter):
 
 
 class JsonLines(logging.Formatter):
-    """Lines with each event as a JSON object; a logger's `extra` is among its fields."""
+    """Formats each event as a JSON object on one line. The `extra` of a log call becomes fields of it."""
 
     def __init__(self, worker: str | None, process: int | None, style: LogStyle) -> None:
         super().__init__()
@@ -94,28 +94,28 @@ class JsonLines(logging.Formatter):
 
 
 def log_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the log options to a command that runs until it is told to end; it gets them as `style`."""
+    """Add the log options to a command that runs until it is stopped. The command gets them as `style`."""
 
     @click.option(
         "--log-format",
         type=click.Choice(["text", "json"]),
         default="text",
         show_default=True,
-        help="A line for each event on stderr, for people or for programs.",
+        help="How to log on stderr: one line per event, for people or for programs.",
     )
     @click.option(
         "--log-level",
         type=click.Choice(["debug", "info", "warning", "error"]),
         default="info",
         show_default=True,
-        help="The least that is logged.",
+        help="The lowest level that is logged.",
     )
     @click.option(
         "--log-keys",
         type=click.Choice(["shown", "hashed", "hidden"]),
         default="shown",
         show_default=True,
-        help="How logs name the key of a record; hashed is the beginning of its SHA-256, for keys that say who it is.",
+        help="How logs show a record's key. hashed shows the start of its SHA-256, for keys that identify a person.",
     )
     @wraps(command)
     def with_style(*args: Any, log_format: str, log_level: str, log_keys: str, **options: Any) -> None:
@@ -127,9 +127,9 @@ def log_options(command: Callable[..., None]) -> Callable[..., None]:
 def log_to_stderr(
     style: LogStyle, worker: str | None = None, process: int | None = None, command: str = "supervisor"
 ) -> None:
-    """Write logs to stderr for as long as this process lives, with warnings and uncaught errors.
+    """Send all logs, warnings and uncaught errors of this process to stderr.
 
-    A line of text names the worker's process, or the command.
+    Lines of text name the worker's process, or else the command.
     """
     formatter: logging.Formatter
     if style.format == "json":
@@ -142,7 +142,7 @@ def log_to_stderr(
     logging.basicConfig(level=style.level.upper(), handlers=[handler], force=True)
     logging.captureWarnings(True)
     log = logging.getLogger("headway.worker")
-    sys.excepthook = lambda *error: log.critical("Nobody caught this:", exc_info=error)
+    sys.excepthook = lambda *error: log.critical("Uncaught error:", exc_info=error)
     threading.excepthook = lambda args: log.error(
         "The thread %s died:", args.thread and args.thread.name, exc_info=args.exc_value
     )
@@ -153,13 +153,13 @@ def _time(record: logging.LogRecord) -> datetime:
 
 
 def _record_of(event: logging.LogRecord) -> Handled | None:
-    """Return the record or batch that an event is about: the one whose handler logged it, or one that it names."""
+    """Return the record or batch that an event concerns: the one whose handler logged it, or one in its arguments."""
     named = (each for each in event.args or () if isinstance(each, ConsumerRecord))
     return handled_record.get() or next(named, None)
 
 
 def _shown_key(record: ConsumerRecord, how: str) -> str | None:
-    """Return a record's key as logs show it; None if it has none, or if keys are hidden."""
+    """Return a record's key in the form that logs show. Returns None if it has none, or if keys are hidden."""
     key = record.raw_key
     if key is None or how == "hidden":
         return None
@@ -169,5 +169,5 @@ def _shown_key(record: ConsumerRecord, how: str) -> str | None:
 
 
 def _first_of(handled: Handled) -> tuple[ConsumerRecord, int]:
-    """Return a record, or the first of a batch, and how many there are."""
+    """Return the record, or the first of the batch, and the number of records."""
     return (handled, 1) if isinstance(handled, ConsumerRecord) else (handled[0], len(handled))

@@ -1,6 +1,7 @@
-"""One member of a worker's group, a process of its own: `python -m headway.cli.workers.member FD FD NAME`.
+"""One member of a worker's group, in its own process: `python -m headway.cli.workers.member FD FD NAME`.
 
-The first descriptor is the socket to the supervisor. The second is the file in which the member notes running records.
+The first descriptor is the socket to the supervisor. The second is the file in which the member notes its running
+records, so that the supervisor can read them if the member dies.
 
 The member ends when the supervisor says so, when the supervisor is gone, and on SIGTERM.
 """
@@ -38,18 +39,18 @@ from headway.execution.metrics import ParallelMetrics
 from headway.execution.supervision import Supervision
 from headway.parallel.consumer import ParallelConsumer
 from headway.runtime.flag import Flag
-from headway.workers.find_workers import find_workers
+from headway.workers.discovery import find_workers
 
 log = logging.getLogger("headway.worker")
 
 _REPORT_EVERY = 0.25  # seconds
-_LONGEST_SENTENCE = 10_000  # characters; it contains the error of a handler, which can be of any length
+_LONGEST_SENTENCE = 10_000  # characters; a sentence can contain a handler's error, which can be of any length
 LEAVE_WITHIN = 10.0
-"""Seconds for a member to leave its group, and again to end, when no record runs any more."""
+"""Seconds in which a member must leave its group once no record runs, and then as long again to end its process."""
 
 
 class Member:
-    """A member that runs a job until it is told to end."""
+    """Runs a job until it is told to stop."""
 
     def __init__(self, supervisor: socket.socket, table: int) -> None:
         self._supervisor = supervisor
@@ -59,12 +60,13 @@ class Member:
         self._consumer: ParallelConsumer | None = None
         self._supervision: Supervision | None = None
         self._suspects = list(self._job.suspects)
-        self._supervising = threading.Lock()  # so that no suspect falls between the list and the supervision
+        self._supervising = threading.Lock()  # so that no suspect is lost between the list and the supervision
 
     def run(self) -> Code:
-        """Do the job; return the exit code."""
+        """Do the job, and return the exit code."""
         log_to_stderr(self._job.logs, self._job.worker, self._job.index)
-        # A second SIGTERM changes nothing: a process manager sends it to the supervisor and its members at once.
+        # A second SIGTERM changes nothing, because a process manager may send it to the supervisor and to its members
+        # at once.
         signal.signal(signal.SIGTERM, lambda *_: self._end(Order.DRAIN))
         threading.Thread(target=self._obey, name="headway-orders", daemon=True).start()
         try:
@@ -84,7 +86,7 @@ class Member:
             return self._end_of(error)
 
     def _end_of(self, error: Exception) -> Code:
-        """Tell the supervisor, or the log, why this process ends; return the exit code."""
+        """Tell the supervisor, or the log, why this process ends, and return the exit code."""
         if isinstance(error, (ConfigError, AuthorizationError, OffsetError, OffsetMapError)):
             return self._say_mistake(str(error), Code.MISTAKE)
         if isinstance(error, LifespanError):
@@ -107,7 +109,7 @@ class Member:
         return code
 
     def _handle(self, consumer: ParallelConsumer, run: Callable[[], None]) -> Code:
-        # All objects loaded so far stay: to look through them again and again would take a tenth of the time.
+        # Freeze all objects loaded so far: scanning them at each collection would cost a tenth of the CPU time.
         gc.freeze()
         ended = Flag()
         threading.Thread(target=self._report, args=(consumer, ended), name="headway-reports", daemon=True).start()
@@ -124,14 +126,14 @@ class Member:
                 counts.failed,
             )
         if counts.abandoned:
-            log.error("%d handlers could not end; their records come again.", counts.abandoned)
+            log.error("%d handlers could not be stopped; their records are handled again later.", counts.abandoned)
             return Code.UNFINISHED
         return Code.DONE
 
-    # The supervisor
+    # Talking to the supervisor
 
     def _report(self, consumer: ParallelConsumer, ended: Flag) -> None:
-        """Tell the supervisor about progress, not more often than eyes can follow."""
+        """Report progress to the supervisor, no more often than a person could follow."""
         said = None
         while not ended.wait(_REPORT_EVERY):
             report = _report_of(consumer.metrics())
@@ -144,14 +146,14 @@ class Member:
             self._supervisor.sendall(to_line(report))
 
     def _obey(self) -> None:
-        with contextlib.suppress(OSError):  # the supervisor went without hearing the last report
+        with contextlib.suppress(OSError):  # the supervisor ended before it read the last report
             for line in self._orders:
                 said = order_from_line(line)
                 if isinstance(said, Warn):
                     self._suspect(said.suspects)
                 else:
                     self._end(said)
-        # The supervisor is gone, so nothing else would end a process that does not end by itself.
+        # The supervisor is gone, so nothing else would kill this process if it does not end by itself.
         self._end(Order.DRAIN)
         time.sleep(self._job.drain_timeout + SHUT_DOWN_WITHIN + LEAVE_WITHIN)
         os._exit(Code.UNFINISHED)
@@ -175,12 +177,12 @@ def _report_of(counts: ParallelMetrics) -> Report:
 
 
 def main() -> None:
-    """Do the job that comes through the socket; the last argument only shows in lists of processes."""
+    """Do the job that arrives on the socket. The last argument is there only to be seen in process lists."""
     supervisor, table = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     for descriptor in (supervisor.fileno(), table):
         os.set_inheritable(descriptor, False)  # processes that a handler starts must not inherit it
     code = Member(supervisor, table).run()
-    # A thread of a handler's own may never end, and Python would wait for it.
+    # A handler may have started a thread that never ends, and Python would wait for it.
     last_resort = threading.Timer(LEAVE_WITHIN, os._exit, [code])
     last_resort.daemon = True
     last_resort.start()

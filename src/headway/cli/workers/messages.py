@@ -1,4 +1,4 @@
-"""The messages between the supervisor and its members: a line of JSON each."""
+"""The messages between the supervisor and its members, each one line of JSON."""
 
 from dataclasses import dataclass, field
 from enum import Enum
@@ -13,10 +13,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LogStyle:
-    """The style of logs on stderr; `over_progress` says that a line of progress may stand there.
+    """How to log on stderr. `over_progress` is True if a line of progress may be there to overwrite.
 
-    `keys` is how the key of a record is named: as it is (`shown`), by the start of its SHA-256 (`hashed`), or not at
-    all (`hidden`).
+    `keys` is how a record's key is shown: as it is (`shown`), as the start of its SHA-256 (`hashed`), or not at all
+    (`hidden`).
     """
 
     format: str = "text"
@@ -27,9 +27,10 @@ class LogStyle:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """The task of one member, and the supervisor's first message. `config` can hold secrets.
+    """The task of one member, which is the supervisor's first message to it. `config` can hold secrets.
 
-    `suspects` are records that ran in members that died. `last_crash` is the error that ended the member before.
+    `suspects` are records that were running in members that died. `last_crash` is the error that ended this member's
+    previous process.
     """
 
     worker: str
@@ -43,7 +44,7 @@ class Job:
 
 
 class Order(Enum):
-    """The way in which a member is to end. A closed socket means `DRAIN`: the supervisor is gone."""
+    """How a member should end. A closed socket means `DRAIN`, because the supervisor is gone."""
 
     DRAIN = "drain"
     STOP = "stop"
@@ -51,14 +52,14 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """More records that ran in members that died: any member may get the partition of one."""
+    """More records that were running in a member that died. Any member may be assigned the partition of one."""
 
     suspects: list[Suspect]
 
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """The progress of a member; `mistake` is why it cannot go on, and `crash` the error that ends it this time."""
+    """The progress of a member. `mistake` is why it must not be restarted; `crash` is the error that ended it."""
 
     handled: int = 0
     failed: int = 0
@@ -69,16 +70,16 @@ class Report:
 
 
 def to_line(message: Job | Order | Warn | Report) -> bytes:
-    """Return a message as a line to send."""
+    """Encode a message as a line."""
     return msgspec.json.encode(message) + b"\n"
 
 
 def from_line(line: bytes, kind: type[T]) -> T:
-    """Return a message from its line."""
+    """Decode a message from its line."""
     return msgspec.json.decode(line, type=kind)
 
 
 def order_from_line(line: bytes) -> Order | Warn:
-    """Return a later message of the supervisor from its line."""
+    """Decode a message that the supervisor sent after the job."""
     said: Order | Warn = msgspec.json.decode(line, type=Order | Warn)
     return said

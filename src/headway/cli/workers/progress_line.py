@@ -1,4 +1,4 @@
-"""A line with the progress of all members together."""
+"""A line that shows the progress of all members together."""
 
 import shutil
 from collections import deque
@@ -9,23 +9,23 @@ from headway.cli.display.terminal import count
 from headway.cli.workers.logs import CLEAR_LINE
 from headway.cli.workers.messages import Report
 
-_RATE_OVER = 10  # looks
+_RATE_OVER = 10  # calls of `text`
 
 
 class ProgressLine:
-    """A line of progress that the next one, or a line of the log, overwrites."""
+    """A line of progress, which the next one, or a log line, overwrites."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
         self._looks: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
 
     def show(self, reports: Iterable[Report], processes: int, now: float) -> None:
-        """Show the sum of these reports."""
+        """Show the sum of the reports."""
         text = self.text(list(reports), processes, now)
         self._write(text[: shutil.get_terminal_size().columns - 1])
 
     def text(self, reports: list[Report], processes: int, now: float) -> str:
-        """Return the line; its rate is the one since the tenth look before this."""
+        """Format the line. Its rate is averaged over the last ten calls."""
         handled = sum(report.handled for report in reports)
         self._looks.append((now, handled))
         (then, before) = self._looks[0]

@@ -1,4 +1,4 @@
-"""The check that Kafka has the topics of the workers, before any of them starts."""
+"""Checks, before any worker starts, that Kafka has the topics of all of them."""
 
 from collections.abc import Mapping
 
@@ -14,9 +14,9 @@ from headway.workers.worker import Worker
 
 
 def look_at_topics(workers: Mapping[str, Worker], connection: ConnectionSettings) -> dict[str, TopicListing]:
-    """Return Kafka's topics as each worker sees them: with the settings that the worker has declared.
+    """Return, for each worker, Kafka's topics as seen with the connection settings that it declares.
 
-    Workers with the same settings ask once. Raises `KafkaError` when no broker answers.
+    Workers with the same settings share one query. Raises `KafkaError` if no broker answers.
     """
     seen: list[tuple[Config, TopicListing]] = []
     found: dict[str, TopicListing] = {}
@@ -31,7 +31,7 @@ def look_at_topics(workers: Mapping[str, Worker], connection: ConnectionSettings
 
 
 def require_topics(workers: Mapping[str, Worker], kafka_topics: Mapping[str, Mapping[str, int]]) -> None:
-    """Raise `ConfigError` for the first missing topic, with how to create it, and for workers that split their records.
+    """Raise `ConfigError` if a topic is missing, with how to create it, or if two workers would split their records.
 
     `kafka_topics` are the topics that each worker sees.
     """
@@ -59,13 +59,13 @@ def _require(name: str, worker: Worker, topic: str, kafka_topics: Mapping[str, i
         if 0 < found < worker.levels:
             missing, partitions = level_topic(topic, found), kafka_topics[level_topic(topic, 0)]
             raise ConfigError(
-                f"{name} declares levels={worker.levels}, and {topic} has {found} levels in Kafka: {missing} is "
+                f"{name} declares levels={worker.levels}, but {topic} has {found} levels in Kafka: {missing} is "
                 f"missing. Declare levels={found}, or run `headway topics create {missing} --partitions {partitions}`."
             )
         require_levels(topic, kafka_topics, worker.levels)
     elif topic not in kafka_topics:
         levels = count_levels(topic, dict(kafka_topics))
-        todo = f"It has {topic} with {levels} levels: declare levels={levels}." if levels else how_to_create(topic)
+        todo = f"It has {topic} with {levels} levels. Declare levels={levels}." if levels else how_to_create(topic)
         near = "" if levels else near_topic(topic, kafka_topics)
         raise ConfigError(f"Kafka has no topic {topic}, which {name} reads. {near}{todo}")
 
@@ -77,6 +77,6 @@ def _require_own_records(workers: Mapping[str, Worker]) -> None:
             other = readers.setdefault((worker.group, topic), name)
             if other != name:
                 raise ConfigError(
-                    f"{other} and {name} both read {topic} in the group {worker.group}, so that each record would go "
-                    "to one of them only. Give each a group of its own."
+                    f"{other} and {name} both read {topic} in the group {worker.group}, so each record would go "
+                    "to only one of them. Give each its own group."
                 )

@@ -1,4 +1,4 @@
-"""The supervisor: it keeps a process alive for each member, until SIGTERM, Ctrl-C, or an incurable error."""
+"""The supervisor: it keeps one process alive for each member, until SIGTERM, Ctrl-C, or a fatal error."""
 
 import asyncio
 import contextlib
@@ -31,14 +31,14 @@ _SHOW_EVERY = 0.5
 
 
 class Conclusion(NamedTuple):
-    """The exit code, and a sentence with the reason if nobody asked for the end."""
+    """The exit code, and the reason as a sentence unless the user asked to stop."""
 
     code: Code
     sentence: str = ""
 
 
 class MemberProcess:
-    """A member's process while it lives."""
+    """The running process of a member."""
 
     def __init__(self, job: Job) -> None:
         self.job = job
@@ -46,10 +46,10 @@ class MemberProcess:
         self.mistake = ""
         self.crash = ""
         self.ran: Sequence[Attempt] = ()
-        """The records that ran when the process died."""
+        """The records that were running when the process died."""
 
     async def start(self) -> None:
-        """Start the process with its job, in a session of its own: else Ctrl-C in the terminal would reach it, too."""
+        """Start the process in its own session, so that Ctrl-C in the terminal reaches only this process."""
         ours, theirs = socket.socketpair()
         self._table = make_table_file()
         with theirs:
@@ -70,9 +70,9 @@ class MemberProcess:
         return self._process.pid
 
     async def ended(self) -> int:
-        """Wait for the end of the process; return its exit code, or minus the signal that ended it."""
+        """Wait for the end of the process. Returns its exit code, or minus the number of the signal that ended it."""
         code = await self._process.wait()
-        with contextlib.suppress(TimeoutError):  # a fork of the process may keep the socket open
+        with contextlib.suppress(TimeoutError):  # a child of the process may keep the socket open
             await asyncio.wait_for(self._listening, _LAST_WORDS_WITHIN)
         self._writer.close()
         self.ran = read_table(self._table)
@@ -80,11 +80,11 @@ class MemberProcess:
         return code
 
     def tell(self, order: Order | Warn) -> None:
-        """Tell the process how to end, or which records are suspects."""
+        """Tell the process to end, or which records are suspects."""
         self._writer.write(to_line(order))
 
     def kill(self) -> None:
-        """Kill the process, whatever it does."""
+        """Kill the process at once."""
         with contextlib.suppress(ProcessLookupError):
             self._process.kill()
 
@@ -99,10 +99,10 @@ class MemberProcess:
 
 
 class Supervisor:
-    """The supervisor of jobs, each of which runs as a process.
+    """Runs each job as a process, and restarts those that die.
 
-    `drain_timeout` is the seconds that running records may take to end. `config_of` returns a worker's settings for
-    each process that starts.
+    `drain_timeout` is how many seconds running records may take to end. `config_of` returns a worker's current settings
+    for each process that starts.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Supervisor:
         self._progress = progress
         self._config_of = config_of
         self._living: set[MemberProcess] = set()
-        self._suspects: defaultdict[str, Suspects] = defaultdict(Suspects)  # of each worker
+        self._suspects: defaultdict[str, Suspects] = defaultdict(Suspects)  # by worker
         self._dead = Report()
         self._ending = asyncio.Event()
         self._order = Order.DRAIN
@@ -126,10 +126,10 @@ class Supervisor:
         self._outcome = Conclusion(Code.DONE)
 
     async def run(self) -> Conclusion:
-        """Run the jobs until they are to end; return the outcome."""
+        """Run the jobs until they should end, and return the outcome."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._terminate)
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a job in the background goes on ignoring it
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background job must go on ignoring it
             loop.add_signal_handler(signal.SIGINT, self._interrupt)
         loop.add_signal_handler(signal.SIGCHLD, self._collect_orphans)
         showing = asyncio.create_task(self._show())
@@ -162,14 +162,14 @@ class Supervisor:
                 await self._mourn(process, how_it_ended(code), lived, deaths)
 
     async def _live(self, process: MemberProcess) -> tuple[int, float]:
-        """Start a process and wait for its end; return its exit code and the seconds that it lived."""
+        """Start a process and wait for its end. Returns its exit code and how many seconds it lived."""
         born = time.monotonic()
         self._starting += 1
         await process.start()
         self._living.add(process)
         self._starting -= 1
         log.info("Started %s as process %d.", name_of(process.job), process.pid)
-        # Send again what all members were told while this one started.
+        # While this process was starting it was not yet in `_living`, so repeat what the others were told meanwhile.
         suspects = self._suspects[process.job.worker].all()
         if suspects != process.job.suspects:
             process.tell(Warn(suspects))
@@ -181,37 +181,43 @@ class Supervisor:
         return code, time.monotonic() - born
 
     def _suspect(self, process: MemberProcess, how: str) -> None:
-        """Warn all members of the same worker of the records that ran when a process died."""
+        """Warn all members of a worker about the records that were running when one of its processes died."""
         suspects = self._suspects[process.job.worker].died(process.ran, how, time.time())
         for other in self._living:
             if suspects and other.job.worker == process.job.worker:
                 other.tell(Warn(suspects))
         if process.ran:
             records = count(len(process.ran), "record")
-            log.error("%s %s while it was at %s, each run alone from now on.", name_of(process.job), how, records)
+            log.error(
+                "%s %s while it was handling %s. From now on each of them runs alone.",
+                name_of(process.job),
+                how,
+                records,
+            )
 
     async def _mourn(self, process: MemberProcess, how: str, lived: float, deaths: RestartPolicy) -> None:
-        """Wait until the next start is worth it, or give up."""
+        """Wait until the process should be restarted, or give up."""
         name, delay = name_of(process.job), deaths.delay(lived, by_records=bool(process.ran))
         if delay is None:
-            sentence = f"{name} died {MOST_DEATHS} times in a row, at last {how} after {lived:.1f} s, and is given up."
+            row = f"{MOST_DEATHS} times in a row, the last time {how} after {lived:.1f} s"
+            sentence = f"{name} died {row}. It is not restarted."
             why = f"Its error: {process.crash}" if process.crash else "Its own log is above."
-            others = "" if len(self._jobs) == 1 else " So all other processes end, too."
+            others = "" if len(self._jobs) == 1 else " All other processes stop too."
             self._end(Order.DRAIN, Conclusion(Code.KEPT_DYING, f"{sentence}{others} {why}"))
             return
-        log.error("%s, process %d, %s after %.1f s; it is started again in %g s.", name, process.pid, how, lived, delay)
+        log.error("%s, process %d, %s after %.1f s; restarting it in %g s.", name, process.pid, how, lived, delay)
         with contextlib.suppress(TimeoutError):
             await asyncio.wait_for(self._ending.wait(), delay)
 
     def _collect_orphans(self) -> None:
-        if not self._starting:  # the number of a process that starts is not known yet
+        if not self._starting:  # the id of a process that is starting is not known yet
             collect_orphans([process.pid for process in self._living])
 
     # The end
 
     def _terminate(self) -> None:
         again = self._ending.is_set()
-        log.info("SIGTERM: %s.", "what runs is left" if again else "what runs may end")
+        log.info("SIGTERM: %s.", "not waiting for running records" if again else "waiting for running records")
         self._end(Order.STOP if again else Order.DRAIN, Conclusion(Code.DONE))
 
     def _interrupt(self) -> None:
@@ -232,11 +238,11 @@ class Supervisor:
 
     def _kill(self) -> None:
         for process in self._living:
-            log.error("%s did not end and is killed.", name_of(process.job))
+            log.error("%s did not end in time; killing it.", name_of(process.job))
             process.kill()
 
     def _conclude(self, outcome: Conclusion) -> None:
-        """Keep the first outcome that is not `DONE` as the outcome of all."""
+        """Keep the first outcome that is not `DONE`, as the outcome of the command."""
         if self._outcome.code == Code.DONE:
             self._outcome = outcome
 
@@ -250,7 +256,7 @@ class Supervisor:
 
 
 def name_of(job: Job) -> str:
-    """Return a member's name in logs.
+    """Format a member's name for logs.
 
     >>> from headway.cli.workers.messages import LogStyle
     >>> name_of(Job("billing:bill", 2, {}, None, 30, LogStyle()))
@@ -260,9 +266,9 @@ def name_of(job: Job) -> str:
 
 
 def _outcome(code: int, mistake: str) -> Conclusion:
-    """Return the outcome for all of the end of a process that was not started again."""
+    """Return the command's conclusion from the end of a process that is not restarted."""
     if mistake:
         return Conclusion(Code.FAILED_FOR_GOOD if code == Code.FAILED_FOR_GOOD else Code.MISTAKE, mistake)
     if code != Code.DONE:
-        return Conclusion(Code.UNFINISHED, "Not all that ran could end; its records come again.")
+        return Conclusion(Code.UNFINISHED, "Some running records could not end; they are handled again later.")
     return Conclusion(Code.DONE)
