@@ -50,7 +50,8 @@ class Dispatch(RunningJobs):
         letters: Letters | None = None,
         schedules: Schedules | None = None,
         supervision: Supervision | None = None,
-        take_job: Callable[[float], Job] | None = None,
+        batch_size: int | None = None,
+        of_one_partition: bool = False,
         limits: RateLimits[ConsumerRecord] | None = None,
         keeps_expired: bool = False,
         circuit: Circuit | None = None,
@@ -62,7 +63,8 @@ class Dispatch(RunningJobs):
             letters: The store of dead letters.
             schedules: The store of records to be tried again much later.
             supervision: The care for suspects and the table of running records.
-            take_job: Takes the next job from the engine, empty if there is none; by default a job has one work.
+            batch_size: The most works of a job, for handlers of batches; by default a job has one work.
+            of_one_partition: True if the works of a job must be of one partition.
             limits: The engine's rates of tenants and keys, if it has any.
             keeps_expired: True if records that expired become dead letters; else they are dropped.
             circuit: The circuit breaker of the handler, if it has one.
@@ -72,7 +74,9 @@ class Dispatch(RunningJobs):
         self._is_paced = self._is_paced or circuit is not None
         self._failures = Failures(self._failures.retries, letters, schedules, supervision)
         self._supervision = supervision
-        self._take_job = take_job or self._take_job
+        if batch_size is not None:
+            self._batch_size, self._of_one_partition = batch_size, of_one_partition
+            self._take_job = self._take_batch
         if limits is not None:
             self._take_job = partial(self._take_at_rates, limits, self._take_job)
         self._starts = starts

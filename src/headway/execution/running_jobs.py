@@ -54,6 +54,8 @@ class RunningJobs:
         self._failures = Failures(retries)
         self._starts: Callable[[Sequence[Job]], None] | None = None  # None until the run begins
         self._take_job: Callable[[float], Job] = partial(engine.take, 1)  # empty if there is none
+        self._batch_size = 1
+        self._of_one_partition = False
         self._supervision: Supervision | None = None
         self._admission = admission
         self._is_paced = admission.is_paced
@@ -140,6 +142,12 @@ class RunningJobs:
             if len(unstored) < len(job):
                 return [work for work in job if not work.outcome]
         return None
+
+    def _take_batch(self, now: float) -> Job:
+        # A probe is one record: a bad one would fail its whole batch, and keep healthy records from ever closing the
+        # circuit.
+        size = 1 if self._circuit is not None and self._circuit.is_open else self._batch_size
+        return self.engine.take_batch(size, now, self._of_one_partition)
 
     def _take_at_rates(self, limits: RateLimits[ConsumerRecord], take: Callable[[float], Job], now: float) -> Job:
         job = take(now)

@@ -6,7 +6,6 @@ import os
 import uuid
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any, Literal, Protocol
 
 from headway.core.engine.circuit import Circuit, CircuitBreaker
@@ -23,7 +22,6 @@ from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop
 from headway.execution.failures import Letters
 from headway.execution.handlers import Handlers, Settle, WithContext
-from headway.execution.jobs import Job
 from headway.execution.lifespan import Life, Lifespan, with_state
 from headway.execution.processes.messages import Deserializers
 from headway.execution.supervision import Supervision
@@ -90,7 +88,8 @@ class RunParts:
         self._committing = committing
         self._wake = wake
         self._executor: Executor | None = None
-        self._take_batch: Callable[[float], Job] | None = None
+        self._batch_size: int | None = None
+        self._of_one_partition = False
         self.clients: list[Sends] = []
         self.supervision: Supervision | None = None
         shared = connection_of(options.settings.kafka)
@@ -138,7 +137,8 @@ class RunParts:
             letters=letters,
             schedules=schedules,
             supervision=self.supervision,
-            take_job=self._take_batch,
+            batch_size=self._batch_size,
+            of_one_partition=self._of_one_partition,
             limits=self._options.limits,
             keeps_expired=self._options.on_expired == "dead_letter",
             circuit=Circuit(self._options.circuit_breaker) if self._options.circuit_breaker else None,
@@ -155,7 +155,7 @@ class RunParts:
         if self.supervision:
             self.supervision.expect_batches(self._options.max_concurrency, batches.max_size)
         engine.let_batches_fill(batches.least, batches.linger, of_one)
-        self._take_batch = partial(engine.take_batch, batches.max_size, of_one_partition=of_one)
+        self._batch_size, self._of_one_partition = batches.max_size, of_one
 
     def settle_outputs(self, on_output: OnOutput | None, *, of_batches: bool) -> Settle:
         """Return the function that takes what handlers return, to be sent."""

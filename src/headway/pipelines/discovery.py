@@ -4,7 +4,7 @@ import difflib
 from typing import TYPE_CHECKING
 
 from headway.errors import ConfigError
-from headway.workers.discovery import import_module
+from headway.workers.find_workers import import_module
 
 if TYPE_CHECKING:  # a name that is wrong is told before PySpark is imported
     from headway.pipelines.pipeline_run import Pipeline

@@ -35,7 +35,7 @@ from headway.settings.config import Config
 from headway.settings.connection_settings import connection_of
 from headway.spark.session.session_context import context_of
 from headway.spark.worker_process import STOP, TaskSupervisor
-from headway.workers.discovery import find_workers
+from headway.workers.find_workers import find_workers
 
 log = logging.getLogger(__name__)
 

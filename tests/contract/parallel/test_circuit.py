@@ -189,3 +189,35 @@ def test_records_that_always_fail_are_not_every_probe_while_others_wait(mock_clu
         finally:
             parallel.close(drain=False)
             runs.join(30)
+
+
+def test_a_bad_record_in_each_batch_keeps_the_circuit_open_for_no_healthy_one(mock_cluster: Cluster) -> None:
+    """A batch with outputs fails as a whole, so a probe of a batch would fail for its one bad record each time."""
+    topic, handled = plain_topic(mock_cluster), set[bytes]()
+    mock_cluster.create_topics([f"{topic}-out"])
+    is_down = threading.Event()
+    is_down.set()
+
+    def handle(records: Sequence[ConsumerRecord]) -> list[ProducerRecord]:
+        if is_down.is_set() or any(record.key.startswith(b"bad") for record in records):
+            raise ConnectionError("the bank is down, or one record of the batch never succeeds")
+        handled.update(record.key for record in records)
+        return [ProducerRecord(f"{topic}-out", record.key) for record in records]
+
+    breaker = CircuitBreaker(failing=0.5, least=5, window=30.0, longest=1.0)
+    options: dict[str, Any] = {"retries": Retries(fixed_backoff(0.05)), "circuit_breaker": breaker}
+    options |= {"ordering": "unordered", "max_concurrency": 2}
+    with closing(Producer(mock_cluster.config({}))) as producer:
+        keys = [f"bad-{number}" if number % 5 == 0 else f"good-{number}" for number in range(10)]
+        for future in [producer.send(topic, b"", key=key, partition=0) for key in keys]:
+            future.result(30)
+    parallel = consumer(mock_cluster, topic, options, **OFTEN)
+    runs = threading.Thread(target=parallel.run_and_produce, args=(handle,), kwargs={"batches": Batches(5)})
+    runs.start()
+    try:
+        wait_for(lambda: parallel.metrics().circuit_open)
+        is_down.clear()
+        wait_for(lambda: len(handled) == 8)
+    finally:
+        parallel.close(drain=False)
+        runs.join(30)

@@ -96,7 +96,7 @@ def choices(chance: random.Random) -> Choices:
         options["rate_limit"] = 300
     if chance.random() < 0.3:
         options["key_rate_limit"] = 50
-    if batches is None and chance.random() < 0.3:  # a batch with one bad record fails as a whole, probe after probe
+    if chance.random() < 0.3:
         options["circuit_breaker"] = CircuitBreaker(failing=0.9, least=5, window=2.0, longest=1.0)
     if chance.random() < 0.3:
         options["expires_after"] = 3600.0

@@ -80,8 +80,7 @@ def test_what_expired_is_never_started_and_everything_is_done_once(
         dispatch = Dispatch(engine, Retries(fixed_backoff(1.0)), Concurrency(slots), wake, 1)
         engine.assign(ORDERS, OffsetMap(0))
         store = Store(dispatch, refusals if kept else 0)
-        take = None if batch is None else lambda now: engine.take_batch(batch, now)
-        dispatch.begin(start, letters=store, take_job=take, keeps_expired=kept)
+        dispatch.begin(start, letters=store, batch_size=batch, keeps_expired=kept)
         if ends:
             dispatch.let_expire()
         engine.receive(ORDERS, came, clock, brought={each: Brought(None, end) for each, end in ends.items()})

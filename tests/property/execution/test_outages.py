@@ -5,6 +5,7 @@ from collections.abc import Sequence
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -44,23 +45,29 @@ class Store:
 class Run:
     """A dispatch with a circuit breaker, whose jobs the test ends; time passes only where it says so."""
 
-    def __init__(self, keys: Sequence[int | None], ordering: Ordering, slots: int, batch: int | None = None) -> None:
+    def __init__(
+        self,
+        keys: Sequence[int | None],
+        ordering: Ordering,
+        slots: int,
+        batch: int | None = None,
+        max_attempts: int = 3,
+    ) -> None:
         self.now = 100.0
         self.running: list[Any] = []
         self.done: list[int] = []
         self.engine, self._wake = Engine[Any](ordering), Wakeup()
-        retries = Retries(fixed_backoff(0.5), max_attempts=3)
+        retries = Retries(fixed_backoff(0.5), max_attempts=max_attempts)
         self.dispatch = Dispatch(self.engine, retries, Concurrency(slots), self._wake, 1)
         self.circuit = Circuit(CircuitBreaker(least=2, failing=0.5, longest=4.0))
         self.store = Store(self.dispatch)
-        take = None if batch is None else lambda now: self.engine.take_batch(batch, now)
-        self.dispatch.begin(self._start, letters=self.store, take_job=take, circuit=self.circuit)
+        self.dispatch.begin(self._start, letters=self.store, batch_size=batch, circuit=self.circuit)
         self.engine.assign(ORDERS, OffsetMap(0))
         self.engine.receive(ORDERS, [Record(offset, key) for offset, key in enumerate(keys)], self.now)
 
     def _start(self, jobs: Sequence[Any]) -> None:
         if self.circuit.is_open:
-            assert len(jobs) == 1
+            assert len(jobs) == len(jobs[0]) == 1
             assert self.circuit.next_probe() is None
         self.running += jobs
 
@@ -141,3 +148,18 @@ def test_an_outage_uses_up_no_attempts() -> None:
         assert not run.dispatch.metrics().circuit_open
     run.close()
     assert (run.store.letters, sorted(run.done)) == ([], list(range(20)))
+
+
+@pytest.mark.parametrize("batch", [None, 5])
+def test_records_that_always_fail_keep_no_healthy_record_waiting_after_an_outage(batch: int | None) -> None:
+    run, bad = Run(range(20), Ordering.UNORDERED, 4, batch, max_attempts=1000), {0, 1, 7, 13}
+    is_down = True
+    with patch("time.monotonic", lambda: run.now):
+        for _ in range(60):
+            run.feed()
+            while run.running:
+                fails = is_down or any(work.offset in bad for work in run.running[0])
+                run.end(0, OSError("no record succeeds, or one of the batch never does") if fails else None)
+            is_down &= run.now < 110.0
+    run.close()
+    assert sorted(run.done) == [offset for offset in range(20) if offset not in bad]

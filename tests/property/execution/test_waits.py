@@ -90,13 +90,14 @@ class Run:
         self.dispatch = Dispatch(self.engine, Retries(fixed_backoff(options.backoff)), admission, wake, LEVELS)
         self.circuit = Circuit(CircuitBreaker(least=2, failing=0.3, longest=4.0)) if options.circuit else None
         self.supervision = Supervision(RunningTable(table, 64), (), lambda: None) if options.supervised else None
-        take = None
         if options.batch:
-            size = options.batch
-            self.engine.let_batches_fill(size, options.linger)
-            take = lambda now: self.engine.take_batch(size, now)  # noqa: E731
+            self.engine.let_batches_fill(options.batch, options.linger)
         self.dispatch.begin(
-            self.running.extend, take_job=take, limits=limits, circuit=self.circuit, supervision=self.supervision
+            self.running.extend,
+            batch_size=options.batch,
+            limits=limits,
+            circuit=self.circuit,
+            supervision=self.supervision,
         )
         for level in range(LEVELS):
             self.engine.assign(TopicPartition("orders", level=level, partition=level), OffsetMap(0))

@@ -24,7 +24,7 @@ from headway.core.engine.suspects import Attempt, RecordId, Suspects
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
 from headway.errors import ConfigError
 from headway.records.record_types import RecordSource
-from headway.workers.discovery import find_workers
+from headway.workers.find_workers import find_workers
 from headway.workers.values import Value
 from headway.workers.worker import Worker, worker_of
 

@@ -300,7 +300,7 @@ class BatchWorld(World):
             self._start,
             letters=self.letters,
             supervision=self.supervision,
-            take_job=lambda now: self.engine.take_batch(size, now),
+            batch_size=size,
         )
         self.call = self.supervision.fail_as_before(lambda job: [work.offset for work in job])
         self.calls: list[list[int]] = []

@@ -18,7 +18,7 @@ from headway.core.roles import literal_beginning, rights_of
 from headway.delay.topic_names import DEFAULT_NAME
 from headway.errors import ConfigError
 from headway.kafka.own_rights import Finding, OwnRights, Presence
-from headway.workers.discovery import find_workers
+from headway.workers.find_workers import find_workers
 from headway.workers.worker import Worker
 
 _MARKERS = "headway-markers"

@@ -17,7 +17,7 @@ from headway.cli.workers.messages import Job, LogStyle
 from headway.cli.workers.progress_line import ProgressLine
 from headway.cli.workers.required_topics import look_at_topics, require_topics
 from headway.cli.workers.supervisor import Conclusion, Supervisor
-from headway.workers.discovery import find_workers
+from headway.workers.find_workers import find_workers
 
 log = logging.getLogger("headway.worker")
 

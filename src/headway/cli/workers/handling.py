@@ -8,7 +8,7 @@ from headway.cli.workers.logs import Handled, handled_record, log_to_stderr
 from headway.cli.workers.messages import LogStyle
 from headway.declarations import called, is_coroutine_function
 from headway.execution.handlers import WithContext
-from headway.workers.discovery import find_workers
+from headway.workers.find_workers import find_workers
 from headway.workers.worker import Worker
 
 

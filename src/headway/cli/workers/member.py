@@ -39,7 +39,7 @@ from headway.execution.metrics import ParallelMetrics
 from headway.execution.supervision import Supervision
 from headway.parallel.consumer import ParallelConsumer
 from headway.runtime.flag import Flag
-from headway.workers.discovery import find_workers
+from headway.workers.find_workers import find_workers
 
 log = logging.getLogger("headway.worker")
 

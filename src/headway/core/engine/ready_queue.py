@@ -30,8 +30,10 @@ class ReadyQueue(Generic[R]):
 
     def __init__(self, tenants: Tenants | None = None, rank_of: Callable[[R], float] | None = None) -> None:
         self.tenants = tenants
-        # Those that failed at least once, and whose time has come, are beside the fresh ones.
-        self.fresh, self.failed = (_turns(tenants, rank_of) for _ in range(2))
+        self.fresh = _fresh_turns(tenants, rank_of)
+        # Works that failed at least once and whose time has come. The one that failed longest ago goes first: in order
+        # of offsets, a record that always fails would take each turn where such works have one slot.
+        self.failed = _failed_turns(tenants, rank_of)
         self.slots = 0  # stale works count too: each holds its slot until it is reported
         # The first works of those that were taken as failed before: a failure may also be noted while a work runs.
         self._retried: set[Work[R]] = set()
@@ -152,10 +154,20 @@ class TenantQueue(ReadyQueue[R]):
             self.tenants.end(each.tenant, (now - each.started) / len(works), each.charged)
 
 
-def _turns(tenants: Tenants | None, rank_of: Callable[[R], float] | None) -> Turns[R] | TenantTurns[R]:
+def _fresh_turns(tenants: Tenants | None, rank_of: Callable[[R], float] | None) -> Turns[R] | TenantTurns[R]:
     if tenants:
         return TenantTurns(tenants)
-    return RankedTurns(rank_of) if rank_of else Turns()
+    return RankedTurns(lambda work: -rank_of(work.record)) if rank_of else Turns()
+
+
+def _failed_turns(tenants: Tenants | None, rank_of: Callable[[R], float] | None) -> Turns[R] | TenantTurns[R]:
+    if tenants:
+        return TenantTurns(tenants, lambda: RankedTurns(_failed_at))
+    return RankedTurns(lambda work: (-rank_of(work.record), _failed_at(work)) if rank_of else _failed_at(work))
+
+
+def _failed_at(work: Work[Any]) -> float:
+    return 0.0 if work.failure is None else work.failure.at
 
 
 def _joins(work: Work[Any]) -> bool:

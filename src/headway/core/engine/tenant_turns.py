@@ -1,7 +1,7 @@
 """Ready works in turns over the tenants of a level; within a tenant in turns by topic and partition, as in `turns`.
 
 Invariants: the tenant that has used the least handler time for its weight gives the next work. Each tenant's works of a
-partition are given in order of arrival. `Turns` and `TenantTurns` have the same methods.
+partition are given in the order of its own turns. `Turns` and `TenantTurns` have the same methods.
 """
 
 from collections.abc import Callable
@@ -29,9 +29,9 @@ class _Tenant(Generic[R]):
 
     __slots__ = ("account", "turns")
 
-    def __init__(self, account: Account) -> None:
+    def __init__(self, account: Account, turns: Turns[R]) -> None:
         self.account = account
-        self.turns: Turns[R] = Turns()
+        self.turns = turns
 
 
 class _ByTime(Generic[R]):
@@ -74,12 +74,16 @@ class _ByTime(Generic[R]):
 
 
 class TenantTurns(Generic[R]):
-    """Ready works of one level, in turns over the tenants to which these works belong."""
+    """Ready works of one level, in turns over the tenants to which these works belong.
 
-    __slots__ = ("_accounts", "_by_age", "_by_time", "_of_assignment", "_tenants", "ready")
+    `make_turns` makes the turns that the works of one tenant take.
+    """
 
-    def __init__(self, accounts: Tenants) -> None:
+    __slots__ = ("_accounts", "_by_age", "_by_time", "_make_turns", "_of_assignment", "_tenants", "ready")
+
+    def __init__(self, accounts: Tenants, make_turns: Callable[[], Turns[R]] = Turns) -> None:
         self._accounts = accounts
+        self._make_turns = make_turns
         self._tenants: dict[str, _Tenant[R]] = {}  # the members of `_by_time`; some may have nothing left
         self._by_time: _ByTime[R] = _ByTime(_ready, lambda tenant: self._tenants.pop(tenant.account.name))
         self._of_assignment: dict[Assignment[R], _ByTime[R]] = {}  # made when somebody asks for one
@@ -102,7 +106,7 @@ class TenantTurns(Generic[R]):
         account = self._accounts.join(name, works)
         tenant = self._tenants.get(name)
         if tenant is None:
-            tenant = self._tenants[name] = _Tenant(account)
+            tenant = self._tenants[name] = _Tenant(account, self._make_turns())
         tenant.account = account  # another one, if the last was forgotten
         self.ready += works
         self._by_time.join(tenant)

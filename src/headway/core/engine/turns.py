@@ -1,7 +1,7 @@
 """Ready works in turns: over the topics of a level, and over the partitions of each topic.
 
-Invariant: each partition gives its works in order of arrival, or by rank and then so. For the order of the turns see
-`rotation`.
+Invariant: each partition gives its works in the order of their arrival, or of their rank and then of their arrival. For
+the order of the turns see `rotation`.
 """
 
 from collections import deque
@@ -165,11 +165,11 @@ class Turns(Generic[R]):
 
 
 class RankedTurns(Turns[R]):
-    """Ready works of which each partition gives those of the highest rank first; `rank_of` must give no NaN."""
+    """Ready works of which each partition gives the one of the lowest rank first; of equal ones the oldest."""
 
     __slots__ = ("_rank_of",)
 
-    def __init__(self, rank_of: Callable[[R], float]) -> None:
+    def __init__(self, rank_of: Callable[[Work[R]], Any]) -> None:
         super().__init__()
         self._rank_of = rank_of
 
@@ -181,5 +181,6 @@ class RankedTurns(Turns[R]):
     def release(self, work: Work[R]) -> None:
         """Add a work whose turn or time has come."""
         partition = self._of(work.assignment)
-        heappush(partition.released, ((-self._rank_of(work.record), work.order), work))
+        heappush(partition.released, ((self._rank_of(work), work.order), work))
         self._add(partition, 1)
+        self._oldest = None

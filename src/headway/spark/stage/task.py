@@ -17,7 +17,6 @@ import logging
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from functools import partial
 from operator import attrgetter
 from typing import Any
 
@@ -139,7 +138,7 @@ class Stage:
             self._executor.start,
             letters=self,
             schedules=Schedules(self._schedule) if self._settings.later else None,
-            take_job=partial(self._engine.take_batch, batches_of.max_size) if batches_of else None,
+            batch_size=batches_of.max_size if batches_of else None,
             keeps_expired=True,
         )
         try:
