@@ -133,7 +133,7 @@ def test_what_could_only_become_a_dead_letter_is_refused_when_it_is_scheduled(cl
             scheduler.send_later("k", b"v", "a b", 1)
         with pytest.raises(ConfigError, match="beyond the year 9999"):
             scheduler.every(timedelta(days=7980 * 365), "k", b"v", cluster.target)
-        with pytest.raises(ConfigError, match=r"The rule is the time 2030-01-01.*which comes once"):
+        with pytest.raises(ConfigError, match=r"The rule is the time 2030-01-01.*which occurs only once"):
             scheduler.every(datetime(2030, 1, 1, tzinfo=UTC), "k", b"v", cluster.target)
         with pytest.raises(ConfigError, match="misfire is 'x'; it must be one of coalesce, fire, skip"):
             scheduler.every(60, "k", b"v", cluster.target, misfire="x")  # type: ignore[arg-type]
@@ -433,7 +433,7 @@ def test_a_relay_says_that_its_stored_state_was_deleted(
 
     with cluster.relay() as relay:
         wait_until(lambda: relay.ready)
-        assert [f"The topic {cluster.names.state} has no state of the partitions" in error for error in errors()] == [
+        assert [f"The topic {cluster.names.state} has no state for the partitions" in error for error in errors()] == [
             True
         ]
 

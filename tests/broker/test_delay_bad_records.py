@@ -275,7 +275,7 @@ def test_a_scheduler_refuses_its_own_topics_as_targets(cluster: DelayCluster) ->
         with pytest.raises(ConfigError, match="if_pending is 'drop'; it must be one of replace, keep, refuse"):
             scheduler.send_later("k", b"v", cluster.target, 0.1, id="x", if_pending="drop")  # type: ignore[arg-type]
         for rule in ("keep", "refuse"):
-            with pytest.raises(ConfigError, match=f"if_pending is '{rule}', which is about an id of your own"):
+            with pytest.raises(ConfigError, match=f"if_pending is '{rule}', which needs an id"):
                 scheduler.send_later("k", b"v", cluster.target, 0.1, if_pending=rule)
         with pytest.raises(ConfigError, match=r"The header headway\.put is the scheduler's own"):
             scheduler.send_later("k", b"v", cluster.target, 0.1, headers=[("headway.put", b"")])

@@ -224,8 +224,11 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(tenant_weights={"big": 2.0}), "tenant_weights is given, but no tenant"),
     # Delay
     (lambda: Scheduler("localhost:9092"), "The configuration is of the type str; it must be a mapping"),  # type: ignore[arg-type]
-    (lambda: Scheduler(SERVERS, name="my timers"), "The name of the scheduler is 'my timers'; its topics begin with"),
-    (lambda: Relay(SERVERS, name=""), "The name of the scheduler is ''; its topics begin with it"),
+    (
+        lambda: Scheduler(SERVERS, name="my timers"),
+        "The name of the scheduler is 'my timers', but its topics are named after",
+    ),
+    (lambda: Relay(SERVERS, name=""), "The name of the scheduler is '', but its topics are named after it"),
     (lambda: Relay(SERVERS, mode="fast"), "The mode is 'fast'; it must be 'exactly-once' or 'low-latency'"),  # type: ignore[arg-type]
     (lambda: Relay(SERVERS, fit="on"), "fit is 'on'; it must be 'off', 'report' or 'auto'"),  # type: ignore[arg-type]
     (lambda: Relay(SERVERS, max_lines=1), "max_lines is 1; it must be at least 2"),

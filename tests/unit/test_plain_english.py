@@ -44,7 +44,6 @@ STILL_TO_DO: tuple[str, ...] = (
     "src/headway/core",
     "src/headway/dead_letters.py",
     "src/headway/declarations.py",
-    "src/headway/delay",
     "src/headway/execution",
     "src/headway/http",
     "src/headway/kafka",

@@ -50,9 +50,10 @@ class RecurringOptions(RecordOptions, total=False):
 
 
 class AsyncScheduler:
-    """A `Scheduler` for asyncio with the same promises; `await send_later(...)` returns when the record is stored.
+    """A `Scheduler` for asyncio with the same promises. `await send_later(...)` returns when the record is stored.
 
-    Use `async with`, or close it. On entry, or on first use, it looks for its topics and creates the missing ones.
+    Use `async with`, or close it. On entry, or on first use, it looks for its topics and creates those that are
+    missing.
     """
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
@@ -63,7 +64,7 @@ class AsyncScheduler:
     async def send_later(
         self, key: Any, value: Any, topic: str, when: When, **options: Unpack[OnceOptions]
     ) -> ScheduleHandle:
-        """Deliver a record to a topic at a time, and wait until it is stored; see `Scheduler.send_later`.
+        """Deliver a record to a topic at a given time. Returns when it is stored; see `Scheduler.send_later`.
 
         The options are `headers`, `level`, `partition`, `id`, `if_pending` and `expires`.
         """
@@ -75,13 +76,13 @@ class AsyncScheduler:
         return scheduler.may_wait_for_lines(when)
 
     def _call(self, call: Callable[[], T]) -> Awaitable[T]:
-        """Make a call that may block, on a thread."""
+        """Make a call that may block, on another thread."""
         return asyncio.to_thread(call)
 
     async def every(
         self, rule: str | When, key: Any, value: Any, topic: str, **options: Unpack[RecurringOptions]
     ) -> ScheduleHandle:
-        """Deliver a record again and again; see `Scheduler.every`.
+        """Deliver a record repeatedly; see `Scheduler.every`.
 
         The options are `headers`, `level`, `partition`, `id`, `if_pending`, `zone`, `misfire`, `older_than` and
         `expires_after`.
@@ -105,20 +106,20 @@ class AsyncScheduler:
         return await _settled(await self._call(ask), left() or 0.0)
 
     async def ask_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> None:
-        """Cancel a schedule whether or not a relay runs now; see `Scheduler.ask_to_cancel`."""
+        """Ask for a schedule to be cancelled, whether or not a relay is running; see `Scheduler.ask_to_cancel`."""
         timeout = checked_timeout(timeout)
         scheduler = await self._made()
         await self._call(partial(scheduler.ask_to_cancel, handle, timeout))
 
     async def ask_to_reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> None:
-        """Deliver a schedule at another time whether or not a relay runs now; see `Scheduler.ask_to_reschedule`."""
+        """Ask for another delivery time, whether or not a relay is running; see `Scheduler.ask_to_reschedule`."""
         timeout = checked_timeout(timeout)
         scheduler = await self._made()
         await self._call(partial(scheduler.ask_to_reschedule, handle, when, timeout))
 
     async def close(self) -> None:
-        """Store all schedules and release everything."""
-        if self._making is not None:  # the caller that started the making was cancelled
+        """Wait until all schedules are stored, and release everything."""
+        if self._making is not None:  # the call that started to create it was cancelled
             with contextlib.suppress(HeadwayError):
                 await self._made()
         if self._scheduler is not None:
@@ -134,7 +135,10 @@ class AsyncScheduler:
         await self.close()
 
     async def _made(self) -> Scheduler:
-        """Return the scheduler, which one thread makes for all callers; a cancelled caller leaves it to the next."""
+        """Return the scheduler, which one thread creates for all callers.
+
+        If a caller is cancelled, the next goes on.
+        """
         while self._scheduler is None:
             if self._making is None:
                 self._making = asyncio.ensure_future(self._call(self._make))

@@ -1,4 +1,4 @@
-"""Commands to a relay, to cancel or reschedule, and the relay's answers."""
+"""Commands to a relay to cancel or reschedule, and its answers."""
 
 import logging
 import random
@@ -18,20 +18,20 @@ log = logging.getLogger(__name__)
 
 ANSWER_WITHIN = 30.0
 
-_UNANSWERED = ""  # the token of a command that is not answered
+_UNANSWERED = ""  # the token of a command that wants no answer
 
 Send = Callable[[str, bytes, str, int], Future[Any]]
-"""(topic, value, key, partition) -> a future that ends when the record is stored"""
+"""Takes (topic, value, key, partition) and returns a future that resolves when the record is stored."""
 
 
 class Commands:
-    """A sender of commands that hands out their answers; its reader and thread begin with the first command."""
+    """Sends commands and hands out their answers. Its reader and that reader's thread start with the first command."""
 
     def __init__(self, config: Mapping[str, Any], names: TopicNames, partitions: int, send: Send) -> None:
         self._config = config
         self._names = names
-        self.reply = random.randrange(partitions)  # noqa: S311 - it spreads answers
-        """The partition in which the answers come."""
+        self.reply = random.randrange(partitions)  # noqa: S311 - it spreads the answers
+        """The partition that the answers arrive in."""
         self._send = send
         self._waiting: dict[str, Future[Settled]] = {}
         self._lock = threading.Lock()
@@ -39,7 +39,7 @@ class Commands:
         self._refusal: AuthorizationError | None = None
 
     def ask(self, parts: HandleParts, to: int | None) -> Future[Settled]:
-        """Send a command; the future resolves when a relay has settled it."""
+        """Send a command. The future resolves when a relay has settled it."""
         token, answer = self.expect()
         command = Command(parts.id, parts.due, parts.at, token, self.reply, to)
         sent = self._send(self._names.commands, command.encode(), command.id, parts.partition)
@@ -47,29 +47,31 @@ class Commands:
         return answer
 
     def tell(self, parts: HandleParts, to: int | None) -> Future[Any]:
-        """Send a command that is not answered; the future resolves when it is stored."""
+        """Send a command that wants no answer. The future resolves when it is stored."""
         command = Command(parts.id, parts.due, parts.at, _UNANSWERED, self.reply, to)
         return self._send(self._names.commands, command.encode(), command.id, parts.partition)
 
     def expect(self) -> tuple[str, Future[Settled]]:
-        """Return a token for a command that is about to be sent, and the future of its answer."""
+        """Return a token for a command that is about to be sent, and the future for its answer."""
         with self._lock:
-            if self._reader and self._refusal:  # librdkafka reports a refusal once; a new reader sees if it holds
+            if (
+                self._reader and self._refusal
+            ):  # librdkafka reports a refusal only once, so a new reader finds out if it still holds
                 self._reader.close()
                 self._reader = None
             if self._reader is None:
                 self._refusal = None
                 self._reader = TailReader(self._config, self._names.answers, self.reply, self._answered, self._refused)
         answer: Future[Settled] = Future()
-        answer.set_running_or_notify_cancel()  # so a caller that stops waiting (`AsyncScheduler`) cannot end it
+        answer.set_running_or_notify_cancel()  # so that a caller that stops waiting (`AsyncScheduler`) cannot cancel it
         token = uuid.uuid4().hex
         self._waiting[token] = answer
         return token, answer
 
     def is_sent(self, token: str, sent: Future[Any]) -> None:
-        """Fail the command if it is not stored, or if its answer may not be read."""
+        """Fail the command if it cannot be stored, or if this client lacks the right to read the answer."""
         sent.add_done_callback(lambda sent: self._failed(token, sent.exception()))
-        self._failed(token, self._refusal)  # which may have come before this command waited
+        self._failed(token, self._refusal)  # the refusal may have arrived before this command was waiting
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Read answers with these credentials from now on."""
@@ -82,8 +84,8 @@ class Commands:
             answer.set_exception(error)
 
     def _refused(self, missing: AuthorizationError) -> None:
-        """Give all waiting callers the error, since no answer can be read here."""
-        self._refusal = AuthorizationError(f"What was asked is stored, and its answer cannot be read. {missing}")
+        """Fail all waiting commands, because no answer can be read here."""
+        self._refusal = AuthorizationError(f"The request is stored, but its answer cannot be read. {missing}")
         for token in list(self._waiting):
             self._failed(token, self._refusal)
 
@@ -91,14 +93,14 @@ class Commands:
         if token in self._waiting:
             try:
                 settled = read_settled(value)
-            except ScheduleError as error:  # written by a newer relay or by a stranger
-                log.warning("A record in %s is passed over: %s", self._names.answers, error)
+            except ScheduleError as error:  # written by a newer relay, or by something else
+                log.warning("A record in %s is skipped: %s", self._names.answers, error)
             else:
                 if answer := self._waiting.pop(token, None):
                     answer.set_result(settled)
 
     def close(self) -> None:
-        """Stop answering: fail all commands that wait."""
+        """Stop reading answers, and fail all waiting commands."""
         if self._reader:
             self._reader.close()
         for token in list(self._waiting):
@@ -106,7 +108,7 @@ class Commands:
 
 
 def settled_within(answer: Future[Settled], timeout: float, left: float) -> Settled:
-    """Return the answer, within the rest of the timeout; raise `NoRelayError` if none comes."""
+    """Wait for the answer for the rest of the timeout. Raises `NoRelayError` if none arrives."""
     try:
         return answer.result(left)
     except TimeoutError:
@@ -114,8 +116,8 @@ def settled_within(answer: Future[Settled], timeout: float, left: float) -> Sett
 
 
 def no_relay(timeout: float) -> NoRelayError:
-    """Return the error for a command that no relay has answered."""
+    """Return the error for a command that no relay has answered in time."""
     return NoRelayError(
-        f"No relay has answered within {timeout:.3g} s. What was asked is stored, and settled as soon as one runs "
-        "(`headway relay`). Ask again then, to learn how."
+        f"No relay has answered within {timeout:.3g} s. The request is stored, and is settled as soon as a relay runs "
+        "(start one with `headway relay`). Ask again then to learn the outcome."
     )

@@ -1,4 +1,4 @@
-"""Conversion of a user's due time, or time of expiry, into milliseconds since the epoch."""
+"""Converts a user's due time or expiry time into milliseconds since the epoch."""
 
 import math
 import time
@@ -15,22 +15,22 @@ When = datetime | timedelta | float
 
 
 def due_at(when: When, now: float) -> int:
-    """Return the time in whole milliseconds, rounded up; a delay counts from `now`, in seconds since the epoch.
+    """Convert a time to whole milliseconds since the epoch, rounded up. A delay counts from `now`, in seconds.
 
     >>> from datetime import UTC
     >>> due_at(1.5, 100.0), due_at(timedelta(minutes=1), 100.0), due_at(datetime(1970, 1, 1, 1, tzinfo=UTC), 100.0)
     (101500, 160000, 3600000)
 
-    Raises `ConfigError` for a naive datetime, and for a value that is no time.
+    Raises `ConfigError` for a naive datetime, and for a value that is not a time.
     """
     seconds = now + when if isinstance(when, (float, int)) else _seconds(when, now)
     if isinstance(when, bool) or not seconds * 1000 <= LATEST:  # NaN fails this comparison, too
-        raise ConfigError(f"The time {when!r} is none, or beyond the year 9999. Give seconds, or a time.")
+        raise ConfigError(f"{when!r} is not a valid time, or is beyond the year 9999. Give seconds, or a time.")
     return math.ceil(seconds * 1000) if seconds > 0 else 0
 
 
 def lifetime(expires_after: float) -> int:
-    """Return the time until a record expires in whole milliseconds; raise `ConfigError` for one that cannot be."""
+    """Convert a lifetime in seconds to whole milliseconds. Raises `ConfigError` if it is out of bounds."""
     if not is_number(expires_after) or not 0.001 <= expires_after <= LATEST // 1000:
         raise ConfigError(
             f"expires_after is {shown(expires_after)}; it must be a number of seconds, at least 0.001 and at most "
@@ -40,17 +40,17 @@ def lifetime(expires_after: float) -> int:
 
 
 def with_expiry(headers: Any, expires: When, due: When | None = None, now: float | None = None) -> Any:
-    """Return headers with the time at which their record expires; seconds count from `now`, by default this machine's.
+    """Return the headers with an expiry time added. Seconds count from `now`, by default this machine's time.
 
-    An object that is no iterable is returned as it is, to be refused with its record. Raises `ConfigError` as `due_at`
-    does, and for a record that would have expired when it is due.
+    Headers that are not iterable are returned unchanged, so that sending the record reports them. Raises `ConfigError`
+    as `due_at` does, and for a record that would expire before it is due.
     """
     now = time.time() if now is None else now
     at = due_at(expires, now)
     if due is not None and at <= due_at(due, now):
         raise ConfigError(
-            f"expires is {expires!r}, and the record is due at {due!r}: it would have expired by then. Give a time "
-            "after it; seconds count from now for both."
+            f"expires is {expires!r}, but the record is due at {due!r}, when it would have expired already. Give a "
+            "later time; for both, seconds count from now."
         )
     fields: Any = header_list(() if headers is None else headers)
     if not isinstance(fields, list):
@@ -62,10 +62,10 @@ def _seconds(when: object, now: float) -> float:
     if isinstance(when, timedelta):
         return now + when.total_seconds()
     if not isinstance(when, datetime):
-        raise ConfigError(f"The time {when!r} is none. Give seconds, a timedelta, or a datetime with a time zone.")
+        raise ConfigError(f"{when!r} is not a valid time. Give seconds, a timedelta, or a datetime with a time zone.")
     if when.utcoffset() is None:
         raise ConfigError(
-            f"The time {when} has no time zone, so it could be any of 24 hours. Give it one: "
-            "datetime(..., tzinfo=ZoneInfo('Europe/Berlin')), or datetime.now(UTC) + timedelta(...)."
+            f"The time {when} has no time zone. Add one: datetime(..., tzinfo=ZoneInfo('Europe/Berlin')), or use "
+            "datetime.now(UTC) + timedelta(...)."
         )
     return when.timestamp()

@@ -12,10 +12,10 @@ from headway.runtime.lifecycle import time_left_of
 
 
 class ScheduleHandle:
-    """A schedule: with the plain text `str(handle)` any process can cancel or reschedule it.
+    """A schedule that was sent. With the plain text `str(handle)`, any process can cancel or reschedule it.
 
-    The handle exists at once; `wait` returns when the schedule is stored. With an id of one's own the text is `id:` and
-    the id.
+    The handle is available at once; `wait` returns when the schedule is stored. If the user gave an id, the text is
+    `id:` and that id.
     """
 
     __slots__ = ("_partition", "_schedule", "answer", "future")
@@ -27,7 +27,7 @@ class ScheduleHandle:
         self._schedule = schedule
         self.future = future
         self.answer = answer
-        """The relay's answer to a schedule that is refused if another one with its id is pending."""
+        """The relay's answer, for a schedule that is refused if another one with its id is pending."""
 
     @property
     def id(self) -> str:
@@ -40,13 +40,13 @@ class ScheduleHandle:
         return self._schedule.due / 1000
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until Kafka has stored the schedule, and with `if_pending="refuse"` until a relay has taken it.
+        """Wait until Kafka has stored the schedule, and with `if_pending="refuse"` until a relay has accepted it.
 
         Raises:
             DeliveryError: Kafka refused the record.
-            TimeoutError: It is not stored within so many seconds.
-            IdPendingError: Another schedule with the same id is pending, and this one was to be refused then.
-            NoRelayError: No relay has said so or otherwise within so many seconds, or half a minute.
+            TimeoutError: It was not stored within `timeout` seconds.
+            IdPendingError: Another schedule with the same id is pending, and `if_pending` is "refuse".
+            NoRelayError: No relay has answered within `timeout` seconds, or half a minute.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         left = time_left_of(timeout)
@@ -56,11 +56,11 @@ class ScheduleHandle:
             self.check(settled_within(self.answer, within, ANSWER_WITHIN if timeout is None else left() or 0.0))
 
     def check(self, settled: Settled) -> None:
-        """Raise `IdPendingError` if this is a refusal."""
+        """Raise `IdPendingError` if the relay refused the schedule."""
         if settled is Settled.REFUSED:
             raise IdPendingError(
-                f"A schedule with the id {self.id!r} is pending, so this one was not stored. Cancel that first "
-                f"(cancel({str(self)!r})), or replace it (if_pending='replace')."
+                f"A schedule with the id {self.id!r} is pending, so this one was not stored. Cancel the pending one "
+                f"(cancel({str(self)!r})), or replace it with if_pending='replace'."
             )
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""The limits for clients that store schedules in the lines: the size of a record, and the time to store it."""
+"""Limits for clients that store schedules in the delay lines: the size of a record, and the time to store it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,26 +8,26 @@ from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.errors import ConfigError
 from headway.settings.config import Config, whole_number
 
-# A relay adds another due time, or headers that say why the record is a dead letter.
+# A relay adds another due time, or headers that explain why the record became a dead letter.
 _LATER_ADDED = 65_536
 MOST_BYTES = MAX_MESSAGE_BYTES - _LATER_ADDED
-"""The most bytes of a schedule's record, with its key and its headers."""
+"""The largest record that can be scheduled, in bytes, including its key and its headers."""
 
 DEFAULTS: Mapping[str, Any] = {"message.max.bytes": MOST_BYTES, "message.timeout.ms": STORED_WITHIN}
 
 
 def check(config: Config) -> None:
-    """Raise `ConfigError` for settings with which a relay would miss a record, or could not move it."""
+    """Raise `ConfigError` for settings under which a relay would miss a record, or could not move it."""
     key = next((key for key in ("message.timeout.ms", "delivery.timeout.ms") if key in config), "message.timeout.ms")
     timeout = whole_number(key, config.get(key, STORED_WITHIN))
     if not 0 < timeout <= STORED_WITHIN:
         raise ConfigError(
-            f"The setting {key} is {timeout}; for schedules it must be from 1 to {STORED_WITHIN}, since relays wait no "
-            "longer for what may still be on its way."
+            f"The setting {key} is {timeout}; for schedules it must be from 1 to {STORED_WITHIN}, because relays wait "
+            "no longer for records that are on their way."
         )
     size = whole_number("message.max.bytes", config.get("message.max.bytes", MOST_BYTES))
     if size > MOST_BYTES:
         raise ConfigError(
-            f"The setting message.max.bytes is {size}; for schedules it must be at most {MOST_BYTES}, since relays "
-            "could not move what is larger. Store it elsewhere, and schedule where it is."
+            f"The setting message.max.bytes is {size}; for schedules it must be at most {MOST_BYTES}, because relays "
+            "cannot move larger records. Store the content elsewhere, and schedule a reference to it."
         )

@@ -1,4 +1,4 @@
-"""The lines of a scheduler: which one a record goes to, and the topics of lines that no delay has needed before."""
+"""Chooses the delay line for a record, and creates the topics of lines that no delay has needed before."""
 
 import logging
 import threading
@@ -15,15 +15,15 @@ from headway.errors import HeadwayError, SerializationError
 
 log = logging.getLogger(__name__)
 
-LAYOUT_LASTS = 30.0  # seconds; then other lines may be in use, or all topics deleted and created again
+LAYOUT_LASTS = 30.0  # seconds; after it, other lines may be in use, or all topics may have been deleted and recreated
 LAYOUT_HOLDS_FOR = 600.0
-"""The seconds after which lines may have no topics any more: they are looked at before the next schedule is stored."""
+"""After this many seconds, lines may have been deleted. They are checked before the next schedule is stored."""
 
 
 class Lines(NamedTuple):
-    """The layout of a scheduler's topics, and the topic of each line.
+    """The layout of a scheduler's topics, and the topic of each delay line.
 
-    Delays from `reach` milliseconds on need a line that has no topic yet.
+    Delays of `reach` milliseconds or more need a line that has no topic yet.
     """
 
     partitions: int
@@ -33,11 +33,11 @@ class Lines(NamedTuple):
 
 
 class LineChoice:
-    """The lines as a scheduler knows them now. On the first use it creates the topics of short delays.
+    """The lines that a scheduler knows at present. On first use it creates the topics that short delays need.
 
     Args:
         connection: The settings to reach Kafka with.
-        names: The scheduler's.
+        names: The names of the scheduler's topics.
 
     Raises `KafkaError` if topics are missing and cannot be created.
     """
@@ -46,7 +46,7 @@ class LineChoice:
         self._connection = connection
         self._names = names
         self.time = BrokersTime(connection, names)
-        """The brokers' time, by which delays count."""
+        """The brokers' time, which delays are counted by."""
         self._lines = self._lines_of(self._look())
         self._adding = threading.Lock()
         self._looked_at = time.time()
@@ -57,19 +57,19 @@ class LineChoice:
         return self._lines.partitions
 
     def now(self) -> float:
-        """Return the seconds since the epoch by the brokers' clock, after asking for it if that may have changed.
+        """Return the seconds since the epoch by the brokers' clock, asking them first if it is in doubt.
 
-        Raises `KafkaError` if it has to be asked for and no broker answers.
+        Raises `KafkaError` if they must be asked and none answers.
         """
         if self.time.is_doubtful:
             self.time.ask()
         return self.time.now()
 
     def place(self, schedule: Schedule, key: Any, now: int, gap: int = 0) -> tuple[str, int]:
-        """Return the topic and the partition to which a schedule goes that is stored at `now`, by the brokers' clock.
+        """Return the topic and partition for a schedule that is stored at `now`, by the brokers' clock.
 
-        Creates the lines of a delay that is longer than any before, as `reaching` does; a recurring schedule needs
-        those of its `gap`, too. Raises `SerializationError` for a key that is no bytes.
+        Creates missing lines if the delay is longer than any before, as `reaching` does; a recurring schedule also
+        needs the lines of its `gap`. Raises `SerializationError` for a key that is not bytes or text.
         """
         if not self._looked_at <= time.time() < self._looked_at + LAYOUT_LASTS:
             self._refresh()
@@ -81,18 +81,18 @@ class LineChoice:
             return self._names.commands, partition_of(schedule.id, 0, lines.partitions)
         try:
             partition = partition_of(key, schedule.order, lines.partitions)
-        except (TypeError, ValueError) as error:  # neither bytes nor text that can be bytes
+        except (TypeError, ValueError) as error:  # neither bytes nor text that can be encoded
             raise SerializationError(
                 f"The key of a schedule is neither bytes nor a string ({error}). Convert it, or set key.serializer."
             ) from error
         return lines.topics[lines.ladder.line_for(delay)], partition
 
     def covers(self, delay: float) -> bool:
-        """Return whether all lines have topics that so many milliseconds need: `reaching` does not wait."""
+        """Return whether all lines that this delay in milliseconds needs have topics, so that `reaching` is instant."""
         return delay < self._lines.reach
 
     def may_wait(self, delay: float) -> bool:
-        """Return whether `now` or `place` waits: a line of this delay has no topic, or Kafka was asked long ago."""
+        """Return whether `now` or `place` may block: a line has no topic yet, or Kafka was last asked too long ago."""
         return self._may_be_gone or self.time.is_doubtful or not self.covers(delay)
 
     @property
@@ -100,14 +100,14 @@ class LineChoice:
         return time.time() >= self._looked_at + LAYOUT_HOLDS_FOR
 
     def reaching(self, delay: int) -> Lines:
-        """Return the lines, with those that a delay needs: create their topics, and wait until brokers know them.
+        """Return the lines, after creating missing ones that the delay needs and waiting until the brokers know them.
 
-        Raises `AuthorizationError` for topics that may not be created, and `KafkaError` if no broker answers.
+        Raises `AuthorizationError` if the right to create them is missing, and `KafkaError` if no broker answers.
         """
         with self._adding:
-            if not self.covers(delay):  # else another thread has added them meanwhile
+            if not self.covers(delay):  # otherwise another thread has just added them
                 self._lines = self._lines_of(add_lines(self._connection, self._names.name, delay))
-                log.info("The lines of %s are from now on: %s.", self._names.name, self._lines.ladder)
+                log.info("The delay lines of %s are now: %s.", self._names.name, self._lines.ladder)
             return self._lines
 
     def _look(self) -> Layout:
@@ -117,7 +117,7 @@ class LineChoice:
         return layout
 
     def _refresh(self) -> None:
-        """Look for other lines: in a thread, so that nobody waits, unless lines may be gone by now."""
+        """Look for changed lines, in a thread so that no caller waits, unless lines may have been deleted."""
         if self._may_be_gone:
             self._look_again()
             self._looked_at = time.time()
@@ -129,7 +129,7 @@ class LineChoice:
         try:
             self._lines = self._lines_of(self._look())
         except HeadwayError as error:
-            log.warning("The scheduler %s goes on with the lines that it knows: %s", self._names.name, error)
+            log.warning("The scheduler %s keeps using the delay lines that it knows: %s", self._names.name, error)
 
     def _lines_of(self, layout: Layout) -> Lines:
         topics = {line: self._names.line(line) for line in (MEMORY, *layout.usable.lines)}

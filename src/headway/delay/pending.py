@@ -1,4 +1,4 @@
-"""Pending schedules and commands, read from their topics beside the relays, without disturbing them."""
+"""Reads pending schedules and commands from their topics, without disturbing the relays."""
 
 from bisect import bisect_left
 from collections import deque
@@ -24,7 +24,7 @@ from headway.runtime.lifecycle import Closable
 
 
 class Pending(NamedTuple):
-    """A schedule that is not delivered yet: its place, and its due time after all changes."""
+    """A schedule that is not delivered yet: where it is stored, and its due time after all changes."""
 
     line: int
     partition: int
@@ -34,12 +34,12 @@ class Pending(NamedTuple):
 
     @property
     def handle(self) -> str:
-        """The text with which a user cancels the schedule."""
+        """The text that the user cancels the schedule with."""
         return str(HandleParts(self.partition, self.schedule.due, self.schedule.at, self.schedule.id))
 
 
 def layout_of(config: Mapping[str, Any], name: str) -> Layout:
-    """Return the layout of a scheduler's topics; raise `ConfigError` if it has no topics."""
+    """Return the layout of a scheduler's topics. Raises `ConfigError` if it has none."""
     return _required(read_layout(config, name), name)
 
 
@@ -58,14 +58,16 @@ def read_pending(config: Mapping[str, Any], name: str, partitions: Collection[in
 
 
 class PendingReader(Closable):
-    """A reader of what the relays of one scheduler have yet to do, in all partitions or in some."""
+    """Reads the work that is left for a scheduler's relays, in all partitions or in some."""
 
     def __init__(self, config: Mapping[str, Any], name: str, partitions: Collection[int] | None = None) -> None:
         self._config = config
         self._names = TopicNames(name)
         self._partitions = partitions
         self._reader = TopicReader(config)
-        self._inspector: GroupInspector | None = None  # its clients take a while to connect, and often are not needed
+        self._inspector: GroupInspector | None = (
+            None  # created when needed, because its clients take a while to connect
+        )
 
     def close(self) -> None:
         """Close the connections."""
@@ -74,11 +76,11 @@ class PendingReader(Closable):
         self._reader.close()
 
     def schedules(self) -> Iterator[Pending]:
-        """Yield all pending schedules, in no order.
+        """Yield all pending schedules, in no particular order.
 
-        Yields one at a time, since all of them may not fit in memory. Relays keep moving records to shorter lines
-        meanwhile. So what was written to the lines while they were read is read as well, and a record that moves is
-        seen in one line or in both.
+        They are yielded one at a time, because all of them might not fit in memory. Relays keep moving records to
+        shorter lines in the meantime. So whatever was written to the lines while they were read is read as well, and a
+        record that moves is seen in one line or in both.
         """
         lines, bounds = self._lines(), self._reader.bounds()
         read_to: dict[Partition, int] = {}
@@ -87,7 +89,7 @@ class PendingReader(Closable):
             ranges = {
                 place: (max(starts[place], line.start, read_to.get(place, 0)), ends[place])
                 for place, line in lines.items()
-                if place in starts and place in ends  # else the line's topic was deleted meanwhile
+                if place in starts and place in ends  # otherwise the line's topic was deleted in the meantime
             }
             wanted = {place: (start, end) for place, (start, end) in ranges.items() if start < end}
             if not wanted:
@@ -98,10 +100,10 @@ class PendingReader(Closable):
             read_to = ends
 
     def commands(self) -> Iterator[Message]:
-        """Yield the commands that no relay has carried out: schedules with an id of the user's own, and changes.
+        """Yield the commands that no relay has carried out: schedules with a user's own id, and changes.
 
-        Those of open transactions are left out, and so is what a running relay has carried out meanwhile. Raises
-        `AuthorizationError` if there seem to be some, and this client may not read them.
+        Commands of open transactions are left out, as are those that a relay has just carried out. Raises
+        `AuthorizationError` if there seem to be some that this client lacks the right to read.
         """
         bounds = self._reader.bounds(isolation="read_committed")
         places = {(self._names.commands, number): number for number in self._numbers}
@@ -113,7 +115,7 @@ class PendingReader(Closable):
 
         if not left(self._known):
             return
-        states = self._read_states()  # a relay may have gone on since
+        states = self._read_states()  # a relay may have made progress in the meantime
         progress = {place: Progress(states[number].commands) for place, number in places.items()}
         for place, message in self._read(left(states)):
             if progress[place].receive((message.offset() or 0,)):
@@ -129,7 +131,7 @@ class PendingReader(Closable):
 
     @cached_property
     def _known(self) -> dict[int, StoredState]:
-        """The relays' state of each partition, as it was when it was wanted first."""
+        """The relays' state of each partition, as of the first time it was needed."""
         return self._read_states()
 
     def _read_states(self) -> dict[int, StoredState]:
@@ -137,7 +139,7 @@ class PendingReader(Closable):
         return {number: StoredState(stored[number], {}) for number in self._numbers}
 
     def _lines(self) -> "dict[Partition, _Line]":
-        """Return the lines of the scheduler, each as the relay of each partition has left it."""
+        """Return the scheduler's lines, each in the state that the relay of each partition has stored."""
         return {
             (self._names.line(line), number): _Line(line, number, self._known[number])
             for line in sorted(self._layout.lines, reverse=True)
@@ -151,17 +153,19 @@ class PendingReader(Closable):
 
 
 class _Line:
-    """One partition of a line, of which the records that a relay has not dealt with are pending."""
+    """One partition of a line. Its records are pending unless a relay has dealt with them."""
 
     def __init__(self, line: int, number: int, state: StoredState) -> None:
         self._line = line
         self._number = number
         self._state = state
-        self._done = deque(state.line(line).complete if line != MEMORY else ())  # ascending, as the offsets that come
+        self._done = deque(
+            state.line(line).complete if line != MEMORY else ()
+        )  # ascending, like the offsets that are read
         self.start = state.mark.offset if line == MEMORY else state.line(line).offset
 
     def pending(self, message: Message) -> Pending | None:
-        """Return the schedule of a record, None if it is dealt with or cancelled."""
+        """Return the schedule of a record, or None if a relay has dealt with it or it was cancelled."""
         offset, done = message.offset() or 0, self._done
         while done and done[0].stop <= offset:
             done.popleft()
@@ -185,7 +189,7 @@ def _due(schedule: Schedule, changes: Changes) -> int | None:
 
 
 def soonest_of(found: Iterable[Pending], limit: int) -> list[Pending]:
-    """Return the next `limit` that are due, each once: one that moves meanwhile is found in two lines."""
+    """Return the `limit` schedules that are due next, each once, although one that moves may be found in two lines."""
     soonest: list[Pending] = []
     for each in found:
         place = bisect_left(soonest, _rank(each), key=_rank)

@@ -1,4 +1,4 @@
-"""A relay's decisions as records for Kafka, and the facts that a relay needs of each record it reads."""
+"""A relay's decisions turned into records for Kafka, and the facts that it needs about each record it reads."""
 
 import logging
 import math
@@ -29,38 +29,38 @@ from headway.records.record_types import ConsumerRecord, Header, Message, Record
 
 log = logging.getLogger(__name__)
 
-_OF_A_RELAY = 500  # bytes of a relay's own objects for a record, about
-_MOST_SAID = 1000  # characters of an error that cites a forged header, which may be as large as a record
+_OF_A_RELAY = 500  # bytes of a relay's own objects per record, roughly
+_MOST_SAID = 1000  # characters; an error may quote a forged header as large as a record
 _REFUSED = "Kafka refuses the delivery"
 _NO_SCHEDULE = "the record does not say where and when it is due"
 _NO_MOVE = "no delay line takes the record"
 
-# librdkafka's names for the refusal of a record that is wrong in itself. The client does not even send one with "".
+# librdkafka's names for a refusal that is the record's own fault. "" means that the client did not even send it.
 _OF_THE_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", ""}
 
 _LETTER = "dead-letter-"
 _SHORTEST_WAIT = 100  # milliseconds
 _ROOM_FOR_A_SCHEDULE = 1_000  # bytes
-_LETTERS_WAIT = "Dead letters wait in the delay lines, and are stored as soon as the topic takes them."
+_LETTERS_WAIT = "Dead letters wait in the delay lines, and are stored as soon as the topic accepts them."
 _RECORDS_WAIT = (
-    "Records for it wait in the delay lines, for 20 s; those that come due after that become dead letters, until the "
-    "topic takes records again."
+    "Records for it wait in the delay lines for 20 s. Records that come due after that become dead letters, until the "
+    "topic accepts records again."
 )
 _WAITS = "waits-"
 _WAIT_FOR_A_RIGHT = 20.0  # seconds
 _FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
-_NO_ANSWERS = "Commands are carried out, and nobody is told what became of them."
+_NO_ANSWERS = "Commands are still carried out, but their outcome is not reported."
 
 
 OWN_HEADERS = frozenset({HEADER, PUT_HEADER})
-"""The headers that a schedule adds to a record, and that are taken off when it is delivered."""
+"""The headers that a schedule adds to a record, and that are removed when it is delivered."""
 
 
 class RelayRecord(OutgoingRecord, gc=False):
     """A record that a relay writes.
 
-    `source` is the record it was made of; None for a relay's state. `line` is the line that it moves to, if it moves.
-    `letter` is the dead letter that waits in a line, as `Writing.instead_of` says.
+    `source` is the record it was made from, or None for a relay's state. `line` is the line that it moves to, if it
+    moves. `letter` is the dead letter inside a record that waits in a line, as `Writing.instead_of` explains.
     """
 
     source: Any = None
@@ -69,13 +69,14 @@ class RelayRecord(OutgoingRecord, gc=False):
 
 
 class Writing:
-    """The converter of one partition number's ticks into records.
+    """Converts the ticks of one partition number into records.
 
     Args:
-        names: The scheduler's.
-        ladder: The lines in use; dead letters that cannot be stored wait there.
-        partitions_of: Returns how many partitions a topic has, asked within so many seconds; 0 if it is missing.
-        why_not: Returns a sentence about what keeps records out of a topic, or None.
+        names: The names of the scheduler's topics.
+        ladder: The lines in use. Dead letters that cannot be stored now wait there.
+        partitions_of: Returns how many partitions a topic has, or 0 if it is missing. The second argument is the time
+            limit in seconds.
+        why_not: Returns a sentence on why a topic refuses records, or None.
     """
 
     def __init__(
@@ -93,15 +94,13 @@ class Writing:
         self._answers = Writable(names.answers, partitions_of, why_not, _NO_ANSWERS)
         self._partitions_of = partitions_of
         self._why_not = why_not
-        self._forbidden: dict[
-            str, Writable
-        ] = {}  # targets that this relay may not write to, or might not some time ago
+        self._forbidden: dict[str, Writable] = {}  # targets that have refused this relay's records for want of a right
         self._now = 0
 
     def records(self, partition: int, tick: Tick, now: int) -> Iterator[RelayRecord]:
         """Yield all records that a tick writes.
 
-        State comes first: so a transaction knows all its partitions early, and asks the broker for them once.
+        State comes first, so that a transaction knows all its partitions early and registers them with the broker once.
         """
         self._now = now
         for key, value in tick.state.items():
@@ -113,8 +112,8 @@ class Writing:
         for answer in tick.answers:
             if self._targets.have(self._names.answers, answer.command.reply) and self._answers.is_open:
                 yield self._answer(answer)
-            else:  # the command comes from a deleted or unknown scheduler, or the answers may not be written
-                log.warning("Nobody is told what became of the command %s.", answer.command.token)
+            else:  # the command is from a deleted or unknown scheduler, or this relay lacks the right to write answers
+                log.warning("The outcome of the command %s cannot be reported.", answer.command.token)
 
     def _move(self, partition: int, write: Write) -> RelayRecord:
         message, schedule = write.record, write.schedule
@@ -125,7 +124,7 @@ class Writing:
     def _delivery(self, write: Write, now: int) -> RelayRecord:
         message, schedule = write.record, write.schedule
         if schedule.topic == self._names.dead and _is_letter(message):
-            headers = list(headers_of(message))[:-1]  # the last one is the header of its wait
+            headers = list(headers_of(message))[:-1]  # the last one was added for its wait
             letter = RelayRecord(self._names.dead, message.value(), message.key(), ANY_PARTITION, NOW, headers, message)
             return self._now_or_later(letter)
         if schedule.topic.startswith(self._own_names_begin) and self._names.owns(schedule.topic):
@@ -140,12 +139,15 @@ class Writing:
         headers = own_headers(message)
         if schedule.recurrence is not None and schedule.recurrence.expires_after:
             headers = [*headers, expiry_header(schedule.due + schedule.recurrence.expires_after)]
-        # By the clock that decided that the record is due: this machine's own clock may be behind it.
+        # `now` is the clock that decided that the record is due; this machine's own clock may be behind it.
         timestamp = max(schedule.due, now)
         return RelayRecord(schedule.topic, message.value(), message.key(), partition, timestamp, headers, message)
 
     def _missing_target(self, schedule: Schedule) -> DeliveryError | None:
-        """Return why a schedule's target cannot take it; None if that cannot be asked now: a send will show it."""
+        """Explain why a schedule's target cannot take it. Returns None if all is well, or if the brokers do not answer.
+
+        In the latter case, sending the record will show it.
+        """
         try:
             count = self._targets.too_few(schedule.topic, schedule.partition or 0)
         except KafkaError:
@@ -159,9 +161,10 @@ class Writing:
         )
 
     def _wait_for_a_right(self, message: Message, schedule: Schedule, target: Writable) -> RelayRecord:
-        """Return a record that waits in a line for the right to write it to its target; or its dead letter.
+        """Put a record into a line until this relay may write to its target, or make it a dead letter after a while.
 
-        A right that is missing for a moment costs only that moment. A right that was never given makes no pile of work.
+        So a right that is missing for a moment delays records by that moment only, and a right that was never granted
+        does not pile up work.
         """
         if target.refused_for > _WAIT_FOR_A_RIGHT:
             return self.dead_letter(message, DeliveryError(target.reason), _REFUSED)
@@ -175,7 +178,7 @@ class Writing:
         return RelayRecord(topic, message.value(), message.key(), partition or 0, NOW, headers, message, line)
 
     def _forbid(self, topic: str, reason: str) -> Writable:
-        """Note that a target refuses this relay's records because a right is missing."""
+        """Remember that a target refuses this relay's records because a right is missing."""
         if (target := self._forbidden.get(topic)) is None:
             target = Writable(topic, self._partitions_of, self._why_not, _RECORDS_WAIT, RIGHTS_ASKED_FOR_EVERY)
             self._forbidden[topic] = target
@@ -190,18 +193,18 @@ class Writing:
         return RelayRecord(self._names.answers, settled.value, command.token, command.reply, NOW, None, answer)
 
     def dead_letter(self, message: Message, error: HeadwayError, reason: str) -> RelayRecord:
-        """Return the dead letter of a record: the record as it is in its line, and why it cannot be delivered."""
+        """Make a dead letter of a record: the record as it is in its line, and why it cannot be delivered."""
         error = type(error)(str(error)[:_MOST_SAID])
         record = ConsumerRecord(message, _source, message.value())
-        log.error("%r becomes a dead letter in %s, as %s: %s", record, self._names.dead, reason, error)
+        log.error("%r becomes a dead letter in %s, because %s: %s", record, self._names.dead, reason, error)
         headers = letter_headers(self._names.dead, _Failed(record), error, reason, origin=_origin_of(message))
         letter = RelayRecord(self._names.dead, message.value(), message.key(), ANY_PARTITION, NOW, headers, message)
         return self._now_or_later(fitting(letter, MAX_MESSAGE_BYTES))
 
     def _now_or_later(self, letter: RelayRecord) -> RelayRecord:
-        """Return a dead letter if it can be stored now; else the same letter in a line, scheduled for its own topic.
+        """Return the dead letter if it can be stored now, or else the letter in a line, scheduled for the dead topic.
 
-        In the line the letter survives the relay's end, delays no other record, and comes again for the next try.
+        In the line the letter survives this relay, delays no other record, and comes back for another attempt.
         """
         return letter if self._dead.is_open else self._later(letter)
 
@@ -220,16 +223,17 @@ class Writing:
         )
 
     def instead_of(self, refused: RelayRecord, error: str, reason: str) -> RelayRecord | None:
-        """Return the replacement for a record that Kafka refuses for good; None if no replacement is needed.
+        """Return a replacement for a record that Kafka refuses for good, or None if it can be left out.
 
-        A dead letter is halved if it is too large; for any other reason it waits in a line.
+        A dead letter that is too large is halved. If it is refused for any other reason, it waits in a line.
 
         Args:
             refused: The record.
-            error: librdkafka's name of the refusal; empty for one of the client's own.
-            reason: The reason for people.
+            error: librdkafka's name for the refusal; empty if the client itself refused it.
+            reason: The reason, as text.
 
-        Raises `KafkaError` if the relay cannot go on without the record, `AuthorizationError` if a right is missing.
+        Raises `KafkaError` if the relay cannot go on without the record, and `AuthorizationError` if a right is
+        missing.
         """
         said = f"A record for {refused.topic} was refused: {reason.rstrip('.')}."
         if refused.topic == self._names.answers:
@@ -279,7 +283,7 @@ class _Failed(NamedTuple):
 
 
 def _origin_of(message: Message) -> Origin | None:
-    """Return the origin that a record in a line brings along for its target; None if it has none."""
+    """Return where a record in a line was first sent, if it carries that for its target."""
     headers = headers_of(message)
     try:
         history = history_of(headers, _schedule_in(headers).topic)
@@ -292,7 +296,7 @@ _source = RecordSource(0, "", lambda message: message.key(), lambda message: mes
 
 
 def schedule_of(message: Message) -> Schedule:
-    """Return the schedule of a record in a line; raise `ScheduleError` if it is unreadable."""
+    """Return the schedule of a record in a line. Raises `ScheduleError` if it cannot be read."""
     return _schedule_in(headers_of(message))
 
 
@@ -303,7 +307,7 @@ def _schedule_in(headers: Sequence[Header]) -> Schedule:
 
 
 def fetched_from(message: Any) -> Fetched:
-    """Return a record of a line in the form that `PartitionRelay` decides about."""
+    """Convert a record of a line into the form that `PartitionRelay` works with."""
     headers = headers_of(message)
     try:
         schedule: Schedule | ScheduleError = _schedule_in(headers)
@@ -318,26 +322,26 @@ def _put_from(message: Any, value: str | bytes) -> PutRecord:
     if isinstance(fetched.schedule, ScheduleError):
         raise fetched.schedule
     if not fetched.schedule.id.startswith(OWN):
-        raise ScheduleError(f"The id {fetched.schedule.id[:100]!r} is none of a user's own.")
+        raise ScheduleError(f"The id {fetched.schedule.id[:100]!r} is not a user's own id.")
     return PutRecord(put, fetched, fetched.schedule)
 
 
 def own_headers(message: Message) -> list[Header]:
-    """Return a record's headers without Headway's own."""
+    """Return a record's headers without those that Headway added."""
     headers = headers_of(message)
-    if len(headers) == 1 and headers[0][0] == HEADER:  # nearly always, and twice as quick
+    if len(headers) == 1 and headers[0][0] == HEADER:  # nearly always the case, and this is twice as fast
         return []
     return [header for header in headers if header[0] not in OWN_HEADERS]
 
 
 def command_from(message: Any) -> Command | PutRecord | None:
-    """Return a command from its record; None, and log a warning, if it cannot be read."""
+    """Read a command from its record. If it cannot be read, log a warning and return None."""
     try:
         put = next((value for name, value in headers_of(message) if name == PUT_HEADER), None)
         return read_command(message.value()) if put is None else _put_from(message, put)
     except ScheduleError as error:
         log.warning(
-            "The record at offset %s of partition %s of %s is passed over: %s",
+            "The record at offset %s of partition %s of %s is skipped: %s",
             *(message.offset(), message.partition(), message.topic(), error),
         )
         return None

@@ -1,4 +1,4 @@
-"""Records with a due time, encoded as Kafka gets them: without a client, so that any producer can store them."""
+"""Encodes records with a due time for Kafka. It needs no client, so any producer can store them."""
 
 import itertools
 import uuid
@@ -22,19 +22,19 @@ from headway.errors import ConfigError, DeliveryError, SerializationError
 from headway.kafka.producer.headers import header_list, size_of_headers
 from headway.records.record_types import Header
 
-_MOST_TARGETS = 1000  # that are remembered as checked
+_MOST_TARGETS = 1000  # targets remembered as valid; a bound on memory
 
 
 Encoded = tuple[Schedule, Any, Any, list[Header]]
-"""A schedule, and its record's value, key and headers; `LineChoice.place` says where it goes."""
+"""A schedule, and its record's value, key and headers. `LineChoice.place` decides where it goes."""
 
 
 class ScheduleEncoder:
-    """An encoder of the schedules of one client; any thread may use it.
+    """Encodes the schedules of one client. Thread-safe.
 
     Args:
-        names: The scheduler's.
-        write_key: The key's serialiser, None for keys that are bytes already.
+        names: The names of the scheduler's topics.
+        write_key: The key's serialiser, or None if keys are bytes already.
         write_value: The value's serialiser, or None.
     """
 
@@ -61,7 +61,7 @@ class ScheduleEncoder:
         id_: str | None = None,
         recurrence: Recurrence | None = None,
     ) -> Encoded:
-        """Return a record that is due at a time and was scheduled `at` one, both in milliseconds since the epoch.
+        """Encode a record that is due at one time and was scheduled `at` another, in milliseconds since the epoch.
 
         Raises as `Scheduler.send_later` does for a record that cannot be scheduled.
         """
@@ -89,9 +89,9 @@ class ScheduleEncoder:
 
 
 def recurring(schedule: Schedule, key: Any, value: Any, headers: Sequence[Header]) -> Schedule:
-    """Return a recurring schedule with an id that is made of all that recurs: the same one has the same id.
+    """Return a recurring schedule whose id is a hash of all its content, so that the same schedule has the same id.
 
-    Raises `SerializationError` for a key or value that is no bytes.
+    Raises `SerializationError` for a key or value that is neither bytes nor text.
     """
     written = [each.encode() if isinstance(each, str) else each for each in (key, value)]
     try:
@@ -107,49 +107,51 @@ def recurring(schedule: Schedule, key: Any, value: Any, headers: Sequence[Header
 def check_later(
     topic: str, due: When | None, timestamp: int | None, id_: str | None, if_pending: Literal["replace", "keep"]
 ) -> None:
-    """Raise `ConfigError` for fields of a record that do not go with its due time, or with having none."""
+    """Raise `ConfigError` if a record's fields contradict having a due time, or having none."""
     if due is None:
         raise ConfigError(
-            f"A record for {topic} has an id or if_pending, and no due time. They are of records that wait: give it a "
-            "due time, or leave them out. Nothing was sent."
+            f"A record for {topic} has an id or if_pending, but no due time. These are for records that wait: give it "
+            "a due time, or leave them out. Nothing was sent."
         )
     if timestamp is not None:
-        raise ConfigError("A record with a due time gets the time of its delivery. Leave out timestamp or due.")
+        raise ConfigError(
+            "A record with a due time gets the time of its delivery as its timestamp. Leave out timestamp or due."
+        )
     if if_pending not in ("replace", "keep"):
         raise ConfigError(
-            f"if_pending is {if_pending!r}; for a record that is sent it must be 'replace' or 'keep'. A relay answers "
-            "a Scheduler's send_later, which can refuse."
+            f"if_pending is {if_pending!r}; for a record that is sent it must be 'replace' or 'keep'. Only "
+            "Scheduler.send_later can refuse, because it waits for a relay's answer."
         )
     check_if_pending(if_pending, id_)
 
 
 def check_if_pending(if_pending: IfPending, id_: str | None) -> None:
-    """Raise `ConfigError` for a rule about what is pending under an id, if there is no id."""
+    """Raise `ConfigError` if `if_pending` is given without an id."""
     if id_ is None and if_pending != "replace":
-        raise ConfigError(f"if_pending is {if_pending!r}, which is about an id of your own: give one, or leave it out.")
+        raise ConfigError(f"if_pending is {if_pending!r}, which needs an id. Give one, or leave if_pending out.")
 
 
 def check_size(record: OutgoingRecord) -> None:
-    """Raise `DeliveryError` for a schedule's record that relays could not move: its client may write larger ones."""
+    """Raise `DeliveryError` for a schedule too large for relays to move, since a producer may accept larger records."""
     written = [each.encode() if isinstance(each, str) else each for each in (record.value, record.key)]
     size = sum(len(each) for each in written if isinstance(each, bytes))
     size += size_of_headers(record.headers, record.topic)
     if size > MOST_BYTES:
         raise DeliveryError(
-            f"A record that is due later has {size} bytes; relays could not move more than {MOST_BYTES}. Store it "
-            "elsewhere, and schedule where it is."
+            f"A record with a due time has {size} bytes, but relays can move at most {MOST_BYTES}. Store the content "
+            "elsewhere, and schedule a reference to it."
         )
 
 
 def put_header(if_pending: IfPending, token: str = "", reply: int = 0) -> Header:
-    """Return the header with which a schedule with an id of the user's own is stored as a command."""
+    """Return the header that marks a schedule with a user's own id as a command."""
     if if_pending not in get_args(IfPending):
         raise ConfigError(f"if_pending is {if_pending!r}; it must be one of {', '.join(get_args(IfPending))}.")
     return Put(if_pending, token, reply).header()
 
 
 def checked_headers(headers: Sequence[Header], target: str) -> list[Header]:
-    """Return the headers of a schedule; raise `SerializationError` or `ConfigError` for one that cannot be sent."""
+    """Return the headers as a list. Raises `SerializationError` or `ConfigError` for one that cannot be sent."""
     fields: list[Header] = header_list(headers)
     size_of_headers(fields, target)
     for name, _ in fields:

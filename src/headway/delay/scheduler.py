@@ -1,4 +1,4 @@
-"""Schedulers: they store records in Kafka now, which a relay delivers when they are due."""
+"""Stores records in Kafka now, for a relay to deliver when they are due."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -32,22 +32,22 @@ from headway.settings.connection_settings import connection_of
 
 
 class Scheduler(Closable):
-    """A client that stores records in Kafka, which a relay delivers when they are due: once, and never early.
+    """Stores records in Kafka, from where a relay delivers each once, when it is due and never before.
 
     `config` is as for a producer: `key.serializer`, `value.serializer`, and librdkafka's settings. The scheduler
-    creates its topics if there are none, and those of longer delays when the first such record comes. A relay
-    (`headway relay`) delivers the records; what comes due while none runs is delivered when one runs again.
-    Thread-safe. `with` closes the scheduler, which first stores all schedules.
+    creates its topics if they do not exist, and the topics of longer delays when the first such record is sent. A relay
+    (`headway relay`) delivers the records; those that come due while none is running are delivered when one runs again.
+    Thread-safe. `with` closes the scheduler, which first waits until all schedules are stored.
 
     Args:
-        name: The prefix of the topics' names. Schedulers and relays of one name belong together.
+        name: The prefix of its topics' names. Schedulers and relays with the same name work together.
 
     Raises:
         ConfigError: A setting is out of bounds.
-        AuthorizationError: Topics are missing and may not be created.
+        AuthorizationError: Topics are missing, and this client lacks the right to create them.
         KafkaError: The topics do not exist and could not be created.
 
-    Within half a minute the scheduler notices that other lines are in use, or that topics were created again.
+    If other delay lines are put in use, or its topics are recreated, the scheduler notices within half a minute.
     """
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
@@ -81,36 +81,37 @@ class Scheduler(Closable):
         expires: When | None = None,
         on_stored: OnDelivery | None = None,
     ) -> ScheduleHandle:
-        """Deliver a record to a topic at a time.
+        """Deliver a record to a topic at a given time.
 
-        Returns at once, or, of the first record with a longer delay than any before, when the topics of its lines are
-        created; the handle's `wait` returns when the record is stored. Key, value and headers arrive byte for
-        byte. Of records with the same key and the same due time the first sent arrives first. A record that is due
-        already is delivered as soon as a relay sees it.
+        Returns at once, except for the first record with a longer delay than any before, which waits until the topics
+        of its delay lines are created. The handle's `wait` returns when the record is stored. Key, value and headers
+        arrive byte for byte. Records with the same key and the same due time arrive in the order they were sent. A
+        record that is already due is delivered as soon as a relay sees it.
 
         Args:
             key: The record's key, as for a producer.
             value: The record's value, as for a producer.
-            topic: The target topic. It is not looked for now: if it does not exist when the record is due, the record
+            topic: The target topic. It need not exist yet: if it does not exist when the record is due, the record
                 becomes a dead letter.
-            when: An aware datetime, or a delay: a timedelta or seconds, which count by the brokers' clock.
+            when: An aware datetime, or a delay: a timedelta or seconds, counted by the brokers' clock.
             headers: The record's headers.
             level: The level: for 2 the record goes to `<topic>-2`, as a `PriorityProducer` would send it.
-            partition: The target's partition; without it the key decides, as for any producer.
-            id: An id of your own, of up to 250 characters; the handle is then `id:` and the id. Of one id only one
-                schedule is pending, whichever process it comes from. It keeps no order with others of the same key.
-            if_pending: What to do while a schedule with the same id is pending: "replace" it, "keep" it and drop this
+            partition: The target's partition; without it, the key decides, as for any producer.
+            id: Your own id, of up to 250 characters; the handle is then `id:` and the id. Only one schedule with an id
+                can be pending, whichever process it comes from. It keeps no order with other records of its key.
+            if_pending: What to do if a schedule with the same id is pending: "replace" it, "keep" it and drop this
+                one, or "refuse" this one, so that the handle's `wait` raises `IdPendingError`.
                 one, or "refuse" this one; then the handle's `wait` raises `IdPendingError`.
-            expires: The time after which a `ParallelConsumer` does not start the record any more, as for a producer.
-            on_stored: Called with (error, metadata) when the record is stored or not, on the thread that takes reports:
-                one of the scheduler's, or one that sends, flushes or waits for a result.
+            expires: When the record expires: a `ParallelConsumer` does not start it after that, as for a producer.
+            on_stored: Called with (error, metadata) when the record is stored or has failed. It runs on the thread that
+                handles delivery reports: one of the scheduler's, or one that sends, flushes or waits for a result.
 
         Raises:
-            ConfigError: The time has no zone or is beyond the year 9999; the topic or partition is impossible; or a
-                header has the name that Headway uses.
+            ConfigError: The time has no zone or is beyond the year 9999, the topic or partition is not valid, or a
+                header has a name that Headway uses.
             SerializationError: The key or the value could not be turned into bytes.
             DeliveryError: The record cannot be stored.
-            AuthorizationError: The delay needs topics that do not exist and may not be created.
+            AuthorizationError: The delay needs topics that do not exist, and the right to create them is missing.
         """
         if expires is not None:
             self._check_open()
@@ -134,38 +135,41 @@ class Scheduler(Closable):
         id: str | None = None,
         if_pending: IfPending = "replace",
     ) -> ScheduleHandle:
-        """Deliver a record again and again, until it is cancelled.
+        """Deliver a record repeatedly, until it is cancelled.
 
-        A program that asks for the same at each start has one schedule. Without an `id` all that recurs makes one: the
-        rule, its options, and the record. What was asked for first then goes on, with its next time. Change anything,
-        and there is a second schedule beside the first; with an `id` of your own the new one takes its place.
+        A program that makes the same call at each start has one schedule. Without an `id`, everything that recurs
+        identifies it: the rule, its options, and the record. The schedule of the first call then goes on with its next
+        time. If anything changes, there is a second schedule beside the first; with your own `id`, the new one replaces
+        the old.
 
         Raises as `send_later` does, and `ConfigError` for a rule that cannot be read.
 
         Args:
-            rule: A cron expression with five fields, as "0 17 * * MON-FRI"; or an interval in seconds or as a
+            rule: A cron expression with five fields, such as "0 17 * * MON-FRI", or an interval in seconds or as a
                 timedelta, counted from now.
             key: The record's key, as for a producer.
             value: The record's value, as for a producer.
             topic: The target topic.
-            zone: The time zone of the cron expression, as "Europe/Berlin"; daylight saving time is taken into account.
-            misfire: The policy after a time without a relay: "coalesce" delivers once for all missed times, "fire" once
-                for each missed time, "skip" drops times missed by more than `older_than` seconds.
-            older_than: The seconds that a missed time may be in the past and still be delivered under "skip".
-            expires_after: The seconds after its time from which on a `ParallelConsumer` does not start a record any
-                more, also if it is delivered late; by default it never expires.
+            zone: The time zone of the cron expression, such as "Europe/Berlin". Daylight saving time is taken into
+                account.
+            misfire: What to do about times missed while no relay was running: "coalesce" delivers once for all of them,
+                "fire" once for each, "skip" drops those more than `older_than` seconds in the past.
+            older_than: How many seconds in the past a missed time may be to still be delivered under "skip".
+            expires_after: How many seconds after its time a record expires, even if it is delivered late. A
+                `ParallelConsumer` does not start expired records. By default records never expire.
             headers: The record's headers.
             level: The level, as for `send_later`.
             partition: The target's partition, as for `send_later`.
-            id: An id of your own, as for `send_later`; it is pending until the schedule is cancelled. An interval that
-                is replaced counts from now, so with an interval that is longer than the program runs, "keep" what is
-                pending.
-            if_pending: What to do while that id is pending, as for `send_later`.
+            id: Your own id, as for `send_later`. It stays pending until the schedule is cancelled. Replacing an
+                interval
+                makes it count from now, so if the interval is longer than your program runs, "keep" the pending one.
+            if_pending: What to do if that id is pending, as for `send_later`.
         """
         if isinstance(rule, datetime):
             raise ConfigError(
-                f"The rule is the time {rule}, which comes once. Give a cron expression, or an interval in seconds or "
-                "as a timedelta; or call send_later."
+                f"The rule is the time {rule}, which occurs only once. Give a cron expression, or an interval in "
+                "seconds "
+                "or as a timedelta, or call send_later instead."
             )
         is_cron = isinstance(rule, str)
         interval = None if is_cron else due_at(rule, 0.0)  # type: ignore[arg-type]
@@ -179,7 +183,7 @@ class Scheduler(Closable):
         now = int(self._choice.now() * 1000)
         first = recurrence.following(now, now)
         if first is None:
-            raise ConfigError(f"The rule {rule!r} never comes true, or only beyond the year 9999.")
+            raise ConfigError(f"The rule {rule!r} never matches, or only beyond the year 9999.")
         second = recurrence.following(first, first)
         gap = 0 if second is None else second - first
         return self._schedule(
@@ -188,60 +192,61 @@ class Scheduler(Closable):
         )
 
     def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
-        """Cancel a schedule, and return `Settled.CANCELLED`, or `Settled.DELIVERED` if the record came first.
+        """Cancel a schedule. Returns `Settled.CANCELLED`, or `Settled.DELIVERED` if the record was delivered first.
 
         Raises:
             NoRelayError: No relay has answered within `timeout` seconds. The next relay that runs still cancels the
-                schedule, unless it is delivered by then.
-            ConfigError: The text is no handle.
+                schedule, unless it has been delivered by then.
+            ConfigError: The text is not a handle.
         """
         timeout = checked_timeout(timeout)
         left = time_left_of(timeout)
         return settled_within(self.begin_to_cancel(handle, timeout), timeout, left() or 0.0)
 
     def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
-        """Deliver a schedule at another time, sooner or later; the handle stays valid.
+        """Change the due time of a schedule, to sooner or later. The handle stays valid.
 
-        Returns `Settled.RESCHEDULED`, or why not. Of two reschedules the later wins. Raises as `cancel` does.
+        Returns `Settled.RESCHEDULED`, or another value that explains why not. If a schedule is rescheduled twice, the
+        last call wins. Raises as `cancel` does.
         """
         timeout = checked_timeout(timeout)
         left = time_left_of(timeout)
         return settled_within(self.begin_to_reschedule(handle, when, timeout), timeout, left() or 0.0)
 
     def ask_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> None:
-        """Cancel a schedule whether or not a relay runs now; return when Kafka has stored that.
+        """Ask for a schedule to be cancelled, whether or not a relay is running. Returns when Kafka has stored that.
 
-        Unlike `cancel` it needs no answer, and does not tell whether the record came first. A relay that runs, or the
-        next one that does, carries it out. It is right for a handler, whose record is then done with.
+        Unlike `cancel`, it waits for no answer, so you do not learn whether the record was delivered first. The relay
+        that runs now, or the next one, carries it out. This suits a handler, whose record can then be done.
 
         Raises:
-            DeliveryError: Kafka refused it: nothing was asked.
-            KafkaError: It is not stored within `timeout` seconds, and may be later. To ask again does no harm.
-            ConfigError: The text is no handle.
+            DeliveryError: Kafka refused the request, so nothing was asked.
+            KafkaError: The request was not stored within `timeout` seconds, but may be later. Asking again is harmless.
+            ConfigError: The text is not a handle.
         """
         timeout = checked_timeout(timeout)
         self._tell(handle, None, timeout)
 
     def ask_to_reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> None:
-        """Deliver a schedule at another time whether or not a relay runs now; raises as `ask_to_cancel` does."""
+        """Ask for another due time, whether or not a relay is running. Raises as `ask_to_cancel` does."""
         timeout = checked_timeout(timeout)
         self._tell(handle, self._due_for(when), timeout)
 
     def begin_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Future[Settled]:
-        """Cancel as `cancel` does, but wait (up to `timeout` seconds) only until the schedule is stored."""
+        """Cancel as `cancel` does, but wait (up to `timeout` seconds) only until the handle's schedule is stored."""
         timeout = checked_timeout(timeout)
         return self._asking.ask(self._parts(handle, timeout), None)
 
     def begin_to_reschedule(
         self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN
     ) -> Future[Settled]:
-        """Reschedule as `reschedule` does, but wait only until the schedule is stored."""
+        """Reschedule as `reschedule` does, but wait only until the handle's schedule is stored."""
         timeout = checked_timeout(timeout)
         due = self._due_for(when)
         return self._asking.ask(self._parts(handle, timeout), due)
 
     def _due_for(self, when: When) -> int:
-        """Return the due time in milliseconds, after the topics of its lines were created."""
+        """Return the due time in milliseconds, after creating any delay lines that it needs."""
         self._check_open()
         now = self._choice.now()
         due = due_at(when, now)
@@ -255,29 +260,29 @@ class Scheduler(Closable):
             stored.result(left())
         except TimeoutError:
             raise KafkaError(
-                f"What was asked about the schedule {handle} is not stored yet: Kafka has not answered within "
-                f"{timeout:g} s. It may be stored later. Look whether a broker is up, and ask again."
+                f"The request about the schedule {handle} is not stored yet: Kafka has not answered within "
+                f"{timeout:g} s. It may still be stored later. Check that a broker is running, and ask again."
             ) from None
 
     def may_wait_for_lines(self, when: When) -> bool:
-        """Return whether a schedule for this time waits: it needs lines without topics, or Kafka is asked again."""
+        """Return whether a schedule for this time may block, because lines are missing or Kafka must be asked again."""
         now = self._choice.time.now()
         return self._choice.may_wait(due_at(when, now) - now * 1000)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on; raise `ConfigError` if librdkafka does not accept them."""
+        """Log in with other credentials from now on. Raises `ConfigError` if librdkafka does not accept them."""
         self._check_open()
         self._client.set_sasl_credentials(username, password)
         change_credentials(self._connection, username, password)
         self._asking.set_sasl_credentials(username, password)
 
     def flush(self, timeout: float | None = None) -> int:
-        """Wait up to `timeout` seconds until all schedules are stored; return how many are not."""
+        """Wait up to `timeout` seconds until all schedules are stored. Returns how many are not."""
         timeout = None if timeout is None else checked_timeout(timeout)
         return self._client.flush(timeout)
 
     def close(self, timeout: float | None = None) -> int:
-        """Store all schedules and release everything; return how many were not stored within `timeout` seconds."""
+        """Store all schedules, and release everything. Returns how many were not stored within `timeout` seconds."""
         timeout = None if timeout is None else checked_timeout(timeout)
         if self._closed:
             return 0
@@ -290,17 +295,17 @@ class Scheduler(Closable):
         return left
 
     def forked(self) -> None:
-        """Do nothing any more: this object is the copy in a forked process, without threads."""
+        """Disable this copy of the object in a forked process, which has none of its threads."""
         self._closed = self._is_forked = True
 
     def _check_open(self) -> None:
         if self._is_forked:
             raise made_before_fork("scheduler")
         if self._closed:
-            raise ClosedError("The scheduler is closed. Make a new one to go on.")
+            raise ClosedError("The scheduler is closed. Create a new one.")
 
     def check_may_close(self) -> None:
-        """Raise `HeadwayError` in a callback, since `close` would wait for the callback's own thread."""
+        """Raise `HeadwayError` if called in a callback, because `close` would wait for the callback's own thread."""
         if self._client.serves_here:
             raise closed_in_callback("scheduler")
 
@@ -332,7 +337,7 @@ class Scheduler(Closable):
         if id_ is None and recurrence is not None:
             schedule = recurring(schedule, key, value, fields[:-1])
             fields[-1] = schedule.header()
-            if_pending = "keep"  # its next time, and one that was missed, stay what they are
+            if_pending = "keep"  # the next time, and any missed times, of the pending one stay
         stored_in, own = self._choice.place(schedule, key, at, gap)
         if id_ is not None or recurrence is not None:
             if if_pending == "refuse":
@@ -344,11 +349,11 @@ class Scheduler(Closable):
         return ScheduleHandle(own, schedule, future, answer)
 
     def _expect_answer(self) -> tuple[str, Future[Settled]]:
-        """Return a token for a relay's answer to the schedule that is stored next, and the future of that answer."""
+        """Return a token for a relay's answer to the schedule that is stored next, and the future for that answer."""
         return self._asking.expect()
 
     def _store(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
-        """Store a schedule; return the future of its report."""
+        """Store a schedule, and return the future of its delivery report."""
         return self._send(record, on_stored)
 
     def _send(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
@@ -362,7 +367,7 @@ class Scheduler(Closable):
         return self._destinations.setdefault(topic, new)
 
     def _parts(self, handle: ScheduleHandle | str, timeout: float) -> HandleParts:
-        """Return the parts of a handle, when its schedule is stored."""
+        """Return the parts of a handle, once its schedule is stored."""
         self._check_open()
         if isinstance(handle, ScheduleHandle):
             _await_stored(handle, timeout)
@@ -372,8 +377,9 @@ class Scheduler(Closable):
             parts = parts._replace(partition=partition_of(parts.id, 0, partitions))
         if parts.partition >= partitions:
             raise ConfigError(
-                f"The handle {handle} is of partition {parts.partition}, and {self._names.name} has only {partitions}. "
-                "It is of a scheduler with another name."
+                f"The handle {handle} is for partition {parts.partition}, but {self._names.name} has only "
+                f"{partitions}. "
+                "It belongs to a scheduler with another name."
             )
         return parts
 
@@ -386,6 +392,6 @@ def _await_stored(handle: ScheduleHandle, timeout: float) -> None:
         handle.wait(timeout)
     except TimeoutError:
         raise KafkaError(
-            f"The schedule {handle} is not stored yet: Kafka has not answered within {timeout:g} s. Nothing was asked; "
-            "look whether a broker is up, and ask again."
+            f"The schedule {handle} is not stored yet: Kafka has not answered within {timeout:g} s. Nothing was asked. "
+            "Check that a broker is running, and ask again."
         ) from None

@@ -26,8 +26,9 @@ class TopicNames:
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name or not is_topic_name(self.line(LATEST)):
             raise ConfigError(
-                f"The name of the scheduler is {shown(self.name)}; its topics begin with it. Give letters, digits, "
-                f"dots, underscores and hyphens, as {DEFAULT_NAME!r}."
+                f"The name of the scheduler is {shown(self.name)}, but its topics are named after it. Use letters, "
+                "digits, "
+                f"dots, underscores and hyphens, as in {DEFAULT_NAME!r}."
             )
 
     def line(self, line: int) -> str:
@@ -60,14 +61,14 @@ class TopicNames:
         return f"{self.name}.dead"
 
     def owns(self, topic: str) -> bool:
-        """Return whether the scheduler owns a topic. Relays trust its content, so nothing may be scheduled to it."""
+        """Return whether a topic is the scheduler's own. Relays trust its content, so schedules for it are refused."""
         if not topic.startswith(f"{self.name}."):
             return False
         end = topic.removeprefix(f"{self.name}.")
         return end in _OWN or end.startswith(_LINE)
 
     def lines_of(self, topics: Mapping[str, int]) -> dict[int, int]:
-        """Return the lines among the existing topics, each with its number of partitions."""
+        """Find the delay lines among existing topics, each with its number of partitions."""
         prefix = f"{self.name}.{_LINE}"
         ends = {topic.removeprefix(prefix): count for topic, count in topics.items() if topic.startswith(prefix)}
         return {int(end): count for end, count in sorted(ends.items()) if _is_line(end)}

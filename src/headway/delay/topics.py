@@ -1,4 +1,4 @@
-"""A scheduler's topics: their settings, their creation, and the ladder in use."""
+"""A scheduler's topics: their settings, how they are created, and the ladder in use."""
 
 import logging
 import math
@@ -25,7 +25,7 @@ DEFAULT_PARTITIONS = 4
 
 _FOR_EVER: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
 MAX_MESSAGE_BYTES = 2_097_152
-"""The limit for a record in a line, and for a dead letter: 1 MB, the parts that Headway adds, and a reserve."""
+"""The limit for a record in a line and for a dead letter: 1 MB, plus the parts that Headway adds and a reserve."""
 
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "4194304", "min.cleanable.dirty.ratio": "0.1"}
@@ -44,10 +44,10 @@ class NewTopic(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The partitions that all topics have, the lines that exist, and the lines that may be used.
+    """The number of partitions of all topics, the lines that exist, and the lines that may be used.
 
-    A line of the ladder may have no topic yet: that is created when a delay needs it. Lines that are `unread` are about
-    to be deleted: nothing is in them, and nobody writes to them.
+    A line of the ladder may have no topic yet; it is created when a delay needs it. Lines that are `unread` will soon
+    be deleted: they are empty, and no one writes to them.
     """
 
     partitions: int
@@ -57,30 +57,30 @@ class Layout(NamedTuple):
 
     @property
     def usable(self) -> Ladder:
-        """The ladder without lines whose topics do not exist: any ladder is right for any record."""
+        """The ladder without lines that have no topic. Any ladder is correct for any record."""
         return usable(self.ladder, self.lines)
 
     @property
     def reach(self) -> float:
-        """The shortest delay in milliseconds that needs a line without a topic; infinite if all have one."""
+        """The shortest delay in milliseconds that needs a line without a topic, or infinity if all lines have one."""
         return self.ladder.reach(self.lines)
 
 
 def usable(ladder: Ladder, lines: Collection[int]) -> Ladder:
-    """Return a ladder without its missing lines; or unchanged, if all its lines are missing."""
+    """Return the ladder without its missing lines, or unchanged if all its lines are missing."""
     return Ladder.of_those(set(ladder.lines).intersection(lines)) or ladder
 
 
 def topics_for(names: TopicNames, lines: Iterable[int], partitions: int) -> list[NewTopic]:
-    """Return all topics of a scheduler with these lines. Lines and commands keep records until they are done with."""
+    """Return all topics of a scheduler with these lines. Lines and commands keep records until they are handled."""
     kept = {**_FOR_EVER, "max.message.bytes": str(MAX_MESSAGE_BYTES)}
     return [
         *(_line_topic(names, line, partitions) for line in (MEMORY, *lines)),
-        NewTopic(names.commands, partitions, {**kept, **_BROKERS_TIME}),  # it has schedules with ids of users' own, too
+        NewTopic(names.commands, partitions, {**kept, **_BROKERS_TIME}),  # it also has schedules with users' own ids
         NewTopic(names.answers, partitions, {"retention.ms": "3600000"}),
         NewTopic(names.state, partitions, {**_COMPACTED, **_BROKERS_TIME}),
         NewTopic(names.dead, partitions, kept),
-        NewTopic(names.ladder, 1, {**_COMPACTED, "segment.ms": "3600000"}),  # relays read all of it when they begin
+        NewTopic(names.ladder, 1, {**_COMPACTED, "segment.ms": "3600000"}),  # relays read all of it when they start
     ]
 
 
@@ -99,14 +99,15 @@ def create_topics(
 ) -> Layout:
     """Create the missing topics of a scheduler, and put a ladder in use: the given one, or else the current one.
 
-    Of its lines those are created that delays up to `delay` milliseconds need; by default all. That two schedulers do
-    so at once does no harm: the ladder says which lines may be used, and a line is in use as soon as it has a topic.
+    Only the lines that delays up to `delay` milliseconds need are created; by default all of them. Two schedulers can
+    safely do this at the same time: the ladder states which lines may be used, and a line is in use as soon as it has a
+    topic.
 
-    Pending records are not touched: a record carries its due time, so other lines only mean other moves. Relays read
+    Pending records are not affected: a record carries its due time, so other lines only mean other moves. Relays read
     lines that are no longer in use until they are empty.
 
     Raises:
-        AuthorizationError: A topic is missing and may not be created.
+        AuthorizationError: A topic is missing, and this client lacks the right to create it.
         KafkaError: A topic could not be created.
         ConfigError: Topics exist with different numbers of partitions.
     """
@@ -127,7 +128,7 @@ def create_topics(
 
 
 def add_lines(config: Mapping[str, Any], name: str, delay: float = math.inf) -> Layout:
-    """Create the missing topics of the lines that delays up to so many milliseconds need; by default of all lines.
+    """Create missing topics of the lines that delays up to `delay` milliseconds need, by default of all lines.
 
     Raises as `create_topics` does.
     """
@@ -145,7 +146,7 @@ def add_lines(config: Mapping[str, Any], name: str, delay: float = math.inf) -> 
 
 
 def create_lines(admin: Admin, names: TopicNames, lines: Iterable[int], partitions: int) -> None:
-    """Create the topics of lines, and wait until they are known. Raises as `create_topics` does."""
+    """Create the topics of lines, and wait until the brokers know them. Raises as `create_topics` does."""
     missing = [_line_topic(names, line, partitions) for line in lines]
     if missing:
         _create(admin, names, missing, None)
@@ -163,17 +164,17 @@ def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, 
 
 
 def read_layout(config: Mapping[str, Any], name: str, wanted: str = "Read") -> Layout | None:
-    """Return the layout of a scheduler's topics; None if it has no topics yet.
+    """Return the layout of a scheduler's topics, or None if it has no topics yet.
 
-    Raises `AuthorizationError` if this client may not see one of the topics. `wanted` is the operation that the
-    client needs on the lines.
+    Raises `AuthorizationError` if this client lacks the right to see one of the topics. `wanted` is the operation that
+    the client needs on the lines.
     """
     with TopicReader(config) as reader:
         return layout_seen_by(reader, name, wanted)
 
 
 def layout_seen_by(reader: TopicReader, name: str, wanted: str = "Read") -> Layout | None:
-    """Return the same as `read_layout`, with the clients of an existing reader."""
+    """Do the same as `read_layout`, with the clients of an existing reader."""
     names = TopicNames(name)
     existing = reader.admin.topics()
     if names.ladder not in existing.wanting("Read") or names.state not in existing or names.commands not in existing:
@@ -196,16 +197,16 @@ def _create(admin: Admin, names: TopicNames, topics: list[NewTopic], replication
         except AuthorizationError as refused:
             missing = ", ".join(new_names)
             raise AuthorizationError(
-                f"The scheduler {names.name} needs the topics {missing}, which do not exist. {refused} Or let a login "
+                f"The scheduler {names.name} needs the topics {missing}, which do not exist. {refused} Or have a login "
                 f"that may create them run `headway schedule init --name {names.name}` once: it creates all topics."
             ) from refused
         except KafkaError:
-            if _all_there(admin, new_names) is None:  # else another scheduler created them first
+            if _all_there(admin, new_names) is None:  # otherwise another scheduler created them first
                 raise
 
 
 def _all_there(admin: Admin, topics: Collection[str]) -> TopicListing | None:
-    """Return all existing topics as soon as these are among them; None if that takes too long."""
+    """Return all existing topics as soon as these are among them, or None if that takes too long."""
     deadline = time.monotonic() + CREATED_TOPIC_KNOWN_WITHIN
     while time.monotonic() < deadline:
         existing = admin.topics()
@@ -216,19 +217,20 @@ def _all_there(admin: Admin, topics: Collection[str]) -> TopicListing | None:
 
 
 def _await(admin: Admin, names: TopicNames, created: Collection[str]) -> TopicListing:
-    """Wait until these topics are known, since brokers learn of new ones one after the other; return all topics."""
+    """Wait until these topics are known, because brokers learn of new ones one after another. Returns all topics."""
     existing = _all_there(admin, created)
     if existing is None:
         raise KafkaError(
-            f"The topics of {names.name} were created, and are not known {CREATED_TOPIC_KNOWN_WITHIN:g} s later."
+            f"The topics of {names.name} were created, but the brokers do not know them {CREATED_TOPIC_KNOWN_WITHIN:g} "
+            "s later."
         )
     return existing
 
 
 class _InUse(NamedTuple):
-    """The ladder that was put in use, if any; or, if its record cannot be read, a ladder of all existing lines.
+    """The ladder that was put in use, if any. If its record cannot be read, it is a ladder of all existing lines.
 
-    Lines that are `retiring` are read no more, unless they are in use.
+    Lines that are `retiring` are no longer read, unless they are in use.
     """
 
     ladder: Ladder | None
@@ -238,27 +240,29 @@ class _InUse(NamedTuple):
 
 def _read_ladder(reader: TopicReader, names: TopicNames, existing: Mapping[str, int]) -> _InUse:
     place = names.ladder, 0
-    if names.ladder not in existing or not reader.bounds().ends([place]).get(place):  # it may be deleted
+    if names.ladder not in existing or not reader.bounds().ends([place]).get(
+        place
+    ):  # the topic may have just been deleted
         return _InUse(None, is_stored=False)
     stored = reader.compacted(names.ladder, [0], LOG_BOUNDS_TOLD_WITHIN)[0]
     if ladder := ladder_from(names, LADDER_KEY.encode(), stored.get(LADDER_KEY)):
         return _InUse(ladder, is_stored=True, retiring=fit_state_from(names.ladder, stored.get(FIT_KEY)).retiring)
-    # All first lines are older than the ladder's first record, but maybe newer than the topics listed before.
+    # The first lines are created before the ladder's first record, but perhaps after the topics above were listed.
     there, default = Ladder.of_those(names.lines_of(reader.admin.topics())), Ladder.exponential()
-    # Another scheduler is about to say that more lines may follow.
+    # Another scheduler may be about to store that more lines can follow.
     is_begun = there is not None and there.lines == default.up_to(there.lines[-1])
     return _InUse(default if is_begun else there, is_stored=False)
 
 
 def ladder_from(names: TopicNames, key: bytes | None, value: bytes | None) -> Ladder | None:
-    """Return the ladder that a record of the ladder's topic puts in use; None if there is none or it is unreadable."""
+    """Return the ladder in a record of the ladder's topic, or None if it holds none or one that cannot be read."""
     if key != LADDER_KEY.encode() or value is None:
         return None
     try:
         return decode_ladder(value)
     except UnreadableError as error:
         log.warning(
-            "A record in %s is passed over: %s `headway schedule init` with the lines to use writes a good one.",
+            "A record in %s is skipped: %s Run `headway schedule init` with the lines to use to replace it.",
             names.ladder,
             error,
         )
@@ -266,7 +270,7 @@ def ladder_from(names: TopicNames, key: bytes | None, value: bytes | None) -> La
 
 
 def decode_ladder(value: bytes) -> Ladder:
-    """Return a ladder from its stored form; raise `UnreadableError` if it is malformed."""
+    """Decode a ladder from its stored form. Raises `UnreadableError` if it is malformed."""
     lines = read_json(value, _ladder_decoder, "The ladder")
     try:
         return Ladder(lines)
@@ -275,12 +279,12 @@ def decode_ladder(value: bytes) -> Ladder:
 
 
 def encode_ladder(ladder: Ladder) -> bytes:
-    """Return the stored form of a ladder."""
+    """Encode a ladder for storage."""
     return msgspec.json.encode(ladder.lines)
 
 
 def store_in_ladder(config: Mapping[str, Any], names: TopicNames, values: Mapping[str, bytes]) -> None:
-    """Store values in the ladder's topic, by their keys, in this order. Raises `KafkaError` if that fails."""
+    """Store values in the ladder's topic under their keys, in this order. Raises `KafkaError` if that fails."""
     refused: list[Any] = []
     client = ProducerClient({**config, "enable.idempotence": True})
     try:
@@ -295,7 +299,7 @@ def store_in_ladder(config: Mapping[str, Any], names: TopicNames, values: Mappin
 def _checked(names: TopicNames, existing: TopicListing, ladder: Ladder) -> Layout:
     partitions = existing[names.state]
     lines = names.lines_of(existing)
-    # Lines that are not listed may exist, as topics that this client may not see.
+    # Lines that are not listed may exist as topics that this client lacks the right to see.
     unlisted = {names.line(line): line for line in (MEMORY, *ladder.lines) if line not in lines}
     lines |= {unlisted[topic]: count for topic, count in existing.look_up(list(unlisted)).items()}
     others = {names.line(line): count for line, count in lines.items()} | {names.commands: existing[names.commands]}

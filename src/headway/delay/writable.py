@@ -1,4 +1,4 @@
-"""A check whether the relay may write to a topic that it can do without for a while."""
+"""Checks whether the relay may write to a topic that it can do without for a while."""
 
 import logging
 import math
@@ -17,16 +17,18 @@ _IN_A_ROW = 20.0
 
 
 class Writable:
-    """A check that a topic exists; and, after a refusal, with growing pauses, that it takes records again.
+    """Checks that a topic exists, and after a refusal, with growing pauses, whether it accepts records again.
 
-    A try would cost much: librdkafka looks for a missing topic for half a minute, and a transaction is aborted.
+    Attempting a write would be costly: librdkafka looks for a missing topic for half a minute, and a transaction is
+    aborted.
 
     Args:
-        topic: Kafka's topic.
-        partitions_of: Returns how many partitions a topic has, asked within so many seconds; 0 if it is missing.
-        why_not: Returns a sentence about what keeps records out of a topic, or None.
-        meanwhile: A sentence for the warning: what becomes of the records.
-        longest: The longest back-off in seconds.
+        topic: The Kafka topic.
+        partitions_of: Returns how many partitions a topic has, or 0 if it is missing. The second argument is the time
+            limit in seconds.
+        why_not: Returns a sentence on why a topic refuses records, or None.
+        meanwhile: A sentence for the warning on what becomes of the records meanwhile.
+        longest: The longest pause in seconds.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Writable:
 
     @property
     def is_open(self) -> bool:
-        """Return whether to try to write now."""
+        """True if a write should be attempted now."""
         now = time.monotonic()
         if not self._pause.allows(now):
             return False
@@ -70,21 +72,21 @@ class Writable:
             return self._why_not(self._topic)
         except AuthorizationError as error:
             return str(error)
-        except HeadwayError:  # a send will show what cannot be asked now
+        except HeadwayError:  # the brokers do not answer now, so sending will show it
             return None
 
     @property
     def again_in(self) -> float:
-        """The seconds until the next try."""
+        """The seconds until the next attempt."""
         return max(0.0, self._pause.again_at - time.monotonic())
 
     @property
     def refused_for(self) -> float:
-        """The seconds for which records have been refused, with pauses of at most `_IN_A_ROW` between refusals."""
+        """How long records have been refused in a row, in seconds. A gap longer than `_IN_A_ROW` starts a new row."""
         return max(0.0, self._refused_at - self._refused_since)
 
     def refused(self, reason: str) -> None:
-        """Note that a record was refused; log the brokers' reason about the topic, or else this one."""
+        """Note that a record was refused. Logs the brokers' reason for the topic, or else this one."""
         now = time.monotonic()
         if now - self._refused_at > _IN_A_ROW:
             self._refused_since = now

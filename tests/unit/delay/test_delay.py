@@ -99,7 +99,7 @@ def test_due_times_are_rounded_up_and_need_a_zone() -> None:
         due_at(datetime(2030, 1, 1), 0.0)
     with pytest.raises(ConfigError, match="beyond the year 9999"):
         due_at(float("inf"), 0.0)
-    with pytest.raises(ConfigError, match="is none"):
+    with pytest.raises(ConfigError, match="is not a valid time"):
         due_at("tomorrow", 0.0)  # type: ignore[arg-type]
 
 

@@ -1,4 +1,4 @@
-"""The deletion of records that a relay is done with, from time to time."""
+"""Deletes, from time to time, the records that a relay is done with."""
 
 import logging
 import time
@@ -15,11 +15,11 @@ DELETE_EVERY = 10.0  # seconds
 
 
 class Deletions:
-    """The deletion of done records in the lines and in the commands; a missing right is logged.
+    """Deletes done records from the lines and the commands. A missing right is logged.
 
     Args:
-        reader: Has the admin client.
-        connection: The settings that tell the principal.
+        reader: Provides the admin client.
+        connection: The settings, which name the principal.
     """
 
     def __init__(self, reader: TopicReader, connection: Mapping[str, Any]) -> None:
@@ -30,15 +30,15 @@ class Deletions:
         self._begun: Offsets = {}
 
     def begin_from(self, starts: Offsets) -> None:
-        """Have deleted what lies before these offsets, too: the relay before may have died before it did so."""
+        """Also delete records before these offsets, because an earlier relay may have died before it did."""
         self._begun = starts
 
     def begin_again(self) -> None:
-        """Forget what is deleted: the topics were made anew."""
+        """Forget what was deleted, because the topics were recreated."""
         self._deletion = Deletion()
 
     def is_due(self) -> bool:
-        """Return whether it is time to delete."""
+        """Return whether the next deletion is due."""
         return time.monotonic() - self._deleted_at >= DELETE_EVERY
 
     def delete_before(self, done: Offsets) -> None:

@@ -1,6 +1,6 @@
-"""The output of ticks in exactly-once mode: one transaction a round.
+"""Carries out ticks in exactly-once mode, with one transaction per round.
 
-Source: KIP-447; the group's generation fences an expelled member, so that each partition has one relay.
+Source: KIP-447. The group's generation fences off an expelled member, so that each partition has one relay.
 """
 
 import time
@@ -48,11 +48,11 @@ _PRODUCERS = 3
 
 
 class ExactlyOnce(RelayOutput):
-    """The output with one transaction for each round of ticks; its offsets fence off an expelled relay.
+    """Writes each round of ticks in one transaction. Its offsets fence off an expelled relay.
 
-    While a thread commits one round, another producer already writes the next. The next round is committed after the
-    first, since it builds on the first one's state. Three producers take turns: while the broker still writes a
-    transaction's markers, it refuses the same producer's next records, and librdkafka then waits for 20 ms.
+    While a thread commits one round, another producer already writes the next. That one is committed after the first,
+    because it builds on the first one's state. Three producers take turns: while the broker is still writing a
+    transaction's markers it refuses the same producer's next records, and librdkafka then waits 20 ms.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class ExactlyOnce(RelayOutput):
         self._ids = [new_id(names) for _ in range(_PRODUCERS)]
         clients = together(*(partial(self._new_client, each) for each in self._ids), close=close_at_once)
         why_not = partial(why_not_writable, config)
-        self._writers = deque(writer_for(client, why_not) for client in clients)  # the first one is next
+        self._writers = deque(writer_for(client, why_not) for client in clients)  # the first is the next to be used
 
     def _new_client(self, transactional_id: str) -> ProducerClient:
         return fenced(self._config, transactional_id, self._names.state)
@@ -82,10 +82,10 @@ class ExactlyOnce(RelayOutput):
 
     @property
     def under_way(self) -> int:
-        return 0  # each round is awaited before the next but one
+        return 0  # at most one round is being committed while the next is written
 
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
-        # The metadata of the moment of decision: a rebalance after that is to fence the round off.
+        # The group metadata must be that of the moment of decision: a rebalance after it has to fence this round off.
         member = member_of(self._consumer)
         records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
         writer = self._writers[0]
@@ -96,7 +96,7 @@ class ExactlyOnce(RelayOutput):
             self._renew(writer, batches_of_one=True)
             if rejection.position is not None:
                 records = list(self._without(rejection, records[rejection.position], records))
-            elif len(ticks) > 1:  # the search takes its time, and a transaction has little
+            elif len(ticks) > 1:  # finding the record takes time, and a transaction times out soon
                 for number, tick in ticks.items():
                     mine = {place: offset for place, offset in offsets.items() if place[1] == number}
                     self.carry_out({number: tick}, mine, now)
@@ -115,7 +115,7 @@ class ExactlyOnce(RelayOutput):
     def _without(
         self, rejection: Rejection, rejected: RelayRecord, records: Iterable[RelayRecord]
     ) -> Iterator[RelayRecord]:
-        """Yield the records to write instead of these, one of which Kafka rejects."""
+        """Yield the records to write instead of these, one of which Kafka has rejected."""
         for out in records:
             if out is not rejected and not is_refused_likewise(rejection.error, rejected, out):
                 yield out
@@ -123,7 +123,7 @@ class ExactlyOnce(RelayOutput):
                 yield instead
 
     def _attempt(self, writer: TransactionalWriter, records: Sequence[RelayRecord], moved: Moved) -> Rejection | None:
-        """Write all in a new transaction, and note where the moves end; return the rejected record, if any."""
+        """Write all records in a new transaction, and note where the moves end. Returns the rejected record, if any."""
         writer.begin()
         state, began = self._names.state, time.monotonic()
         last_moves = {(out.line, out.partition): index for index, out in enumerate(records) if out.line is not None}
@@ -159,7 +159,7 @@ class ExactlyOnce(RelayOutput):
             self._close(_CLOSE_WITHIN)
 
     def _close(self, within: float) -> None:
-        """Abort the open transactions and close all clients; an error of one client stops no other."""
+        """Abort open transactions and close all clients, even if some of them raise errors."""
         with ExitStack() as all_of_them:
             for writer in self._writers:
                 all_of_them.callback(writer.client.close, within)

@@ -1,7 +1,7 @@
-"""A look at the lines, as they lie in Kafka, and what follows: lines are added, put out of use, retired, deleted.
+"""Examines the lines as they are in Kafka, and acts on it: adds lines, takes them out of use, retires, deletes them.
 
-All that is known from one look to the next is stored in the ladder's topic. So another relay goes on where one has
-ended, and two that look at the same time do the same.
+Everything that the next examination needs is stored in the ladder's topic. So another relay continues where one has
+ended, and two that examine the lines at the same time reach the same result.
 """
 
 import logging
@@ -24,20 +24,20 @@ from headway.kafka.reading.group_inspector import GroupInspector
 log = logging.getLogger(__name__)
 
 SETTLES_IN = 900_000
-"""The milliseconds after a change of the lines in which only a large gain changes them again."""
+"""For this many milliseconds after a change of the lines, only a large gain changes them again."""
 
 KNOWN_IN = 900_000
-"""The milliseconds after which every scheduler knows that a line is out of use."""
+"""After this many milliseconds, every scheduler knows that a line is out of use."""
 
 UNREAD_FOR = 120_000
-"""The milliseconds for which nobody reads a line before it is deleted."""
+"""A line is deleted only after nothing has read it for this many milliseconds."""
 
 _SAME = 0.05  # writes per record
-_FEW = 1000  # offsets of a line, which may be markers of transactions
+_FEW = 1000  # offsets in a line; all of them may be transaction markers, so they are read to find out
 
 
 class _Fitted(NamedTuple):
-    """The latest search for lines, and its result."""
+    """The latest search for better lines, with its inputs, so that it is not repeated for the same ones."""
 
     lines: LinesNow
     delays: Mapping[int, float]
@@ -47,20 +47,20 @@ class _Fitted(NamedTuple):
 
 
 class Looked(NamedTuple):
-    """The stored delays of the partitions for which they were asked."""
+    """The stored delays of the partitions that were asked for."""
 
     restored: Mapping[int, RecentDelays]
 
 
 class FitLook:
-    """The look at the lines of a scheduler; used by one thread.
+    """Examines the lines of a scheduler. Used by one thread only.
 
     Args:
-        config: Settings of librdkafka.
-        names: The scheduler's.
-        most: How many lines may have topics.
-        retire_after: The seconds for which nothing is written to a line before it may retire.
-        applies: Whether to change the lines, and not only to log which would pay.
+        config: librdkafka's settings.
+        names: The names of the scheduler's topics.
+        most: The most lines that may have topics.
+        retire_after: How many seconds nothing must have been written to a line before it may retire.
+        applies: True to change the lines, False only to log which would be better.
     """
 
     def __init__(
@@ -86,16 +86,16 @@ class FitLook:
         *,
         leads: bool,
     ) -> Looked:
-        """Store these values in the ladder's topic; if this relay leads, look at the lines and change what is due.
+        """Store these values in the ladder's topic. If this relay leads, also examine the lines and change them.
 
         Args:
             now: The brokers' time in milliseconds.
             values: Delays to store, by their keys.
-            own: The recent delays of this relay's partitions, which may be newer than the stored ones.
-            wanted: The partitions of which to return the stored delays.
-            leads: Whether this relay decides about the lines.
+            own: The recent delays of this relay's own partitions, which may be newer than those stored.
+            wanted: The partitions whose stored delays to return.
+            leads: True if this relay decides about the lines.
 
-        Raises `HeadwayError`; the next look begins with new clients then.
+        Raises `HeadwayError`. The next call then starts with new clients.
         """
         if not (values or wanted or leads):
             return Looked({})
@@ -117,7 +117,7 @@ class FitLook:
             raise
 
     def close(self) -> None:
-        """Close the clients; another look makes new ones."""
+        """Close the clients. The next examination creates new ones."""
         reader, inspector, self._reader, self._inspector = self._reader, self._inspector, None, None
         for client in (reader, inspector):
             if client:
@@ -129,7 +129,7 @@ class FitLook:
     def _state(self, stored: Mapping[str, bytes]) -> FitState:
         return fit_state_from(self._names.ladder, stored.get(FIT_KEY))
 
-    # What follows
+    # Deciding and acting
 
     def _decide(
         self, reader: TopicReader, layout: Layout, before: FitState, delays: Mapping[int, float], now: int
@@ -156,7 +156,7 @@ class FitLook:
             self._delete(line, state.lines[line].retires, now)
 
     def _fitted(self, lines: LinesNow, delays: Mapping[int, float], *, settled: bool) -> tuple[int, ...]:
-        """Return the lines to use. Nothing is searched where all is as it was: that would take the relay's time."""
+        """Return the lines to use. If nothing has changed, no search is made, since it would take the relay's time."""
         last = self._last
         if (
             last
@@ -171,13 +171,13 @@ class FitLook:
 
     def _report(self, in_use: tuple[int, ...], chosen: tuple[int, ...], delays: Mapping[int, float]) -> None:
         if chosen not in (in_use, self._proposed):
-            log.info("%s `--fit auto` puts them in use.", self._said("would fit better", in_use, chosen, delays))
+            log.info("%s `--fit auto` would put them in use.", self._said("would fit better", in_use, chosen, delays))
         self._proposed = chosen
 
     def _said(self, what: str, in_use: tuple[int, ...], chosen: tuple[int, ...], delays: Mapping[int, float]) -> str:
         before, after = Ladder(in_use), Ladder(chosen)
         writes = (
-            f" Records are written {writes_per_record(after, delays):.1f} times each, and were "
+            f" Records are then written {writes_per_record(after, delays):.1f} times each, instead of "
             f"{writes_per_record(before, delays):.1f} times."
             if delays
             else ""
@@ -190,14 +190,14 @@ class FitLook:
         self._stored_at = time.monotonic()
 
     def _is_news(self, before: FitState, state: FitState) -> bool:
-        """Return whether to store a state: a line has entered another step, or the last time is long ago."""
+        """Return whether to store the state: a line has entered another step, or it was last stored long ago."""
         if _steps(before) != _steps(state):
             return True
         is_long_ago = time.monotonic() - self._stored_at >= min(600.0, self._waits.unused / 12_000)
         return is_long_ago and before != state
 
     def _delete(self, line: int, retires: int, now: int) -> None:
-        """Delete the topic of a line, unless anything is other than it was a moment ago."""
+        """Delete the topic of a line, unless something has changed since it was examined."""
         began = time.monotonic()
         reader = self._reader or TopicReader(self._config)
         layout, stored = layout_seen_by(reader, self._names.name, "Delete"), self._stored(reader)
@@ -209,12 +209,16 @@ class FitLook:
             return
         if now - retires + (time.monotonic() - began) * 1000 < self._waits.barred / 2:
             reader.admin.delete([self._names.line(line)])
-            log.info("The line of %g s of %s is deleted: it was empty for long.", line / 1000, self._names.name)
+            log.info(
+                "Deleted the %g s delay line of %s, which had been empty for a long time.",
+                line / 1000,
+                self._names.name,
+            )
 
-    # Where the logs begin and end
+    # Where the logs start and end
 
     def _ends(self, reader: TopicReader, lines: Iterable[int], partitions: int) -> dict[int, int]:
-        """Return the sum of the ends of each line's logs; only of lines whose partitions are all there."""
+        """Return the sum of the log ends of each line, leaving out lines that lack some of their partitions."""
         places = {line: self._places(line, partitions) for line in lines}
         found = reader.bounds().ends([place for each in places.values() for place in each])
         return {
@@ -227,7 +231,7 @@ class FitLook:
         return [(self._names.line(line), number) for number in range(partitions)]
 
     def _empty(self, reader: TopicReader, lines: Iterable[int], partitions: int) -> set[int]:
-        """Return the lines in which nothing lies: no record, and no open transaction."""
+        """Return the lines that are empty: no record, and no open transaction."""
         places = {place: line for line in lines for place in self._places(line, partitions)}
         starts, ends = reader.bounds().starts(places), reader.bounds().ends(places)
         decided = reader.bounds(isolation="read_committed").ends(places)

@@ -1,4 +1,4 @@
-"""The relay's part of lines that fit themselves: it counts the delays that come in, and has the lines looked at."""
+"""A relay's part in fitting the lines: it counts incoming delays, and has the lines examined from time to time."""
 
 import logging
 import time
@@ -27,10 +27,10 @@ MOST_LINES = 16
 RETIRE_AFTER = 6 * 3600.0
 
 LOOK_EVERY = 5.0
-"""The seconds between two looks at the lines, while records come in."""
+"""How often to examine the lines while records come in, in seconds."""
 
 LOOK_AT_REST_EVERY = 60.0
-"""The same while none come in."""
+"""How often to do so while none come in."""
 
 _STORE_EVERY = 600.0
 _WARN_EVERY = 60.0
@@ -39,16 +39,16 @@ _SAME = 0.1  # writes per record
 
 
 class LineFitter:
-    """A counter of the delays that come in; while this relay has partition 0, it has a thread fit the lines.
+    """Counts incoming delays. On the relay that has partition 0, it also has a thread fit the lines to them.
 
     Each relay stores the delays that came in to its partitions; the one with partition 0 adds them up and decides.
 
     Args:
-        config: Settings of librdkafka.
-        names: The scheduler's.
-        mode: "report" logs which lines would pay, "auto" puts them in use.
-        most: How many lines may have topics.
-        retire_after: The seconds for which nothing is written to a line before it may retire.
+        config: librdkafka's settings.
+        names: The names of the scheduler's topics.
+        mode: "report" logs which lines would be better, "auto" puts them in use.
+        most: The most lines that may have topics.
+        retire_after: How many seconds nothing must have been written to a line before it may retire.
     """
 
     def __init__(
@@ -58,14 +58,16 @@ class LineFitter:
             raise ConfigError(f"fit is {mode!r}; it must be 'off', 'report' or 'auto'.")
         check_whole("max_lines", most, 2)
         if most > MOST_OF_A_LADDER:
-            raise ConfigError(f"max_lines is {most}; it must be at most {MOST_OF_A_LADDER}, as a ladder has no more.")
+            raise ConfigError(
+                f"max_lines is {most}; it must be at most {MOST_OF_A_LADDER}, the most lines of a ladder."
+            )
         check_above_zero("retire_after", retire_after)
         if retire_after > LATEST // 1000:
             raise ConfigError(f"retire_after is {retire_after}; it must be a number of seconds up to {LATEST // 1000}.")
         self._is_on = mode != "off"
         self._look = FitLook(config, names, most, retire_after, applies=mode == "auto")
         self._recent: dict[int, RecentDelays] = {}
-        self._restored: set[int] = set()  # the numbers whose stored delays are added
+        self._restored: set[int] = set()  # the partition numbers whose stored delays were added
         self._stored: dict[int, dict[int, float]] = {}
         self._stored_at: dict[int, float] = {}
         self._something_came = False
@@ -73,18 +75,18 @@ class LineFitter:
         self._look_at = self._warn_at = 0.0
 
     def came(self, number: int, line: int, records: Sequence[Fetched], ladder: Ladder, now: int) -> None:
-        """Count the delays of fetched records that came in."""
+        """Count the delays of newly scheduled records among those fetched."""
         if self._is_on:
             self.add(number, delays_of(line, records, ladder), now)
 
     def add(self, number: int, delays: Iterable[int], now: int) -> None:
-        """Count delays that came in to a partition."""
+        """Count delays of records that came in to a partition."""
         if self._is_on and (delays := list(delays)):
             self._something_came = True
             self._recent.setdefault(number, RecentDelays(now)).add(delays, now)
 
     def turn(self, numbers: Collection[int], ladder: Ladder, now: int) -> None:
-        """Look at the lines now and then, on the thread; never wait."""
+        """Have the lines examined on the thread if it is time. Never waits."""
         if not self._is_on:
             return
         if self._looking is not None:
@@ -110,7 +112,7 @@ class LineFitter:
         return self._recent[number].encode(now)
 
     def _differs(self, number: int, own: Mapping[int, dict[int, float]], ladder: Ladder) -> bool:
-        """Return whether to store the delays of a partition: others came, or it is long ago."""
+        """Return whether to store the delays of a partition: they have changed, or were last stored long ago."""
         at = time.monotonic()
         before = self._stored.get(number)
         if before and at < self._stored_at[number] + _STORE_EVERY and is_like(own[number], before, ladder, _SAME):
@@ -124,11 +126,11 @@ class LineFitter:
         except AuthorizationError as error:
             if time.monotonic() >= self._warn_at:
                 self._warn_at = time.monotonic() + _WARN_EVERY
-                log.warning("The lines are not fitted. %s", error)
+                log.warning("The delay lines cannot be fitted. %s", error)
         except HeadwayError as error:
-            log.debug("The lines are not fitted now: %s", error)
-        except Exception:  # delivery goes on with the lines that are there
-            log.exception("The lines are not fitted now.")
+            log.debug("The delay lines cannot be fitted now: %s", error)
+        except Exception:  # delivery goes on with the present lines
+            log.exception("The delay lines cannot be fitted now.")
         else:
             for number, stored in looked.restored.items():
                 recent = self._recent.setdefault(number, RecentDelays(now))
@@ -136,7 +138,7 @@ class LineFitter:
             self._restored |= looked.restored.keys()
 
     def close(self) -> None:
-        """End the look that is under way, or leave it to itself if brokers do not answer it."""
+        """Wait for a running examination, but leave it behind if brokers do not answer it."""
         if self._looking is None:
             self._look.close()
             return

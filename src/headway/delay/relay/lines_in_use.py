@@ -1,4 +1,4 @@
-"""The delay lines of a relay: which topics it reads, and whether the brokers' topics are still the same."""
+"""The lines that a relay reads, and whether their topics are still the same ones."""
 
 import logging
 import time
@@ -15,12 +15,12 @@ from headway.records.record_types import Message
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN_AFTER = 0.1  # seconds; twice as long each time,
+_LOOK_AGAIN_AFTER = 0.1  # seconds; doubled each time, up to the next figure
 _LOOK_AT_LEAST_EVERY = 15.0
 
 
 class LinesInUse:
-    """The lines that exist, and the ladder of those to which records go; none until `begin` has found some."""
+    """The lines that exist, and the ladder of lines that records are sent to. Empty until `begin` has found some."""
 
     def __init__(self, reader: TopicReader, names: TopicNames) -> None:
         self._reader = reader
@@ -28,14 +28,14 @@ class LinesInUse:
         self.ladder = Ladder.exponential()
         self.lines: tuple[int, ...] = ()
         self.unread: frozenset[int] = frozenset()
-        self.is_outdated = False  # another ladder was put in use, or a line has a topic by now, or retires
+        self.is_outdated = False  # another ladder was put in use, a line got its topic, or one retires
         self._other_ladder = self._other_unread = False
         self._looked_at = time.monotonic()
         self._look_again_after = _LOOK_AGAIN_AFTER
         self._ids: dict[str, str] = {}
 
     def begin(self) -> bool:
-        """Use the lines that are there, unless there were some before; return whether there are any."""
+        """Use the lines that exist, unless some were found before. Returns whether there are any."""
         if not self.lines and (layout := self._layout()):
             self._use(layout)
         return bool(self.lines)
@@ -45,17 +45,20 @@ class LinesInUse:
 
     @property
     def state_keys(self) -> dict[str, str]:
-        """The key of the stored progress of each topic to read: those of the lines, and of the commands."""
+        """The key under which the progress of each topic that is read is stored: lines and commands."""
         keys = {self._names.line(line): MEMORY_KEY if line == MEMORY else line_key(line) for line in self.lines}
         return {**keys, self._names.commands: COMMANDS_KEY}
 
     @property
     def unread_topics(self) -> list[str]:
-        """The topics of lines that are read no more, and about to be deleted."""
+        """The topics of lines that are no longer read and will soon be deleted."""
         return list(map(self._names.line, self.unread))
 
     def owned(self, assigned: Collection[Partition]) -> list[int]:
-        """Return the assigned numbers: the group shares the commands, and each number's lines go with them."""
+        """Return the assigned partition numbers.
+
+        The group shares the commands; the lines of each number go with them.
+        """
         return sorted(number for topic, number in assigned if topic == self._names.commands)
 
     @property
@@ -64,7 +67,7 @@ class LinesInUse:
         return usable(self.ladder, self.lines)
 
     def hear(self, message: Message) -> None:
-        """Take in a record of the topic that says which lines are in use."""
+        """Take note of a record of the topic that states which lines are in use."""
         key, value = message.key(), message.value()
         if ladder := ladder_from(self._names, key, value):
             self._other_ladder = ladder != self.ladder
@@ -77,9 +80,9 @@ class LinesInUse:
         self._look_again_after = _LOOK_AGAIN_AFTER
 
     def update(self) -> bool:
-        """Use the lines that were put in use; return whether they differ from those before.
+        """Switch to the lines that were put in use. Returns whether they differ from the previous ones.
 
-        Looks again later while topics are missing that were there.
+        While topics are missing that existed before, it checks again later.
         """
         if time.monotonic() - self._looked_at < self._look_again_after:
             return False
@@ -93,27 +96,31 @@ class LinesInUse:
         if (layout.ladder, layout.lines) == (self.ladder, self.lines):
             return False
         self._use(layout)
-        log.info("The lines of %s are from now on: %s.", self._names.name, self.usable)
+        log.info("The delay lines of %s are now: %s.", self._names.name, self.usable)
         return True
 
     def _use(self, layout: Layout) -> None:
         self.ladder, self.lines, self.unread = layout.ladder, layout.lines, layout.unread
 
     def _lost(self, layout: Layout) -> list[int]:
-        """Return the lines of a ladder whose topics were there and are not now."""
+        """Return the lines of the ladder whose topics existed before but are missing now."""
         return sorted(set(layout.ladder.lines).intersection(self.lines).difference(layout.lines))
 
     def look(self) -> bool:
-        """Use the lines that are there now; return False while topics are missing that were there.
+        """Use the lines that exist now. Returns False while topics are missing that existed before.
 
-        Brokers learn of new topics one after the other.
+        Brokers learn of new topics one after another, so a missing topic may appear soon.
         """
         layout = self._layout()
         lost = [] if layout is None else list(map(self._names.line, self._lost(layout)))
         if layout is None:
             lost = [self._names.commands, self._names.state, self._names.ladder]
         if layout is None or lost:
-            log.warning("Nothing is delivered: the lines of %s lack the topics %s.", self._names.name, ", ".join(lost))
+            log.warning(
+                "Nothing is delivered, because these topics of the scheduler %s are missing: %s.",
+                self._names.name,
+                ", ".join(lost),
+            )
             return False
         self._use(layout)
         return True
@@ -123,6 +130,6 @@ class LinesInUse:
         return self._reader.admin.topic_ids(list(self.state_keys))
 
     def are_remade(self, ids: dict[str, str]) -> bool:
-        """Remember the topics by their ids; return whether some had others before: they were deleted and made anew."""
+        """Remember the topics' ids. Returns whether some had other ids before, because they were recreated."""
         before, self._ids = self._ids, ids
         return any(ids.get(topic, id_) != id_ for topic, id_ in before.items())

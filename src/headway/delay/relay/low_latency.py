@@ -1,7 +1,7 @@
-"""The output of ticks in low-latency mode: less delay and a weaker promise. It sends at once and stores progress later.
+"""Carries out ticks in low-latency mode: it sends at once and stores progress later, with a weaker guarantee.
 
-Progress is stored in transactions, which the group's generation fences. So a relay that froze and wakes after another
-took its place cannot overwrite what the other has answered since.
+Progress is stored in transactions, which the group's generation fences off. So a relay that was frozen and wakes after
+another has taken its place cannot overwrite the answers that the other has given since.
 """
 
 import contextlib
@@ -50,11 +50,11 @@ from headway.kafka.producer.transactional_writer import FORBIDDEN
 
 _STORE_EVERY = 0.25
 _CLOSE_WITHIN = 0.5
-_OF_A_REPORT = 1_500  # bytes of a record's source, and of the callback for its report
+_OF_A_REPORT = 1_500  # bytes for a record's source and the callback for its report
 
 
 class _Sent:
-    """A round of ticks whose records are on their way, and the state to store when they have arrived.
+    """A round of ticks whose records are on their way, and the state to store once they have arrived.
 
     `member` is the group's metadata at the time of the decision.
     """
@@ -72,7 +72,7 @@ class _Sent:
 
 
 class LowLatency(RelayOutput):
-    """The output that sends at once, and stores progress four times a second: a crash in between repeats records."""
+    """Sends at once, and stores progress four times a second. A crash in between repeats records."""
 
     def __init__(
         self,
@@ -94,7 +94,7 @@ class LowLatency(RelayOutput):
         self._to_store: deque[_Sent] = deque()
         self._refused: deque[tuple[RelayRecord, _Sent]] = deque()
         self._stored_at = 0.0
-        self._is_behind = False  # something was done since the last store, and is not to be stored yet
+        self._is_behind = False  # something was done since progress was last stored, but it is too early to store it
         self._failure: KafkaError | None = None
         self._under_way = 0
 
@@ -120,7 +120,7 @@ class LowLatency(RelayOutput):
         self._sent.append(round_)
         for out in others:
             self._send(out, round_)
-        if answers:  # an answer has to hold after a crash, too
+        if answers:  # what an answer says must still be true after a crash
             self.finish()
             for out in answers:
                 self._send(out, _Sent(1, [], {}))
@@ -137,7 +137,7 @@ class LowLatency(RelayOutput):
                 self._failure = _not_stored(out.topic, error)
             elif refused_alone is not None:
                 refused_alone.append(error)
-            else:  # the refused record may be another one of the same batch
+            else:  # the culprit may be another record of the same batch
                 self._refused.append((out, round_))
 
         self._under_way += size
@@ -183,7 +183,7 @@ class LowLatency(RelayOutput):
         return COMMIT_LOOKED_AT_AGAIN_AFTER if self._sent or self._uncommitted else NOTHING_PENDING_FOR
 
     def _go_on_storing(self) -> None:
-        """Note what is stored by now, and begin to store the next round; never wait."""
+        """Note progress that is now stored, and start storing the next round. Never waits."""
         if self._uncommitted and self._uncommitted.is_over:
             self._await_commit()
         if self._to_store and self._uncommitted is None:
@@ -191,7 +191,7 @@ class LowLatency(RelayOutput):
             self._begin_commit(partial(self._store, round_), round_.offsets)
 
     def _store(self, round_: _Sent) -> None:
-        """Store progress; runs in a thread of its own."""
+        """Store progress. Runs in its own thread."""
         sent = time.monotonic()
 
         def stored(_: int, message: Any) -> None:
@@ -227,7 +227,7 @@ class LowLatency(RelayOutput):
             raise failure
 
     def _note_done(self) -> None:
-        """Note the rounds that are written, in their order: all up to the first that is not."""
+        """Take off the rounds that are written, in order, up to the first that is not."""
         while self._sent and not self._sent[0].left:
             done = self._sent.popleft()
             if done.moved:
@@ -245,7 +245,7 @@ class LowLatency(RelayOutput):
         try:
             self.finish()
         finally:
-            with contextlib.suppress(KafkaError):  # delivered records are not to come again
+            with contextlib.suppress(KafkaError):  # so that records already delivered are not repeated
                 self._store_all()
             self._to_store.clear()
             try:
@@ -256,7 +256,7 @@ class LowLatency(RelayOutput):
 
 
 def _not_stored(topic: str, error: Any) -> KafkaError:
-    """Return the error for a record without which the relay cannot go on."""
+    """Return the error for a record that the relay cannot go on without."""
     if right := right_for(error.name(), "Write", topic=topic):
         return AuthorizationError(right.missing())
     return KafkaError(f"A record for {topic} was not stored: {error.str()}.")

@@ -1,4 +1,4 @@
-"""The output of ticks: what it promises to a relay, and the parts that both modes share."""
+"""What the output of a relay must do, and what both modes share."""
 
 import time
 from abc import ABC, abstractmethod
@@ -23,17 +23,17 @@ from headway.runtime.background import in_background
 Mode = Literal["exactly-once", "low-latency"]
 
 NOTHING_PENDING_FOR = 10.0
-"""Seconds after which an output without anything pending is served again."""
+"""An output with nothing pending is served again after this many seconds."""
 COMMIT_LOOKED_AT_AGAIN_AFTER = 0.02
-"""Seconds after which a commit that is under way is looked at again."""
+"""A commit that is under way is checked again after this many seconds."""
 
 Ticks = Mapping[int, Tick]
 Moved = dict[int, dict[int, int]]
-"""For each partition number and line: the offset behind the last record that was moved there."""
+"""For each partition number and line, the offset after the last record that was moved there."""
 
 
 class Uncommitted(NamedTuple):
-    """A round whose commit is under way, and the time at which the commit counts as failed."""
+    """A round whose commit is under way, and when the commit counts as failed."""
 
     committed: Future[None]
     offsets: Offsets
@@ -41,28 +41,29 @@ class Uncommitted(NamedTuple):
 
     @property
     def is_over(self) -> bool:
-        """Return whether `result` returns without waiting."""
+        """True if `result` returns without waiting."""
         return self.committed.done() or time.monotonic() > self.deadline
 
     def result(self) -> Offsets:
-        """Wait, and return the committed offsets; raise `KafkaError` if the commit failed or is late."""
+        """Wait, and return the committed offsets. Raises `KafkaError` if the commit failed or took too long."""
         try:
             self.committed.result(max(0.0, self.deadline - time.monotonic()))
-        except TimeoutError as late:  # if it commits after all: the next reader of the state has fenced it off
+        except TimeoutError as late:  # it cannot commit later either: the next reader of the state has fenced it off
             raise KafkaError(f"A transaction could not be committed within {HANGS_AFTER:g} s.") from late
         return self.offsets
 
 
 class RelayOutput(ABC):
-    """The output that carries out what a relay decides.
+    """Carries out the decisions of a relay.
 
     Args:
-        config: Settings of the relay's producers.
-        names: The scheduler's.
+        config: The settings of the relay's producers.
+        names: The names of the scheduler's topics.
         ladder: The lines in use.
-        consumer: The relay's member of the group.
-        clock: Takes note of the brokers' time.
-        partitions_of: Returns how many partitions a topic has, asked within so many seconds; 0 if it is missing.
+        consumer: The relay's consumer, a member of the group.
+        clock: Observes the brokers' time in their stamps.
+        partitions_of: Returns how many partitions a topic has, or 0 if it is missing. The second argument is the time
+            limit in seconds.
     """
 
     def __init__(
@@ -80,31 +81,31 @@ class RelayOutput(ABC):
         self._writing = Writing(names, ladder, partitions_of, partial(why_not_writable, config))
         self._uncommitted: Uncommitted | None = None
         self.done: dict[Partition, int] = {}
-        """For each partition: the offset below which all is stored as done."""
+        """For each partition, the offset below which all records are stored as done."""
         self.written: deque[Moved] = deque()
-        """For each written round: where its moves end, for the partition numbers that asked to be told."""
+        """For each round that was written, where its moves end, by the partition numbers that asked for it."""
 
     @property
     @abstractmethod
     def wants_state(self) -> bool:
-        """Return whether the next ticks are to contain the state to store."""
+        """True if the next ticks should contain the state to store."""
 
     @property
     @abstractmethod
     def under_way(self) -> int:
-        """The bytes of records that were sent and are not acknowledged yet."""
+        """The bytes of records that were sent but are not acknowledged yet."""
 
     @abstractmethod
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
-        """Carry ticks out, or begin to; this or a later call raises `KafkaError` if the relay has to begin anew."""
+        """Carry ticks out, or start to. Raises `KafkaError`, now or in a later call, if the relay must start again."""
 
     @abstractmethod
     def serve(self) -> float:
-        """Do what is pending without waiting; return the seconds until there is more to do."""
+        """Do pending work without waiting. Returns the seconds until there is more to do."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait until all ticks are carried out, and stored as far as possible."""
+        """Wait until all ticks are carried out, and their progress is stored if possible."""
 
     @abstractmethod
     def look_at_clock(self, commands: Offsets) -> None:
@@ -115,22 +116,22 @@ class RelayOutput(ABC):
         """Finish if possible, and release everything."""
 
     def _begin_commit(self, commit: Callable[[], None], offsets: Offsets) -> None:
-        """Commit a round in a thread; the offsets are done when it is committed."""
+        """Commit a round in a thread. Its offsets are done when it is committed."""
         self._uncommitted = Uncommitted(in_background(commit), offsets, time.monotonic() + HANGS_AFTER)
 
     def _await_commit(self) -> None:
-        """Wait for the commit under way, if there is one; raise `KafkaError` if it failed."""
+        """Wait for the commit that is under way, if any. Raises `KafkaError` if it failed."""
         if self._uncommitted is not None:
             uncommitted, self._uncommitted = self._uncommitted, None
             self.done.update(uncommitted.result())
 
 
 def moves_of(ticks: Ticks) -> Moved:
-    """Return the partition numbers that asked where their moves end, each with its lines, at offset 0."""
+    """Return the partition numbers that asked where their moves end, with their lines, all at offset 0."""
     return {number: dict.fromkeys(tick.moved, 0) for number, tick in ticks.items() if tick.moved}
 
 
 def note_move(moved: Moved, out: RelayRecord, offset: int) -> None:
-    """Note that a moving record was written at this offset."""
+    """Note the offset at which a moved record was written."""
     if out.line is not None and out.line in (lines := moved.get(out.partition, {})):
         lines[out.line] = max(lines[out.line], offset + 1)  # an offset below 0 means unknown

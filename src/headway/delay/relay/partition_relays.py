@@ -1,4 +1,4 @@
-"""The partition numbers that a relay decides about: what is fetched goes to each, and what each wants is gathered."""
+"""The partition numbers that a relay is responsible for: distributes fetched records, and gathers the decisions."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,12 +18,12 @@ from headway.kafka.binding.capi import Partition
 
 
 class PartitionRelays:
-    """The state machines of a relay's partition numbers, with the places in Kafka that belong to each.
+    """The state machines of a relay's partition numbers, and the partitions that belong to each.
 
     Args:
-        names: The scheduler's.
-        searcher: Looks for records in the lines.
-        fitter: Counts the delays of what comes in.
+        names: The names of the scheduler's topics.
+        searcher: Searches the lines for records.
+        fitter: Counts the delays of records that come in.
     """
 
     def __init__(self, names: TopicNames, searcher: Searcher, fitter: LineFitter) -> None:
@@ -48,19 +48,19 @@ class PartitionRelays:
         return sum(relay.held for relay in list(self._relays.values()))
 
     def add(self, number: int, relay: PartitionRelay, lines: Sequence[int]) -> None:
-        """Decide about a partition number from now on."""
+        """Make a partition number this relay's responsibility."""
         self._relays[number] = relay
         self._places |= {(self._names.line(line), number): (relay, line) for line in lines}
         self._places[self._names.commands, number] = relay, None
 
     def clear(self) -> None:
-        """Decide about none any more."""
+        """Give up all partition numbers."""
         self._relays.clear()
         self._places.clear()
         self._searcher.forget()
 
     def begin(self) -> dict[Partition, int]:
-        """Return the offset from which to fetch each place."""
+        """Return the offset from which to fetch each partition."""
         self._fetched_to = {
             place: relay.commands_start if line is None else relay.start(line)
             for place, (relay, line) in self._places.items()
@@ -68,13 +68,13 @@ class PartitionRelays:
         return dict(self._fetched_to)
 
     def commands_starts(self) -> dict[Partition, int]:
-        """Return for each partition of the commands the offset below which all are done."""
+        """Return, for each partition of the commands, the offset below which all are done."""
         return {(self._names.commands, number): relay.commands_start for number, relay in self._relays.items()}
 
     def receive(self, messages: Sequence[Any], ends: Mapping[Partition, int], ladder: Ladder, now: int) -> list[Any]:
-        """Take in fetched records, and the ends that were reached; return the records of other places.
+        """Distribute fetched records and the log ends that were reached. Returns records of other topics.
 
-        Raises `KafkaError` if a topic was made anew.
+        Raises `KafkaError` if a topic was recreated.
         """
         fetched: dict[Partition, list[Fetched]] = {}
         others = []
@@ -85,7 +85,7 @@ class PartitionRelays:
                 others.append(message)
                 continue
             if self._is_anew(place, message.offset()):
-                raise KafkaError(f"{place[0]} begins again at offset {message.offset()}, as a topic that was made anew")
+                raise KafkaError(f"{place[0]} restarts at offset {message.offset()}, so the topic was recreated.")
             if line is None:
                 relay.command(message.offset(), command_from(message), now)
             else:
@@ -101,12 +101,12 @@ class PartitionRelays:
         return others
 
     def _is_anew(self, place: Partition, offset: int) -> bool:
-        """Return whether the topic was created again, since the partition's offsets have begun again."""
+        """Return whether the topic was recreated, which shows because its offsets have started again."""
         before, self._fetched_to[place] = self._fetched_to[place], offset + 1
         return offset < before
 
     def search(self, ladder: Ladder, now: int) -> None:
-        """Begin the searches that are wanted, and pass on the results of those that have ended."""
+        """Start the searches that are wanted, and pass on the results of those that have finished."""
         for number, relay in self._relays.items():
             for search in relay.searches:
                 self._searcher.search(number, search, ladder, relay.committable(), now)
@@ -116,7 +116,7 @@ class PartitionRelays:
                 self._relays[number].found(search, fetched, now)
 
     def take(self, now: int, records: int, most_bytes: int, stores: bool) -> dict[int, Tick]:
-        """Return the ticks to carry out now, each of up to about so many records and bytes."""
+        """Return the ticks to carry out now, each with at most about this many records and bytes."""
         taken = ((number, relay.take(now, records, most_bytes, stores)) for number, relay in self._relays.items())
         ticks = {number: tick for number, tick in taken if tick}
         for number, tick in ticks.items():
@@ -124,36 +124,39 @@ class PartitionRelays:
         return ticks
 
     def unstored(self, now: int) -> dict[int, Tick]:
-        """Return ticks that only store what earlier ones have left unstored."""
+        """Return ticks that only store the state that earlier ticks have not stored."""
         return {number: tick for number, relay in self._relays.items() if (tick := relay.unstored(now))}
 
     def offsets(self, ticks: Ticks) -> dict[Partition, int]:
-        """Return the done offsets to commit to the group: they fence and inform, but are not relied on."""
+        """Return the done offsets to commit to the group.
+
+        They fence and inform; the relay's own state is what counts.
+        """
         done = dict[Partition, int]()
         for number, tick in ticks.items():
             for line, offset in tick.offsets.items():
                 done[self._names.commands if line is None else self._names.line(line), number] = offset
-            if tick.state and not tick.offsets:  # a transaction without offsets would not be fenced
+            if tick.state and not tick.offsets:  # a transaction without offsets would not be fenced off
                 done[self._names.commands, number] = self._relays[number].commands_start
         return done
 
     def written(self, moved: Moved, now: int) -> None:
-        """Note which of their moves Kafka has stored."""
+        """Note which of the moves Kafka has stored."""
         for number, ends in moved.items():
             if number in self._relays:
                 self._relays[number].written(ends, now)
 
     def full(self) -> set[Partition]:
-        """Return the places from which to fetch nothing more for now."""
+        """Return the partitions from which to fetch nothing more for now, because memory is full."""
         return {(self._names.line(line), number) for number, relay in self._relays.items() for line in relay.full()}
 
     def next_wake(self, now: int) -> float:
-        """Return when there is something to do even if nothing comes: in the brokers' time, infinite for never."""
+        """Return the brokers' time at which there is something to do even if no record arrives; infinite for never."""
         return min((relay.next_wake(now) for relay in self._relays.values()), default=math.inf)
 
 
 def counts_of(ticks: Ticks) -> dict[str, int]:
-    """Return what a round of ticks adds to a relay's counts."""
+    """Return how much a round of ticks adds to the relay's counts."""
     writes = [write for tick in ticks.values() for write in tick.writes]
     moved = sum(write.line is not None for write in writes)
     refused = sum(len(tick.refusals) for tick in ticks.values())

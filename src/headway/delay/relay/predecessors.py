@@ -1,4 +1,4 @@
-"""Leavings of the relays before this one: their stored state, and transactions that nobody else would end."""
+"""What earlier relays have left: their stored state, and transactions that no one else would end."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -14,21 +14,21 @@ from headway.kafka.reading.compacted import TopicReader
 
 log = logging.getLogger(__name__)
 
-_LOG_ENDS_TOLD_WITHIN = 3.0  # seconds; the broker of one line may be away, and the others go on meanwhile
+_LOG_ENDS_TOLD_WITHIN = 3.0  # seconds; the broker of one line may be down, and the other lines should not wait for it
 
 Stored = dict[int, dict[str, bytes]]
-"""For each partition number: the stored state by its keys."""
+"""For each partition number, the stored state by key."""
 
 
 class Predecessors:
-    """The reader of what earlier relays have left.
+    """Reads the state that earlier relays have left, and ends their open transactions.
 
     Args:
         reader: Reads topics.
-        names: The scheduler's.
+        names: The names of the scheduler's topics.
         lines: The lines in use.
-        producer_config: Settings of the relays' producers.
-        is_over: Returns True once nobody wants the state any more.
+        producer_config: The settings of the relays' producers.
+        is_over: Returns True once the state is no longer wanted.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Predecessors:
         self._is_over = is_over
 
     def stored(self, numbers: Sequence[int]) -> Stored:
-        """Return the state of these numbers, when no transaction that may have changed it is open any more."""
+        """Return the state of these numbers, once no open transaction can still change it."""
         stored = self._reader.compacted(
             self._names.state, numbers, OPEN_TRANSACTION_ENDS_WITHIN, self._end_what_is_open, self._is_over
         )
@@ -55,9 +55,9 @@ class Predecessors:
         return stored
 
     def _end_what_is_open(self, stored: Mapping[int, Mapping[str, bytes]]) -> None:
-        """End the transactions of earlier relays, and wait until every broker knows how they ended.
+        """End the transactions of earlier relays, and wait until all brokers know the outcome.
 
-        The brokers would end a dead relay's transaction only much later.
+        By themselves, the brokers would end a dead relay's transaction only much later.
         """
         own = ids_begin_with(self._names)
         producers = {each for values in stored.values() for each in stored_producers(values, own)}
@@ -66,25 +66,26 @@ class Predecessors:
     def _is_all_decided(self, numbers: Sequence[int]) -> bool:
         """Return whether the brokers of all lines know how every transaction has ended.
 
-        The state's broker may know it earlier. Until the lines' brokers know, records that moved there are invisible.
+        The state's broker may know it earlier. Until a line's broker knows, records that were moved there are
+        invisible.
         """
         places = [(self._names.line(line), number) for line in self._lines.lines for number in numbers]
         try:
             there = self._reader.bounds(_LOG_ENDS_TOLD_WITHIN).ends(places)
             decided = self._reader.bounds(_LOG_ENDS_TOLD_WITHIN, "read_committed").ends(places)
-        except KafkaError as unknown:  # the broker of a line is away; the other lines need not wait for it
+        except KafkaError as unknown:  # the broker of a line is down; the other lines need not wait for it
             log.info("%s", unknown)
             self._reader.renew()
             return False
         return all(decided[place] >= end for place, end in there.items() if place in decided)
 
     def ends(self, numbers: Sequence[int]) -> dict[int, dict[str, int]]:
-        """Return the log ends of these numbers, as far as known, by the keys of each line's stored state."""
+        """Return the log ends of these numbers as far as they are known, by the key of each line's stored state."""
         keys = self._lines.state_keys
         places = [(topic, number) for topic in keys for number in numbers]
         try:
             ends = self._reader.bounds(_LOG_ENDS_TOLD_WITHIN).ends(places)
-        except KafkaError as unknown:  # the broker of a line is away; the other lines need not wait for it
+        except KafkaError as unknown:  # the broker of a line is down; the other lines need not wait for it
             log.info("%s", unknown)
             self._reader.renew()
             ends = {}

@@ -1,6 +1,6 @@
-"""A relay's producers: how they are made, fenced off and ended.
+"""A relay's producers: how they are created, fenced off and closed.
 
-The group's generation fences an expelled member (KIP-447). A relay stores the ids of its producers, so that its
+The group's generation fences off an expelled member (KIP-447). A relay stores the ids of its producers, so that its
 successor can end the transactions that it left open.
 """
 
@@ -23,7 +23,7 @@ from headway.kafka.producer.transactional_writer import TransactionalWriter
 from headway.settings.connection_settings import connection_of
 
 WRITTEN_WITHIN = 30.0
-"""Seconds without any acknowledgement after which records count as lost."""
+"""Records count as lost after this many seconds without an acknowledgement."""
 _CONNECTED_WITHIN = 10.0
 _CLOSE_WITHIN = 0.1
 _AT_A_TIME = 8
@@ -32,15 +32,16 @@ _DEFAULTS: Mapping[str, Any] = {
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
     "linger.ms": 0,
-    # With 5, the most that brokers allow a partition, librdkafka (2.16) uses a whole core until an answer comes.
+    # With 5, the most that brokers allow per partition, librdkafka (2.16) spins on a whole core until an answer
+    # arrives.
     "max.in.flight": 4,
     "message.max.bytes": MAX_MESSAGE_BYTES,
     "queue.buffering.max.messages": 1_000_000,
 }
 _TRANSACTIONAL: Mapping[str, Any] = {
-    # A killed relay delays its partitions' next relay, and the consumers of its targets, for so long.
+    # A killed relay delays the next relay of its partitions, and the consumers of its targets, by this long.
     "transaction.timeout.ms": 10_000,
-    # The broker asks to try again while it writes the markers of the previous transaction.
+    # While it writes the markers of the previous transaction, the broker asks the client to retry.
     "retry.backoff.ms": 1,
     "retry.backoff.max.ms": 100,
 }
@@ -49,7 +50,7 @@ Offsets = Mapping[Partition, int]
 
 
 def producer_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a relay's producers: the connection, and what is about compression and transactions."""
+    """Return the settings of a relay's producers: the connection, and those for compression and transactions."""
     own = {key: value for key, value in config.items() if key.startswith(("compression.", "transaction."))}
     return {**connection_of(config), **own}
 
@@ -65,7 +66,7 @@ def new_id(names: TopicNames) -> str:
 
 
 def member_of(consumer: RelayConsumer) -> bytes:
-    """Return the group's metadata as of now, to fence a commit with; raise `KafkaError` if this is no member."""
+    """Return the group's present metadata, to fence a commit with. Raises `KafkaError` if the relay is not a member."""
     member = consumer.group_metadata
     if not is_of_a_member(member):
         raise not_a_member("The relay")
@@ -73,7 +74,7 @@ def member_of(consumer: RelayConsumer) -> bytes:
 
 
 def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
-    """Return a client that knows the brokers; `topic` is any existing one. Raise `KafkaError` if no broker answers."""
+    """Create a client that knows the brokers. `topic` is any existing one. Raises `KafkaError` if no broker answers."""
     client = ProducerClient({**_DEFAULTS, **config})
     try:
         connect(client, topic)
@@ -84,17 +85,17 @@ def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
 
 
 def connect(client: ProducerClient, topic: str) -> None:
-    """Connect a client: an unconnected one looks for what it needs only every half second."""
+    """Connect a client now. An unconnected one would poll for what it needs only every half second."""
     client.partitions(topic, _CONNECTED_WITHIN)
 
 
 def close_at_once(client: ProducerClient) -> None:
-    """Close a client that has sent nothing."""
+    """Close a client that has sent nothing yet."""
     client.close(0)
 
 
 def why_not_writable(config: Mapping[str, Any], topic: str) -> str | None:
-    """Return a sentence about what keeps records out of a topic; None if the brokers report nothing.
+    """Return a sentence on why a topic refuses records, or None if the brokers report no reason.
 
     Raises `KafkaError` if no broker answers.
     """
@@ -103,12 +104,12 @@ def why_not_writable(config: Mapping[str, Any], topic: str) -> str | None:
 
 
 def writer_for(client: ProducerClient, why_not: Callable[[str], str | None]) -> TransactionalWriter:
-    """Return the writer for a client's transactions."""
+    """Create the writer for a client's transactions."""
     return TransactionalWriter(client, why_not, WRITTEN_WITHIN)
 
 
 def fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> ProducerClient:
-    """Return a client for transactions that fences off all others with this id; `topic` is any existing topic."""
+    """Create a transactional client that fences off all others with this id. `topic` is any existing topic."""
     client = connected_client({**_TRANSACTIONAL, **config, "transactional.id": transactional_id}, topic)
     try:
         writer_for(client, partial(why_not_writable, config)).fence()
@@ -119,13 +120,13 @@ def fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> Prod
 
 
 def commit(writer: TransactionalWriter, offsets: Offsets, member: bytes) -> None:
-    """End a transaction with the offsets that fence off an expelled member; this thread may hang."""
+    """End a transaction with the offsets that fence off an expelled member. This thread may hang."""
     writer.add_offsets({each: (offset, b"") for each, offset in offsets.items()}, member)
     writer.commit()
 
 
 def abort(writer: TransactionalWriter) -> None:
-    """End a transaction, if one is open, and discard its records."""
+    """Abort the transaction if one is open, which discards its records."""
     if writer.client.hangs():
         return
     try:
@@ -136,7 +137,7 @@ def abort(writer: TransactionalWriter) -> None:
 
 
 def end_transactions(config: Mapping[str, Any], transactional_ids: Iterable[str], topic: str) -> None:
-    """End the open transactions of these producers, and fence the producers; `topic` is any existing topic."""
+    """End the open transactions of these producers, and fence the producers off. `topic` is any existing topic."""
     ids = list(transactional_ids)
     for some in (ids[first : first + _AT_A_TIME] for first in range(0, len(ids), _AT_A_TIME)):
         for client in together(*(partial(fenced, config, each, topic) for each in some), close=close_at_once):

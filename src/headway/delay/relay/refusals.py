@@ -1,18 +1,18 @@
-"""The records that Kafka must refuse like one that it has refused: a try for each would take too long."""
+"""Which records Kafka must refuse for the same reason as one that it refused; trying each would take too long."""
 
 from itertools import chain
 
 from headway.delay.records import RelayRecord
 
-# librdkafka's names. For other errors it is unknown which other records they would hit.
+# librdkafka's names. For other errors, it is unknown which other records they would affect.
 _OF_THE_TOPIC = {"TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION", "_UNKNOWN_TOPIC"}
 _OF_THE_PLACE = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION"}
 _OF_THE_SIZE = "MSG_SIZE_TOO_LARGE"
-_WITHOUT_A_KEY = "INVALID_RECORD"  # by a compacted topic
+_WITHOUT_A_KEY = "INVALID_RECORD"  # a compacted topic refuses records without a key
 
 
 def is_refused_likewise(error: str, refused: RelayRecord, other: RelayRecord) -> bool:
-    """Return whether Kafka, which refused one record alone with this error, must refuse another record, too."""
+    """Return whether Kafka, which refused a record sent alone with this error, must also refuse another record."""
     if error in _OF_THE_TOPIC and other.topic == refused.topic:
         return True
     if other.source is None or (other.topic, other.partition) != (refused.topic, refused.partition):
@@ -23,7 +23,7 @@ def is_refused_likewise(error: str, refused: RelayRecord, other: RelayRecord) ->
 
 
 def _size(out: RelayRecord) -> int:
-    """Return the bytes that only this record's batch has: each field and its length, without the constant parts."""
+    """Return the size that this record adds to a batch, without the parts that all records share."""
     fields = (out.key, out.value, *chain.from_iterable(out.headers or ()))
     lengths = [len(field.encode() if isinstance(field, str) else field or b"") for field in fields]
     return sum(length + (length.bit_length() + 7) // 7 for length in lengths)

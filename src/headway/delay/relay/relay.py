@@ -1,8 +1,8 @@
 """The relay: a process that moves records along the delay lines and delivers those that are due.
 
-Any number of relays share the work as one consumer group. `PartitionRelay` in `core/delay` makes all decisions for a
-partition number. This module feeds it and carries its decisions out. When partitions come or something fails, it begins
-anew from what is stored.
+Any number of relays share the work as one consumer group. `PartitionRelay` in `core/delay` makes all decisions about a
+partition number. This module feeds it and carries its decisions out. When partitions are assigned or something fails,
+it starts again from the stored state.
 """
 
 import logging
@@ -48,35 +48,35 @@ from headway.settings.connection_settings import PRODUCERS_OWN, connection_of
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 5000  # records fetched, and records moved of each partition, in one turn
+_AT_ONCE = 5000  # records fetched, and records moved per partition, in one turn
 _BYTES_AT_ONCE = 4 * 2**20
 _TURN_EVERY = 1.0
-_LEAST_ROOM = 65_536  # bytes for a partition: with none, nothing would be read
+_LEAST_ROOM = 65_536  # bytes per partition: with 0, nothing would be read
 _LOOK_FOR_LINES_AGAIN_AFTER = 2.0
 _COMMITS_TOLD_WITHIN = 10.0
 
 
 class Relay(Closable):
-    """A worker that moves delayed records until it is stopped; `with` closes it.
+    """Delivers delayed records until it is stopped. `with` closes it.
 
     >>> with Relay({"bootstrap.servers": "localhost:9092"}) as relay:  # doctest: +SKIP
     ...     relay.run()
 
-    Beside the other work of a program:
+    To run it beside the other work of a program:
 
     >>> with Relay({"bootstrap.servers": "localhost:9092"}).running():  # doctest: +SKIP
     ...     serve_requests()
 
     Args:
-        config: Settings of librdkafka. `group.id` is by default the scheduler's name.
+        config: librdkafka's settings. `group.id` defaults to the scheduler's name.
         name: The scheduler's name, as given to `Scheduler`.
-        mode: "exactly-once" delivers in transactions, which `read_committed` consumers see once, whatever happens.
-            "low-latency" delivers some milliseconds sooner; after a crash it repeats the last deliveries.
-        memory: How many bytes of records may wait in memory, however many are pending; at least 64 KiB a partition.
-        fit: "auto" watches which delays come in, adds the lines that pay and deletes those that are unused for long;
-            "report" only logs which lines would pay. Give all relays of a scheduler the same.
-        max_lines: How many lines may have topics, beside those that are there when fitting begins.
-        retire_after: The seconds for which nothing may be written to a line before it is given up.
+        mode: "exactly-once" delivers in transactions; `read_committed` consumers see each record once, whatever
+            happens. "low-latency" delivers some milliseconds sooner, but repeats the latest deliveries after a crash.
+        memory: How many bytes of records may wait in memory, however many are pending; at least 64 KiB per partition.
+        fit: "auto" adapts the delay lines to the delays in use: it adds lines that pay off and deletes those unused for
+            a long time. "report" only logs which lines would be better. Set it alike on all relays of a scheduler.
+        max_lines: The most lines that may have topics, in addition to those that exist when fitting starts.
+        retire_after: How many seconds nothing must have been written to a line before it is given up.
 
     If the scheduler has no topics yet, `run` waits until a `Scheduler` or `headway schedule init` creates them.
     """
@@ -142,8 +142,8 @@ class Relay(Closable):
 
         Raises:
             AuthenticationError: The brokers no longer let the relay in.
-            AuthorizationError: A right is missing from the start. For a right that is lost later the relay waits:
-                `refused` names it, a warning is logged now and then, and other relays may take the partitions.
+            AuthorizationError: A right is missing from the start. If a right is lost later, the relay waits for it:
+                `refused` names it, a warning is logged from time to time, and other relays can take its partitions.
             ClosedError: The relay is closed.
         """
         self._check_open()
@@ -156,7 +156,7 @@ class Relay(Closable):
             try:
                 if not self._turn():
                     self._wait()
-            except AuthenticationError as error:  # raised by another client of ours, as those made at a take-over
+            except AuthenticationError as error:  # from another of our clients, such as one created at a take-over
                 self._restarts.require_patience(error)
                 self._begin_anew(error)
             except KafkaError as error:
@@ -168,9 +168,9 @@ class Relay(Closable):
 
     @contextmanager
     def running(self) -> Iterator[Self]:
-        """Run in a thread while a `with` block lasts; then finish what was begun, and close.
+        """Run in a thread for as long as a `with` block lasts, then finish the work in progress, and close.
 
-        An error that ends the thread earlier is logged at once, and raised at the end of the block.
+        An error that ends the thread early is logged at once, and raised at the end of the block.
         """
         self._check_open()
         with self, ThreadPoolExecutor(1, "headway-relay") as thread:
@@ -180,11 +180,11 @@ class Relay(Closable):
                 yield self
             finally:
                 self.stop()
-            if not self._is_forked:  # a forked process has no such thread
+            if not self._is_forked:  # a forked process does not have the thread
                 ended.result()
 
     def stop(self) -> None:
-        """Let `run` return soon; from any thread or signal handler."""
+        """Make `run` return soon. Can be called from any thread or signal handler."""
         if self._is_forked:
             return
         self._stopping.set()
@@ -192,17 +192,17 @@ class Relay(Closable):
 
     @property
     def partitions(self) -> list[int]:
-        """The partition numbers that this relay decides about now."""
+        """The partition numbers that this relay is responsible for now."""
         return self._relays.numbers
 
     @property
     def ready(self) -> bool:
-        """True if the relay has partitions and knows the brokers' time, so that it delivers what is due."""
+        """True if the relay has partitions and knows the brokers' time, so that it delivers due records."""
         return bool(self._relays.numbers) and self._clock.is_set
 
     @property
     def refused(self) -> str | None:
-        """The right that the relay waits for, and what to do; None if it has all rights."""
+        """The right that the relay is waiting for, and how to grant it. None if it has all rights."""
         return self._lost.reason
 
     @property
@@ -211,7 +211,7 @@ class Relay(Closable):
         return self._relays.held
 
     def close(self) -> None:
-        """Finish what was begun and leave the group. In a forked process it does nothing."""
+        """Finish the work in progress and leave the group. In a forked process it does nothing."""
         if self._closed:
             return
         self._closed = True
@@ -226,23 +226,23 @@ class Relay(Closable):
             self._wake.close()
 
     def forked(self) -> None:
-        """Do nothing any more: this object is the copy in a forked process, without threads."""
+        """Disable this copy of the object in a forked process, which has none of its threads."""
         self._closed = self._is_forked = True
 
     def _check_open(self) -> None:
         if self._is_forked:
             raise made_before_fork("relay")
         if self._closed:
-            raise ClosedError("The relay is closed. Make a new one to go on.")
+            raise ClosedError("The relay is closed. Create a new one.")
 
     # The topics
 
     def _subscribe(self) -> None:
-        # The group shares the commands alone: so a line that comes or goes makes nobody divide the work anew.
+        # Subscribe to the commands only, so that a new or deleted line does not cause a rebalance.
         self._consumer.subscribe([self._names.commands], before_leaving=self._store_rest)
 
     def _change_lines(self) -> None:
-        """Use the lines that were put in use."""
+        """Switch to the lines that were put in use."""
         if self._lines.update():
             self._store_rest()
             self._forget(0)
@@ -252,13 +252,13 @@ class Relay(Closable):
     def _stand_back(self, error: KafkaError) -> None:
         """Leave the partitions to relays that may have the missing right, and wait until it is granted.
 
-        Raises the error if the relay has never worked.
+        Raises the error if this relay has never worked.
         """
         if not self._has_worked:
             raise error
         self._lost.wait_for(rights_to_work(self._names, self._lines.lines), str(error))
         self._forget(0)
-        if not is_of_the_group(error):  # without the right to use the group the relay cannot leave it
+        if not is_of_the_group(error):  # without the right to use the group, the relay cannot leave it either
             self._consumer.leave()
 
     def _come_back(self) -> None:
@@ -268,38 +268,40 @@ class Relay(Closable):
             self._consumer.refusal = None
             self._restarts.plan(0)
 
-    # Partitions come and go
+    # Partitions that are assigned and revoked
 
     def _store_rest(self) -> None:
-        """Store all progress, before another relay, or this one, begins from what is stored."""
-        ticks = self._relays.unstored(self._timing.now()) if self._relays else {}  # else the brokers' time is unknown
+        """Store all progress, before another relay, or this one, starts from the stored state."""
+        ticks = (
+            self._relays.unstored(self._timing.now()) if self._relays else {}
+        )  # without partitions, the brokers' time may be unknown
         try:
             if self._carrier:
                 if ticks:
                     self._carrier.carry_out(ticks, self._relays.offsets(ticks), self._timing.now())
                 self._carrier.finish()
         except KafkaError as error:
-            log.warning("What was done last was not stored: %s", error)
+            log.warning("The latest progress was not stored: %s", error)
             self._forget(0)
 
     def _begin_anew(self, error: KafkaError) -> None:
-        """Begin anew from what is stored, after a pause that grows with failures in a row; rejoin if expelled."""
+        """Start again from the stored state, after a pause that grows with each failure. Rejoin if expelled."""
         again_after = self._restarts.failed()
-        log.warning("The relay begins anew from what is stored, in %.2g s: %s", again_after, error)
+        log.warning("The relay starts again from its stored state in %.2g s: %s", again_after, error)
         self._reader.renew()
         self._forget(again_after)
         if self._restarts.is_expelled(error):
-            log.warning("The relay was expelled from its group, and joins it again.")
+            log.warning("The relay was expelled from its group and is joining it again.")
             self._consumer.rejoin()
 
     def _forget(self, again_after: float) -> None:
-        """Begin anew, a little later, from what is stored."""
+        """Plan to start again from the stored state, a little later."""
         self._consumer.begin({})
         self._restarts.plan(again_after)
         try:
             self._let_go()
         except KafkaError as error:
-            log.debug("What was under way is given up: %s", error)
+            log.debug("Work in progress is given up: %s", error)
 
     def _let_go(self) -> None:
         """Drop all partitions, and close the output."""
@@ -309,7 +311,7 @@ class Relay(Closable):
             carrier.close()
 
     def _take_over(self) -> None:
-        """Read the state of the relay's present partitions, and begin from there."""
+        """Read the state of the partitions that are assigned now, and start from it."""
         self._restarts.begun()
         self._consumer.rebalanced = False
         numbers = self._lines.owned(self._consumer.assigned)
@@ -326,7 +328,13 @@ class Relay(Closable):
         for number in numbers:
             relay = PartitionRelay(ladder, lines, stored[number], room, topics, ends[number], self._lines.unread)
             for key, error in relay.unreadable.items():
-                log.warning("%s, partition %d, is passed over at %.100r: %s", self._names.state, number, key, error)
+                log.warning(
+                    "In %s, partition %d, the record with the key %.100r is skipped: %s",
+                    self._names.state,
+                    number,
+                    key,
+                    error,
+                )
             self._relays.add(number, relay, lines)
         if self._carrier is None:
             kind = ExactlyOnce if self._mode == "exactly-once" else LowLatency
@@ -339,27 +347,28 @@ class Relay(Closable):
         log.info("The relay has partitions %s of %s.", numbers, self._names.name)
 
     def _tell_of_lost_state(self, numbers: Sequence[int]) -> None:
-        """Log that numbers have no stored state, though relays have worked on them: offsets of theirs are committed."""
+        """Log an error for numbers without stored state, although committed offsets show that relays worked on them."""
         places = [(topic, number) for number in numbers for topic in self._lines.state_keys]
         try:
             done = self._consumer.committed(places, _COMMITS_TOLD_WITHIN) if places else {}
         except KafkaError as error:
-            log.info("Whether stored state was deleted is not known: %s", error)
+            log.info("Cannot find out whether stored state was deleted: %s", error)
             return
         if lost := sorted({number for (_, number), offset in done.items() if offset > 0}):
             log.error(
-                "The topic %s has no state of the partitions %s, on which relays have worked: it was deleted, or "
-                "somebody deleted its records. Schedules that are still in the delay lines are delivered again if they "
-                "were delivered already, and come at their first time if they were cancelled or moved. Never delete "
+                "The topic %s has no state for the partitions %s, although relays have worked on them: the topic or "
+                "its "
+                "records were deleted. Schedules still in the delay lines that were already delivered are delivered "
+                "again, and those that were cancelled or rescheduled are delivered at their first time. Never delete "
                 "this topic alone.",
                 *(self._names.state, lost),
             )
 
     def _look_at_topics(self) -> dict[str, str] | None:
-        """Look for the lines; return Kafka's ids of the topics by the keys of their state.
+        """Look for the lines. Returns the ids that Kafka gave their topics, by the keys of their state.
 
-        Return None while some lines are missing, or if topics were created again: then this member joins its group
-        again before it begins.
+        Returns None while some lines are missing, or if topics were recreated. In that case this member rejoins its
+        group before it starts.
         """
         if not self._lines.look():
             return None
@@ -375,7 +384,7 @@ class Relay(Closable):
     # A turn
 
     def _turn(self) -> bool:
-        """Do one turn; return whether anything was done."""
+        """Do one round of work. Returns whether anything was done."""
         messages = self._consumer.fetch(_AT_ONCE)
         if self._lost.reason:
             self._come_back()
@@ -430,7 +439,10 @@ class Relay(Closable):
         return bool(ticks)
 
     def _has_room(self, carrier: RelayOutput) -> bool:
-        """Return whether more may be sent: records that a broker does not take wait here, within the memory limit."""
+        """Return whether more may be sent.
+
+        Records that a broker does not take are held here, within the memory limit.
+        """
         return carrier.under_way < max(_LEAST_ROOM, self._memory // 2)
 
     def _wait(self) -> None:
@@ -446,4 +458,4 @@ class Relay(Closable):
 
 def _log_failure(ended: Future[None]) -> None:
     if error := ended.exception():
-        log.error("The relay has ended, and moves nothing any more: %s", error)
+        log.error("The relay has stopped and delivers nothing anymore: %s", error)

@@ -1,4 +1,4 @@
-"""The pauses of a relay before it begins anew, which grow with failures in a row."""
+"""The pauses before a relay starts again, which grow with failures in a row."""
 
 import math
 import random
@@ -10,12 +10,12 @@ from headway.kafka.consumer.membership import Standing, standing
 
 _FIRST_PAUSE = 0.5  # seconds
 _LONGEST_PAUSE = 10.0
-_FAILS_WITHIN = 20.0  # seconds; a failure that comes this long after the pause is no longer in a row
-_BEHIND_TIMES = 4  # failures in a row, of a member that is behind its group, before it joins again
+_FAILS_WITHIN = 20.0  # seconds; a failure this long after the pause no longer counts as in a row
+_BEHIND_TIMES = 4  # failures in a row that a member behind its group's generation may have before it rejoins
 
 
 class Restarts:
-    """The time at which a relay begins anew, if it is to; it is until then without partitions."""
+    """When a relay starts again, if it must. Until then it has no partitions."""
 
     def __init__(self) -> None:
         self._begin_at: float | None = None
@@ -25,24 +25,24 @@ class Restarts:
 
     @property
     def is_pending(self) -> bool:
-        """Tell whether the relay is to begin anew, now or later."""
+        """True if the relay must start again, now or later."""
         return self._begin_at is not None
 
     @property
     def due_in(self) -> float:
-        """The seconds until it is to begin anew."""
+        """The seconds until it starts again."""
         return math.inf if self._begin_at is None else self._begin_at - time.monotonic()
 
     def plan(self, seconds: float) -> None:
-        """Begin anew in so many seconds."""
+        """Start again after this many seconds."""
         self._begin_at = time.monotonic() + seconds
 
     def begun(self) -> None:
-        """Note that the relay has begun anew."""
+        """Note that the relay has started again."""
         self._begin_at = None
 
     def failed(self) -> float:
-        """Note a failure, and return the seconds of the pause after it."""
+        """Note a failure. Returns the seconds to pause after it."""
         now = time.monotonic()
         self._failures = self._failures + 1 if self._is_in_a_row(now) else 1
         self._failed_at = now
@@ -50,14 +50,14 @@ class Restarts:
         return longest * (0.5 + random.random() / 2)  # noqa: S311 - it spreads retries
 
     def is_expelled(self, error: KafkaError) -> bool:
-        """Return whether the relay has to join its group again after this failure."""
+        """Return whether the relay must rejoin its group after this failure."""
         member = standing(error)
         return member is Standing.EXPELLED or (member is Standing.BEHIND and self._failures > _BEHIND_TIMES)
 
     def require_patience(self, error: AuthenticationError) -> None:
-        """Raise the error if it has come again and again for half a minute."""
+        """Raise the error if it has kept occurring for half a minute."""
         now = time.monotonic()
-        # A take-over proves nothing: connections that are open go on until they have to log in again.
+        # A successful take-over proves nothing: open connections keep working until they have to log in again.
         if self._refused_since is None or not self._is_in_a_row(now):
             self._refused_since = now
         if now - self._refused_since > LET_IN_NO_MORE_AFTER:

@@ -1,4 +1,4 @@
-"""The rights of a relay: it asks for them before it works, and waits for a lost one."""
+"""A relay's rights: it checks them before it starts, and waits for one that it loses."""
 
 import logging
 import time
@@ -25,37 +25,37 @@ _CLOSE_WITHIN = 0.1
 
 
 def rights_to_work(names: TopicNames, lines: Collection[int]) -> list[Right]:
-    """Return the rights on topics without which a relay cannot work."""
+    """Return the rights on topics that a relay needs to work."""
     both = [names.state, *(names.line(line) for line in sorted({MEMORY, *lines}))]
     read = [Right("Read", "Topic", topic) for topic in (*both, names.commands, names.ladder)]
     return read + [Right("Write", "Topic", topic) for topic in both]
 
 
 def rights_to_delete(names: TopicNames, lines: Collection[int]) -> list[Right]:
-    """Return the rights to delete records that have left the lines."""
+    """Return the rights to delete records that relays are done with."""
     return [Right("Delete", "Topic", topic) for topic in (*map(names.line, sorted({MEMORY, *lines})), names.commands)]
 
 
 def require_rights(admin: Admin, names: TopicNames, lines: Collection[int], connection: Mapping[str, Any]) -> None:
-    """Raise `AuthorizationError` if a right to work is missing; only log if the brokers do not answer."""
+    """Raise `AuthorizationError` if a right that it needs is missing. If the brokers do not answer, only log that."""
     try:
         admin.require(rights_to_work(names, lines))
         missing = admin.missing(rights_to_delete(names, lines))
     except AuthorizationError:
         raise
     except KafkaError as unknown:
-        log.info("Whether the relay has its rights is not known yet: %s", unknown)
+        log.info("Cannot find out yet whether the relay has its rights: %s", unknown)
     else:
         if missing:
             log.warning("%s %s", NOT_DELETED, missing.missing(connection))
 
 
 class LostRights:
-    """A wait, which never blocks, until lost rights are granted again; it logs a warning now and then.
+    """Waits, without blocking, until lost rights are granted again. Logs a warning from time to time.
 
     Args:
-        config: Settings of the relay's producers.
-        names: The scheduler's.
+        config: The settings of the relay's producers.
+        names: The names of the scheduler's topics.
         group: The relays' consumer group.
     """
 
@@ -70,7 +70,7 @@ class LostRights:
         self.reason: str | None = None
 
     def explain(self, error: KafkaError) -> KafkaError:
-        """Return the error that names the missing right, if that is the cause of this error; else this error."""
+        """Return an error that names the missing right, if that is what caused this error, or else this error."""
         if isinstance(error, AuthorizationError):
             return error
         cause = cause_of(error)
@@ -79,14 +79,14 @@ class LostRights:
         return missing or error
 
     def wait_for(self, rights: Collection[Right], reason: str) -> None:
-        """Begin to wait for these rights, of which at least one is missing."""
+        """Start to wait for these rights, at least one of which is missing."""
         self._rights = [*rights, Right("Read", "Group", self._group)]
         self.reason = reason
         self._look_at = time.monotonic() + RIGHTS_ASKED_FOR_EVERY
         self._warn()
 
     def are_granted(self) -> bool:
-        """Return whether no right is waited for; ask every second, in a thread."""
+        """Return whether all rights are granted. Checks once a second, in a thread."""
         if self.reason is None:
             return True
         now = time.monotonic()
@@ -103,7 +103,7 @@ class LostRights:
     def _ask(self) -> Right | None:
         reach = {key: value for key, value in self._config.items() if not key.startswith("transaction")}
         missing = Admin(reach).missing(self._rights)
-        if missing is None:  # no request shows the rights on a transactional id, so try one
+        if missing is None:  # no request returns the rights on a transactional id, so try one out
             fenced(self._config, new_id(self._names), self._names.state).close(_CLOSE_WITHIN)
         return missing
 
@@ -111,7 +111,7 @@ class LostRights:
         try:
             missing = asked.result()
         except HeadwayError as error:
-            log.debug("Whether a right is granted is not known yet: %s", error)
+            log.debug("Cannot find out yet whether the right is granted: %s", error)
             return
         if missing is None:
             log.info("The relay of %s has its rights again.", self._names.name)

@@ -1,7 +1,7 @@
-"""The search in the lines for a record that was brought forward and would arrive too late.
+"""Searches the lines for a record that was brought forward and would otherwise arrive too late.
 
-Its due time says in which lines it can be, and at which times it can have been appended there. So only a small part of
-the lines is read, beside the relay's own work. A scheduler may have made a line seconds ago for this very record, which
+Its due time determines in which lines it can be, and when it can have been appended there. So only a small part of the
+lines is read, beside the relay's own work. A scheduler may have created a line for this very record seconds ago, which
 the relay does not read yet. So if the relay's own lines lack the record, the brokers are asked which other lines exist.
 """
 
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 
 class Stretch(NamedTuple):
-    """A part of a line: its topic, and the bounds of its records' append times."""
+    """A part of a line, between two append times."""
 
     line: int
     first: int
@@ -34,7 +34,7 @@ class Stretch(NamedTuple):
 
 
 class Searcher:
-    """A reader in a thread of its own, which looks for records in the lines."""
+    """Searches the lines for records, in its own thread."""
 
     def __init__(self, config: Mapping[str, Any], names: TopicNames, wake: Wakeup) -> None:
         self._config = config
@@ -47,13 +47,13 @@ class Searcher:
         self._closing = False
 
     def search(self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int) -> None:
-        """Begin a search in a partition: in the part of each line that is not done, then in lines not read yet."""
+        """Start a search in a partition: first in the undone part of each line, then in lines not read yet."""
         future = self._thread.submit(self._find, number, search, ladder, dict(starts), now)
         self._running.append((number, future))
         future.add_done_callback(lambda _: self._wake.set())
 
     def results(self) -> Iterator[tuple[int, Search, Fetched | None]]:
-        """Yield the searches that have ended since the last call, each with its partition and the record if found."""
+        """Yield searches that have finished since the last call, each with its partition and the record if found."""
         done = [each for each in self._running if each[1].done()]
         self._running = [each for each in self._running if not each[1].done()]
         for number, future in done:
@@ -64,7 +64,7 @@ class Searcher:
         self._running.clear()
 
     def close(self) -> None:
-        """End the thread and its current search."""
+        """End the thread, and the search that it is running."""
         self._closing = True
         self._thread.shutdown(cancel_futures=True)
         if self._onlooker:
@@ -73,14 +73,16 @@ class Searcher:
     def _find(
         self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int
     ) -> tuple[Search, Fetched | None]:
-        """Return the search and its record; if a line could not be read, the search does not count as an attempt."""
+        """Return the search and its record. If a line could not be read, the search does not count as an attempt."""
         counted = search
         for stretch in stretches(search, ladder, list(starts), now):
             try:
                 if found := self._find_in(number, search, stretch, starts[stretch.line]):
                     return search, found
             except HeadwayError as error:
-                log.warning("Looking for the schedule %s in the line %d failed: %s", search.id, stretch.line, error)
+                log.warning(
+                    "The search for the schedule %s in the delay line %d failed: %s", search.id, stretch.line, error
+                )
                 counted = search._replace(tries=0)
         try:
             for stretch in stretches(search, ladder, self._lines_beside(starts), now):
@@ -88,12 +90,12 @@ class Searcher:
                     return search, found
         except HeadwayError as error:
             self._admin = None  # librdkafka's admin client may keep asking a broker that is gone
-            log.warning("Looking for the schedule %s in other lines failed: %s", search.id, error)
+            log.warning("The search for the schedule %s in other delay lines failed: %s", search.id, error)
             counted = search._replace(tries=0)
         return counted, None
 
     def _lines_beside(self, known: Collection[int]) -> list[int]:
-        """Return the lines that exist beside those that the relay reads."""
+        """Return the lines that exist, apart from those that the relay reads."""
         self._admin = self._admin or Admin(self._config)
         return [line for line in self._names.lines_of(self._admin.topics()) if line not in known]
 
@@ -115,7 +117,7 @@ class Searcher:
 
 
 def stretches(search: Search, ladder: Ladder, lines: list[int], now: int) -> Iterator[Stretch]:
-    """Yield where the record can be: first its present place if it was never delayed, then all others."""
+    """Yield where the record can be: first where it is now unless something delayed it, then everywhere else."""
     step = ladder.step_at(search.due - search.at, now - search.at)
     if step is not None and step[1] in lines:
         elapsed, line = step

@@ -1,7 +1,8 @@
-"""A watch for topics that were deleted, or created again, while they are read, and for lines that were added.
+"""Watches for topics that are deleted or recreated while they are read, and for new lines.
 
-The consumer may not notice: if the new topic already has as many records as were read of the old one, the consumer
-goes on behind them. Those records would never be delivered. Only Kafka's topic ids show the change.
+The consumer might not notice: if the new topic already has as many records as were read from the old
+one, the consumer goes on after them, and those records would never be delivered. Only Kafka's topic ids show the
+change.
 """
 
 import logging
@@ -26,7 +27,7 @@ class _Answer(NamedTuple):
 
 
 class TopicWatch:
-    """A thread that asks for a scheduler's topics every few seconds, and wakes the relay after each answer."""
+    """Asks for a scheduler's topics every few seconds in a thread, and wakes the relay after each answer."""
 
     def __init__(self, config: Config, names: TopicNames, wake: Wakeup) -> None:
         self._config = config
@@ -42,7 +43,7 @@ class TopicWatch:
         self._look_at = 0.0
 
     def expect(self, ids: Mapping[str, str], others: Collection[str], now: float) -> None:
-        """Look from now on for other ids of these topics, and for lines beside them and these others."""
+        """From now on, look for changed ids of these topics, and for lines other than these and `others`."""
         self._expected = ids
         self._known = {*ids, *others}
         self._missing = set()
@@ -51,9 +52,9 @@ class TopicWatch:
         self._look_at = now + _LOOK_AT_TOPICS_EVERY
 
     def found(self, now: float) -> str | None:
-        """Return what became of a topic since `expect`, as a clause; None if all are as expected. Never waits.
+        """Return, as a clause, what happened to a topic since `expect`, or None if nothing did. Never waits.
 
-        A topic counts as deleted when two answers in a row lack it: a broker may be late to learn of a new one.
+        A topic counts as deleted once two answers in a row lack it, because a broker may learn late of a new topic.
         """
         if self._asked is None:
             if self._expected and now >= self._look_at:
@@ -70,13 +71,13 @@ class TopicWatch:
         self._missing = set(self._expected).difference(ids)
         for topic, expected in sorted(self._expected.items()):
             if ids.get(topic, expected) != expected:
-                return f"{topic} was deleted and made anew"
+                return f"{topic} was deleted and created again"
             if topic in missing_again:
                 return f"{topic} was deleted"
         return None
 
     def have_come(self) -> bool:
-        """Return whether the latest answer has lines that were not expected; True once for each answer."""
+        """Return whether the latest answer has unexpected lines. True once for each answer."""
         have_come, self._have_come = self._have_come, False
         return have_come
 
@@ -91,5 +92,5 @@ class TopicWatch:
             return _Answer(self._admin.topic_ids(topics), lines)
         except HeadwayError as error:
             self._admin = None  # librdkafka's admin client may keep asking a broker that is gone
-            log.debug("The ids of the topics are not known: %s", error)
+            log.debug("Cannot read the ids of the topics: %s", error)
             return _Answer({}, set())

@@ -1,4 +1,4 @@
-"""The times of a relay's turns: by the brokers' clock, and on the millisecond."""
+"""When a relay takes its turns: by the brokers' clock, to the millisecond."""
 
 import math
 import time
@@ -7,14 +7,14 @@ from headway.core.delay.broker_clock import BrokerClock
 from headway.delay.relay.partition_relays import PartitionRelays
 from headway.runtime.wakeup import Wakeup
 
-_STALE_AFTER = 1.0  # seconds for which a step of the brokers' clock may go unseen,
-_STALE_AFTER_AT_REST = 15.0  # and the same while nothing comes and nothing is due
+_STALE_AFTER = 1.0  # seconds; a jump of the brokers' clock may go unnoticed for this long,
+_STALE_AFTER_AT_REST = 15.0  # or for this long while no records arrive and nothing is due
 _SOON = 1000  # milliseconds
 _PRECISELY = 0.001
 
 
 class TurnTiming:
-    """The brokers' time as a relay needs it, and its waits until there is something to do."""
+    """The brokers' time for a relay, and its waits until there is something to do."""
 
     def __init__(self, clock: BrokerClock, relays: PartitionRelays, wake: Wakeup) -> None:
         self._clock = clock
@@ -26,7 +26,7 @@ class TurnTiming:
         return self._clock.now(time.monotonic())
 
     def is_clock_wanted(self, something_came: bool) -> bool:
-        """Return whether to ask for the brokers' time: before it is relied on, and now and then, as clocks are set."""
+        """Return whether to ask for the brokers' time: before it is relied on, and occasionally, as clocks get set."""
         seconds = self._clock.age(time.monotonic())
         if seconds < _STALE_AFTER:
             return False
@@ -35,13 +35,13 @@ class TurnTiming:
         return not is_at_rest or (seconds > _STALE_AFTER_AT_REST and wakes_at < math.inf)
 
     def due_in(self) -> float:
-        """Return the seconds until a partition number has something to do, infinite for never."""
+        """Return the seconds until a partition number has something to do; infinite for never."""
         wakes_at = self._relays.next_wake(self.now())
         return math.inf if wakes_at == math.inf else self._clock.monotonic_at(int(max(wakes_at, 0))) - time.monotonic()
 
     def wait(self, seconds: float) -> None:
-        """Wait until woken, or so many seconds to the millisecond."""
+        """Wait until woken, or for this many seconds, precise to the millisecond."""
         if seconds > _PRECISELY:
-            self._wake.wait(seconds - _PRECISELY)  # may be late by a millisecond
+            self._wake.wait(seconds - _PRECISELY)  # this wait can be a millisecond late
         elif seconds > 0:
             time.sleep(seconds)

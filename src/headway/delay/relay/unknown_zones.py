@@ -1,4 +1,4 @@
-"""Warnings of a relay that lacks data about time zones, which its recurring schedules wait for."""
+"""Warnings of a relay that lacks time zone data for its recurring schedules."""
 
 import logging
 import time
@@ -9,17 +9,17 @@ from headway.core.delay.relay_tick import Tick
 log = logging.getLogger(__name__)
 
 _AGAIN_AFTER = 600.0  # seconds
-_MOST = 100  # zones that are remembered: anybody may write a header with one
+_MOST = 100  # remembered zones: anyone can write a header that names one, so the number must be bounded
 
 
 class UnknownZones:
-    """The time zones that were missing, each of which is logged at most every ten minutes."""
+    """The missing time zones. Each is logged at most once in ten minutes."""
 
     def __init__(self) -> None:
         self._logged: dict[str, float] = {}
 
     def tell(self, ticks: Iterable[Tick]) -> None:
-        """Log what is missing, and what to install."""
+        """Log which zone is missing, and what to install."""
         for missing in {each for tick in ticks for each in tick.unknown_zones}:
             now = time.monotonic()
             if now - self._logged.get(missing, -_AGAIN_AFTER) < _AGAIN_AFTER:
@@ -28,7 +28,7 @@ class UnknownZones:
                 self._logged.clear()
             self._logged[missing] = now
             log.warning(
-                "Recurring schedules have fired, and wait for a relay that knows when to fire again. %s Then restart "
+                "Recurring schedules have fired, but this relay cannot find out when they fire next. %s Then restart "
                 "this relay, or let one on another machine take over.",
                 missing,
             )

@@ -1,4 +1,4 @@
-"""The wait of a relay for its scheduler's topics: it may be started before anything was ever scheduled."""
+"""A relay's wait for its scheduler's topics: it can be started before anything was ever scheduled."""
 
 import logging
 from collections.abc import Callable
@@ -15,9 +15,9 @@ _LOOK_EVERY = 0.5  # seconds
 def await_topics(
     are_there: Callable[[], bool], is_stopped: Callable[[], bool], names: TopicNames, wake: Wakeup
 ) -> bool:
-    """Wait until a scheduler has topics; return False if the relay was stopped before. Says once what it waits for.
+    """Wait until the scheduler has topics. Returns False if the relay is stopped first. Logs once what it waits for.
 
-    Raises `KafkaError` as `are_there` does for a login or a right that is refused, and if no broker has ever answered.
+    Raises `KafkaError`, as `are_there` does, if the login or a right is refused or no broker has ever answered.
     """
     has_said = False
     while not is_stopped():
@@ -29,12 +29,12 @@ def await_topics(
         except KafkaError as error:
             if not has_said:
                 raise
-            log.debug("Whether there are topics is not known now: %s", error)
+            log.debug("Cannot find out now whether the topics exist: %s", error)
         if not has_said:
             has_said = True
             log.warning(
-                "The scheduler %s has no topics yet, and the relay waits for them. A Scheduler of this name creates "
-                "them on its first use, and so does `headway schedule init --name %s`.",
+                "The scheduler %s has no topics yet, so the relay waits for them. A Scheduler of this name creates "
+                "them on first use, and so does `headway schedule init --name %s`.",
                 names.name,
                 names.name,
             )
