@@ -5,16 +5,21 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Generator
+from collections.abc import Generator, Iterator
 from functools import cache
 from pathlib import Path
 
 import pytest
 import pytest_timeout  # type: ignore[import-untyped]
+from _pytest.doctest import DoctestModule
 from _pytest.faulthandler import fault_handler_stderr_fd_key
 from hypothesis import HealthCheck, settings
 from xdist.remote import Producer  # type: ignore[import-untyped]
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
+
+from headway.broker import LocalBroker
+from tests.one_broker import BrokerOfTheRun, broker_for
+from tests.time_limit import TimeLimit
 
 # A test run in the background ignores Ctrl-C, and all that it starts would too; what Ctrl-C does is tested.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
@@ -23,9 +28,42 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 # Programs that tests start: they read their arguments when they are imported.
 collect_ignore = ["broker/secrets_program.py", "spark/programs/secrets.py"]
 
-# How long an example takes, or takes to be made, says how busy the machine is.
-settings.register_profile("headway", deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("headway")
+# How long an example takes, or takes to be made, depends on how busy the machine is, so neither has a deadline.
+settings.register_profile("thorough", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+# `make test` tries a quarter of the examples; `make test-all` runs the properties again with the profile `thorough`.
+settings.register_profile("quick", settings.get_profile("thorough"), max_examples=25)
+settings.load_profile("quick")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the time within which a run starts tests."""
+    parser.addoption(
+        "--within",
+        type=float,
+        metavar="SECONDS",
+        help="start no test later than this after the run began; the summary names the files that were not reached",
+    )
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Add the plugins of a run of several processes, and of one with a time limit."""
+    if config.getoption("numprocesses", None):
+        config.pluginmanager.register(BrokerOfTheRun())
+    if within := config.getoption("within"):
+        config.pluginmanager.register(TimeLimit(config, within))
+
+
+@pytest.fixture(scope="session")
+def headway_broker(pytestconfig: pytest.Config) -> Iterator[LocalBroker]:
+    """A running Apache Kafka, the same for all processes of the run."""
+    with broker_for(pytestconfig) as broker:
+        yield broker
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest.Collector]]:
+    """Look for no doctests among the tests: it would take a fifth of the time that collecting takes."""
+    return [each for each in (yield) if not isinstance(each, DoctestModule)]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -33,14 +33,14 @@ def headway_mock() -> Iterator["MockCluster"]:
         yield mock
 
 
-_KEEPS_OLD_RECORDS = {"log.retention.ms": "-1"}
+KEEPS_OLD_RECORDS = {"log.retention.ms": "-1"}
 """Else Kafka deletes, every five minutes, what a test sends with a time more than a week ago."""
 
 
 @pytest.fixture(scope="session")
 def headway_broker() -> Iterator["LocalBroker"]:
     """Yield a running Apache Kafka of one node, the same for the whole test session; its records go with it."""
-    with _local_broker()(properties=_KEEPS_OLD_RECORDS) as broker:
+    with _local_broker()(properties=KEEPS_OLD_RECORDS) as broker:
         yield broker
 
 
@@ -50,7 +50,7 @@ def headway_secure_broker() -> Iterator["LocalBroker"]:
 
     A test that grants rights makes a user of its own with `add_user`, so that other tests do not have them.
     """
-    with _local_broker()(secure=True, properties=_KEEPS_OLD_RECORDS) as broker:
+    with _local_broker()(secure=True, properties=KEEPS_OLD_RECORDS) as broker:
         yield broker
 
 
