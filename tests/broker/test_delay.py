@@ -147,7 +147,7 @@ def test_times_without_a_zone_and_our_own_header_are_refused(cluster: DelayClust
             scheduler.send_later("k", b"v", cluster.target, datetime(2030, 1, 1))
         with pytest.raises(ConfigError, match="is the scheduler's own"):
             scheduler.send_later("k", b"v", cluster.target, 1, headers=[(HEADER, b"{}")])
-        with pytest.raises(ConfigError, match="is no handle"):
+        with pytest.raises(ConfigError, match="is not a handle"):
             scheduler.cancel("nonsense")
 
 

@@ -193,7 +193,7 @@ def test_to_ask_to_cancel_needs_no_relay_and_the_next_one_carries_it_out(cluster
             scheduler.ask_to_cancel(each)
         scheduler.ask_to_reschedule("id:moved", 0.1)
         assert time.monotonic() - began < 10  # it waits for no answer
-        with pytest.raises(ConfigError, match="is no handle of a schedule"):
+        with pytest.raises(ConfigError, match="is not a handle of a schedule"):
             scheduler.ask_to_cancel("own")
     with cluster.relay(), cluster.scheduler() as other:
         due = other.send_later("k", b"after", cluster.target, 4.5).due

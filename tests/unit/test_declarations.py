@@ -132,10 +132,13 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Retries(by_exception={OSError: linear_shares}), "by_exception[OSError] is linear_shares, which splits"),  # type: ignore[dict-item]
     # Levels
     (weighted_shares, "No weights were given"),
-    (lambda: weighted_shares(1, 2.5), "The weight 2.5 is no whole number"),  # type: ignore[arg-type]
+    (lambda: weighted_shares(1, 2.5), "The weight 2.5 is not a whole number"),  # type: ignore[arg-type]
     (lambda: prioritised(distributor=5), "distributor is 5; it must be a function, called with (levels, capacity)"),
     (lambda: prioritised(distributor=handle), "distributor is handle, which cannot be called with (levels, capacity)"),
-    (lambda: prioritised(distributor=lambda levels, capacity: 50), "The distributor gave 50; it must give a whole"),
+    (
+        lambda: prioritised(distributor=lambda levels, capacity: 50),
+        "The distributor returned 50; it must return a whole",
+    ),
     (lambda: prioritised().subscribe("x", on_assign=5), "on_assign is 5; it must be a function, called with"),  # type: ignore[arg-type]
     (lambda: prioritised().subscribe("x", on_lost=later), "on_lost is later, an async def or one that yields"),
     (lambda: prioritised(policy="fairest"), "The policy 'fairest' is not one of"),
@@ -243,7 +246,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Ladder.exponential(first="1s"), "The first line of a ladder is '1s'; it must be above 0"),  # type: ignore[arg-type]
     (lambda: Ladder.exponential(base=1), "The base of a ladder must be over 1; it is 1"),
     (lambda: Ladder.exponential(count=0), "The count of a ladder's lines is 0; it must be at least 1"),
-    (lambda: Ladder.exponential(count=10_000), "A ladder of 10000 lines, each 2.0 times the one before, ends beyond"),
+    (
+        lambda: Ladder.exponential(count=10_000),
+        "A ladder of 10000 lines, each 2.0 times as long as the one before, ends beyond",
+    ),
     # Requests
     (lambda: asking("http://h"), "to_request is 'http://h'; it must be a function, called with (record)"),
     (lambda: asking(later), "to_request is later, an async def or one that yields"),

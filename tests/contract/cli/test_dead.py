@@ -92,7 +92,7 @@ def test_the_list_shows_what_is_there_and_what_is_no_dead_letter(shop: Shop) -> 
     _, *rows = dead("list", shop.dead).stdout.splitlines()
     assert [row.split()[0] for row in rows] == ["0:0", "0:1", "1:0"]
     assert f"{shop.topic} 2:7" in rows[0]
-    assert rows[0].endswith("5  ValueError      no such customer  ann")
+    assert rows[0].endswith("5  ValueError         no such customer  ann")
     assert "not a dead letter" in rows[2]
 
 

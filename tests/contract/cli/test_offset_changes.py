@@ -136,7 +136,7 @@ def test_a_commit_that_is_there_is_replaced_only_when_that_is_said(kafka_cluster
         (("reset", "{}", "--earliest", "--latest"), "one of --earliest, --latest, --offset and --time"),
         (("reset", "{}-none", "--earliest"), "has committed nothing. Name the topics with --topic."),
         (("reset", "{}", "--earliest", "--topic", "{}-x"), "Kafka has no topic {}-x."),
-        (("reset", "{}", "--earliest", "--partition", "9"), "has no partition 9; they are 0 to 3."),
+        (("reset", "{}", "--earliest", "--partition", "9"), "has no partition 9, only 0 to 3."),
     ],
 )
 def test_what_cannot_be_done_is_said_in_a_sentence(

@@ -341,7 +341,7 @@ def test_one_partition_is_read_from_an_offset_or_a_time_and_nothing_is_committed
     [
         (("--partition", "0"), "has 3 levels. Choose one with --level"),
         (("--partition", "0", "--level", "3"), "has no level 3, only 0 to 2"),
-        (("--partition", "1", "--level", "0"), "-0, which has 1 partition, from 0 on"),
+        (("--partition", "1", "--level", "0"), "-0: the topic has 1 partition, counted from 0"),
         (("--partition", "0", "--level", "0", "--offset", "5"), "The offset 5 is not in partition 0 of"),
         (("--partition", "0", "--level", "0", "--offset", "soon"), "'soon' is not a time such as 2026-05-01"),
         (("--partition", "0", "--level", "0", "--group", "g"), "--group applies to reading as a group"),

@@ -236,7 +236,7 @@ def test_transactions_leave_nothing_in_the_commands_that_counts_as_waiting(clust
 def test_a_mistake_in_one_handle_cancels_none(cluster: DelayCluster) -> None:
     [handle] = run(cluster, "add", cluster.target, "--in", "1h", text="one\n").output.split()
     with cluster.relay():
-        assert "is no handle" in run(cluster, "cancel", handle, "nonsense").output
+        assert "is not a handle" in run(cluster, "cancel", handle, "nonsense").output
         assert f"{handle}: cancelled\n" in run(cluster, "cancel", handle).output
 
 
@@ -271,8 +271,8 @@ def test_a_dry_run_says_what_would_be_created_and_creates_nothing(cluster: Delay
         (["init", "--lines", "1s,1s"], "longer than the one before"),
         (["add", "t", "--every", "0 17 * * *", "--zone", "Europe"], "in the zone 'Europe' cannot be read"),
         (["add", "t", "--in", "1h", "-X", "message.timeout.ms=abc"], "must be a whole number"),
-        (["cancel", "nonsense"], "is no handle"),
-        (["reschedule", "nonsense", "--in", "5m"], "is no handle"),
+        (["cancel", "nonsense"], "is not a handle"),
+        (["reschedule", "nonsense", "--in", "5m"], "is not a handle"),
         (["reschedule", "id:mine"], "one of --in and --at"),
         (["add", "t", "--in", "5m", "--id", "x" * 251], "text of 1 to 250 characters"),
         (["cancel", "nonsense", "--timeout", "inf"], "inf is not in the range"),

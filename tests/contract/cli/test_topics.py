@@ -87,7 +87,7 @@ def test_a_topic_that_there_is_not_cannot_be_deleted_and_is_not_proposed_for_cre
     result = topics("delete", headway_topic, "--yes")
     assert result.exit_code == 1
     assert result.stderr.startswith(
-        f"headway: Kafka has no topic {headway_topic}, nor {headway_topic}-0, its lowest level."
+        f"headway: Kafka has no topic {headway_topic} and no {headway_topic}-0, its lowest level."
     )
     assert result.stderr.endswith("`headway topics list` lists the topics.\n")
     assert "create" not in result.stderr

@@ -78,14 +78,14 @@ def test_no_record_is_passed_over_by_a_map_that_was_copied_to_a_mirror(
     assert list(handled_from(kafka_cluster, mirror, COUNT - offset + behind)) == list(range(offset - behind, COUNT))
     [warning] = [text for text in caplog.messages if "without an offset map" in text]
     assert mirror in warning
-    assert ("beside offset 7" if behind else "a topic whose id begins with") in warning
+    assert ("at offset 7" if behind else "a topic whose id begins with") in warning
 
 
 def test_a_map_of_another_offset_ends_a_run_that_is_to_fail(kafka_cluster: Cluster) -> None:
     topic = filled_topic(kafka_cluster)
     offset, metadata = done_but_for_some(kafka_cluster, topic)
     commit(kafka_cluster, topic, offset - 1, metadata)
-    with pytest.raises(OffsetMapError, match=f"written for a commit of offset {offset}, and stands beside"):
+    with pytest.raises(OffsetMapError, match=f"written for a commit of offset {offset}, but it is at"):
         handled_from(kafka_cluster, topic, COUNT, on_invalid_metadata="fail")
 
 

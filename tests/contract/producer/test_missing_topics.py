@@ -40,7 +40,7 @@ def test_an_awaited_record_for_a_missing_topic_fails_with_its_name(settings: Set
 
 def test_a_producer_without_levels_names_those_that_the_topic_has(settings: Settings, headway_topic: str) -> None:
     create_topic(settings, headway_topic, levels=3)
-    said = rf"no topic {headway_topic}\. It has the levels {headway_topic}-0 to {headway_topic}-2: send with a Priority"
+    said = rf"no topic {headway_topic}\. There are levels {headway_topic}-0 to {headway_topic}-2: use a Priority"
     with Producer(settings) as producer, pytest.raises(DeliveryError, match=said):
         producer.send(headway_topic, b"").result(30)
 

@@ -202,8 +202,8 @@ def test_who_waits_for_a_record_to_a_missing_topic_is_told_so_and_it_goes_once_t
 @pytest.mark.parametrize(
     ("levels", "topic", "told"),
     [
-        (None, "our orders", "Kafka has no topic our orders. Kafka takes no such name"),
-        (2, "our orders", "Kafka has no topic our orders-0. Kafka takes no such name"),
+        (None, "our orders", "Kafka has no topic our orders. This is not a valid name in Kafka"),
+        (2, "our orders", "Kafka has no topic our orders-0. This is not a valid name in Kafka"),
     ],
 )
 def test_a_record_for_a_topic_that_cannot_be_is_refused_with_what_to_do(

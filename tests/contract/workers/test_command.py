@@ -302,7 +302,7 @@ def handle(record, context):
     command = start(text.format(topic))
     assert command.line()[1] == "began first"
     command.signal(signal.SIGTERM)
-    command.says("SIGTERM: what runs may end")
+    command.says("SIGTERM: waiting for running records")
     gate.write_text("go on")
     assert command.line()[1] == "ended first"
     if rest := command.ends(0):  # on a busy machine the process heard of the signal after the gate was opened
@@ -320,7 +320,7 @@ def test_a_second_sigterm_waits_for_nothing_and_the_record_comes_again(kafka_clu
     command = start(STUCK.format(topic=topic), "--drain-timeout", "600")
     assert command.line()[1] == "began stuck"
     command.signal(signal.SIGTERM)
-    command.says("SIGTERM: what runs may end")
+    command.says("SIGTERM: waiting for running records")
     command.signal(signal.SIGTERM)
     command.ends(5)
     again = start(NOTE.format(topic=topic))
@@ -368,7 +368,7 @@ def handle(record, context):
     pid, _ = command.line()
     os.kill(pid, signal.SIGTERM)
     command.signal(signal.SIGTERM)
-    command.says("SIGTERM: what runs may end")
+    command.says("SIGTERM: waiting for running records")
     gate.write_text("go on")
     assert command.line()[1] == "ended"
     assert command.ends(0) == []

@@ -1,8 +1,8 @@
-"""Cancellations, reschedules and ids of users' own: the commands, their answers, and the changes that are remembered.
+"""Cancellations, reschedules and users' own ids: the commands, their answers, and the changes that are remembered.
 
-Invariants: a schedule's generation only grows. Of its copies only the one of the generation `live` is ever delivered. A
-change is remembered until every copy of its schedule has come by. So is a schedule with an id of the user's own: no
-other one with the same id is pending.
+Invariants: a schedule's generation only grows. Of its copies, only the one of the generation `live` is ever delivered.
+A change is remembered until every copy of its schedule has come out of its line. A schedule with a user's own id is
+remembered as well, so that no other one with the same id can be pending.
 """
 
 from enum import StrEnum
@@ -18,9 +18,9 @@ from headway.records.record_types import Header
 PUT_HEADER = "headway.put"
 
 IfPending = Literal["replace", "keep", "refuse"]
-"""The choice for a schedule whose id another one has that is pending.
+"""What to do with a schedule whose id already belongs to a pending one.
 
-`replace` drops the pending one, `keep` and `refuse` drop the new one; and `refuse` says so to who has sent it.
+`replace` drops the pending one; `keep` and `refuse` drop the new one. `refuse` also tells the sender.
 """
 
 
@@ -28,20 +28,20 @@ class Settled(StrEnum):
     """The answer to a cancellation or a reschedule."""
 
     CANCELLED = "cancelled"
-    """The record is not delivered any more; also the answer to a reschedule after a cancellation."""
+    """The record will not be delivered. Also the answer to a reschedule after a cancellation."""
     RESCHEDULED = "rescheduled"
-    """The record is delivered at the new time."""
+    """The record will be delivered at the new time."""
     DELIVERED = "already delivered"
     """The command was too late. For a recurring schedule: it has ended."""
     UNKNOWN = "unknown"
-    """The record was looked for and not found; if it comes by after all, it is delivered at the new time.
+    """The record was searched for and not found. If it turns up after all, it is delivered at the new time.
 
-    Or no schedule with this id of the user's own has been pending for a minute.
+    Or no schedule with this user's own id has been pending for a minute.
     """
     SCHEDULED = "scheduled"
-    """A schedule with an id of the user's own is stored."""
+    """A schedule with a user's own id is stored."""
     REFUSED = "refused"
-    """A schedule is not stored, since another one with the same id is pending."""
+    """A schedule was not stored, because another one with the same id is pending."""
 
 
 class Command(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
@@ -58,14 +58,14 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
     to: Time | None = None
 
     def encode(self) -> bytes:
-        """Return the command as it is sent."""
+        """Encode the command for sending."""
         return msgspec.json.encode(self)
 
 
 class Put(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A command to schedule under an id of the user's own, in a header of the record that is to be scheduled.
+    """A command to schedule under a user's own id, in a header of the record to schedule.
 
-    The answer goes where that to a `Command` goes. Without a token there is none.
+    It is answered in the same place as a `Command`. Without a token there is no answer.
     """
 
     if_pending: IfPending
@@ -73,7 +73,7 @@ class Put(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     reply: Number = 0
 
     def header(self) -> Header:
-        """Return the header as it rides with the record."""
+        """Return the header that travels with the record."""
         return PUT_HEADER, msgspec.json.encode(self)
 
 
@@ -81,7 +81,7 @@ _put_decoder = msgspec.json.Decoder(Put)
 
 
 def read_put(value: str | bytes) -> Put:
-    """Return a command from its header's value; raise `ScheduleError` for one that is damaged or forged."""
+    """Read a command from its header's value. Raises `ScheduleError` if it is damaged or forged."""
     return read_json(value, _put_decoder, f"The header {PUT_HEADER}", ScheduleError)
 
 
@@ -89,12 +89,12 @@ _command_decoder = msgspec.json.Decoder(Command)
 
 
 def read_command(value: bytes | None) -> Command:
-    """Return a command from the value of its record; raise `ScheduleError` for one that is damaged or forged."""
+    """Read a command from the value of its record. Raises `ScheduleError` if it is damaged or forged."""
     return read_json(value, _command_decoder, "A command", ScheduleError)
 
 
 def read_settled(value: bytes) -> Settled:
-    """Return an answer from the value of its record; raise `ScheduleError` for one that no relay of ours has given."""
+    """Read an answer from the value of its record. Raises `ScheduleError` if no relay can have written it."""
     try:
         return Settled(value.decode())
     except ValueError as error:
@@ -102,11 +102,11 @@ def read_settled(value: bytes) -> Settled:
 
 
 class Change(msgspec.Struct, omit_defaults=True):
-    """The change of a schedule; or one with an id of the user's own, changed or not.
+    """The change of a schedule, or a schedule with a user's own id, changed or not.
 
-    `generation` counts the changes. `due` is the schedule's time now, None if it was cancelled or is delivered. Copies
-    of a generation below `live` are not delivered; the live copy has the due time `placed`. No copy has a due time
-    later than `expires`. Of an id of the user's own `at` is when it was scheduled.
+    `generation` counts the changes. `due` is the schedule's present due time, or None if it was cancelled or delivered.
+    Copies of generations below `live` are not delivered; the live copy has the due time `placed`. No copy has a due
+    time later than `expires`. For a user's own id, `at` is when it was scheduled.
     """
 
     generation: Count
@@ -127,7 +127,7 @@ class Changes:
     def __init__(self) -> None:
         self._changes: dict[str, Change] = {}
         self._expiries: list[tuple[int, str]] = []
-        self.changed: set[str] = set()  # ids, to be stored
+        self.changed: set[str] = set()  # ids whose changes must be stored
 
     def __len__(self) -> int:
         return len(self._changes)
@@ -137,16 +137,16 @@ class Changes:
         return self._changes.get(id_)
 
     def restore(self, id_: str, value: bytes) -> None:
-        """Take in a stored change; raise `UnreadableError` for a value that cannot have been stored."""
+        """Restore a stored change. Raises `UnreadableError` for a value that cannot have been stored."""
         self._set(id_, read_json(value, _change_decoder, f"The change of the schedule {id_[:100]}"))
 
     def stored(self, id_: str) -> bytes | None:
-        """Return the value to store; None to forget it."""
+        """Return the value to store, or None to delete it."""
         change = self._changes.get(id_)
         return None if change is None else msgspec.json.encode(change)
 
     def change(self, id_: str, was_due: int, due: int | None) -> Change:
-        """Note a new due time, or None for a cancellation."""
+        """Record a new due time, or None for a cancellation."""
         before = self._changes.get(id_) or Change(0, 0, was_due, was_due, was_due)
         expires = max(was_due, due or 0, before.expires)
         change = Change(before.generation + 1, before.live, due, before.placed, expires, before.at)
@@ -155,17 +155,17 @@ class Changes:
         return change
 
     def put(self, id_: str, due: int, at: int, now: int) -> Change:
-        """Note a schedule with an id of the user's own; of earlier ones with the same id no copy is delivered."""
+        """Record a schedule with a user's own id. No copy of an earlier one with the same id is delivered."""
         before = self._changes.get(id_)
         generation = 0 if before is None else before.generation + 1
-        # One that is due already has yet to come by.
+        # A schedule that is already due has not come out of its line yet, so it must be remembered until then.
         change = Change(generation, generation, due, due, max(due, now, before.expires if before else 0), at)
         self._set(id_, change)
         self.changed.add(id_)
         return change
 
     def ends(self, id_: str, generation: int) -> bool:
-        """Note that a schedule with an id of the user's own is delivered; return False for a copy that is not to be."""
+        """Record that a schedule with a user's own id is delivered. Returns False for a copy that must not be."""
         change = self._changes.get(id_)
         if change is None:
             return True
@@ -177,14 +177,14 @@ class Changes:
         return True
 
     def recurs(self, id_: str, generation: int, due: int) -> None:
-        """Note the time of a recurring schedule's next firing, which differs from the one in its handle."""
+        """Record the next firing of a recurring schedule, because it differs from the time in its handle."""
         before = self._changes.get(id_)
         expires, at = (max(due, before.expires), before.at) if before else (due, 0)
         self._set(id_, Change(generation, generation, due, due, expires, at))
         self.changed.add(id_)
 
     def goes_live(self, id_: str) -> None:
-        """Note that a copy of the latest generation was written: earlier copies are not delivered any more."""
+        """Record that a copy of the latest generation was written, so earlier copies are not delivered."""
         change = self._changes[id_]
         change.live = change.generation
         if change.due is not None:
@@ -192,9 +192,9 @@ class Changes:
         self.changed.add(id_)
 
     def forget(self, passed: float, most: int) -> int:
-        """Forget changes of which no copy can come, as all records due before `passed` came by; return how many.
+        """Forget changes that no copy can turn up for, because all records due before `passed` have. Returns how many.
 
-        Forget at most `most`, since each is one more thing to store.
+        It forgets at most `most`, because each is one more change to store.
         """
         forgotten = 0
         while forgotten < most and self._expiries and self._expiries[0][0] < passed:
@@ -211,7 +211,7 @@ class Changes:
         return len(self._expiries)
 
     def next_expiry(self) -> int | None:
-        """Return the earliest time at which a change can be forgotten."""
+        """Return the earliest time at which a change can be forgotten, if there is one."""
         return self._expiries[0][0] if self._expiries else None
 
     def _set(self, id_: str, change: Change) -> None:

@@ -1,10 +1,10 @@
-"""The commands of one partition: which are answered, and which wait until it is known what became of their schedules.
+"""The commands of one partition: which are answered, and which wait until the fate of their schedules is known.
 
 Invariants:
 - A command is done when it is answered, and a restart repeats those that are not.
-- Commands for an id of the user's own are decided in their order, at once: the schedule with that id is known here.
-- A command whose schedule was not seen waits until the record comes by, was looked for and found or not, or should have
-  come by.
+- Commands for a user's own id are decided in their order, at once, because a schedule with such an id is known here.
+- A command whose schedule has not been seen waits until its record comes out of its line, or a search has found it or
+  not, or the record is overdue.
 """
 
 import math
@@ -22,14 +22,15 @@ from headway.core.delay.schedule import OWN, Schedule
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
 
-# A record can be on its way into its line when it is looked for first: its relay is moving it, a transaction is open
-# there, or the line is so new that not every broker knows it.
+# The first search may come before the record has arrived in its line: its relay is just moving it, a transaction there
+# is
+# open, or the line is so new that not every broker knows it.
 _SEARCH_AGAIN_AFTER = 500
 _MOST_SEARCHES = 10
 
 
 class PutRecord(NamedTuple):
-    """A command to schedule under an id of the user's own, and the record that is to be scheduled."""
+    """A command to schedule under a user's own id, and the record to schedule."""
 
     put: Put
     fetched: Fetched
@@ -43,9 +44,9 @@ class CommandLedger:
         stored: The progress that earlier ticks have stored.
         changes: The changes of the partition's schedules.
         waiting: The records that wait in memory.
-        recent: The schedules that were delivered not long ago.
+        recent: The schedules that were delivered recently.
         move: Writes a record to the line of its new time.
-        passed: Returns a time before which all due records have come by and left memory.
+        passed: Returns a time such that all records due before it have left their lines and memory.
     """
 
     def __init__(
@@ -63,14 +64,14 @@ class CommandLedger:
         self._recent = recent
         self._move = move
         self._passed = passed
-        self._dues: list[tuple[int, str]] = []  # of the undecided ones
+        self._dues: list[tuple[int, str]] = []  # due times of the undecided commands
         self.undecided: dict[str, list[tuple[int, Command]]] = {}
         """The commands that cannot be answered yet, by the id of their schedule."""
         self.searches: list[Search] = []
-        """The schedules to look for in the lines; the driver clears it."""
+        """The schedules to search for in the lines. The driver clears it."""
         self._searches_again: deque[tuple[int, Search]] = deque()
         self.answers: list[Answer] = []
-        """The answers since `take_answers`."""
+        """The answers given since `take_answers` was last called."""
         self.is_changed = False  # since the progress was stored
 
     @property
@@ -80,12 +81,12 @@ class CommandLedger:
 
     @property
     def first_due(self) -> int | None:
-        """The earliest due time of a schedule whose command waits for it."""
+        """The earliest due time of a schedule that a command waits for."""
         return self._dues[0][0] if self._dues else None
 
     @property
     def search_at(self) -> float:
-        """The time at which to look again for a record that was not found; infinite if there is none."""
+        """When to search again for a record that was not found; infinite if there is none."""
         return self._searches_again[0][0] if self._searches_again else math.inf
 
     def snapshot(self) -> OffsetMap:
@@ -98,7 +99,7 @@ class CommandLedger:
         return answers
 
     def receive(self, offset: int, command: Command | PutRecord | None, now: int) -> None:
-        """Take in a command; None stands for an unreadable one, which cannot be answered."""
+        """Take in a command. None stands for one that cannot be read, and so cannot be answered."""
         for fresh in self._progress.receive((offset,)):
             self.is_changed = True
             if command is None:
@@ -111,13 +112,15 @@ class CommandLedger:
                 self._take(fresh, command, now)
 
     def _put(self, offset: int, command: PutRecord, now: int) -> None:
-        """Schedule under an id of the user's own, unless another one is pending that is not to be replaced."""
+        """Schedule under a user's own id, unless another schedule is pending that must not be replaced."""
         put, fetched, schedule = command
         change = self._changes.get(schedule.id)
         if change and change.due is not None and put.if_pending != "replace":
             self._answer(offset, put, Settled.REFUSED)
             return
-        self._answer_all(schedule.id, Settled.RESCHEDULED)  # what was rescheduled is replaced
+        self._answer_all(
+            schedule.id, Settled.RESCHEDULED
+        )  # the reschedules were accepted before this schedule replaced theirs
         if held := self._waiting.get(schedule.id):
             self._waiting.remove(held)
         change = self._changes.put(schedule.id, schedule.due, schedule.at, now)
@@ -136,7 +139,7 @@ class CommandLedger:
             self._answer(offset, command, _outcome(command))
         elif change.placed > now:
             self._change_unseen(offset, command, change.placed, change.at)
-        else:  # it is about to come by
+        else:  # it is about to come out of its line
             self._changes.change(command.id, change.placed, command.to)
             self._answer(offset, command, _outcome(command))
 
@@ -148,7 +151,7 @@ class CommandLedger:
             self._waiting.remove(held)
             self._change_held(held, command, now)
             self._answer(offset, command, _outcome(command))
-        elif command.id in self._recent:  # even if a clock was put back
+        elif command.id in self._recent:  # checked first, so that it holds even if a clock was set back
             self._answer(offset, command, Settled.DELIVERED)
         elif (due := change.placed if change else command.due) > now:
             self._change_unseen(offset, command, due, command.at)
@@ -165,9 +168,9 @@ class CommandLedger:
             self._changes.goes_live(command.id)
 
     def _change_unseen(self, offset: int, command: Command, due: int, at: int) -> None:
-        """Change a schedule whose record is in a line, and comes by before it is due, but maybe after its new time."""
+        """Change a schedule whose record is in a line and comes out before it is due, but maybe after its new time."""
         change = self._changes.change(command.id, due, command.to)
-        # A new time waits behind an undecided one: that one may be applied once more, and would win.
+        # A new time must wait behind an undecided command, which may be applied a second time and would win.
         if command.to is None or (command.to >= due and command.id not in self.undecided):
             self._answer(offset, command, _outcome(command))
             return
@@ -176,9 +179,9 @@ class CommandLedger:
             self.searches.append(Search(command.id, due, at, change.live))
 
     def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
-        """Note the result of a search: the schedule's record as it lies in its line, or None."""
+        """Take the result of a search: the schedule's record as it is in its line, or None."""
         change = self._changes.get(search.id)
-        if change and change.live != search.live:  # found meanwhile, or another schedule has the same id by now
+        if change and change.live != search.live:  # found in the meantime, or another schedule now has the same id
             return
         if fetched and isinstance(fetched.schedule, Schedule):
             self._go_before(fetched, fetched.schedule, now)
@@ -192,14 +195,14 @@ class CommandLedger:
             self._answer_all(search.id, Settled.CANCELLED if change.due is None else Settled.RESCHEDULED)
 
     def _go_before(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
-        """Write a copy that comes by in time; the copy in the line is no longer live."""
+        """Write a copy that comes out in time. The copy in the line is no longer live."""
         change = self._changes.get(schedule.id)
         if change and change.due is not None and change.live <= schedule.generation < change.generation:
             self._changes.goes_live(schedule.id)
             self._move(fetched, schedule.again(change.due, change.generation), now)
 
     def came_by(self, schedule: Schedule) -> None:
-        """Carry out and answer the commands that have waited for this record: it was not delivered."""
+        """Carry out and answer the commands that waited for this record, which has not been delivered."""
         for offset, command in self.undecided.pop(schedule.id, ()):
             change = self._changes.get(schedule.id)
             if change and change.due is None:
@@ -209,7 +212,7 @@ class CommandLedger:
                 self._answer(offset, command, _outcome(command))
 
     def _search_again(self, now: int) -> None:
-        """Look once more for the records that were not found, and whose commands still wait for them."""
+        """Search again for records that were not found, if commands still wait for them."""
         while self._searches_again and self._searches_again[0][0] <= now:
             _, search = self._searches_again.popleft()
             change = self._changes.get(search.id)
@@ -217,7 +220,7 @@ class CommandLedger:
                 self.searches.append(search)
 
     def answer_missed(self, now: int) -> None:
-        """Answer commands whose record should have come by now, and has not."""
+        """Answer commands whose record should have come out of its line by now but has not."""
         self._search_again(now)
         passed = self._passed(now)
         while self._dues and self._dues[0][0] < passed:

@@ -1,10 +1,11 @@
 """Records that wait in memory until they are due, and the little state that is stored to find them again.
 
-Most of them come from the line that is read at once. Of that line two things are stored: the last record in the order
-of delivery that was delivered, and the offsets that were present. All records before it in that order are delivered,
-except those that came late, which are listed. An offset map would name every gap, a thousand times a second.
+Most of them come from the line that is read at once. For that line two things are stored: the last record in the order
+of delivery that was delivered, and how far the line was read. All records before the former in that order are
+delivered, except those that arrived late, which are listed. An offset map would have to name every gap, a thousand
+times a second.
 
-Invariants: records are given in the order of (due, scheduled at, order, offset); `bytes` is the sum over the waiting
+Invariants: records are returned in the order of (due, scheduled at, order, offset); `bytes` is the sum over the waiting
 records.
 """
 
@@ -26,10 +27,10 @@ _FIRST: Key = (-1, -1, -1, -1)
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """The delivered records of the line that is read at once.
+    """Which records of the line that is read at once are delivered.
 
-    Delivered are all records below `offset`; and of the offsets below `end`, the records up to the key `last` without
-    the `late` ones. All unreadable records below `end` are refused: they wait for no other.
+    Delivered are all records below `offset`, and among the offsets below `end` all records up to the key `last`, except
+    those in `late`. All unreadable records below `end` were refused, because they wait for nothing.
     """
 
     offset: Count = 0
@@ -38,7 +39,7 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     late: tuple[Count, ...] = ()
 
     def has_delivered(self, schedule: Schedule, offset: int) -> bool:
-        """Return whether a record of that line is delivered."""
+        """Return whether a record of that line was delivered."""
         return offset < self.end and _key(schedule, offset) <= self.last and offset not in self.late
 
 
@@ -62,10 +63,10 @@ class DueQueue:
         self._restored = mark
         self._last = mark.last
         self._late: set[int] = set()
-        # If all delays are the same, as those of a retry, all records come in order and need no heap of thousands.
+        # If all delays are the same, as with a retry, all records arrive in order and need no heap of thousands.
         self._in_order: deque[_Entry] = deque()
         self._heap: list[_Entry] = []
-        self._removed: set[tuple[int, int]] = set()  # lines and offsets of entries that wait no more
+        self._removed: set[tuple[int, int]] = set()  # lines and offsets of entries that no longer wait
         self._by_id: dict[str, Held] = {}
 
     def __len__(self) -> int:
@@ -73,20 +74,22 @@ class DueQueue:
 
     @property
     def is_restored(self) -> bool:
-        """True if all records are here again that were before a restart; until then nothing may be taken."""
-        all_left = self._own.ended and self._own.head is None  # records in the window may be delivered already, too
+        """True if all records from before a restart are here again. Until then nothing must be taken."""
+        all_left = (
+            self._own.ended and self._own.head is None
+        )  # a record still in the window may be one that was delivered
         return all_left or self._own.progress.end >= self._restored.end
 
     def was_delivered(self, schedule: Schedule, fetched: Fetched) -> bool:
-        """Return whether a record of the own line was delivered before a restart."""
+        """Return whether a record of the queue's own line was delivered before a restart."""
         return self._restored.has_delivered(schedule, fetched.offset)
 
     def was_refused(self, fetched: Fetched) -> bool:
-        """Return whether an unreadable record of the own line, which waits for no other, was refused already."""
+        """Return whether an unreadable record of the queue's own line was already refused before a restart."""
         return fetched.offset < self._restored.end
 
     def add(self, held: Held) -> None:
-        """Let a record wait."""
+        """Let a record wait until it is due."""
         schedule, fetched, line = held.schedule, held.fetched, held.line
         offset = fetched.offset
         if line is self._own and _key(schedule, offset) <= self._last:
@@ -106,12 +109,12 @@ class DueQueue:
 
     @property
     def first_due(self) -> int | None:
-        """The time at which the first record is due."""
+        """When the first record is due."""
         first = self._first()
         return first[0] if first else None
 
     def take(self, until: float) -> Held | None:
-        """Return the first record, to be delivered now, if it is due by `until`."""
+        """Return the first record, for delivery now, if it is due by `until`."""
         first = self._first()
         if first is None or first[0] > until:
             return None
@@ -122,11 +125,11 @@ class DueQueue:
         return held
 
     def passed(self, until: int) -> None:
-        """Note that all records due before this time are delivered or were cancelled, and none of them waits."""
+        """Note that all records due before this time were delivered or cancelled, and none of them is waiting."""
         self._last = max(self._last, (until, -1, -1, -1))
 
     def _first(self) -> _Entry | None:
-        """Return the next entry that still waits, and forget removed entries before it."""
+        """Return the next entry that still waits, dropping removed entries before it."""
         while True:
             first = self._in_order[0] if self._in_order else None
             if self._heap and (first is None or self._heap[0] < first):
@@ -143,13 +146,13 @@ class DueQueue:
         return first[-1]
 
     def remove(self, held: Held) -> None:
-        """Take out a record that waits no more and is done."""
+        """Take out a record that no longer waits and is done."""
         self._removed.add(_place(held))
         self._is_done(held)
 
     def _is_done(self, held: Held) -> None:
         schedule, fetched, line = held.schedule, held.fetched, held.line
-        if self._by_id.get(schedule.id) is held:  # false if two schedules share an id
+        if self._by_id.get(schedule.id) is held:  # False if two schedules share an id
             del self._by_id[schedule.id]
         self.bytes -= fetched.size
         line.holds -= 1
@@ -158,7 +161,7 @@ class DueQueue:
             self._late.discard(fetched.offset)
 
     def mark(self) -> Mark:
-        """Return the mark to store of the own line."""
+        """Return the mark to store for the queue's own line."""
         if not self.is_restored:
             return self._restored
         progress = self._own.progress

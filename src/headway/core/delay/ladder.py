@@ -1,11 +1,11 @@
-"""Delay lines: the topic in which a record waits next, and the lines that suit the delays in use.
+"""The ladder of delay lines: the topic in which a record waits next, and which lines suit the delays in use.
 
-A line is a topic whose records all wait the same time. So it is a queue: its first record says when to look again. A
-record goes to the longest line that its remaining time allows, then to the longest that the rest allows, and so on. The
-last rest, less than the shortest line, it waits in memory. All times are whole milliseconds.
+A delay line is a topic in which all records wait for the same time. So it is a queue: its first record says when to
+read it next. A record goes to the longest line that its remaining time allows, then to the longest that the rest
+allows, and so on. The last rest, shorter than the shortest line, it waits in memory. All times are whole milliseconds.
 
-Invariants: a record never waits in a line for longer than until it is due; each step takes it to a line that is not
-longer than the remaining time.
+Invariants: a record never stays in a line beyond its due time; each step takes it to a line that is no longer than the
+remaining time.
 
 Source: exponential time buckets, as in the timing wheels of Varghese and Lauck (1987), with queues for wheels.
 """
@@ -22,16 +22,17 @@ from headway.declarations import check_above_zero, check_whole, is_number, shown
 from headway.errors import ConfigError
 
 MEMORY = 0
-"""The line for records due sooner than the shortest line allows: it is read at once, and they wait in memory."""
+"""The line for records due sooner than the shortest line allows. It is read at once, and they wait in memory."""
 
 FIRST_DELAYS = 8_000
-"""The delays in milliseconds for which a fresh scheduler has lines; longer ones are added when a delay needs them.
+"""The delays, in milliseconds, that a new scheduler creates lines for. Longer lines are added when a delay needs them.
 
-A relay that runs notices a new line within some five seconds, and the shortest of those keeps its first record for 16.
+A running relay notices a new line within about five seconds, and the shortest of those keeps its first record for 16.
 """
 
-# A record leaves a line a little before the line's time, and may enter it a little after. So a delay of a whole minute
-# is one of 32, 16, 8 and 4 seconds, though each step takes some milliseconds.
+# A record leaves a line a little before the line's time is over, and may enter it a little late. So a delay of exactly
+# a
+# minute is made of 32, 16, 8 and 4 seconds, although each step takes some milliseconds.
 _LEAVES_EARLIER = 100
 _MAY_ENTER_LATER = 50
 _SHORTEST = range(500, 60_001)
@@ -40,14 +41,14 @@ MOST_LINES = 64
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
-    """The lines to choose from, each by its time in milliseconds, ascending.
+    """The lines to choose from, each given by its time in milliseconds, ascending.
 
     >>> Ladder((1000, 2000, 4000)).line_for(3999)
     4000
     >>> list(Ladder((1000, 2000, 4000)).path(7000))
     [(0, 4000), (3900, 2000), (5800, 1000)]
 
-    Raises `ConfigError` for lines that make no ladder.
+    Raises `ConfigError` for lines that do not form a ladder.
     """
 
     lines: tuple[int, ...]
@@ -56,22 +57,24 @@ class Ladder:
         if not isinstance(self.lines, tuple):
             raise ConfigError(f"The lines are {shown(self.lines)}; they must be a tuple of milliseconds.")
         if not 0 < len(self.lines) <= MOST_LINES:
-            raise ConfigError(f"A ladder has 1 to {MOST_LINES} lines; not {len(self.lines)}.")
+            raise ConfigError(f"A ladder must have 1 to {MOST_LINES} lines, not {len(self.lines)}.")
         for line in self.lines:
             check_whole("A line of a ladder", line, 1, " ms")
         if max(self.lines) > LATEST:
             raise ConfigError(f"A line of a ladder is longer than {LATEST} ms. Leave it out.")
         if any(a >= b for a, b in pairwise(self.lines)):
-            raise ConfigError(f"A ladder has 1 to {MOST_LINES} lines, each longer than the one before; not {self}.")
+            raise ConfigError(
+                f"A ladder must have 1 to {MOST_LINES} lines, each longer than the one before, not {self}."
+            )
         if self.lines[0] not in _SHORTEST:
             raise ConfigError(
                 f"The shortest line is {self.lines[0] / 1000:g} s; it must be from {_SHORTEST[0] / 1000:g} to "
-                f"{_SHORTEST[-1] / 1000:g} s, for what is due sooner waits in memory."
+                f"{_SHORTEST[-1] / 1000:g} s, because records due sooner wait in memory."
             )
 
     @classmethod
     def of_those(cls, lines: Iterable[int]) -> Self | None:
-        """Return a ladder of these lines, in any order and maybe with `MEMORY`; None if they make no ladder."""
+        """Return a ladder of these lines, in any order, with or without `MEMORY`; None if they do not form one."""
         try:
             return cls(tuple(sorted(line for line in set(lines) if line != MEMORY)))
         except ConfigError:
@@ -79,9 +82,9 @@ class Ladder:
 
     @classmethod
     def exponential(cls, first: float = 1.0, base: float = 2.0, count: int = 27) -> Self:
-        """Return `count` lines, the shortest of `first` seconds, each `base` times as long as the one before.
+        """Return a ladder of `count` lines, the shortest of `first` seconds, each `base` times as long as the last.
 
-        The default lines are from a second to two years.
+        The default lines range from one second to two years.
 
         >>> Ladder.exponential(1, 4, 3)
         Ladder(lines=(1000, 4000, 16000))
@@ -92,18 +95,19 @@ class Ladder:
         check_whole("The count of a ladder's lines", count, 1)
         if count > MOST_LINES or (count - 1) * math.log(base) + math.log(first * 1000) > math.log(LATEST) + 1:
             raise ConfigError(
-                f"A ladder of {count} lines, each {base} times the one before, ends beyond {LATEST} ms, or has more "
-                f"than {MOST_LINES}. Give fewer."
+                f"A ladder of {count} lines, each {base} times as long as the one before, ends beyond {LATEST} ms or "
+                "has "
+                f"more than {MOST_LINES} lines. Use fewer lines."
             )
         return cls(tuple(round(first * 1000 * base**power) for power in range(count)))
 
     def line_for(self, remaining: int) -> int:
-        """Return the line for a record that is due in so many milliseconds; `MEMORY` if none is short enough."""
+        """Return the line for a record that is due in this many milliseconds, or `MEMORY` if none is short enough."""
         index = bisect_right(self.lines, remaining + _MAY_ENTER_LATER)
         return self.lines[index - 1] if index else MEMORY
 
     def up_to(self, delay: float) -> tuple[int, ...]:
-        """Return the lines that delays up to this one, in milliseconds, need; at least the shortest.
+        """Return the lines that delays up to this many milliseconds need; at least the shortest.
 
         >>> Ladder((1000, 2000, 4000)).up_to(3999)
         (1000, 2000, 4000)
@@ -113,7 +117,7 @@ class Ladder:
         return self.lines[: max(1, bisect_right(self.lines, delay + _MAY_ENTER_LATER))]
 
     def reach(self, lines: Iterable[int]) -> float:
-        """Return the shortest delay that needs a line beside these; infinite if these are all.
+        """Return the shortest delay that needs a line other than these, or infinity if these are all.
 
         >>> Ladder((1000, 2000, 4000)).reach({1000, 4000})
         1950
@@ -122,12 +126,12 @@ class Ladder:
         return min(missing) - _MAY_ENTER_LATER if missing else math.inf
 
     def path(self, delay: int) -> Iterator[tuple[int, int]]:
-        """Yield the lines that a record passes, each after so many milliseconds, if no step takes any time."""
+        """Yield the lines that a record goes through, each with its start in ms, if moving took no time."""
         for start, line, times in self._stays(delay):
             yield from ((start + time * time_in(line), line) for time in range(times))
 
     def step_at(self, delay: int, elapsed: int) -> tuple[int, int] | None:
-        """Return the step of the path that a record is in after so many milliseconds; None if it is in no line yet.
+        """Return the step of the path that a record is at after this many milliseconds, or None before the first.
 
         >>> Ladder((1000, 2000, 4000)).step_at(7000, 4500)
         (3900, 2000)
@@ -140,7 +144,7 @@ class Ladder:
         return step
 
     def _stays(self, delay: int) -> Iterator[tuple[int, int, int]]:
-        """Yield the path as (first entry, line, count), since a record may enter the same line a million times."""
+        """Yield the path as (first entry, line, count), because a record may enter one line a million times."""
         elapsed = 0
         for line in reversed(self.lines):
             beyond = delay - elapsed + _MAY_ENTER_LATER - line
@@ -150,7 +154,7 @@ class Ladder:
                 elapsed += times * time_in(line)
 
     def writes(self, delay: int) -> int:
-        """Return how often a record with this delay is written, its delivery included.
+        """Return how often a record with this delay is written, including its delivery.
 
         >>> [Ladder.exponential().writes(seconds * 1000) for seconds in (1, 60, 3600, 86_400)]
         [2, 5, 5, 6]
@@ -158,27 +162,27 @@ class Ladder:
         return max(1, sum(times for _, _, times in self._stays(delay))) + 1
 
     def __str__(self) -> str:
-        # Whole seconds are exact: users type these lengths again for --lines.
+        # Whole seconds are printed exactly, because users type these lengths again for --lines.
         return ", ".join(f"{line / 1000:.12g} s" for line in self.lines)
 
 
 def time_in(line: int) -> int:
-    """Return how long a record stays in a line."""
+    """Return how long a record stays in a line, in milliseconds."""
     return max(0, line - _LEAVES_EARLIER)
 
 
 def fit(delays: Mapping[int, float], count: int, first: int = 1000) -> Ladder:
-    """Return the ladder of at most `count` lines with the fewest moves for a histogram: delays in ms to weights.
+    """Find the ladder of at most `count` lines with the fewest moves for a histogram of delays in ms to weights.
 
-    It is the best ladder in which each line is a multiple of the one before. Each line is also `first` times a product
-    of 2, 3 and 5, or one of the delays. Dynamic programming finds it, since the moves between two neighbours then
-    depend on no other line.
+    It is the best ladder in which each line is a multiple of the one before. Also, each line is either `first` times a
+    product of 2, 3 and 5, or one of the delays. Dynamic programming finds it, because the moves between two neighbours
+    then depend on no other line.
 
     >>> str(fit({3_600_000: 10, 60_000: 5}, 3))
     '1 s, 60 s, 3600 s'
     """
     if count < 1 or not delays or any(delay < 0 or not 0 <= weight < math.inf for delay, weight in delays.items()):
-        raise ConfigError("Fitting takes at least one line and one delay, and neither delays nor weights below zero.")
+        raise ConfigError("Fitting needs at least one line and one delay, and no delay or weight may be negative.")
     candidates = _candidates(delays, first)
     # The best chain from `first` up to each candidate: its moves below that candidate, and its lines.
     chains: dict[int, tuple[float, tuple[int, ...]]] = {first: (0.0, (first,))}
@@ -196,7 +200,7 @@ def fit(delays: Mapping[int, float], count: int, first: int = 1000) -> Ladder:
 
 
 def rounded(delay: int) -> int:
-    """Return a delay rounded to about a hundredth, so that delays of five minutes are equal though some ms apart.
+    """Round a delay to about one percent, so that delays of five minutes are equal although some ms apart.
 
     >>> rounded(300_004), rounded(86_399_990)
     (300000, 86400000)
@@ -206,12 +210,12 @@ def rounded(delay: int) -> int:
 
 
 def writes_per_record(ladder: Ladder, delays: Mapping[int, float]) -> float:
-    """Return how often records with these delays are written on average, their delivery included."""
+    """Return how often records with these delays are written on average, including their delivery."""
     return sum(ladder.writes(delay) * weight for delay, weight in delays.items()) / sum(delays.values())
 
 
 def _moves(delays: Mapping[int, float], line: int, next_longer: int | None) -> float:
-    """Return how often records pass a line, given the next longer one."""
+    """Return how often records go through a line, given the next longer one."""
     left = delays.items() if next_longer is None else ((delay % next_longer, n) for delay, n in delays.items())
     return sum(weight * (delay // line) for delay, weight in left)
 

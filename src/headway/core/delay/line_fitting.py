@@ -1,13 +1,13 @@
-"""Lines that fit themselves: the lines that pay for the delays of late, and when to change to them.
+"""Fitting the lines: which lines pay off for the recent delays, and when to change to them.
 
 A line costs a topic, and saves writes. Its price is a tenth of a write per record. So the cost of a ladder is how often
-a record is written on average, and a tenth for each line.
+a record is written on average, plus a tenth for each line.
 
 Invariants:
-- The shortest line stays, since it bounds what waits in memory.
-- There are never more lines with topics than allowed, unless there were more before; then none is added.
-- A change that nothing forces lowers the cost for the delays that it was chosen for. So for delays that stay the same
-  lines come to rest, and never go to and fro.
+- The shortest line stays, because it bounds what waits in memory.
+- There are never more lines with topics than allowed, unless there were more already; then none is added.
+- A change that nothing forces lowers the cost for the delays that it was chosen for. So while delays stay the same, the
+  lines settle, and never switch back and forth.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,13 +17,13 @@ from headway.core.delay.ladder import Ladder
 from headway.core.untrusted import LATEST
 
 PRICE = 0.1
-"""The writes per record that a line has to save."""
+"""How many writes per record a line must save."""
 
 GAIN = 0.35
-"""The cost that a change has to save: more than the price of some lines, so that small swings change nothing."""
+"""How much cost a change must save. It exceeds the price of some lines, so that small swings change nothing."""
 
 URGENT_GAIN = 2.0
-"""The cost for which lines change again at once, and not only when the latest change has settled."""
+"""How much cost a change must save to be made although the last one has not settled yet."""
 
 _MOST_POPULAR = 16
 _MAY_ENTER_LATER = 50  # as in a ladder
@@ -32,13 +32,13 @@ _LEAVES_EARLIER = 100
 
 @dataclass(frozen=True)
 class LinesNow:
-    """The lines as they are, in milliseconds each.
+    """The present lines, in milliseconds each.
 
     Args:
         ladder: The lines in use that have topics, ascending.
-        with_topics: All lines with topics, also those that are only emptied.
-        barred: Lines that must not be used for now, as their topics are about to be deleted.
-        idle: Lines to which nothing was written for long.
+        with_topics: All lines that have topics, including those that are only being emptied.
+        barred: Lines that must not be used now, because their topics are about to be deleted.
+        idle: Lines to which nothing has been written for a long time.
     """
 
     ladder: tuple[int, ...]
@@ -48,13 +48,13 @@ class LinesNow:
 
 
 def fitted(now: LinesNow, delays: Mapping[int, float], most: int, *, settled: bool = True) -> tuple[int, ...]:
-    """Return the lines to use for a histogram of delays: those in use, unless others pay.
+    """Return the lines to use for a histogram of delays: those in use, unless others pay off.
 
     Args:
-        now: The lines as they are.
+        now: The present lines.
         delays: Delays in milliseconds, with weights.
-        most: How many lines may have topics.
-        settled: Whether the latest change was long ago. If it was not, only a large gain changes anything.
+        most: The most lines that may have topics.
+        settled: True if the last change was long ago. Otherwise, only a large gain changes anything.
     """
     search = _Search(now, delays, most)
     before = search.trimmed(now.ladder)
@@ -69,7 +69,7 @@ def fitted(now: LinesNow, delays: Mapping[int, float], most: int, *, settled: bo
 
 
 class _Search:
-    """A search, step by step, for lines of less cost."""
+    """A stepwise search for lines that cost less."""
 
     def __init__(self, now: LinesNow, delays: Mapping[int, float], most: int) -> None:
         self._now = now
@@ -80,7 +80,7 @@ class _Search:
         self._candidates = sorted(_candidates(now, delays))
 
     def cost(self, lines: tuple[int, ...]) -> float:
-        """Return what lines cost: writes per record, and the price of the lines."""
+        """Return the cost of lines: the writes per record, plus the price of the lines."""
         known = self._costs.get(lines)
         if known is None:
             known = self._costs[lines] = self._writes(lines) + PRICE * len(lines)
@@ -102,14 +102,14 @@ class _Search:
         return moves / self._total
 
     def trimmed(self, lines: tuple[int, ...]) -> tuple[int, ...]:
-        """Return as many lines as are allowed, without barred ones: those go first that cost least."""
+        """Return at most the allowed number of lines, none of them barred. The least useful are dropped first."""
         lines = tuple(line for line in lines if line == lines[0] or line not in self._now.barred)
         while len(lines) > self._most:
             lines = min(self._fewer(lines), key=self.cost)
         return lines
 
     def best(self, lines: tuple[int, ...]) -> tuple[int, ...]:
-        """Return lines of which none pays to add, drop or replace."""
+        """Return lines that cannot be improved by adding, dropping or replacing one."""
         while True:
             step = min(self._steps(lines), key=self.cost, default=lines)
             if self.cost(step) >= self.cost(lines) - 1e-9:
@@ -119,7 +119,7 @@ class _Search:
             lines = step
 
     def without_idle(self, lines: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the lines without those that nothing uses and that save nothing."""
+        """Return the lines without those that are unused and save nothing."""
         for line in self._now.idle.intersection(lines[1:]):
             fewer = tuple(each for each in lines if each != line)
             if self.cost(fewer) < self.cost(lines):
@@ -146,11 +146,11 @@ class _Search:
 
 
 def _candidates(now: LinesNow, delays: Mapping[int, float]) -> set[int]:
-    """Return the lines that may be used: those that are there, doubled ones, and the most frequent delays."""
+    """Return the lines to choose from: existing ones, powers of two of the shortest, and the most frequent delays."""
     shortest, longest = now.ladder[0], max(delays, default=0)
     popular = sorted(delays, key=delays.__getitem__, reverse=True)[:_MOST_POPULAR]
     doubled = {line for line in Ladder.exponential(shortest / 1000).lines if line <= longest + _MAY_ENTER_LATER}
-    # A delay of the very line enters it.
+    # A record whose delay equals the line's time does enter the line.
     return {
         line for line in {*now.with_topics, *doubled, *popular} if shortest < line <= LATEST and line not in now.barred
     }

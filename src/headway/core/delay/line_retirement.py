@@ -1,15 +1,15 @@
-"""The retirement of lines: out of use, empty and unused for long, read no more, deleted; and only then used again.
+"""The retirement of delay lines: out of use, no longer read, deleted, and in the end usable again.
 
-A line that is not in use any more may still get records, by schedulers that have not heard of it. So each step waits
-for the one before to be known everywhere:
+A line that is out of use may still get records, from schedulers that do not know it yet. So each step waits until the
+one before is known everywhere:
 
-- It is *out of use*. Schedulers write to it for some minutes at the most, relays still read it.
-- When it is empty, and nothing was written to it for long, it *retires*: relays read it no more.
-- Some minutes later, if nothing has come meanwhile, its topic is deleted. If something has come, it is read again.
-- Its time is not used for a new line for a while: a relay that was frozen just before it deleted the topic would else
-  delete one with records.
+- It is *out of use*. Schedulers write to it for some minutes at most; relays still read it.
+- When it is empty, and nothing was written to it for a long time, it *retires*: relays no longer read it.
+- Some minutes later, if nothing has been written in the meantime, its topic is deleted. Otherwise it is read again.
+- Its time is not used for a new line for a while. Otherwise, a relay that was frozen just before deleting the topic
+  could delete one with records.
 
-The state is stored in Kafka, so another relay goes on where one has ended.
+The state is stored in Kafka, so another relay continues where one has ended.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,9 +22,9 @@ from headway.core.untrusted import Count, Time, read_json
 
 
 class LineUse(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The facts that are known of a line; times in milliseconds since the epoch, 0 for never.
+    """The known facts about a line. Times are in milliseconds since the epoch; 0 means never.
 
-    `written` is the sum of the ends of its logs, and `since` when that was first seen.
+    `written` is the sum of the ends of its logs, and `since` is when that sum was first seen.
     """
 
     written: Count
@@ -34,14 +34,14 @@ class LineUse(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 
 class FitState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The state that a fitting relay stores: when the lines were changed, and when each was used, in milliseconds."""
+    """The state that a fitting relay stores: when the lines last changed, and the use of each, in milliseconds."""
 
     changed: Time = 0
     lines: dict[Time, LineUse] = {}
 
     @property
     def retiring(self) -> frozenset[int]:
-        """The lines that relays read no more if they are not in use, and whose times must not be used for now."""
+        """The lines that relays do not read unless they are in use, and whose times must not be used now."""
         return frozenset(line for line, use in self.lines.items() if use.retires)
 
     def encode(self) -> bytes:
@@ -54,20 +54,20 @@ _decoder = msgspec.json.Decoder(FitState)
 
 
 def read_fit_state(value: bytes) -> FitState:
-    """Return the state from its stored form; raise `UnreadableError` if it is malformed."""
-    return read_json(value, _decoder, "What is known of the lines")
+    """Read the state from its stored form. Raises `UnreadableError` if it is malformed."""
+    return read_json(value, _decoder, "The state of the delay lines")
 
 
 @dataclass(frozen=True)
 class Waits:
-    """The waits of each step, in milliseconds.
+    """How long each step waits, in milliseconds.
 
     Args:
-        unused: Nothing is written to a line for so long before it retires.
-        known: A line is out of use for so long before it retires, so that all schedulers know.
-        unread: A line is read no more for so long before its topic is deleted.
-        barred: After a line has retired its time is not used again for so long; and it is deleted in half of that, or
-            not at all.
+        unused: How long nothing must have been written to a line before it retires.
+        known: How long a line must have been out of use before it retires, so that all schedulers know.
+        unread: How long a line must have been unread before its topic is deleted.
+        barred: How long after its retirement a line's time is not used again. The topic is deleted within half of
+            that, or not at all.
     """
 
     unused: int
@@ -77,9 +77,9 @@ class Waits:
 
 
 class Seen(NamedTuple):
-    """A look at the lines.
+    """The lines as they were seen in Kafka.
 
-    `ends` has for each line with a topic the sum of the ends of its logs; `empty` are those in which nothing lies.
+    `ends` has, for each line with a topic, the sum of the ends of its logs. `empty` are the lines without records.
     """
 
     ladder: Collection[int]
@@ -88,7 +88,7 @@ class Seen(NamedTuple):
 
 
 def advanced(state: FitState, seen: Seen, waits: Waits, now: int) -> tuple[FitState, list[int]]:
-    """Return the state after a look, and the lines whose topics are to be deleted, as soon as the state is stored."""
+    """Return the next state, and the lines whose topics must be deleted as soon as that state is stored."""
     lines = {line: _advanced(state.lines.get(line), line, seen, waits, now) for line in seen.ends}
     gone = {
         line: use
@@ -111,7 +111,7 @@ def _advanced(use: LineUse | None, line: int, seen: Seen, waits: Waits, now: int
         return msgspec.structs.replace(use, out_of_use=0, retires=0)
     if not use.out_of_use:
         use = msgspec.structs.replace(use, out_of_use=now, retires=0)
-    if use.retires and now - use.retires >= waits.barred:  # its topic could not be deleted in time: begin once more
+    if use.retires and now - use.retires >= waits.barred:  # its topic could not be deleted in time, so start over
         return msgspec.structs.replace(use, retires=0)
     if use.retires or line not in seen.empty:
         return use
@@ -120,5 +120,5 @@ def _advanced(use: LineUse | None, line: int, seen: Seen, waits: Waits, now: int
 
 
 def idle(state: FitState, waits: Waits, now: int) -> frozenset[int]:
-    """Return the lines to which nothing was written for long."""
+    """Return the lines to which nothing has been written for a long time."""
     return frozenset(line for line, use in state.lines.items() if now - use.since >= waits.unused)

@@ -1,10 +1,10 @@
-"""One partition of a delay line, as its relay sees it: the fetched records that have not left, and the progress.
+"""One partition of a delay line, as its relay sees it: records that were fetched but have not left, and the progress.
 
 Invariants:
 - Records leave in the order of the log.
-- The progress knows only records that have left, so that after a restart the others are read again.
+- The progress covers only records that have left, so that the others are read again after a restart.
 - `bound` is before the due time of every record that was fetched and has not left.
-- `bound` is also before the due time of every record that the relay itself has written here and not fetched yet.
+- `bound` is also before the due time of every record that the relay itself has written here but not fetched yet.
 """
 
 import math
@@ -20,20 +20,21 @@ from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
 from headway.errors import ScheduleError
 
-# Records leave together, so that few transactions are about lines. A record that leaves is due at least `_DUE_AFTER`
-# later, if its way into the line was short.
+# Records leave in groups, so that few transactions concern lines. A record that entered its line quickly leaves at
+# least
+# `_DUE_AFTER` before it is due.
 LEAVES_WITHIN = 20
 _DUE_AFTER = 25
 
-# A record whose way into the line was longer leaves so much before it is due, with all records that came before it.
+# A record that entered its line late leaves this long before it is due, along with all records before it.
 _BELATED_LEAVES_BEFORE = 75
 
-# A record stamped so far ahead of now was stamped before the clock was put back: waiting for its time would be wrong.
+# A record stamped this far ahead of now was stamped before the clock was set back; waiting for its time would be wrong.
 _AHEAD = 1000
 
 
 class _Expected(NamedTuple):
-    """The records that the relay wrote up to `end`: none of them, nor any written after them, is due up to `bound`."""
+    """Records that the relay wrote, up to `end`. Neither they nor records written after them are due by `bound`."""
 
     bound: int
     end: int
@@ -43,7 +44,7 @@ class _Expected(NamedTuple):
 class Fetched(msgspec.Struct, gc=False):
     """A fetched record: its offset, when it was appended, its size in bytes, the record itself, and its schedule.
 
-    It is a struct like `Held`, `Write` and `Out`, as one is made for each record: a named tuple takes four times as
+    It is a struct, like `Held` and `Write`, because one is created per record and a named tuple takes four times as
     long.
     """
 
@@ -55,7 +56,7 @@ class Fetched(msgspec.Struct, gc=False):
 
 
 class LineWindow:
-    """The window of fetched records that have not left, and the progress of those that have."""
+    """The fetched records that have not left the line, and the progress of those that have."""
 
     __slots__ = (
         "_belated",
@@ -82,15 +83,15 @@ class LineWindow:
         self.ended = False  # everything in the log was fetched
         self.changed = False
         self.holds = 0  # the number of its records that wait in memory
-        self._position = 0  # the offset behind the last fetched record
+        self._position = 0  # the offset after the last fetched record
         self._left = -math.inf  # the bound for the records that have left
         self._rests = False
         self._time = time_in(line)
         self._window: deque[Fetched] = deque()
-        # Due times and offsets of the records in the window that are due before their turn, both ascending. A record
-        # that lies before another, and is not due before it, leaves together with it.
+        # Due times and offsets of records in the window that are due before their turn, both ascending. A record that
+        # precedes another in the log, and is not due before it, leaves together with it.
         self._belated: deque[tuple[int, int]] = deque()
-        # Both bounds and ends ascend: a later entry with a lower bound replaces the earlier ones.
+        # Both bounds and ends ascend: a later entry with a lower bound replaces earlier ones.
         self._expected: deque[_Expected] = deque()
 
     def receive(self, records: Sequence[Fetched]) -> None:
@@ -117,9 +118,9 @@ class LineWindow:
         self._has_come(offset)
 
     def expect(self, bound: int, end: int, until: int) -> None:
-        """Keep back records due after `bound`, until those before the offset `end` were fetched, or until `until`.
+        """Hold back records due after `bound` until all before the offset `end` were fetched, or until `until`.
 
-        Records of a transaction are not seen before its commit, nor are records that lie behind them.
+        This is needed because a transaction's records cannot be read before its commit, nor can records after them.
         """
         while self._expected and self._expected[-1].bound >= bound:
             self._expected.pop()
@@ -127,13 +128,13 @@ class LineWindow:
         self._has_come(self._position)
 
     def expect_no_longer(self, now: int) -> None:
-        """Give up expected records that did not come in time."""
+        """Stop waiting for expected records that did not arrive in time."""
         while self._expected and self._expected[0].until < now:
             self._expected.popleft()
 
     @property
     def expects_until(self) -> float:
-        """The time at which the first expected records are given up; infinite if none are expected."""
+        """When the first expected records are no longer waited for; infinite if none are expected."""
         return self._expected[0].until if self._expected else math.inf
 
     def _has_come(self, position: int) -> None:
@@ -142,10 +143,10 @@ class LineWindow:
             self._expected.popleft()
 
     def wants(self, spare: int = 0) -> bool:
-        """Return whether to fetch more: until the window is full, and then not before it is half empty.
+        """Return whether to fetch more: until the window is full, and then again once it is half empty.
 
-        Besides its own room the window may use four fifths of the room that all lines share: `spare` is what is free of
-        it now.
+        In addition to its own space, the window may use four fifths of the space that all lines share, of which `spare`
+        is free now.
         """
         room = self.room + 4 * max(0, spare)
         self._rests = self.bytes >= (room // 2 if self._rests else room)
@@ -157,7 +158,7 @@ class LineWindow:
         return self._window[0] if self._window else None
 
     def leaves_at(self, now: int) -> float:
-        """Return when the first record may leave; infinite if none is here."""
+        """Return when the first record may leave; infinite if there is none."""
         if not self._window:
             return math.inf
         appended = self._window[0].appended
@@ -168,9 +169,9 @@ class LineWindow:
 
     @property
     def bound(self) -> float:
-        """A time up to which no record that is still in this line is due, as far as it was fetched or stored in time.
+        """A time by which no record still in this line is due, as far as it was fetched or stored in time.
 
-        The line that is read at once has only a bound for the records that the relay itself has written.
+        For the line that is read at once, it covers only the records that the relay itself has written.
         """
         expected = self._expected[0].bound if self._expected else math.inf
         return expected if self.line == MEMORY else min(expected, self._bound_of_fetched)
@@ -183,9 +184,9 @@ class LineWindow:
         return math.inf if self.ended else self._left
 
     def leave(self, until: float, now: int, most: int, most_bytes: float) -> list[Fetched]:
-        """Let the first records leave that may at `until`, up to about so many records and bytes.
+        """Let the first records leave that may at `until`, up to about this many records and bytes.
 
-        Return those that are yet to be dealt with: the others were dealt with before a restart.
+        Returns those that still need handling; the others were handled before a restart.
         """
         window, latest, ahead, belated = self._window, until - self._time, now + _AHEAD, self._last_belated(until)
         left: list[Fetched] = []
@@ -211,7 +212,7 @@ class LineWindow:
         return [record for record in left if record.offset in wanted]
 
     def _last_belated(self, until: float) -> int:
-        """Return the offset up to which every record has to leave for the sake of those that are due."""
+        """Return the offset up to which all records must leave, so that due records can."""
         last = -1
         for due, offset in self._belated:
             if due - _BELATED_LEAVES_BEFORE > until:
@@ -220,14 +221,14 @@ class LineWindow:
         return last
 
     def complete(self, offset: int) -> None:
-        """Note that a record that has left was moved, delivered or dropped."""
+        """Note that a record that left was moved, delivered or dropped."""
         self.changed = True
         self.progress.complete(offset)
 
 
 def bound_behind(line: int, due: int, written: int) -> int:
-    """Return a time up to which neither a record written to a line at `written`, nor any record behind it, is due.
+    """Return a time by which neither a record written to a line at `written`, nor any record after it, is due.
 
-    In the line that is read at once, the records behind it were scheduled later; they need only not come before it.
+    In the line that is read at once, records after it were scheduled later and only need not come before it.
     """
     return due - 1 if line == MEMORY else written + time_in(line) + _DUE_AFTER

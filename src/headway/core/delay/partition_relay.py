@@ -1,17 +1,18 @@
-"""The relay of one partition: it decides where the records that come out of the delay lines go next.
+"""The relay of one partition number: it decides where records that come out of the delay lines go next.
 
-The relay is a state machine without a clock, as the engine is. It stands for one partition number of all of a
-scheduler's topics, since a schedule's records, commands and stored state share it. A driver fetches for each line that
-is not `full`, and gives the records to `receive`. The driver carries out what `take` returns, all in one transaction. A
+Like the engine, it is a state machine without a clock. It is responsible for one partition number of all of a
+scheduler's topics, because a schedule's records, commands and stored state share it. A driver fetches for each line
+that is not `full`, and passes the records to `receive`. It carries out what `take` returns, all in one transaction. A
 successor needs only the stored state.
 
 Invariants:
-- Nothing is delivered before it is due, and of a schedule's copies only the live one.
-- A record that left its line is in exactly one state: waiting in memory, part of a tick, done. A record that a tick
-  moves is expected in its next line until it was fetched there.
-- Of records with the same due time the one scheduled first is delivered first, unless the overdue records do not fit in
-  memory. So while a record that a tick moved has not come by again, nothing is delivered that may be due after it.
-- A schedule is answered as delivered only when every record due that early has come by.
+- Nothing is delivered before it is due, and of a schedule's copies only the live one is delivered.
+- A record that left its line is in exactly one state: waiting in memory, part of a tick, or done. A record that a tick
+  moves is expected in its next line until it is fetched there.
+- Of records with the same due time, the one scheduled first is delivered first, unless the overdue records do not fit
+  in memory. So while a record that a tick moved has not been fetched again, nothing is delivered that may be due after
+  it.
+- A schedule is reported as delivered only when every record due at that time or earlier has come out of its line.
 """
 
 import math
@@ -44,36 +45,36 @@ from headway.core.delay.schedule_states import ScheduleState, state_of
 from headway.core.offsets.offset_map import OffsetMap
 from headway.errors import ScheduleError
 
-# Each of a line's records that wait in memory is a gap in its offset map, if they are due in quite another order than
-# they came. The map then has some kilobytes, and is stored with each tick.
+# Each record of a line that waits in memory is a gap in the line's offset map if due times differ from the order of
+# arrival. At this bound the map has some kilobytes, and it is stored with each tick.
 _MOST_HELD_OF_A_LINE = 20_000
 
-# The records that may leave their lines while others are due: about a millisecond's worth.
+# How many records may leave their lines while others are due: about a millisecond's worth of work.
 LEAVE_BESIDE = 200
-_LOOK_FOR_ZONE_AGAIN_AFTER = 60_000  # milliseconds; another relay may have the partition then, and know the zone
+_LOOK_FOR_ZONE_AGAIN_AFTER = 60_000  # milliseconds; by then another relay, which knows the zone, may have the partition
 _FORGET_AT_ONCE = 2_000  # changes; each is a record to write
 
 
 class _Moved(NamedTuple):
-    """The bounds of the records that a tick moves, by line, and the time until which they count."""
+    """The bounds of the records that a tick moves, by line, and how long they apply."""
 
     bounds: dict[int, int]
     until: int
 
 
 class PartitionRelay:
-    """The state machine that decides about all schedules of one partition.
+    """Decides about all schedules of one partition number.
 
     Args:
-        ladder: The lines to which records go.
-        lines: All existing lines, also those that are only emptied.
+        ladder: The lines that records are sent to.
+        lines: All existing lines, including those that are only being emptied.
         stored: The state that earlier ticks have stored.
-        room: The bytes of records that may wait in memory; as many again may be in the windows of all lines.
-        topics: Kafka's ids of the lines' topics and of the commands', by the key of the stored state of each.
+        room: How many bytes of records may wait in memory. The windows of all lines may hold as much again.
+        topics: Kafka's ids of the topics of lines and commands, by the key of the stored state of each.
         ends: The ends of their logs, by the same keys, as far as known.
-        unread: Lines that are not read for now, and of which the stored progress stays.
+        unread: Lines that are not read now, but whose stored progress is kept.
 
-    `unreadable` has a sentence for each stored key whose value could not be read and is ignored.
+    `unreadable` has a sentence for each stored key whose value could not be read and was ignored.
     """
 
     def __init__(
@@ -102,7 +103,7 @@ class PartitionRelay:
             state.commands, self._changes, self._waiting, self._recent, self._move, self._passed
         )
         self._undecided = self._commands.undecided
-        # A line that comes back after its topic was deleted begins anew.
+        # Drop their progress: a line that comes back after its topic was deleted starts from the beginning.
         gone = state.other_lines({*lines, *ladder.lines, *unread})
         self._tick = Tick(
             state=dict.fromkeys([*map(line_key, gone), *state.of_topics_before, *state.unreadable_progress])
@@ -110,7 +111,7 @@ class PartitionRelay:
         if state.topics:
             self._tick.state[TOPICS_KEY] = state.topics
         self._size = 0  # the bytes of the tick's records
-        self._unwritten: deque[_Moved] = deque()  # of ticks handed out and not `written` yet, in order
+        self._unwritten: deque[_Moved] = deque()  # of ticks handed out but not yet `written`, in order
         self.searches = self._commands.searches
 
     # Fetched records and commands
@@ -133,35 +134,35 @@ class PartitionRelay:
         self._lines[line].reached_end(offset)
 
     def written(self, ends: Mapping[int, int], now: int) -> None:
-        """Note that Kafka has the records that a tick has moved: the first tick with `moved` that was not noted yet.
+        """Note that Kafka has the records that a tick has moved; the ticks with `moved` are noted in order.
 
-        `ends` gives for each line the offset behind the last of these records. In a transaction they are not visible
-        before the commit.
+        `ends` gives, for each line, the offset after the last of these records. If they were written in a transaction,
+        they cannot be read before its commit.
         """
         for line, bound in self._unwritten.popleft().bounds.items():
             if line in self._lines:
                 self._lines[line].expect(bound, ends[line], now + STORED_WITHIN)
 
     def full(self) -> set[int]:
-        """Return the lines from which to fetch nothing more for now."""
+        """Return the lines that should not be fetched from now."""
         spare = self._shared - sum(each.bytes for line, each in self._lines.items() if line != MEMORY)
         return {line for line, each in self._lines.items() if not each.wants(0 if line == MEMORY else spare)}
 
     def command(self, offset: int, command: Command | PutRecord | None, now: int) -> None:
-        """Take in a command; None stands for an unreadable one, which cannot be answered."""
+        """Take in a command. None stands for one that cannot be read, and so cannot be answered."""
         self._commands.receive(offset, command, now)
 
     def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
-        """Note the result of a search: the schedule's record as it lies in its line, or None."""
+        """Take the result of a search: the schedule's record as it is in its line, or None."""
         self._commands.found(search, fetched, now)
 
     # Ticks
 
     def take(self, now: int, limit: int, most_bytes: int, stores: bool = True) -> Tick:
-        """Return the tick to carry out now, of up to about so many records and bytes; empty if there is nothing to do.
+        """Return the tick to carry out now, of at most about this many records and bytes. It can be empty.
 
-        Without `stores`, progress is stored with a later tick, or with what `unstored` returns. But a tick with answers
-        always stores the progress that they are based on.
+        Without `stores`, progress is stored by a later tick, or by the one that `unstored` returns. But a tick with
+        answers always stores the progress that they are based on.
         """
         self._size = 0
         self._expect_no_longer(now)
@@ -181,7 +182,7 @@ class PartitionRelay:
         return self._hand_out(now)
 
     def unstored(self, now: int) -> Tick:
-        """Return a tick that only stores what earlier ticks have left unstored."""
+        """Return a tick that only stores the state that earlier ticks have not stored."""
         self._store()
         return self._hand_out(now)
 
@@ -193,7 +194,7 @@ class PartitionRelay:
         return tick
 
     def next_wake(self, now: int) -> float:
-        """Return when there is something to do even if nothing comes: in the brokers' time, infinite for never."""
+        """Return the brokers' time at which there is something to do even if no record arrives; infinite for never."""
         due = self._waiting.first_due
         times = [self._at_the_latest(line, now) for line in self._lines.values()]
         if due is not None and self._waiting.is_restored and (due <= self._frontier or self._is_full):
@@ -209,7 +210,7 @@ class PartitionRelay:
         return len(self._waiting)
 
     def state_of(self, id_: str, due: int, now: int) -> ScheduleState:
-        """Return the state of a schedule, as far as this relay knows of it; `due` is as in the schedule's handle."""
+        """Return the state of a schedule as far as this relay knows it. `due` is as in the schedule's handle."""
         change = self._changes.get(id_)
         passed = (change.placed if change else due) < self._passed(now)
         return state_of(
@@ -220,7 +221,7 @@ class PartitionRelay:
         )
 
     def committable(self) -> dict[int, int]:
-        """Return for each line the offset below which every record was dealt with, though maybe not stored yet."""
+        """Return, for each line, the offset below which all records are handled, though perhaps not stored yet."""
         return {line: each.progress.committable for line, each in self._lines.items()}
 
     # Records that leave their lines
@@ -233,15 +234,16 @@ class PartitionRelay:
         return line.line == MEMORY and self._is_full
 
     def _at_the_latest(self, line: LineWindow, now: int) -> float:
-        """Return the latest time at which the first record of a line has to leave."""
+        """Return the latest time at which the first record of a line must leave."""
         if self._is_stuck(line):
             return math.inf
         return line.leaves_at(now) + (0 if line.line == MEMORY else LEAVES_WITHIN)
 
     def _let_leave(self, now: int, most: int, most_bytes: int) -> int:
-        """Deal with records of the line whose first has to leave earliest, while that is so; return their number.
+        """Handle records of the line whose first record must leave earliest, and return how many there were.
 
-        In this order, lines that are behind give overdue records nearly in the order of a relay that is not behind.
+        It stops when another line comes first. In this order, lines that are behind release overdue records in nearly
+        the same order as a relay that is not behind.
         """
         leaving = sorted((each.leaves_at(now), line) for line, each in self._lines.items() if not self._is_stuck(each))
         if not leaving or leaving[0][0] > now:
@@ -254,7 +256,7 @@ class PartitionRelay:
         return line.progress.end - before
 
     def _spare(self, line: LineWindow) -> float:
-        """Return how many bytes of a line's records may come to wait in memory."""
+        """Return how many bytes of a line's records may start to wait in memory."""
         return self._room - self._waiting.bytes if line.line == MEMORY and self._waiting.is_restored else math.inf
 
     def _leave(self, line: LineWindow, fetched: Fetched, now: int) -> None:
@@ -278,7 +280,7 @@ class PartitionRelay:
             self._move(fetched, wanted, now)
 
     def _changed(self, schedule: Schedule) -> Schedule | None:
-        """Return the schedule as changed by now: the same object if unchanged, None if it was cancelled."""
+        """Return the schedule after changes: the same object if unchanged, or None if it was cancelled."""
         change = self._changes.get(schedule.id)
         if change is None and schedule.id not in self._undecided:
             return schedule
@@ -307,13 +309,13 @@ class PartitionRelay:
         self._write(fetched, schedule, line)
         if schedule is not fetched.schedule:
             self._tick.delays.append(schedule.due - now)
-        # A schedule changed to a time that has passed, as a late recurring one is, must not hold up later ones.
+        # A schedule changed to a time in the past, such as a late recurring one, must not hold up later ones.
         if schedule.due > now or schedule is fetched.schedule:
             bound = bound_behind(line, schedule.due, now)
             self._tick.moved[line] = min(bound, self._tick.moved.get(line, bound))
 
     def _expect_no_longer(self, now: int) -> None:
-        """Give up moved records that did not come by again in the longest time that their way may take."""
+        """Stop waiting for moved records that were not fetched again in the longest time that moving can take."""
         for moved in self._unwritten:
             if moved.until < now:
                 moved.bounds.clear()
@@ -328,7 +330,7 @@ class PartitionRelay:
 
     @property
     def _frontier(self) -> float:
-        """A time up to which nothing is due that is still in a line, or was moved and did not come by again."""
+        """A time by which nothing is due that is still in a line, or that was moved and not fetched again."""
         moved = chain(self._tick.moved.values(), *(each.bounds.values() for each in self._unwritten))
         return min(chain((each.bound for each in self._lines.values()), moved), default=math.inf)
 
@@ -351,12 +353,12 @@ class PartitionRelay:
     def _fire(self, fetched: Fetched, schedule: Schedule, recurrence: Recurrence, now: int) -> None:
         change = self._changes.get(schedule.id)
         if change and (change.generation, change.due) != (schedule.generation, schedule.due):
-            return  # a second copy: with low latency a relay may die after writing the first and before storing that
+            return  # a second copy: with low latency, a relay may die after writing the first but before storing that
         fired = recurrence.fired
         if fired is None and recurrence.fires(schedule.due, now):
             self._write(fetched, schedule, None)
         try:
-            # What was missed while no relay knew the zone is late, and the misfire policy decides about it then.
+            # Times missed while no relay knew the zone are late, so the misfire policy decides about them now.
             following = recurrence.following(schedule.due, now) if fired is None else recurrence.following(fired, fired)
         except UnknownZoneError as unknown:
             self._tick.unknown_zones.add(str(unknown))
@@ -371,10 +373,10 @@ class PartitionRelay:
             self._move(fetched, schedule.again(following, schedule.generation), now)
             self._changes.recurs(schedule.id, schedule.generation, following)
 
-    # Records that have come by
+    # Records that have come out of their lines
 
     def _passed(self, now: int) -> float:
-        """Return a time before which all due records have come by and left memory, even those long on their way."""
+        """Return a time such that all records due before it have left lines and memory, even the slowest."""
         own = self._lines[MEMORY]
         if not (self._waiting.is_restored and own.head is None and own.ended):
             return -math.inf
@@ -382,9 +384,9 @@ class PartitionRelay:
         return min(self._frontier, now, math.inf if first is None else first) - STORED_WITHIN
 
     def _forget_changes(self, now: int) -> None:
-        """Forget changes of schedules of which no copy can come any more, nor after a crash.
+        """Forget changes of schedules that no copy can turn up for, even after a crash.
 
-        A forgotten cancellation counts as a delivery.
+        A forgotten cancellation is then reported as a delivery.
         """
         passed = self._passed(now)
         if self._changes.forget(passed, _FORGET_AT_ONCE):

@@ -1,4 +1,4 @@
-"""The delays that came in lately: a histogram that forgets, of bounded size, with its stored form."""
+"""The delays of recent records: a histogram of bounded size that fades, and its stored form."""
 
 import math
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from headway.core.untrusted import LATEST, Time, read_json
 from headway.errors import UnreadableError
 
 HALF_LIFE = 3_600_000
-"""The milliseconds after which a delay counts half."""
+"""After this many milliseconds, a delay counts half."""
 
 _MOST_BUCKETS = 128
 _LEAST_WEIGHT = 1e-6
@@ -34,9 +34,9 @@ _decoder = msgspec.json.Decoder(_Stored)
 
 
 class RecentDelays:
-    """Delays in milliseconds with their weights: records, of which those of an hour ago count half.
+    """Delays in milliseconds with weights: the number of records, where those of an hour ago count half.
 
-    The time never runs back: an earlier `now` counts as the latest one.
+    Time never goes back: an earlier `now` is taken as the latest one.
     """
 
     def __init__(self, now: int = 0) -> None:
@@ -44,7 +44,7 @@ class RecentDelays:
         self._weights: defaultdict[int, float] = defaultdict(float)
 
     def add(self, delays: Iterable[int], now: int) -> None:
-        """Count delays that came in now."""
+        """Count delays of records that came in now."""
         self._forget(now)
         for delay in delays:
             self._weights[rounded(min(max(0, delay), LATEST))] += 1.0
@@ -52,7 +52,7 @@ class RecentDelays:
             self._merge()
 
     def merge(self, other: Self, now: int) -> None:
-        """Count what another one has counted, too."""
+        """Also count what another histogram has counted."""
         self._forget(now)
         for delay, weight in other.weights(self._at).items():
             self._weights[delay] += weight
@@ -60,7 +60,7 @@ class RecentDelays:
             self._merge()
 
     def weights(self, now: int) -> dict[int, float]:
-        """Return each delay's weight as it is now."""
+        """Return the present weight of each delay."""
         self._forget(now)
         return dict(self._weights)
 
@@ -73,7 +73,7 @@ class RecentDelays:
         self._weights = defaultdict(float, {each: weight for each, weight in faded if weight > _LEAST_WEIGHT})
 
     def _merge(self) -> None:
-        """Keep the heaviest buckets; each other one counts for the next shorter that is kept."""
+        """Keep the heaviest buckets. Each other bucket counts for the next shorter one that is kept."""
         heaviest = sorted(self._weights, key=self._weights.__getitem__, reverse=True)[:_MOST_BUCKETS]
         kept = sorted(heaviest)
         merged: defaultdict[int, float] = defaultdict(float)
@@ -90,10 +90,12 @@ class RecentDelays:
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
-        """Return delays from their stored form; raise `UnreadableError` if it is malformed."""
-        stored = read_json(value, _decoder, "The delays of the records that came in")
+        """Read delays from their stored form. Raises `UnreadableError` if it is malformed."""
+        stored = read_json(value, _decoder, "The recent delays")
         if len(stored.delays) > 2 * _MOST_BUCKETS or any(not 0 < weight <= _MOST_WEIGHT for _, weight in stored.delays):
-            raise UnreadableError("The delays of the records that came in cannot be read: too many, or no weights.")
+            raise UnreadableError(
+                "The recent delays cannot be read: there are too many, or their weights are out of bounds."
+            )
         recent = cls(stored.at)
         for delay, weight in stored.delays:
             recent._weights[delay] += weight
@@ -101,7 +103,7 @@ class RecentDelays:
 
 
 def sum_of(histograms: Iterable[Mapping[int, float]]) -> dict[int, float]:
-    """Return the sum of histograms."""
+    """Return the sum of several histograms."""
     total: defaultdict[int, float] = defaultdict(float)
     for each in histograms:
         for delay, weight in each.items():
@@ -110,10 +112,10 @@ def sum_of(histograms: Iterable[Mapping[int, float]]) -> dict[int, float]:
 
 
 def delays_of(line: int, records: Iterable[Fetched], ladder: Ladder) -> list[int]:
-    """Return the delays of those fetched records of a line that came in, and were not moved there.
+    """Return the delays of those fetched records of a line that were newly scheduled, not moved there.
 
-    A moved record was in a line before that is no shorter. So it was scheduled for at least the time in this line ago.
-    Half of that leaves room for clocks that differ. A schedule that was changed is counted when it is moved.
+    A moved record was in a line before that is at least as long. So it was scheduled at least this line's time ago.
+    Half of that leaves a margin for clocks that differ. A schedule that was changed is counted when it is moved.
     """
     latest = time_in(ladder.lines[0] if line == MEMORY else line) / 2
     found: list[int] = []
@@ -125,7 +127,7 @@ def delays_of(line: int, records: Iterable[Fetched], ladder: Ladder) -> list[int
 
 
 def is_like(weights: Mapping[int, float], before: Mapping[int, float], ladder: Ladder, most: float) -> bool:
-    """Return whether records are written about as often as before: each share differs by at most `most` writes."""
+    """Return whether records are written about as often as before, with differences of at most `most` writes each."""
     now, then = _shares(weights, ladder), _shares(before, ladder)
     return math.fsum(abs(now.get(each, 0.0) - then.get(each, 0.0)) for each in {*now, *then}) <= most
 

@@ -1,4 +1,4 @@
-"""The latest deliveries, so that a command for one of them is answered without waiting until nothing else can come."""
+"""Remembers the latest deliveries, so that commands for them are answered without waiting for later records."""
 
 _AT_LEAST = 20_000
 

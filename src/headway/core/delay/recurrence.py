@@ -1,6 +1,6 @@
-"""Schedules that recur, by cron expression or interval, and the handling of missed times.
+"""Recurring schedules, by cron expression or interval, and the handling of missed times.
 
-Invariant: a recurrence whose zone this machine does not know is not ended by that, as another machine may know it.
+Invariant: a recurrence whose zone this machine does not know is not ended by that, because another machine may know it.
 """
 
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -14,21 +14,21 @@ from headway.core.untrusted import LATEST, LONGEST_TEXT, Text, Time
 from headway.errors import ConfigError
 
 Misfire = Literal["coalesce", "fire", "skip"]
-"""After downtime `coalesce` fires once for all missed times, `fire` for each, `skip` only for those not too old."""
+"""After downtime, `coalesce` fires once for all missed times, `fire` for each, `skip` only for those not too old."""
 
 _SHORTEST_INTERVAL = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class UnknownZoneError(ConfigError):
-    """This machine has no data about a time zone. Another one may have it."""
+    """This machine has no data about a time zone. Another machine may have it."""
 
 
 class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The times at which a schedule fires again. Exactly one of `cron` and `interval` is set; times are milliseconds.
+    """When a schedule fires again. Exactly one of `cron` and `interval` is set; times are in milliseconds.
 
-    `cron` has five fields as in Debian's cron, in the time zone `zone`, daylight saving time included. If it last fired
-    where its zone is not known, it `fired` then, and its schedule is due when a relay looks again.
+    `cron` has five fields as in Debian's cron, in the time zone `zone`, including daylight saving time. If the relay
+    that fired it did not know the zone, `fired` is when that was, and the schedule is due when a relay tries again.
     """
 
     cron: Text | None = None
@@ -36,13 +36,13 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     zone: Text = "UTC"
     misfire: Misfire = "coalesce"
     older_than: Time = 0
-    expires_after: Time = 0  # each record, so long after its time; 0 for never
+    expires_after: Time = 0  # how long after its time each record expires; 0 for never
     fired: Time | None = None
 
     def check(self) -> None:
-        """Raise `ConfigError` for fields that make no recurrence; `UnknownZoneError` if only the zone is unknown."""
+        """Raise `ConfigError` for fields that form no recurrence, or `UnknownZoneError` if only the zone is unknown."""
         if (self.cron is None) == (self.interval is None):
-            raise ConfigError("A recurring schedule takes a cron expression or an interval.")
+            raise ConfigError("A recurring schedule needs either a cron expression or an interval.")
         if self.interval is not None and not _SHORTEST_INTERVAL <= self.interval <= LATEST:
             raise ConfigError(
                 f"The interval is {self.interval} ms; it must be at least {_SHORTEST_INTERVAL} ms, at most {LATEST}."
@@ -52,7 +52,7 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         if self.misfire not in get_args(Misfire):
             raise ConfigError(f"The misfire is {self.misfire!r}; it must be one of {', '.join(get_args(Misfire))}.")
         if self.older_than < 0:
-            raise ConfigError("Missed times cannot be skipped before they are missed: older_than must not be negative.")
+            raise ConfigError("older_than must not be negative, because a time cannot be skipped before it is missed.")
         if self.older_than > LATEST:
             raise ConfigError(f"older_than is {self.older_than} ms; it must be at most {LATEST}.")
         if not 0 <= self.expires_after <= LATEST:
@@ -63,18 +63,24 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
             self._after(0)
         except UnknownZoneError:
             raise
-        except (CronSimError, ValueError, OSError, OverflowError) as error:  # a zone is looked up as a file
+        except (
+            CronSimError,
+            ValueError,
+            OSError,
+            OverflowError,
+        ) as error:  # OSError, because a zone is read from a file
             raise ConfigError(
-                f"The schedule {self.cron!r} in the zone {self.zone!r} cannot be read: {error}. Take five fields, as "
+                f"The schedule {self.cron!r} in the zone {self.zone!r} cannot be read: {error}. Use five fields, such "
+                "as "
                 "'0 17 * * MON-FRI', and a zone such as Europe/Berlin."
             ) from error
 
     def fires(self, due: int, now: int) -> bool:
-        """Return whether a time that has come is to be delivered."""
+        """Return whether a time that has come should be delivered."""
         return self.misfire != "skip" or now - due <= self.older_than
 
     def following(self, due: int, now: int) -> int | None:
-        """Return the time after `due` to decide on next; None if there is no other before the year 10,000.
+        """Return the next time after `due` to decide about, or None if there is none before the year 10,000.
 
         Raises `UnknownZoneError` on a machine without data about the zone.
 
@@ -101,12 +107,12 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
     @property
     def _zone(self) -> tzinfo:
-        if self.zone == "UTC":  # this needs no data, which a slim container may lack
+        if self.zone == "UTC":  # needs no time zone data, which a slim container may lack
             return UTC
         try:
             return ZoneInfo(self.zone)
         except ZoneInfoNotFoundError as error:
             raise UnknownZoneError(
-                f"This machine has no data about the time zone {self.zone!r}. If the name is right, as Europe/Berlin, "
-                "install data, or newer data: pip install --upgrade tzdata, or the package tzdata of the system."
+                f"This machine has no data about the time zone {self.zone!r}. If the name is correct, such as "
+                "Europe/Berlin, install newer data: pip install --upgrade tzdata, or the system's package tzdata."
             ) from error

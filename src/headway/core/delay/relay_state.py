@@ -1,4 +1,4 @@
-"""The state that a relay stores of a partition in a compacted topic, key by key, and its reading."""
+"""The state of a partition that a relay stores in a compacted topic, key by key, and how it is read."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ T = TypeVar("T")
 MEMORY_KEY, COMMANDS_KEY, PRODUCERS_KEY, TOPICS_KEY = "memory", "commands", "producers", "topics"
 _LINE, _CHANGE = "line:", "change:"
 
-_MOST_BYTES = 2**21  # of a value; no topic of ours takes a larger record
+_MOST_BYTES = 2**21  # of a value; none of our topics accepts a larger record
 _MOST_PRODUCERS = 16
 _mark_decoder = msgspec.json.Decoder(Mark)
 _producers_decoder = msgspec.json.Decoder(list[Text])
@@ -27,7 +27,7 @@ _is_offset = re.compile(rb"\d{1,18}").fullmatch
 
 
 def line_key(line: int) -> str:
-    """Return the key for the progress in a line."""
+    """Return the key for the progress of a line."""
     return f"{_LINE}{line}"
 
 
@@ -37,33 +37,33 @@ def change_key(id_: str) -> str:
 
 
 def encode_producers(ids: Sequence[str]) -> bytes:
-    """Return the stored form of a relay's transactional ids, for the successor of a relay that has died."""
+    """Encode a relay's transactional ids, for its successor in case it dies."""
     return msgspec.json.encode(ids)
 
 
 def stored_producers(stored: Mapping[str, bytes], prefix: str) -> list[str]:
-    """Return the transactional ids with which the last relay wrote; none if they cannot be read.
+    """Return the transactional ids that the last relay wrote with, or an empty list if they cannot be read.
 
-    The successor fences off any writer with such an id. So only ids count that begin like a relay's own, and only a
+    The successor fences off any writer with such an id. So only ids that begin like a relay's own count, and only a
     few.
     """
     try:
-        ids = read_json(stored.get(PRODUCERS_KEY, b"[]"), _producers_decoder, "The ids of the relay before")
+        ids = read_json(stored.get(PRODUCERS_KEY, b"[]"), _producers_decoder, "The ids of the previous relay")
     except UnreadableError:
         return []
     return [each for each in ids if each.startswith(prefix)][:_MOST_PRODUCERS]
 
 
 class StoredState:
-    """The state that earlier ticks have stored of a partition, decoded.
+    """The decoded state of a partition that earlier ticks have stored.
 
-    Offsets count in one topic only: the stored progress of a topic that was deleted and recreated is ignored. A value
-    that cannot be read is ignored too, and `unreadable` has a sentence for it, by its key.
+    Offsets are valid in one topic only: the stored progress for a topic that was deleted and recreated is ignored. A
+    value that cannot be read is ignored too, and `unreadable` explains it in a sentence, by its key.
 
     Args:
         stored: The latest value of each key.
-        topics: Kafka's ids of the topics, by the key under which the progress in each is stored, as far as known.
-        ends: The ends of their logs, by the same keys, as far as known. Progress beyond an end is of another log.
+        topics: Kafka's ids of the topics, as far as known, by the key under which the progress in each is stored.
+        ends: The ends of their logs, as far as known, by the same keys. Progress beyond an end belongs to another log.
     """
 
     def __init__(
@@ -87,15 +87,15 @@ class StoredState:
 
     @property
     def unreadable_progress(self) -> list[str]:
-        """The keys of progress that cannot be read: it begins anew, and need not be kept."""
+        """The keys of progress that cannot be read. It starts from the beginning, so the values can be deleted."""
         return [key for key in self.unreadable if not key.startswith(_CHANGE)]
 
     def line(self, line: int) -> OffsetMap:
-        """Return the progress in a line."""
+        """Return the progress of a line."""
         return self._map(line_key(line))
 
     def other_lines(self, lines: Collection[int]) -> list[int]:
-        """Return the lines with stored progress beside these."""
+        """Return the lines other than these that have stored progress."""
         stored = (int(key.removeprefix(_LINE)) for key in self._stored if _is_line_key(key))
         return [line for line in stored if line not in lines]
 
@@ -122,11 +122,11 @@ class StoredState:
 
     def _check_end(self, key: str, reached: int) -> None:
         if reached > (end := self._ends.get(key, reached)):
-            raise UnreadableError(f"The progress reaches to offset {reached}, and the log ends at {end}.")
+            raise UnreadableError(f"The progress reaches offset {reached}, but the log ends at {end}.")
 
 
 def encode_map(offsets: OffsetMap) -> bytes:
-    """Return progress as it is stored."""
+    """Encode progress for storage."""
     return f"{offsets.offset} {encode(offsets)}".encode()
 
 

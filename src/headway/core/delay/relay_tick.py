@@ -1,4 +1,4 @@
-"""The decisions of a relay: records to write, answers to give, state to store, and schedules to look for."""
+"""The decisions of a relay: records to write, answers to give, state to store, and schedules to search for."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ class Write(msgspec.Struct, gc=False):
 
 
 class Refusal(NamedTuple):
-    """A record for the dead letters, and the reason."""
+    """A record that becomes a dead letter, and why."""
 
     record: Any
     error: ScheduleError
@@ -33,9 +33,9 @@ class Answer(NamedTuple):
 
 
 class Search(NamedTuple):
-    """A schedule to look for in the lines; the result goes to `found`. It was rescheduled to before it comes by.
+    """A schedule to search for in the lines. It was rescheduled to a time before it would come out of its line.
 
-    Copies of a generation below `live` may lie there, too, and are dead.
+    There may also be copies of generations below `live`, which must not be delivered. The result goes to `found`.
     """
 
     id: str
@@ -45,7 +45,7 @@ class Search(NamedTuple):
     tries: int = 1
 
     def is_for(self, schedule: Schedule) -> bool:
-        """Return whether this is the schedule that is looked for."""
+        """Return whether this is the schedule that is being searched for."""
         return (schedule.id, schedule.due) == (self.id, self.due) and schedule.generation >= self.live
 
 
@@ -57,14 +57,14 @@ class Tick:
     refusals: list[Refusal] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     state: dict[str, bytes | None] = field(default_factory=dict)
-    # For each line to which records move, a time up to which neither they nor records written behind them are due. If
-    # there are any, the driver calls the relay's `written` after writing them.
+    # For each line that records move to, a time by which neither they nor records written after them are due. If there
+    # are any, the driver calls the relay's `written` after writing them.
     moved: dict[int, int] = field(default_factory=dict)
     # For each line that has changed, and for the commands (None), the first offset that is not done.
     offsets: dict[int | None, int] = field(default_factory=dict)
-    # The delays of schedules that were given another time: they count like those of records that come in.
+    # The delays of schedules that were given another time. They count like those of new records.
     delays: list[int] = field(default_factory=list)
-    # What is missing on this machine to know when recurring schedules fire again, which wait until a relay has it.
+    # The time zone data missing on this machine. The recurring schedules that need it wait for a relay that has it.
     unknown_zones: set[str] = field(default_factory=set)
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""The life of a schedule, as the relay of its partition sees it: its states, and the events between them.
+"""The life of a schedule, as the relay of its partition sees it: its states, and the events that change them.
 
-No schedule has a state of its own: a relay that begins has the stored changes and the lines, and millions of schedules
-lie in these unseen. So the state is derived of what is known.
+No schedule stores its state: a relay that starts has only the stored changes and the lines, which hold millions of
+schedules that it has not seen. So the state is derived from what the relay knows.
 """
 
 from enum import StrEnum
@@ -10,20 +10,20 @@ from headway.core.delay.changes import Change
 
 
 class ScheduleState(StrEnum):
-    """A place in the life of a schedule, from its storing to its end."""
+    """A state in the life of a schedule, from when it is stored to its end."""
 
     IN_LINE = "in_line"
-    """Its live copy is in a line, or on its way there. So is one that the relay has not heard of."""
+    """Its live copy is in a line, or on its way there. This includes schedules that the relay does not know of."""
     IN_MEMORY = "in_memory"
     """It waits in memory for its due time."""
     CHANGED = "changed"
-    """It has another time; the copy for that is written when the one in the line comes by."""
+    """It has another time. The copy for that is written when the present one comes out of its line."""
     SOUGHT = "sought"
-    """It has an earlier time, so its record is looked for in its line."""
+    """It has an earlier time, so its record is being searched for in its line."""
     LATE = "late"
-    """Its command came when the record was about to come by: whether it has been delivered is not known yet."""
+    """Its command arrived when the record was about to come out, so it is not yet known whether it was delivered."""
     CANCELLED = "cancelled"
-    """None of its copies is delivered any more."""
+    """None of its copies will be delivered."""
     DELIVERED = "delivered"
     """It was delivered, or fired for the last time."""
 
@@ -72,16 +72,16 @@ SCHEDULE_TRANSITIONS = {
     (_S.LATE, _E.COMES_BY_MOVED): _S.IN_LINE,
     (_S.LATE, _E.NEVER_CAME): _S.DELIVERED,
 }
-"""(state, event) -> the state after it; any other event changes nothing."""
+"""(state, event) -> the next state. Any other event changes nothing."""
 
 
 def state_of(change: Change | None, *, is_held: bool, is_delivered: bool, is_undecided: bool) -> ScheduleState:
-    """Return the state of a schedule.
+    """Derive the state of a schedule.
 
     Args:
         change: Its change, if it has one.
         is_held: True if its record waits in memory.
-        is_delivered: True if it is among the recent deliveries, or everything due as early has come by.
+        is_delivered: True if it was delivered recently, or everything due by then has come out of its line.
         is_undecided: True if a command for it is not answered yet.
     """
     if change and change.due is None:

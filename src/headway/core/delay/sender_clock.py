@@ -1,20 +1,20 @@
-"""A sender's clock against the brokers': delays count by theirs, whatever this machine's wall clock says.
+"""A sender's clock compared to the brokers': delays count by theirs, whatever this machine's wall clock says.
 
-A broker stamps a record between its sending and its acknowledgement, which bounds the difference between its clock and
-this machine's monotonic one. As long as the wall clock is within the bounds it is as good as any other, and it is
-exact where the clocks are kept in step.
+A broker stamps a record between its sending and its acknowledgement, which gives bounds for the difference between its
+clock and this machine's monotonic clock. While the wall clock is within the bounds, it is as good as any other, and
+exact if the clocks are synchronised.
 
-Invariants: while the brokers' clock does not step, a time that was corrected is not behind it. The bounds are those of
-the latest observations that agree: after a step of the brokers' clock the next observation alone counts.
+Invariants: unless the brokers' clock jumps, a corrected time is not behind it. The bounds are those of the latest
+observations that agree: after a jump of the brokers' clock, only the next observation counts.
 """
 
 import math
 
-_DRIFT = 1e-4  # two clocks drift apart by less
+_DRIFT = 1e-4  # two clocks drift apart more slowly than this
 
 
 class SenderClock:
-    """The difference between this machine's clock and the brokers', from the time stamps of acknowledged records.
+    """The difference between this machine's clock and the brokers', from the timestamps of acknowledged records.
 
     >>> clock = SenderClock()
     >>> clock.observe(timestamp=50_000, sent=7.0, acknowledged=7.004)
@@ -25,20 +25,20 @@ class SenderClock:
     """
 
     def __init__(self) -> None:
-        # The bounds of the brokers' time less the monotonic one, in ms, and the monotonic time of the observation. They
-        # are set as one, since another thread may ask meanwhile.
+        # The bounds of the brokers' time minus the monotonic time, in ms, and the monotonic time of the observation.
+        # They are set as one, because another thread may read them in the meantime.
         self._known = -math.inf, math.inf, 0.0
 
     def observe(self, timestamp: int, sent: float, acknowledged: float) -> None:
         """Note that a broker stamped a record that was sent and acknowledged at these monotonic times."""
         least, most = timestamp - acknowledged * 1000, timestamp + 1 - sent * 1000
         before = self._bounds(acknowledged)
-        if before[0] <= most and least <= before[1]:  # otherwise a clock was set
+        if before[0] <= most and least <= before[1]:  # otherwise a clock was set, and the earlier bounds are void
             least, most = max(least, before[0]), min(most, before[1])
         self._known = least, most, acknowledged
 
     def correction(self, monotonic: float, wall: float) -> int:
-        """Return the milliseconds to add to the wall clock, which is in seconds: 0 while it may be right."""
+        """Return the milliseconds to add to the wall clock (which is in seconds): 0 while it may be right."""
         own = (wall - monotonic) * 1000
         least, most = self._bounds(monotonic)
         return 0 if least <= own <= most else math.ceil(most - own)

@@ -1,7 +1,7 @@
-"""Distributors, which split a capacity over levels, and bursts, which lend what a level leaves unused.
+"""Distributors, which divide a capacity among levels, and bursts, which lend the capacity that levels leave unused.
 
-Invariants: the shares of a distributor sum to the capacity exactly, each is at least 1, and they are indexed by level,
-0 lowest. A burst takes only what the other levels have not used over a whole window.
+Invariants: the shares of a distributor add up to exactly the capacity, each is at least 1, and they are indexed by
+level, 0 being the lowest. A burst only takes what the other levels have not used over a whole window.
 """
 
 from collections import deque
@@ -11,28 +11,28 @@ from headway.declarations import called, check_function, check_whole, shown
 from headway.errors import ConfigError
 
 Distributor = Callable[[int, int], Sequence[int]]
-"""(levels, capacity) -> the share of each level, 0 lowest."""
+"""Takes (levels, capacity) and returns the share of each level, lowest first."""
 
 
 def exponential_shares(levels: int, capacity: int) -> list[int]:
-    """Return shares of which each is twice the one below; the remainder goes to the highest level.
+    """Return shares of which each is twice the one below. The remainder goes to the highest level.
 
     >>> exponential_shares(3, 50)
     [7, 14, 29]
 
-    Raises `ConfigError` when the capacity is below 2^levels - 1, where the lowest level would get nothing.
+    Raises `ConfigError` if the capacity is below 2^levels - 1, since the lowest level would get nothing.
     """
     _check_sizes(levels, capacity)
     return _by_weights([2**level for level in range(levels)], capacity)
 
 
 def linear_shares(levels: int, capacity: int) -> list[int]:
-    """Return shares of which each is one part more than the one below; the remainder goes to the highest level.
+    """Return shares that grow by one unit per level. The remainder goes to the highest level.
 
     >>> linear_shares(3, 50)
     [8, 16, 26]
 
-    Raises `ConfigError` when the capacity is below levels·(levels + 1)/2, where the lowest level would get nothing.
+    Raises `ConfigError` if the capacity is below levels·(levels + 1)/2, since the lowest level would get nothing.
     """
     _check_sizes(levels, capacity)
     return _by_weights([level + 1 for level in range(levels)], capacity)
@@ -44,19 +44,21 @@ def _check_sizes(levels: int, capacity: int) -> None:
 
 
 def weighted_shares(*weights: int) -> Distributor:
-    """Return a distributor with these weights, lowest level first; the remainder goes to the highest level.
+    """Return a distributor with these weights, lowest level first. The remainder goes to the highest level.
 
     >>> weighted_shares(1, 1, 8)(3, 50)
     [5, 5, 40]
 
     Raises `ConfigError` for a weight below 1. The distributor raises it for another number of levels, and for a
-    capacity at which a level would get nothing.
+    capacity that would leave a level with nothing.
     """
     if not weights:
-        raise ConfigError("No weights were given. Give one weight per level, as weighted_shares(1, 1, 8).")
+        raise ConfigError("No weights were given. Give one weight per level, such as weighted_shares(1, 1, 8).")
     for weight in weights:
         if not isinstance(weight, int):
-            raise ConfigError(f"The weight {shown(weight)} is no whole number. Give one weight per level, at least 1.")
+            raise ConfigError(
+                f"The weight {shown(weight)} is not a whole number. Give one weight per level, at least 1."
+            )
         if weight < 1:
             raise ConfigError(f"The weight {weight} of {weights} is below 1: that level would never be served.")
 
@@ -69,9 +71,9 @@ def weighted_shares(*weights: int) -> Distributor:
 
 
 def strides(shares: Sequence[int]) -> list[int]:
-    """Return how far a level's virtual time moves with each record: the inverse of its share, as a whole number.
+    """Return how far each record advances a level's virtual time: the inverse of its share, as a whole number.
 
-    Whole numbers add up without error. They are exact to one part in a million, however large the shares are.
+    Whole numbers add up without rounding errors. They are exact to one part in a million, however large the shares are.
 
     >>> strides([1, 4])
     [4294967296, 1073741824]
@@ -81,23 +83,23 @@ def strides(shares: Sequence[int]) -> list[int]:
 
 
 def distribute(distributor: Distributor, levels: int, capacity: int) -> list[int]:
-    """Return the shares that a distributor gives, checked: one per level, each at least 1, summing to the capacity.
+    """Return the shares that a distributor gives, after checking that there is one per level and that they add up.
 
-    Raises `ConfigError` when they are not.
+    Raises `ConfigError` if they do not.
     """
     check_function("distributor", distributor, ("levels", "capacity"), "Give linear_shares or weighted_shares(1, 4).")
     try:
         given = distributor(levels, capacity)
-    except TypeError as error:  # it takes two arguments, of another kind
+    except TypeError as error:  # it takes two arguments, but of other types
         raise ConfigError(
             f"The distributor {called(distributor)} does not take a number of levels: {error}."
         ) from error
     shares = list(given) if isinstance(given, Iterable) else [None]
     if not all(isinstance(share, int) for share in shares):
-        raise ConfigError(f"The distributor gave {shown(given)}; it must give a whole number for each level.")
+        raise ConfigError(f"The distributor returned {shown(given)}; it must return a whole number for each level.")
     if len(shares) != levels or sum(shares) != capacity or min(shares) < 1:
         raise ConfigError(
-            f"The distributor split the capacity {capacity} over {levels} levels into {shares}. It must give one "
+            f"The distributor divided the capacity {capacity} among {levels} levels as {shares}. It must return one "
             f"share per level, each at least 1, that sum to {capacity}."
         )
     return shares
@@ -108,7 +110,8 @@ def _by_weights(weights: Sequence[int], capacity: int) -> list[int]:
     shares = [capacity * weight // total for weight in weights]
     if min(shares) < 1:
         raise ConfigError(
-            f"A capacity of {capacity} cannot be split over {len(weights)} levels{_what_it_takes(weights)}. Raise the "
+            f"A capacity of {capacity} cannot be divided among {len(weights)} levels{_what_it_takes(weights)}. Raise "
+            "the "
             "capacity (max.poll.records, max_concurrency or maxRecordsPerTrigger), or use fewer levels."
         )
     shares[-1] += capacity - sum(shares)
@@ -117,15 +120,16 @@ def _by_weights(weights: Sequence[int], capacity: int) -> list[int]:
 
 def _what_it_takes(weights: Sequence[int]) -> str:
     least = -(-sum(weights) // min(weights))
-    # A number of thousands of digits helps nobody, and Python refuses to print it.
+
+    # Nobody reads a number with thousands of digits, and Python refuses to print it.
     return f" by the weights {list(weights)}: it must be at least {least}" if least < 10**18 else ""
 
 
 class BurstWindow:
-    """The number of records that one level had at each of its last polls.
+    """How many records one level had at each of its last polls.
 
-    A level that reached its share at `threshold` of the last `size` polls has more records than it is served: it may
-    burst.
+    A level may burst if it reached its share at `threshold` of the last `size` polls, because then it has more records
+    than it is served.
     """
 
     def __init__(self, size: int = 6, threshold: int = 4) -> None:
@@ -133,7 +137,7 @@ class BurstWindow:
         self._threshold = threshold
 
     def add(self, count: int) -> None:
-        """Note how many records one poll found."""
+        """Note how many records a poll found."""
         self._counts.append(count)
 
     def may_burst(self, share: int) -> bool:
@@ -141,12 +145,12 @@ class BurstWindow:
         return sum(count >= share for count in self._counts) >= self._threshold
 
     def unused(self, share: int) -> int:
-        """Return how much of the share none of the last polls used."""
+        """Return how much of the share was left unused by all of the last polls."""
         return max(0, share - max(self._counts, default=0))
 
 
 def burst_shares(shares: Sequence[int], windows: Sequence[BurstWindow]) -> list[int]:
-    """Return the shares of the next poll: the highest level that may burst also gets what all others leave unused."""
+    """Return the shares of the next poll. The highest level that may burst also gets what all others leave unused."""
     bursting = next((level for level in _from_the_top(shares) if windows[level].may_burst(shares[level])), None)
     if bursting is None:
         return list(shares)

@@ -1,11 +1,11 @@
-"""The records that were fetched from one level ahead of their turn: they leave in turns, by topic and by partition.
+"""The records that were fetched from one level ahead of their turn. They leave in turns, by topic and by partition.
 
-Invariants: the records of a partition leave in the order in which they came. The topics of a level take turns, and so
-do the partitions of each topic. A quiet partition, which had nothing and has little, goes first in at most one half of
-what is taken: so it does not wait behind floods, and many quiet ones cannot stop a flood. A partition is held, so that
-what comes of it is collected elsewhere, from when it has more than its share of a full buffer until nothing of it is
-left. So a partition that is not flooded is never held. What waits of a partition that is set aside stays, and does not
-count.
+Invariants: the records of a partition leave in the order in which they arrived. The topics of a level take turns, and
+so do the partitions of each topic. A quiet partition, which had nothing and has little, goes first, in at most half of
+what is taken: so it does not wait behind busy partitions, and many quiet ones cannot stop a busy one. A partition is
+held, so that further records are collected elsewhere, once it has more than its share of a full buffer and until all
+its records have left. So a partition that is not busy is never held. The waiting records of a partition that is set
+aside stay, and are not counted.
 """
 
 from collections import deque
@@ -15,14 +15,14 @@ from typing import Generic, TypeVar
 P = TypeVar("P", bound=Hashable)
 R = TypeVar("R")
 
-_LEAST_TURN = 16  # records; a turn for each record would cost more than the record
+_LEAST_TURN = 16  # records; taking turns for each single record would cost more than handling it
 
-_MANY = 32  # partitions whose fetches may wait at once
-_LEAST_SHARE = 65_536  # bytes; who has less is not flooded, however many others are
+_MANY = 32  # partitions whose fetches may wait at the same time
+_LEAST_SHARE = 65_536  # bytes; a partition with less is not busy, however many others are
 
 
 class _Partition(Generic[P, R]):
-    """The waiting records of one partition: whole lists as they came, of the first one the rest from `start` on."""
+    """The waiting records of one partition: whole lists as they were fetched, the first one from `start` on."""
 
     __slots__ = ("count", "has_turn", "is_aside", "lists", "name", "size", "start", "topic")
 
@@ -31,7 +31,7 @@ class _Partition(Generic[P, R]):
         self.topic = topic
         self.lists: deque[list[R]] = deque()
         self.start = self.count = self.size = 0
-        self.has_turn = False  # whether it is among the quiet ones or those of its topic
+        self.has_turn = False  # whether it is queued, among the quiet ones or in its topic
         self.is_aside = is_aside
 
     @property
@@ -70,25 +70,27 @@ class _Topic(Generic[P, R]):
 class FetchBuffer(Generic[P, R]):
     """Waiting records of one level.
 
-    The buffer is full when more waits than its caller takes in `seconds`, within these bounds.
+    The buffer is full when it holds more than its caller takes in `seconds`, within these bounds.
 
     Args:
-        least: The bytes that may always wait before partitions are held.
-        most: The bytes that may wait if the caller takes them fast.
-        seconds: How long what waits should last.
+        least: How many bytes may always wait before partitions are held.
+        most: How many bytes may wait if the caller takes them quickly.
+        seconds: How long the waiting records should last.
     """
 
     def __init__(self, least: int, most: int, seconds: float) -> None:
         self._least, self._most, self._seconds = min(least, most), most, seconds
         self._room = most
         self._partitions: dict[P, _Partition[P, R]] = {}
-        self._waiting: set[P] = set()  # those with records that `take` can give
-        self._quiet: deque[_Partition[P, R]] = deque()  # those that had nothing, and have little; the next one first
+        self._waiting: set[P] = set()  # partitions with records that `take` can return
+        self._quiet: deque[_Partition[P, R]] = (
+            deque()
+        )  # partitions that had nothing, and have little; the next one first
         self._topics: dict[str, _Topic[P, R]] = {}
         self._turns: deque[_Topic[P, R]] = deque()  # topics with partitions; the next one first
         self._aside: set[P] = set()
         self._held: dict[P, None] = {}
-        self._came: set[P] = set()  # held ones of which something has come since `release`
+        self._came: set[P] = set()  # held partitions with new records since `release`
         self._count = self._size = self._size_aside = 0
         self._odd = 0
 
@@ -97,17 +99,17 @@ class FetchBuffer(Generic[P, R]):
 
     @property
     def is_full(self) -> bool:
-        """True while more waits than there is room for."""
+        """True while more bytes wait than may."""
         return self._size > self._room
 
     @property
     def is_overfull(self) -> bool:
-        """True while so much of so many partitions waits that no more than a little should come of any."""
+        """True while many partitions have much waiting, and each should be fetched only in small amounts."""
         return self._size > 2 * self._most and len(self._waiting) > _MANY
 
     @property
     def is_full_aside(self) -> bool:
-        """True if what was set aside takes as much as may wait."""
+        """True if the records that were set aside take as much space as may wait."""
         return self._size_aside > self._most
 
     @property
@@ -116,7 +118,7 @@ class FetchBuffer(Generic[P, R]):
         return self._held.keys()
 
     def put(self, topic: str, name: P, records: list[R], size: int) -> None:
-        """Append the next records of a partition, of so many bytes in all; the buffer keeps the list."""
+        """Append the next records of a partition, with their total size in bytes. The buffer keeps the list."""
         if not records:
             return
         partition = self._partitions.get(name)
@@ -146,7 +148,7 @@ class FetchBuffer(Generic[P, R]):
             self._quiet.append(partition)
 
     def keep_pace(self, pace: float) -> None:
-        """Note how many records are taken in a second, which sets how much may wait."""
+        """Set how much may wait, from the number of records that are taken per second."""
         if self._count:
             size = self._seconds * pace * self._size / self._count
             self._room = int(min(self._most, max(self._least, size)))
@@ -155,7 +157,7 @@ class FetchBuffer(Generic[P, R]):
 
     def take(self, limit: int) -> list[R]:
         """Remove and return the next records, at most `limit` of them."""
-        self._odd = limit + self._odd & 1  # of single records every second one
+        self._odd = limit + self._odd & 1  # when single records are taken, every other one comes from a quiet partition
         turn = max(_LEAST_TURN, limit // max(1, len(self._waiting)))
         taken = self.take_quiet((limit + self._odd) // 2) if self._quiet else []
         while self._turns and len(taken) < limit:
@@ -170,7 +172,7 @@ class FetchBuffer(Generic[P, R]):
         return taken + self.take_quiet(limit - len(taken)) if self._quiet else taken
 
     def take_quiet(self, limit: int) -> list[R]:
-        """Remove and return the next records of partitions that had none, and of which little has come since."""
+        """Remove and return the next records of quiet partitions: they had none, and little has arrived since."""
         taken: list[R] = []
         while self._quiet and len(taken) < limit:
             partition = self._quiet[0]
@@ -182,7 +184,7 @@ class FetchBuffer(Generic[P, R]):
         return taken
 
     def _queue(self, partition: _Partition[P, R]) -> None:
-        """Let a partition that had its turn wait for the next, if it has more."""
+        """Queue a partition that had its turn for the next one, if it has more."""
         partition.has_turn = bool(partition.ready)
         if partition.has_turn:
             topic = partition.topic
@@ -203,12 +205,12 @@ class FetchBuffer(Generic[P, R]):
     # One partition
 
     def first(self, name: P) -> R | None:
-        """Return the first waiting record of a partition; None if it has none."""
+        """Return the first waiting record of a partition, or None if it has none."""
         partition = self._partitions.get(name)
         return partition.lists[0][partition.start] if partition and partition.count else None
 
     def set_aside(self, name: P) -> None:
-        """Keep what waits of a partition, and what comes, until it is restored."""
+        """Keep the waiting and further records of a partition back until it is restored."""
         self._aside.add(name)
         partition = self._partitions.get(name)
         if partition and not partition.is_aside:
@@ -219,7 +221,7 @@ class FetchBuffer(Generic[P, R]):
             self._size_aside += partition.size
 
     def restore(self, name: P) -> None:
-        """Give what waits of a partition again, which was set aside."""
+        """Make the records of a partition available again after it was set aside."""
         self._aside.discard(name)
         partition = self._partitions.get(name)
         if partition and partition.is_aside:
@@ -229,7 +231,7 @@ class FetchBuffer(Generic[P, R]):
                 self._count_in(partition, partition.count, partition.size)
 
     def drop(self, name: P) -> None:
-        """Drop the records of a partition, which is held no more."""
+        """Drop the records of a partition, and stop holding it."""
         self._held.pop(name, None)
         if partition := self._partitions.pop(name, None):
             self._waiting.discard(name)
@@ -238,17 +240,17 @@ class FetchBuffer(Generic[P, R]):
             else:
                 self._count -= partition.count
                 self._size -= partition.size
-            partition.is_aside = True  # it is still among those that take turns
+            partition.is_aside = True  # it is still in the queues, which must skip it
 
     def forget(self, name: P) -> None:
-        """Drop the records of a partition that is read no more."""
+        """Drop the records of a partition that is no longer read."""
         self.drop(name)
         self._aside.discard(name)
 
-    # Who is held
+    # Held partitions
 
     def hold(self) -> list[P]:
-        """Return the partitions that are held from now on: all that have more than their share of a full buffer."""
+        """Start to hold all partitions that have more than their share of a full buffer, and return them."""
         if not self.is_full:
             return []
         share = self._share()
@@ -258,11 +260,11 @@ class FetchBuffer(Generic[P, R]):
 
     @property
     def wants_more(self) -> bool:
-        """True if what is collected of held partitions should come: half of what may wait has left."""
+        """True if the records collected for held partitions should be delivered, because the buffer is half empty."""
         return bool(self._held) and self._size <= self._room // 2
 
     def release(self) -> list[P]:
-        """Return the partitions that are held no more: nothing of them waits, nor has come since the last call."""
+        """Stop holding partitions with nothing waiting and nothing new since the last call, and return them."""
         stay = self._waiting | self._came | self._aside
         released = [name for name in self._held if name not in stay]
         for name in released:

@@ -1,4 +1,4 @@
-"""The topics that one member of a group reads: those of one level, or of several."""
+"""The topics that one member of a group reads: those of one level, or of several levels."""
 
 from collections.abc import Mapping, Sequence
 
@@ -9,13 +9,13 @@ from headway.errors import ConfigError
 class GroupSubscription:
     """The subscriptions of a member's levels, and the levels of their Kafka topics.
 
-    Invariant: no Kafka topic is of two levels. Level topics have their level at the end of their names, and a topic
-    under its own name is given one level.
+    Invariant: no Kafka topic belongs to two levels. The names of level topics end with their level, and a topic without
+    levels is given one level.
 
     Args:
         by_level: The subscription of each of the member's levels.
-        all_topics: The level of each Kafka topic that is named, also of the levels that other members of the same
-            consumer read; those of `by_level` if it is left out.
+        all_topics: The level of each Kafka topic that is named, including the levels that other members of the same
+            consumer read. By default those of `by_level`.
     """
 
     def __init__(self, by_level: Mapping[int, LevelSubscription], all_topics: Mapping[str, int] | None = None) -> None:
@@ -29,16 +29,17 @@ class GroupSubscription:
 
     @classmethod
     def of(cls, levels: Sequence[int], subscriptions: Sequence[LevelSubscription]) -> "GroupSubscription":
-        """Return the subscription of the member that reads these levels, given those of all levels.
+        """Return the subscription of the member that reads these levels, given the subscriptions of all levels.
 
-        Raises `ConfigError` for a pattern among the topics that are given to several levels of one member.
+        Raises `ConfigError` if a pattern is given to one of several levels of a member.
         """
         by_level = {level: subscriptions[level] for level in levels}
         patterns = [topic for each in by_level.values() if not each.suffix for topic in each.topics if topic[:1] == "^"]
         if patterns and len(levels) > 1:
             raise ConfigError(
-                f"The pattern {patterns[0]!r} is given to a level, and one group reads all levels: two patterns could "
-                "match one topic. Name the topics, or set group.per.level to true."
+                f"The pattern {patterns[0]!r} is given to a level, but one group reads all levels, so two patterns "
+                "could "
+                "match the same topic. Name the topics, or set group.per.level to true."
             )
         return cls(by_level, _named(dict(enumerate(subscriptions))))
 
@@ -48,16 +49,16 @@ class GroupSubscription:
         return cls({level: LevelSubscription([], "") for level in levels})
 
     def kafka_topic(self, topic: str, level: int) -> str:
-        """Return the Kafka topic of a topic at this level."""
+        """Return the Kafka topic for a topic at this level."""
         return self._by_level[level].kafka_topic(topic)
 
     @property
     def has_level_topics(self) -> bool:
-        """True if the topics have their level at the end of their names."""
+        """True if the names of the topics end with their level."""
         return bool(self._of_suffix)
 
     def reads(self, topic: str, level: int) -> bool:
-        """Return whether this level can have the topic."""
+        """Return whether this level can read the topic."""
         return level in self._by_level and self._by_level[level].reads(topic)
 
     def address(self, kafka_topic: str) -> tuple[str, int]:
@@ -74,7 +75,7 @@ class GroupSubscription:
         return (kafka_topic, self._given.get(kafka_topic, 0)) if level is None else (topic, level)
 
     def level_of(self, kafka_topic: str | None) -> int | None:
-        """Return the level that a problem with this topic concerns; None if it concerns all levels of the member."""
+        """Return the level that a problem with this topic concerns, or None if it concerns all of the member's."""
         if self._only is not None:
             return self._only
         known = kafka_topic is not None and (kafka_topic in self._given or kafka_topic in self.topics)

@@ -1,7 +1,7 @@
-"""A buffer of the records that were fetched from one level and not yet taken.
+"""A buffer of records that were fetched from one level and not yet taken.
 
-Invariants: records leave in the order in which they came. A batch's arrival time is never after that of a later batch.
-The length is the number of records that `take` can still give.
+Invariants: records leave in the order in which they arrived. No batch has a later arrival time than the batch after it.
+The length is the number of records that `take` can still return.
 """
 
 from collections import deque
@@ -12,7 +12,7 @@ R = TypeVar("R")
 
 
 class LevelBuffer(Generic[R]):
-    """A FIFO of batches, each with the time at which it was fetched."""
+    """A FIFO queue of batches, each with the time at which it was fetched."""
 
     def __init__(self) -> None:
         self._batches: deque[tuple[float, list[R]]] = deque()
@@ -26,7 +26,7 @@ class LevelBuffer(Generic[R]):
             yield from batch
 
     def put(self, records: list[R], now: float) -> None:
-        """Append a batch; the buffer keeps the list."""
+        """Append a batch. The buffer keeps the list."""
         if records:
             self._batches.append((now, records))
             self._length += len(records)
@@ -49,11 +49,11 @@ class LevelBuffer(Generic[R]):
         return sum(len(batch) for arrived, batch in self._batches if arrived < time)
 
     def oldest(self) -> float | None:
-        """Return when the first record was fetched."""
+        """Return when the first record was fetched, or None if there is none."""
         return self._batches[0][0] if self._batches else None
 
     def discard(self, unwanted: Callable[[R], bool]) -> None:
-        """Forget the records for which `unwanted` holds."""
+        """Drop the records for which `unwanted` returns True."""
         kept = [(arrived, [record for record in batch if not unwanted(record)]) for arrived, batch in self._batches]
         self._batches = deque((arrived, batch) for arrived, batch in kept if batch)
         self._length = sum(len(batch) for _, batch in self._batches)

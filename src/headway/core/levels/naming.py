@@ -14,24 +14,24 @@ from headway.declarations import unusable_character
 from headway.errors import ConfigError
 
 MOST_LEVELS = 1000
-"""The most levels allowed; more are a mistake, as each level has a Kafka topic and a member in each group."""
+"""The most levels allowed. More must be a mistake: each level has its own Kafka topic and a member in each group."""
 
-_NO_SUCH_NAME = "Kafka takes no such name: it must be 1 to 249 of the letters A to Z, digits, '.', '_' and '-'."
+_NO_SUCH_NAME = "This is not a valid name in Kafka: use 1 to 249 of the letters A to Z, digits, '.', '_' and '-'."
 _is_name = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
 
 
 def is_topic_name(name: str) -> bool:
-    """Return whether Kafka takes this as the name of a topic."""
+    """Return whether Kafka accepts this as the name of a topic."""
     return isinstance(name, str) and bool(_is_name(name)) and name not in (".", "..")
 
 
 def how_to_create(topic: str, levels: int | None = None) -> str:
-    """Return the sentence that says how to create a topic, or that Kafka takes no such name.
+    """Say how to create a topic, or that the name is not valid in Kafka.
 
     >>> how_to_create("orders", 3)
     'Create it with `headway topics create orders --levels 3`.'
     >>> how_to_create("our orders")
-    "Kafka takes no such name: it must be 1 to 249 of the letters A to Z, digits, '.', '_' and '-'."
+    "This is not a valid name in Kafka: use 1 to 249 of the letters A to Z, digits, '.', '_' and '-'."
     """
     longest = topic if levels is None else level_topic(topic, levels - 1)
     if not is_topic_name(longest):
@@ -41,18 +41,18 @@ def how_to_create(topic: str, levels: int | None = None) -> str:
 
 
 def what_there_is(topic: str, existing: Collection[str]) -> str:
-    """Return what to do about a missing topic of which there are levels, or the other way round; empty if neither.
+    """Suggest the levels of a missing topic if they exist, or the topic if a level is missing; otherwise return "".
 
     >>> what_there_is("orders", {"orders-0", "orders-1"})
-    'It has the levels orders-0 to orders-1: send with a PriorityProducer and levels=2, or to one of them by its name.'
+    'There are levels orders-0 to orders-1: use a PriorityProducer with levels=2, or send to one of them by its name.'
     >>> what_there_is("orders-0", {"orders"})
     'There is a topic orders without levels: send to it with a Producer.'
     """
     levels = next(level for level in count() if f"{topic}-{level}" not in existing)
     if levels:
         return (
-            f"It has the levels {topic}-0 to {topic}-{levels - 1}: send with a PriorityProducer and levels={levels}, "
-            "or to one of them by its name."
+            f"There are levels {topic}-0 to {topic}-{levels - 1}: use a PriorityProducer with levels={levels}, or send "
+            "to one of them by its name."
         )
     base, _, level = topic.rpartition("-")
     if level.isdigit() and base in existing:
@@ -69,11 +69,13 @@ def level_topic(topic: str, level: int) -> str:
     'orders-2'
     """
     try:
-        number = operator.index(level)  # True is level 1, and an enumeration's member its number
+        number = operator.index(level)  # accepts True as level 1, and the member of an enumeration as its number
     except TypeError:
         raise ConfigError(f"The level of {topic} is {level!r}; it must be a whole number.") from None
     if number < 0:
-        raise ConfigError(f"The level {number} of {topic} does not exist: levels count from 0, the lowest priority.")
+        raise ConfigError(
+            f"The level {number} of {topic} does not exist. Levels count from 0, which is the lowest priority."
+        )
     if not isinstance(topic, str):
         raise ConfigError(f"The topic is {topic!r}; its name must be a string.")
     return f"{topic}-{number}"
@@ -89,7 +91,7 @@ def level_group(group: str, level: int) -> str:
 
 
 def is_topic_or_level(name: str, topic: str, level: int | None = None) -> bool:
-    """Return whether a Kafka topic is this topic, or may be one of its levels, or the given one.
+    """Return whether a Kafka topic is this topic, or could be one of its levels (or the given level).
 
     >>> is_topic_or_level("orders-2", "orders"), is_topic_or_level("orders-new", "orders")
     (True, False)
@@ -103,7 +105,7 @@ def is_topic_or_level(name: str, topic: str, level: int | None = None) -> bool:
 def matches(topic: str, name: str) -> bool:
     """Return whether a name is a topic that is subscribed to, or matches it as a pattern.
 
-    librdkafka's patterns are POSIX's extended ones; one that Python does not know counts as a match.
+    librdkafka's patterns are POSIX extended ones. A pattern that Python cannot compile counts as a match.
     """
     if not topic.startswith("^"):
         return topic == name
@@ -114,7 +116,7 @@ def matches(topic: str, name: str) -> bool:
 
 
 def groups_of(group: str, levels: int | None, *, per_level: bool) -> list[str]:
-    """Return the consumer groups that read all levels of the topics of a group.
+    """Return the consumer groups that together read all levels.
 
     >>> groups_of("billing", 2, per_level=True), groups_of("billing", 2, per_level=False)
     (['billing-0', 'billing-1'], ['billing'])
@@ -124,24 +126,24 @@ def groups_of(group: str, levels: int | None, *, per_level: bool) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class LevelSubscription:
-    """The topics that one level's consumer subscribes to, and the suffix of each one's Kafka topic."""
+    """The topics that one level's consumer subscribes to, and the suffix of their Kafka topics."""
 
     topics: list[str]
     suffix: str
 
     def kafka_topic(self, topic: str) -> str:
-        """Return the Kafka topic of a topic at this level."""
+        """Return the Kafka topic for a topic at this level."""
         return topic + self.suffix
 
     def reads(self, topic: str) -> bool:
-        """Return whether this level can have the topic: any topic with levels, or one that was given to this level."""
+        """Return whether this level can read the topic: any topic with levels, or one that was given this level."""
         return bool(self.topics) and (bool(self.suffix) or any(matches(each, topic) for each in self.topics))
 
 
 def checked_topics(topics: str | Iterable[str] | Mapping[str, int]) -> list[str] | dict[str, int]:
-    """Return the topics as a new list or dict, reading them once.
+    """Return the topics as a new list or dict, reading the argument once.
 
-    Raises `ConfigError` for a name that no Kafka topic can have. Of a pattern only its characters are checked.
+    Raises `ConfigError` for a name that no Kafka topic can have. In a pattern, only the characters are checked.
 
     >>> checked_topics("orders"), checked_topics(name for name in ("orders", "clicks"))
     (['orders'], ['orders', 'clicks'])
@@ -149,7 +151,7 @@ def checked_topics(topics: str | Iterable[str] | Mapping[str, int]) -> list[str]
     if isinstance(topics, str):
         topics = [topics]
     if not isinstance(topics, Iterable):
-        raise ConfigError(f"The topics to subscribe to are {topics!r}. Give a name, several, or a mapping.")
+        raise ConfigError(f"The topics to subscribe to are {topics!r}. Give a name, several names, or a mapping.")
     checked = dict(topics) if isinstance(topics, Mapping) else list(topics)
     for name in checked:
         if not isinstance(name, str):
@@ -160,7 +162,7 @@ def checked_topics(topics: str | Iterable[str] | Mapping[str, int]) -> list[str]
 
 
 def by_level(topics: Sequence[str], levels: int) -> list[LevelSubscription]:
-    """Return the subscriptions to each topic at every level, as level topics; a name that starts with `^` is a pattern.
+    """Return a subscription to each topic at every level, as level topics. A name that starts with `^` is a pattern.
 
     >>> [s.topics for s in by_level(["orders", "^shop_.*"], 2)]
     [['orders-0', '^(shop_.*)-0$'], ['orders-1', '^(shop_.*)-1$']]
@@ -169,7 +171,7 @@ def by_level(topics: Sequence[str], levels: int) -> list[LevelSubscription]:
 
 
 def by_given_level(given: Mapping[str, int], levels: int) -> list[LevelSubscription]:
-    """Return the subscriptions to each existing topic, under its own name, at the level it is given (KIP-349).
+    """Return a subscription to each existing topic without levels, at the level that it is given (KIP-349).
 
     >>> [s.topics for s in by_given_level({"payments": 1, "clicks": 0}, 2)]
     [['clicks'], ['payments']]
@@ -186,7 +188,7 @@ def by_given_level(given: Mapping[str, int], levels: int) -> list[LevelSubscript
 
 
 def subscriptions(topics: Sequence[str] | Mapping[str, int], levels: int | None) -> list[LevelSubscription]:
-    """Return the subscriptions of each level's consumer; without `levels` those of the only one, to the names given.
+    """Return the subscription of each level's consumer. Without `levels` there is one, to exactly these names.
 
     >>> [s.topics for s in subscriptions(["orders"], None)], [s.topics for s in subscriptions({"clicks": 0}, 2)]
     ([['orders']], [['clicks'], []])
@@ -197,7 +199,7 @@ def subscriptions(topics: Sequence[str] | Mapping[str, int], levels: int | None)
 
 
 def unread_levels(subscriptions: Sequence[LevelSubscription], existing: Collection[str]) -> list[str]:
-    """Return the Kafka topics that exist of the next level of topics with levels, which nobody would read.
+    """Return existing Kafka topics of a level above those subscribed to. No one would read them.
 
     >>> unread_levels(by_level(["orders", "clicks"], 2), ["orders-0", "orders-1", "orders-2", "clicks-0", "clicks-1"])
     ['orders-2']
@@ -210,5 +212,5 @@ def unread_levels(subscriptions: Sequence[LevelSubscription], existing: Collecti
 def _at_level(topic: str, level: int) -> str:
     if not topic.startswith("^"):
         return level_topic(topic, level)
-    # The suffix must come after the whole pattern, alternatives included, and at the end of the name.
+    # The suffix must follow the whole pattern, including its alternatives, and end the name.
     return f"^({topic[1:].removesuffix('$')})-{level}$"

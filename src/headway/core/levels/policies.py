@@ -1,14 +1,14 @@
-"""The three policies that share each poll, or each micro-batch of Spark, over the levels.
+"""The three policies that divide each poll, or each of Spark's micro-batches, among the levels.
 
-Slots have policies of their own (`core/engine/slot_policies.py`), and so have a producer's turns
+Slots have policies of their own (`core/engine/slot_policies.py`), and so do a producer's turns
 (`core/producer/turn_policies.py`).
 
-A policy is asked twice per round. `demand` says how many records to fetch from each level, and `split` how many of the
-waiting ones to hand out now. Both get the level buffers, lowest level first.
+A policy is asked twice per round. `demand` returns how many records to fetch from each level, and `split` how many of
+the waiting records to hand out now. Both get the level buffers, lowest level first.
 
-Invariants: `split` never gives more than the limit, nor more than waits. `fair` and `strict` give the whole limit while
-that much waits, whatever the levels (they conserve work). Under `fair` a level that always has work gets its share of
-every stretch of service. Under `strict` no record waits for ever.
+Invariants: `split` never returns more than the limit, nor more than is waiting. `fair` and `strict` use the whole limit
+if that much is waiting, at whatever levels (they are work-conserving). Under `fair`, a level that always has work gets
+its share of every period of service. Under `strict`, no record waits forever.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,11 +25,11 @@ class Backlog(Protocol):
     def __len__(self) -> int: ...
 
     def count_from_before(self, time: float) -> int:
-        """Return how many of the records have been there since before a time."""
+        """Return how many of the records were there before a time."""
         ...
 
     def oldest(self) -> float | None:
-        """Return since when the first record has been there."""
+        """Return since when the first record has been there, or None if there is none."""
         ...
 
 
@@ -37,21 +37,21 @@ Buffers = Sequence[Backlog]
 
 
 class Policy(Protocol):
-    """The way in which the levels share the capacity of a round."""
+    """How the levels share the capacity of a round."""
 
     def demand(self, buffers: Buffers) -> list[int]:
         """Return how many records to fetch from each level."""
         ...
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """Return how many waiting records of each level to hand out, at most `limit` in all."""
+        """Return how many waiting records of each level to hand out, at most `limit` in total."""
         ...
 
 
 class CapacityBurst:
-    """The Java priority client's policy: fixed shares, and one level at a time bursts into what others leave unused.
+    """The Java priority client's policy: fixed shares, where one level at a time may use what others leave unused.
 
-    Records beyond the limit, when a wave meets a burst, stay in the buffers for the next round.
+    Records beyond the limit, when a wave of records meets a burst, stay in the buffers for the next round.
     """
 
     def __init__(self, shares: Sequence[int], window_size: int = 6, threshold: int = 4) -> None:
@@ -59,12 +59,12 @@ class CapacityBurst:
         self._windows = [BurstWindow(window_size, threshold) for _ in shares]
 
     def demand(self, buffers: Buffers) -> list[int]:
-        """Return the shares of this round, less what waits already."""
+        """Return the shares of this round, minus what is already waiting."""
         shares = burst_shares(self._shares, self._windows)
         return [max(0, share - len(buffer)) for share, buffer in zip(shares, buffers, strict=True)]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """Return all that waits, highest level first; each level's number of records goes into its window."""
+        """Return all waiting records, highest level first. Each level's number of records goes into its window."""
         for window, buffer in zip(self._windows, buffers, strict=True):
             window.add(len(buffer))
         return _highest_first([len(buffer) for buffer in buffers], limit)
@@ -73,9 +73,9 @@ class CapacityBurst:
 class Fair:
     """The work-conserving policy: each freed slot goes to the ready level with the earliest virtual deadline.
 
-    A level's next deadline is one stride, the inverse of its share, after its last one. A level that comes back from
-    idleness starts at the present virtual time, so that it neither owes nor saves up service. (Start-time fair
-    queueing, Goyal, Vin and Cheng 1996; stride scheduling, Waldspurger 1995.)
+    A level's next deadline is one stride, the inverse of its share, after its last one. A level that was idle resumes
+    at the present virtual time, so that it neither owes service nor has saved any up. (Start-time fair queueing, Goyal,
+    Vin and Cheng 1996; stride scheduling, Waldspurger 1995.)
     """
 
     def __init__(self, shares: Sequence[int]) -> None:
@@ -86,15 +86,15 @@ class Fair:
         self._virtual_time = 0
 
     def demand(self, buffers: Buffers) -> list[int]:
-        """Return enough of every level to fill a whole round alone."""
+        """Ask for enough of every level to fill a whole round on its own."""
         return [max(0, self._capacity - len(buffer)) for buffer in buffers]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """Return the picks with the earliest deadlines; of equal ones the higher level's."""
+        """Return the picks with the earliest deadlines. If they are equal, the higher level wins."""
         return self.pick([len(buffer) for buffer in buffers], limit)
 
     def pick(self, waiting: Sequence[int], limit: int) -> list[int]:
-        """Return how many to take from each level, given how many wait at each."""
+        """Return how many to take from each level, given how many are waiting at each."""
         if sum(waiting) <= limit:
             self._start_over()
             return list(waiting)
@@ -104,7 +104,7 @@ class Fair:
         return picks
 
     def pick_one(self, waiting: Sequence[int]) -> int | None:
-        """Return the level of the next pick, None if nothing waits; for one slot it costs a fraction of `pick`."""
+        """Return the level of the next pick, or None if nothing waits. For one slot, it costs a fraction of `pick`."""
         starts, idle = self._starts, self._idle
         earliest, chosen = 0, None
         for level, count in enumerate(waiting):
@@ -131,7 +131,7 @@ class Fair:
                 self._idle[level] = False
 
     def _earliest(self, waiting: Sequence[int], limit: int) -> list[int]:
-        """Return as many picks as the limit, by deadline: most by bisection, and the last ones one by one."""
+        """Return the picks by deadline, up to the limit: most of them by bisection, and the last ones one by one."""
         starts, strides = self._starts, self._strides
 
         def picked_by(deadline: int) -> list[int]:
@@ -172,10 +172,10 @@ class Fair:
 
 
 class Strict:
-    """The policy that serves the highest level first.
+    """Serves the highest level first.
 
-    A record that has waited longer than `max_wait` seconds counts as of the highest level. Of several such records the
-    one with the longest wait goes first, and of equal ones the highest.
+    A record that has waited longer than `max_wait` seconds counts as one of the highest level. Among several such
+    records, the one that has waited longest goes first, and if they are equal, the one of the highest level.
     """
 
     def __init__(self, capacity: int, max_wait: float) -> None:
@@ -183,11 +183,11 @@ class Strict:
         self._max_wait = max_wait
 
     def demand(self, buffers: Buffers) -> list[int]:
-        """Return enough of every level to fill a whole round alone."""
+        """Ask for enough of every level to fill a whole round on its own."""
         return [max(0, self._capacity - len(buffer)) for buffer in buffers]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """Return first the records that have waited too long, then those of the highest levels."""
+        """Return records that have waited too long first, then those of the highest levels."""
         overdue = self._overdue(buffers, limit, now)
         rest = [len(buffer) - count for buffer, count in zip(buffers, overdue, strict=True)]
         return [sum(pair) for pair in zip(overdue, _highest_first(rest, limit - sum(overdue)), strict=True)]
@@ -196,7 +196,7 @@ class Strict:
         counts = [buffer.count_from_before(now - self._max_wait) for buffer in buffers]
         if sum(counts) <= limit:
             return counts
-        # A backlog that is found at the start has waited equally long at all levels, as far as anybody knows.
+        # A backlog found at the start counts as having waited equally long at all levels, since its age is unknown.
         by_wait = sorted(
             (level for level, count in enumerate(counts) if count), key=lambda i: (buffers[i].oldest() or now, -i)
         )
@@ -216,10 +216,10 @@ def make_policy(
     threshold: int = 4,
     max_wait: float = 5.0,
 ) -> tuple[list[int], Policy]:
-    """Return the levels' shares and the policy of that name; the default distributor is `exponential_shares`.
+    """Return the levels' shares, and the policy with that name. The default distributor is `exponential_shares`.
 
-    Raises `ConfigError` for another name, for shares that the capacity does not allow, and for a distributor where
-    shares play no part.
+    Raises `ConfigError` for another name, for shares that the capacity does not allow, and if a distributor is given to
+    a policy without shares.
     """
     if name == "strict":
         if distributor is not None:

@@ -1,8 +1,8 @@
-"""Turns: who comes next of several that have something to give.
+"""Round robin among several members that have work, with new ones going first.
 
-Invariants: a member that has something waits for at most two turns of each other member. One that had nothing goes
-first, once in a round: so a quiet member does not wait behind many busy ones, and cannot hold them up either. (RFC 8290
-does so with flows of packets, in section 4.2.)
+Invariants: a member that has work waits for at most two turns of each other member. A member that had none goes first,
+once in a round, so that a quiet member does not wait behind many busy ones but cannot hold them up either. (RFC 8290
+does this with flows of packets, in section 4.2.)
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ class Member(Protocol):
 
     @property
     def ready(self) -> int:
-        """Return how many works it has to give."""
+        """The number of works that it has ready."""
         ...
 
 
@@ -24,7 +24,7 @@ M = TypeVar("M", bound=Member)
 
 
 class Rotation(Generic[M]):
-    """Members that take turns; those without ready works leave when their turn comes."""
+    """Members that take turns. Those without ready work leave when their turn comes."""
 
     __slots__ = ("_new", "_old")
 
@@ -33,17 +33,17 @@ class Rotation(Generic[M]):
         self._old: deque[M] = deque()
 
     def __len__(self) -> int:
-        """Return how many members take part; some may have left nothing."""
+        """Return how many members take part. Some may have nothing left."""
         return len(self._new) + len(self._old)
 
     def join(self, member: M) -> None:
-        """Let a member take part, first of all, unless it still does."""
+        """Let a member take part, ahead of all others, unless it already does."""
         if not member.in_rotation:
             member.in_rotation = True
             self._new.append(member)
 
     def current(self) -> M:
-        """Return the member whose turn it is; one must have ready works."""
+        """Return the member whose turn it is. At least one must have ready work."""
         new, old = self._new, self._old
         while True:
             members = new or old
@@ -63,5 +63,5 @@ class Rotation(Generic[M]):
         return member
 
     def is_alone(self) -> bool:
-        """Return whether the current member has nobody else to wait for."""
+        """Return whether the current member is the only one."""
         return len(self) == 1

@@ -1,4 +1,4 @@
-"""The metadata that a group committed beside an offset: an offset map, Kafka Streams' own, or another program's."""
+"""The metadata that a group commits with an offset: an offset map, Kafka Streams' own, or another program's."""
 
 import struct
 from base64 import b64decode
@@ -20,9 +20,9 @@ _STREAMS = "Kafka Streams"
 class CommitMetadata(NamedTuple):
     """The content of commit metadata.
 
-    `encoding` is that of an offset map, `none`, one of Kafka Streams', or `unknown`; that has a `reason`. `stream_time`
-    is Kafka Streams' time of the partition, in milliseconds since the epoch; -1 if it has none yet. A `trailer` comes
-    with offset maps of Headway's.
+    `encoding` is that of an offset map, `none`, one of Kafka Streams', or `unknown`, in which case there is a `reason`.
+    `stream_time` is Kafka Streams' time of the partition, in milliseconds since the epoch, or -1 if it has none yet. A
+    `trailer` comes with Headway's own offset maps.
     """
 
     encoding: str
@@ -35,9 +35,9 @@ class CommitMetadata(NamedTuple):
 def read_metadata(
     text: str | bytes, offset: int, log_end: int | None = None, log: bytes | None = None
 ) -> CommitMetadata:
-    """Return the content of a commit's metadata, whatever it is; never raise an error.
+    """Read a commit's metadata, whatever it is. Never raises an error.
 
-    An offset map that was written for another offset, or another log than the one with the mark `log`, is `unknown`.
+    An offset map that was written for another offset, or for a log without the mark `log`, is `unknown`.
 
     >>> read_metadata("bAAFGgA=", 100).offset_map
     OffsetMap(offset=100, runs=(1, 1, 1, 2))
@@ -57,7 +57,7 @@ def read_metadata(
 
 
 class Done:
-    """The offsets that are done by a commit, with a quick lookup: those below its offset, and the map's complete ones.
+    """The offsets that a commit marks as done, for quick lookup: those below its offset, and those in its map.
 
     >>> done = Done(OffsetMap(5, (1, 2)))
     >>> [offset for offset in range(10) if offset in done]
@@ -68,18 +68,18 @@ class Done:
         self._edges = list(accumulate(offset_map.runs, initial=offset_map.offset))
 
     def __contains__(self, offset: object) -> bool:
-        # Done and not done alternate at the edges. The number of edges is odd, as the last run is a complete one.
+        # Done and not done alternate at the edges. The number of edges is odd, because the last run is a complete one.
         return isinstance(offset, int) and bisect_right(self._edges, offset) % 2 == 0
 
 
 def with_done(before: OffsetMap, existing: Sequence[int], done: Iterable[int]) -> OffsetMap:
-    """Return the map with more offsets done.
+    """Return the map with more offsets marked as done.
 
     Args:
-        before: The offsets that were done already.
-        existing: All offsets that hold a record, from the beginning of the log on as far as it was read; ascending.
-            An offset that is missing among them does not exist, and holds up nothing.
-        done: The offsets that are done now.
+        before: The offsets that were done before.
+        existing: All offsets that hold a record, ascending, from the start of the log on as far as it was read. An
+            offset missing here does not exist, and so holds up nothing.
+        done: The offsets that are now done.
 
     >>> with_done(OffsetMap(0), [3, 4, 6, 7], [4, 6])
     OffsetMap(offset=3, runs=(1, 3))
@@ -92,7 +92,7 @@ def with_done(before: OffsetMap, existing: Sequence[int], done: Iterable[int]) -
 
 
 def without_done(before: OffsetMap, undone: Iterable[int]) -> OffsetMap:
-    """Return the map with some of the done offsets, which may be below its own, not done.
+    """Return the map with some of its done offsets, which may be below its own offset, marked as not done.
 
     >>> without_done(OffsetMap(5, (1, 3)), [3, 7])
     OffsetMap(offset=3, runs=(1, 1, 1, 1, 1, 1))

@@ -1,4 +1,4 @@
-"""The place at which a partition is read on after its log no longer has the offset that was to be read next."""
+"""Where to resume a partition whose log no longer has the next offset to read."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -8,7 +8,7 @@ __all__ = ["RESETS", "LostPlace", "Reset"]
 
 
 class Reset(Enum):
-    """What `auto.offset.reset` says of a partition without a valid offset."""
+    """What `auto.offset.reset` asks for if a partition has no valid offset."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -20,11 +20,11 @@ RESETS: Final[Mapping[str, Reset]] = {
     **dict.fromkeys(("largest", "latest", "end"), Reset.LATEST),
     "error": Reset.ERROR,
 }
-"""The values that librdkafka takes, each with its meaning."""
+"""The values that librdkafka accepts, and what each means."""
 
 
 class LostPlace(NamedTuple):
-    """An offset that was to be read next, beside the offsets that the log has now: from `first` up to before `end`."""
+    """The next offset to read, and the offsets that the log has now: from `first` up to but not `end`."""
 
     offset: int
     first: int
@@ -32,7 +32,7 @@ class LostPlace(NamedTuple):
 
     @property
     def is_valid(self) -> bool:
-        """True if the log has the offset after all, or it is the log's end."""
+        """True if the log has the offset after all, or if it is the log's end."""
         return self.first <= self.offset <= self.end
 
     @property
@@ -45,7 +45,7 @@ class LostPlace(NamedTuple):
         return max(0, self.first - self.offset)
 
     def start(self, reset: Reset) -> int | None:
-        """Return the offset to read on at; None if the user wants an error.
+        """Return the offset to resume at, or None if the user wants an error.
 
         >>> LostPlace(10, first=60, end=110).start(Reset.LATEST)
         110
@@ -55,26 +55,29 @@ class LostPlace(NamedTuple):
         return {Reset.EARLIEST: self.first, Reset.LATEST: self.end, Reset.ERROR: None}[reset]
 
     def sentence(self, topic: str, partition: int, reset: Reset) -> str:
-        """Return a sentence about what is gone, and what follows."""
+        """Describe what is lost, and what happens next."""
         which = f"partition {partition} of {topic}"
         if self.deleted:
             count = f"{self.deleted} {'records' if self.deleted > 1 else 'record'}"
             what = (
                 f"Up to {count} of {which} were deleted before they were read: offsets {self.offset} to "
-                f"{self.first - 1}. The topic's retention.ms or retention.bytes is too short for what waits, or they "
-                "were deleted by hand."
+                f"{self.first - 1}. Either the topic's retention.ms or retention.bytes is too short for its backlog, "
+                "or "
+                "the records were deleted by hand."
             )
         else:
             what = (
-                f"The log of {which} ends at offset {self.end}, before offset {self.offset}, which is next to be read: "
-                "brokers have lost records, or an offset was committed, or sought, that never existed."
+                f"The log of {which} ends at offset {self.end}, before offset {self.offset}, which should be read "
+                "next: "
+                "either brokers have lost records, or an offset was committed or sought that never existed."
             )
         start = self.start(reset)
         if start is None:
             return (
-                f"{what} With auto.offset.reset=error nothing of it is read. Commit an offset from {self.first} to "
-                f"{self.end}, for example by `headway offsets reset`, or set auto.offset.reset to earliest or latest."
+                f"{what} With auto.offset.reset=error, the partition is not read. Commit an offset from {self.first} "
+                "to "
+                f"{self.end}, for example with `headway offsets reset`, or set auto.offset.reset to earliest or latest."
             )
         passed_over = self.end - max(self.first, min(self.offset, self.end)) if reset is Reset.LATEST else 0
-        rest = f" and passes over {passed_over} more, as auto.offset.reset={reset.value} says" if passed_over else ""
-        return f"{what} Reading goes on at offset {start}{rest}."
+        rest = f" and skips {passed_over} more, because auto.offset.reset is {reset.value}" if passed_over else ""
+        return f"{what} Reading resumes at offset {start}{rest}."

@@ -1,15 +1,17 @@
 """Offset maps: the complete offsets above a committed one, as text in the commit's metadata.
 
-Java's reader decodes Base64, takes a magic byte, and reads the body behind it. It looks at no byte behind a bitset's
-bits, and its decompressor skips a frame that zstd's format declares as skippable. There the trailer stands: behind a
-bitset, or in such a frame before a compressed body. Run lengths that are not compressed have no place for it.
+Java's reader decodes Base64, takes a magic byte, and reads the body after it. It does not look at bytes after a
+bitset's
+bits, and its decompressor skips any frame that the zstd format declares skippable. The trailer goes in these places:
+after a bitset, or in such a frame before a compressed body. Uncompressed run lengths have no place for it.
 
 Invariants:
-- Without a trailer the text is byte for byte what the Java parallel consumer writes. With one, Java reads the same map.
+- Without a trailer, the text is byte for byte what the Java parallel consumer writes. With one, Java reads the same
+  map.
 - Nothing in a text is trusted. The text itself bounds the memory that is allocated for it, and the log end bounds the
   offsets that it claims. Whatever the text, only `OffsetMapError` is raised.
-- A map is canonical: its runs alternate, none but the first is zero, the last is complete. No runs, no text.
-- A map that is lost costs a replay; a wrong one loses records. In doubt there is no map.
+- A map is canonical: its runs alternate, only the first can be zero, and the last is complete. No runs, no text.
+- A map that is lost costs a replay; a wrong one loses records. If in doubt, there is no map.
 """
 
 import binascii
@@ -27,7 +29,7 @@ from headway.core.offsets.trailer import NOTHING_TRIED, Trailer, check_fits, pac
 from headway.errors import OffsetMapError
 
 MAX_CHARACTERS = 4096  # the brokers' default offset.metadata.max.bytes
-LEAST_WINDOW = 1000  # offsets that a partition may be ahead of its gap, however few of them are remembered
+LEAST_WINDOW = 1000  # how many offsets a partition may get ahead of its first gap, even if few of them fit in the map
 
 _NAMES = {
     b"l": "bitset v1",
@@ -41,27 +43,27 @@ _NAMES = {
     b"\x01": "Kafka Streams v1",
     b"\x02": "Kafka Streams v2",
 }
-_INTEGER = {b"l": "h", b"o": "i", b"n": "h", b"e": "i"}  # `struct` code of a length: v1 has 16 bits, v2 32
-_LONGEST = {"h": 2**15 - 1, "i": 2**31 - 1}  # Java's integers have a sign
+_INTEGER = {b"l": "h", b"o": "i", b"n": "h", b"e": "i"}  # the `struct` code of a length: v1 has 16 bits, v2 has 32
+_LONGEST = {"h": 2**15 - 1, "i": 2**31 - 1}  # Java's integers are signed
 _TWINS = {b"l": b"a", b"o": b"s", b"n": b"J", b"e": b"p"}
 _PLAIN = {twin: plain for plain, twin in _TWINS.items()}
 _BITSETS = (b"l", b"o")
 
 _ZSTD_FROM_BYTES = 200  # compression is tried only if no plain body is smaller than this, as Java does
-_ZSTD_WITH_TRAILER_FROM_BYTES = 20  # with a trailer run lengths have to be compressed, and take about as much
-_WIDEST_BITSET = 2**20  # in offsets: beyond, run lengths serve as well and cost less to build
-_MAX_BODY_BYTES = 2**20  # of a decompressed body; 8 million offsets as a bitset
-_MAX_RUNS = 2**20  # no map of ours has more; each run takes bytes of memory, but maybe one bit of a text
+_ZSTD_WITH_TRAILER_FROM_BYTES = 20  # with a trailer, run lengths must be compressed, and are about this large
+_WIDEST_BITSET = 2**20  # in offsets; beyond this, run lengths are as small and cheaper to build
+_MAX_BODY_BYTES = 2**20  # of a decompressed body; a bitset of 8 million offsets
+_MAX_RUNS = 2**20  # none of our maps has more; a run can take a single bit of text but bytes of memory
 _MAX_WINDOW_BYTES = 2**23  # Java's frames declare 2 MiB
 
-_EMPTY_BITSET = b"l\0\0"  # for a trailer without a map
-_SKIPPABLE = struct.pack("<I", 0x184D2A5D)  # how a frame begins that each zstd decoder skips; then comes its size
+_EMPTY_BITSET = b"l\0\0"  # carries a trailer without a map
+_SKIPPABLE = struct.pack("<I", 0x184D2A5D)  # the start of a frame that every zstd decoder skips; its size comes next
 _SKIPPABLE_HEADER = 8  # bytes
-_LEAST_FRAME = 9  # bytes that zstd adds to a body, at least
+_LEAST_FRAME = 9  # at least this many bytes are added by zstd
 
 
 class OffsetMap(NamedTuple):
-    """The state of a partition from its committed offset on: lengths of runs, incomplete and complete in turn.
+    """The state of a partition from its committed offset on: lengths of alternately incomplete and complete runs.
 
     >>> OffsetMap(100, (1, 2, 1, 3)).complete
     [range(101, 103), range(104, 107)]
@@ -72,7 +74,7 @@ class OffsetMap(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset after the highest complete one; `offset` if nothing above is complete."""
+        """The offset after the highest complete one, or `offset` if nothing above it is complete."""
         return self.offset + sum(self.runs)
 
     @property
@@ -90,9 +92,9 @@ class OffsetMap(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """An offset and map to commit for a partition; `pressed` if the map is too large to take new records for now.
+    """An offset and map to commit for a partition. `pressed` if the map is so large that no new records should start.
 
-    If not all of the map had room, `kept` is the part in its text.
+    If the map did not fit, `kept` is the part that is in the text.
     """
 
     offset: int
@@ -102,7 +104,7 @@ class Commit(NamedTuple):
 
 
 def canonical(offset: int, runs: Sequence[int]) -> OffsetMap:
-    """Return a map of any alternating run lengths (zero is allowed), in the one form that equal states have.
+    """Return the canonical map for alternating run lengths (zeros are allowed), which is the same for equal states.
 
     >>> canonical(5, [2, 0, 1, 4, 7])
     OffsetMap(offset=5, runs=(3, 4))
@@ -117,7 +119,7 @@ def canonical(offset: int, runs: Sequence[int]) -> OffsetMap:
 
 
 def pressure(limit: int) -> int:
-    """Return the number of characters above which a map's partition takes no new records, for a broker's limit."""
+    """Return the size of a map, in characters, above which its partition takes no new records, for a broker's limit."""
     return limit * 3 // 4
 
 
@@ -127,10 +129,10 @@ def commit_of(
     remembered: OffsetMap | None = None,
     trailer: Trailer | None = None,
 ) -> Commit:
-    """Return what to commit: the offset with as much of its map as fits in `limit` characters.
+    """Build the commit: the offset, and as much of its map as fits in `limit` characters.
 
-    If not all of the map fits, the text has what an earlier commit has `remembered`, and as much from below as fits
-    beside it. The trailer's attempts get the space that the map leaves; the lowest counts are left out first.
+    If the map does not fit, the text has what an earlier commit has `remembered`, and as much from the beginning as
+    fits beside it. The trailer's attempts get the space that the map leaves; the lowest counts are left out first.
 
     >>> commit_of(OffsetMap(5, (1, 49995)))
     Commit(offset=5, metadata='ZQAAAAEAAMNL', pressed=False, kept=None)
@@ -154,13 +156,13 @@ def commit_of(
 def _shortened(
     whole: OffsetMap, length: int, limit: int, remembered: OffsetMap, stamp: bytes
 ) -> tuple[OffsetMap, bytes]:
-    """Return the part of a map that fits, with its payload: the remembered part first, if that fits at all.
+    """Return the part of a map that fits, and its payload. The remembered part has precedence, if it fits at all.
 
-    `length` is that of the whole map's text.
+    `length` is the length of the whole map's text.
     """
     pairs = len(whole.runs) // 2
     while pairs > 0:
-        # Estimate from the size so far, as if all runs were equally long.
+        # Estimate from the size so far, assuming runs of equal length.
         pairs = min(pairs - 1, int(pairs * limit / length) if length else 0)
         kept = _with_more(OffsetMap(whole.offset, whole.runs[: 2 * pairs]), remembered)
         payload = _encoded(kept, stamp)
@@ -172,8 +174,8 @@ def _shortened(
 
 def _with_attempts(offset_map: OffsetMap, payload: bytes, limit: int, trailer: Trailer) -> bytes:
     """Return the payload of this map with as many of the trailer's attempts as fit in `limit` characters."""
-    size = limit // 4 * 3  # of a payload
-    if not payload:  # there is no map, and so there was no need for a trailer
+    size = limit // 4 * 3  # the size of a payload in bytes
+    if not payload:  # without a map, no trailer was needed so far
         packed = pack_within(trailer, size - len(_EMPTY_BITSET))
         with_attempts = _EMPTY_BITSET + packed
         has_any = len(packed) > len(pack(trailer._replace(tried=NOTHING_TRIED)))
@@ -183,16 +185,16 @@ def _with_attempts(offset_map: OffsetMap, payload: bytes, limit: int, trailer: T
 
 
 def _with_more(beginning: OffsetMap, other: OffsetMap) -> OffsetMap:
-    """Return a map with the offsets added that another one has as complete behind its end."""
+    """Return a map with the complete offsets of another one added, from its own end on."""
     ranges = [each for each in other.complete if each.stop > beginning.end]
     edges = [beginning.end, *(edge for each in ranges for edge in (max(each.start, beginning.end), each.stop))]
     return canonical(beginning.offset, [*beginning.runs, *(stop - start for start, stop in pairwise(edges))])
 
 
 def encode(offset_map: OffsetMap, trailer: Trailer | None = None) -> str:
-    """Return the smallest text for a map, whatever its length; empty if there is nothing to say.
+    """Return the smallest text for a map, whatever its length; empty if nothing above the offset is complete.
 
-    It is also empty where no encoding reaches: a run of 2³¹ offsets or more.
+    It is also empty if no encoding can hold the map: a run of 2³¹ offsets or more.
 
     >>> encode(OffsetMap(0, (1, 1, 1, 2)))
     'bAAFGgA='
@@ -206,15 +208,15 @@ def encode(offset_map: OffsetMap, trailer: Trailer | None = None) -> str:
 
 
 def decode(text: str | bytes, offset: int, log_end: int | None = None) -> OffsetMap:
-    """Return the map that was committed with `offset`; without text, one in which nothing above is complete.
+    """Read the map that was committed with `offset`. Without text, nothing above the offset is complete.
 
     Args:
         text: The commit's metadata.
-        offset: The committed offset, which a text of Java's does not have.
-        log_end: The partition's end offset, if known. A map that reaches beyond it is of another log.
+        offset: The committed offset, which Java's text does not contain.
+        log_end: The partition's end offset, if known. A map that reaches beyond it belongs to another log.
 
     Raises:
-        OffsetMapError: The text is damaged, foreign, of another commit, or makes an impossible claim.
+        OffsetMapError: The text is damaged, another program's, from another commit, or makes an impossible claim.
 
     >>> decode("bAAFGgA=", 100)
     OffsetMap(offset=100, runs=(1, 1, 1, 2))
@@ -225,10 +227,10 @@ def decode(text: str | bytes, offset: int, log_end: int | None = None) -> Offset
 def decode_with_trailer(
     text: str | bytes, offset: int, log_end: int | None = None, log: bytes | None = None
 ) -> tuple[OffsetMap, Trailer | None]:
-    """Return the map that was committed with `offset`, and the trailer, None if there is none.
+    """Read the map that was committed with `offset`, and the trailer, or None if there is none.
 
-    `log` is the mark of the log that is read, as `log_mark` makes it; None for a log that is not known. Otherwise this
-    is as `decode`.
+    `log` is the mark of the log that is read, as `log_mark` makes it, or None if it is not known. Otherwise this is the
+    same as `decode`.
     """
     payload = _payload(text)
     if not payload:
@@ -254,7 +256,7 @@ def names_a_log(text: str | bytes) -> bool:
 
 
 def encoding_name(text: str | bytes) -> str:
-    """Return the name of commit metadata's encoding; Kafka Streams' metadata is recognised too.
+    """Return the name of the encoding of commit metadata. Kafka Streams' metadata is recognised too.
 
     >>> encoding_name("bAAFGgA="), encoding_name("AQAAAZrwQVAA")
     ('bitset v1', 'Kafka Streams v1')
@@ -268,7 +270,7 @@ def _characters(payload: bytes) -> int:
 
 
 def _encoded(offset_map: OffsetMap, trailer: bytes) -> bytes:
-    """Return the smallest payload for a map; empty if it says nothing, or if no encoding reaches."""
+    """Return the smallest payload for a map. Empty if nothing is complete, or if no encoding can hold the map."""
     if not offset_map.runs:
         return b""
     if trailer:
@@ -281,9 +283,11 @@ def _encoded(offset_map: OffsetMap, trailer: bytes) -> bytes:
 
 
 def _encoded_with_trailer(runs: Sequence[int], trailer: bytes) -> bytes:
-    """Return the smallest payload: a bitset with the trailer behind it, or a frame with the trailer before it."""
+    """Return the smallest payload: a bitset followed by the trailer, or a frame preceded by it."""
     bodies = list(_plain_bodies(runs, more=_SKIPPABLE_HEADER + _LEAST_FRAME))
-    payloads = [magic + body[:-1] for magic, body in bodies if magic in _BITSETS]  # without Java's zero byte
+    payloads = [
+        magic + body[:-1] for magic, body in bodies if magic in _BITSETS
+    ]  # without the zero byte that Java adds
     if min(map(len, payloads), default=_ZSTD_FROM_BYTES) >= _ZSTD_WITH_TRAILER_FROM_BYTES:
         skippable = _SKIPPABLE + struct.pack("<I", len(trailer))
         payloads = [payload + trailer for payload in payloads]
@@ -293,9 +297,9 @@ def _encoded_with_trailer(runs: Sequence[int], trailer: bytes) -> bytes:
 
 
 def _plain_bodies(runs: Sequence[int], more: int = 0) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each uncompressed encoding that reaches and may turn out the smallest, as (magic, body).
+    """Yield each uncompressed encoding that can hold the map and might turn out smallest, as (magic, body).
 
-    Run lengths will take this many bytes `more` than their body.
+    Run lengths will take `more` bytes than their body.
     """
     smallest = _WIDEST_BITSET
     for magic in (b"n", b"e"):
@@ -304,7 +308,7 @@ def _plain_bodies(runs: Sequence[int], more: int = 0) -> Iterator[tuple[bytes, b
             smallest = min(smallest, len(body) + more)
             yield magic, body
     width = sum(runs)
-    # A bitset is never shorter than its bits, unless compressed, which happens from 200 bytes on.
+    # A bitset is never shorter than its bits unless it is compressed, which happens at 200 bytes or more.
     if width <= (8 * smallest if smallest < _ZSTD_FROM_BYTES else _WIDEST_BITSET):
         bits = _bits(runs, width)
         for magic in (b"l", b"o"):
@@ -313,13 +317,13 @@ def _plain_bodies(runs: Sequence[int], more: int = 0) -> Iterator[tuple[bytes, b
 
 
 def _bits(runs: Sequence[int], width: int) -> bytes:
-    """Return a bit per offset, lowest first, 1 = complete, and the zero byte that Java's buffers end with."""
+    """Return one bit per offset, lowest first, 1 for complete, and the zero byte that Java's buffers end with."""
     digits = b"".join(map(mul, cycle((b"0", b"1")), runs))
     return int(digits[::-1], 2).to_bytes((width + 7) // 8 + 1, "little")
 
 
 def _compress(body: bytes) -> bytes:
-    # Compress as a stream: then the frame's header has no size, as in Java's.
+    # Compress as a stream, so that the frame's header has no size, as in Java's.
     compressor = zstandard.ZstdCompressor(level=3, write_content_size=False).compressobj()
     return compressor.compress(body) + compressor.flush()
 
@@ -327,27 +331,27 @@ def _compress(body: bytes) -> bytes:
 def _payload(text: str | bytes) -> bytes:
     try:
         return b64decode(text, validate=True)
-    except (binascii.Error, ValueError):  # a ValueError if not ASCII
-        raise OffsetMapError("The commit metadata is not Base64: it is damaged or another program's.") from None
+    except (binascii.Error, ValueError):  # ValueError if it is not ASCII
+        raise OffsetMapError("The commit metadata is not Base64: it is damaged, or another program's.") from None
 
 
 def _name(payload: bytes) -> str:
     name = _NAMES.get(payload[:1]) if payload else "none"
     # Kafka Streams: a version byte, 8 bytes of time, and in version 2 possibly a processor's metadata.
     if name is None or (payload[:1] in (b"\x01", b"\x02") and len(payload) < 9):
-        raise OffsetMapError(f"The commit metadata starts with 0x{payload[:1].hex()}, which is no known encoding.")
+        raise OffsetMapError(f"The commit metadata starts with 0x{payload[:1].hex()}, which is not a known encoding.")
     return name
 
 
 def _uncompressed(magic: bytes, body: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the plain encoding's magic byte and body, and the trailer before a compressed one."""
+    """Return the plain encoding's magic byte and body, and the trailer in front of a compressed one."""
     if magic not in _PLAIN:
         return magic, body, b""
     trailer, frame = _skipped(body)
     try:
         size = zstandard.frame_content_size(frame)  # -1 if unknown
         if size > _MAX_BODY_BYTES:
-            raise OffsetMapError(f"The offset map unpacks to {size} bytes; the most is {_MAX_BODY_BYTES}.")
+            raise OffsetMapError(f"The offset map unpacks to {size} bytes; at most {_MAX_BODY_BYTES} are allowed.")
         decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
         return _PLAIN[magic], decompressor.decompress(frame, _MAX_BODY_BYTES, allow_extra_data=False), trailer
     except zstandard.ZstdError:
@@ -355,7 +359,7 @@ def _uncompressed(magic: bytes, body: bytes) -> tuple[bytes, bytes, bytes]:
 
 
 def _skipped(body: bytes) -> tuple[bytes, bytes]:
-    """Return the content of a skippable frame, empty if there is none, and what follows it."""
+    """Return the content of a skippable frame, or empty bytes, and what follows it."""
     if not body.startswith(_SKIPPABLE) or len(body) < _SKIPPABLE_HEADER:
         return b"", body
     end = _SKIPPABLE_HEADER + int(struct.unpack_from("<I", body, len(_SKIPPABLE))[0])
@@ -386,7 +390,7 @@ def _runs_of_lengths(body: bytes, integer: str) -> Sequence[int]:
 
 
 def _runs_of_bits(body: bytes, integer: str) -> tuple[Sequence[int], bytes]:
-    """Return the runs of a bitset, and the bytes behind its bits; none if they are zero, as Java's are."""
+    """Return the runs of a bitset, and the bytes after its bits, unless they are all zero, as Java's are."""
     header = struct.calcsize(f">{integer}")
     width = struct.unpack_from(f">{integer}", body)[0] if len(body) >= header else -1
     if not 0 <= width <= 8 * (len(body) - header):
@@ -395,7 +399,7 @@ def _runs_of_bits(body: bytes, integer: str) -> tuple[Sequence[int], bytes]:
     bits = int.from_bytes(body[header:end], "little") & ((1 << width) - 1)
     behind = body[end:]
     if (runs := (bits ^ bits >> 1).bit_count()) > _MAX_RUNS:
-        raise OffsetMapError(f"The offset map has {runs} runs; the most is {_MAX_RUNS}.")
+        raise OffsetMapError(f"The offset map has {runs} runs; at most {_MAX_RUNS} are allowed.")
     digits = f"{bits:0{width}b}"[::-1][:width]
     lengths = [len(run) for run in re.findall("0+|1+", digits)]
     return [0, *lengths] if digits.startswith("1") else lengths, behind if any(behind) else b""

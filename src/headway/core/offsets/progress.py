@@ -1,11 +1,12 @@
 """The completed and incomplete offsets of one partition.
 
 Invariants:
-- An incomplete offset is never passed: `committable` is the lowest one, or the next to read if there is none.
+- An incomplete offset is never skipped: `committable` is the lowest one, or the next offset to read if there is none.
 - `committable` and the highest complete offset never go back.
-- Below `end`, every offset that is not incomplete is done or does not exist (compaction, transaction markers). From
-  `end` on, only the offsets that are complete in the starting map are done.
-- Offsets come ascending, so the incomplete ones are always sorted: a dict keeps its order and loses one in O(1).
+- Below `end`, every offset that is not incomplete is done or does not exist (because of compaction or transaction
+  markers). From `end` on, only the offsets that are complete in the starting map are done.
+- Offsets arrive in ascending order, so the incomplete ones are always sorted: a dict keeps its order and removes one in
+  O(1).
 """
 
 from bisect import bisect_left
@@ -17,9 +18,9 @@ from headway.core.offsets.offset_map import OffsetMap, canonical
 
 
 class Progress:
-    """The received offsets of a partition since its committed one, complete and incomplete.
+    """The received offsets of a partition from its committed one on, complete and incomplete.
 
-    Not thread-safe: its owner lets one thread at a time in, and so `snapshot` is one moment.
+    Not thread-safe: its owner lets in one thread at a time, so that `snapshot` is consistent.
 
     >>> progress = Progress(OffsetMap(5))
     >>> progress.receive([5, 6, 9])
@@ -37,7 +38,7 @@ class Progress:
         self._incomplete: dict[int, None] = {}
         self._done_ahead = deque(start.complete)  # ranges that reach beyond `end`
         self.end = start.offset  # the next offset to receive, if it exists
-        self.highest_complete = start.end - 1  # below all offsets while none is complete
+        self.highest_complete = start.end - 1  # lower than all received offsets until one is complete
 
     @property
     def incomplete_count(self) -> int:
@@ -48,7 +49,7 @@ class Progress:
     def committable(self) -> int:
         """The offset to commit: the lowest incomplete one, or else the next to read.
 
-        It is cheap, but not free after many completions in a row: a dict searches its first key behind deleted ones.
+        It is cheap, but not free after many completions in a row: a dict finds its first key after the deleted ones.
         """
         for lowest in self._incomplete:
             return lowest
@@ -57,17 +58,17 @@ class Progress:
         return self.end
 
     def receive(self, offsets: Sequence[int]) -> Sequence[int]:
-        """Take in a fetched batch, and return those of its offsets that are still to be processed.
+        """Take in a fetched batch, and return those of its offsets that still need processing.
 
-        Offsets that are missing do not exist. The very same sequence comes back unless the starting map has some
-        of them as done.
+        Offsets that are missing do not exist. The very same sequence is returned unless the starting map has marked
+        some of them as done.
 
         Args:
             offsets: Ascending, as Kafka delivers a partition.
 
         Raises:
-            ValueError: They begin below `end`. The consumer was moved back (a seek, a reset after the log was
-                truncated), so this state is of no use: the caller starts a new epoch with a new Progress.
+            ValueError: They begin below `end`. The consumer was moved back (by a seek, or a reset after the log was
+                truncated), so this state is useless: the caller starts a new epoch with a new Progress.
         """
         if not offsets:
             return offsets
@@ -81,29 +82,29 @@ class Progress:
         return offsets
 
     def advance(self, position: int) -> None:
-        """Note that nothing below `position` is still to come: offsets there that were not received do not exist.
+        """Note that nothing below `position` will arrive: offsets there that were not received do not exist.
 
-        With the consumer's position after a poll, transaction markers at the end of the log do not look like lag.
+        With the consumer's position after each poll, transaction markers at the end of the log do not look like lag.
         """
         self.end = max(self.end, position)
         while self._done_ahead and self._done_ahead[0].stop <= self.end:
             self._done_ahead.popleft()
 
     def complete(self, offset: int) -> None:
-        """Note that the record at `offset` is done; do nothing if the offset is not incomplete."""
+        """Mark the record at `offset` as done. Does nothing if the offset is not incomplete."""
         if offset in self._incomplete:
             del self._incomplete[offset]
             if offset > self.highest_complete:  # noqa: PLR1730 - `max` takes as long as all the rest
                 self.highest_complete = offset
 
     def is_done(self, offset: int) -> bool:
-        """Return whether there is nothing to do for `offset` any more; False if it is yet to be received."""
+        """Return whether `offset` needs no more work. False if it has not been received yet."""
         if offset < self.end:
             return offset not in self._incomplete
         return any(offset in done for done in self._done_ahead)
 
     def snapshot(self) -> OffsetMap:
-        """Return the committable offset and the complete ones above it, both of this moment."""
+        """Return the committable offset and the complete ones above it, both at this moment."""
         committable = self.committable
         if committable > self.highest_complete:
             return OffsetMap(committable)
@@ -127,7 +128,7 @@ class Progress:
         return [position, *(edge for done in ahead for edge in (max(done.start, position), done.stop))]
 
     def _done_before(self, offset: int) -> bool:
-        """Return whether the starting map has an offset as done; must be called with ascending offsets."""
+        """Return whether the starting map has an offset marked as done. Must be called with ascending offsets."""
         while self._done_ahead and self._done_ahead[0].stop <= offset:
             self._done_ahead.popleft()
         return bool(self._done_ahead) and offset in self._done_ahead[0]

@@ -1,13 +1,13 @@
 """The trailer of a commit's text: the log and the offset that the text belongs to, and the failed attempts of records.
 
 A commit can be copied without its log: MirrorMaker 2 translates the offset and copies the text unchanged, and a topic
-that is deleted and created again keeps its name. The trailer names the log and the offset that the text was written
-for, so a reader can drop a text that does not fit.
+that is deleted and recreated keeps its name. The trailer names the log and the offset that the text was written for, so
+that a reader can ignore a text that does not fit.
 
 Invariants:
-- The Java parallel consumer reads past a trailer: `offset_map` puts it where Java does not look.
-- Nothing in a trailer is trusted. Its own length bounds what is made of it, and only `OffsetMapError` is raised.
-- The first byte of a trailer is never zero, because a bitset of Java's ends with a zero byte.
+- The Java parallel consumer does not notice a trailer: `offset_map` puts it where Java does not look.
+- Nothing in a trailer is trusted. Its own length bounds what is created from it, and only `OffsetMapError` is raised.
+- The first byte of a trailer is never zero, because Java's bitsets end with a zero byte.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -18,17 +18,17 @@ from typing import NamedTuple
 from headway.errors import OffsetMapError
 
 MOST_ATTEMPTS = 1_000_000
-"""The highest count of a record's attempts that is written or read."""
+"""The highest number of a record's attempts that is written or read."""
 
 _WITH_LOG, _WITHOUT_LOG = b"H", b"h"
 _MARK_BYTES = 6
 _MARK_CHARACTERS = _MARK_BYTES * 4 // 3
-_LEAST_ENTRY = 2  # bytes: a distance, and a count
-_LONGEST_NUMBER = 9  # bytes, which hold 63 bits, as many as an offset has
+_LEAST_ENTRY = 2  # bytes: one for a distance, one for a count
+_LONGEST_NUMBER = 9  # bytes; they hold 63 bits, as many as an offset has
 
 
 class Tried(NamedTuple):
-    """The failed attempts of a record; `untried` of them do not count, as they ended before anything was tried."""
+    """The failed attempts of a record. `untried` of them do not count, because they ended before anything was tried."""
 
     attempts: int
     untried: int = 0
@@ -40,7 +40,7 @@ NOTHING_TRIED: Mapping[int, Tried] = {}
 class Trailer(NamedTuple):
     """The log and the committed offset that a text was written for, and the failed attempts by offset.
 
-    `log` is the mark of the topic's id, as `log_mark` makes it; empty if the writer did not know the id.
+    `log` is the mark of the topic's id, as `log_mark` makes it, or empty if the writer did not know the id.
     """
 
     offset: int
@@ -49,7 +49,7 @@ class Trailer(NamedTuple):
 
 
 def log_mark(topic_id: str) -> bytes:
-    """Return the part of a topic's id that trailers have; empty if the id is, as the topic has none that is known.
+    """Return the part of a topic's id that trailers contain, or empty bytes if the topic's id is not known.
 
     It is the first six bytes, which are random: the first eight characters of the id as Kafka's tools show it.
 
@@ -58,34 +58,35 @@ def log_mark(topic_id: str) -> bytes:
     """
     # librdkafka writes ids in the plain alphabet of Base64, Kafka's tools in that of URLs.
     mark = urlsafe_b64decode(topic_id[:_MARK_CHARACTERS].replace("+", "-").replace("/", "_"))
-    return mark if any(mark) else b""  # an id of zeros stands for none
+    return mark if any(mark) else b""  # an id of zeros means that there is none
 
 
 def mark_text(mark: bytes) -> str:
-    """Return a log's mark as the beginning of its topic's id."""
+    """Format a log's mark like the beginning of its topic's id."""
     return urlsafe_b64encode(mark).decode()
 
 
 def check_fits(trailer: Trailer, offset: int, log: bytes | None) -> None:
     """Raise `OffsetMapError` if a text with this trailer was written for another offset, or for another log.
 
-    `log` is the mark of the log that is read; None checks the offset alone.
+    `log` is the mark of the log that is read. If it is None, only the offset is checked.
     """
     if trailer.offset != offset:
         raise OffsetMapError(
-            f"The metadata was written for a commit of offset {trailer.offset}, and stands beside offset {offset}: the "
-            "commit was translated for a mirror of the topic, or moved by another program."
+            f"The metadata was written for a commit of offset {trailer.offset}, but it is at offset {offset}: the "
+            "commit "
+            "was translated for a mirror of the topic, or changed by another program."
         )
     if log is not None and trailer.log and trailer.log != log:
-        ours = f"has one that begins with {mark_text(log)}" if log else "has none that is known"
+        ours = f"has an id that begins with {mark_text(log)}" if log else "has an unknown id"
         raise OffsetMapError(
-            f"The metadata is of a topic whose id begins with {mark_text(trailer.log)}, and this topic {ours}. "
-            "The commit was copied from another topic or cluster, or the topic was deleted and created again."
+            f"The metadata is for a topic whose id begins with {mark_text(trailer.log)}, but this topic {ours}. "
+            "The commit was copied from another topic or cluster, or the topic was deleted and recreated."
         )
 
 
 def pack(trailer: Trailer) -> bytes:
-    """Return the bytes of a trailer.
+    """Encode a trailer as bytes.
 
     >>> pack(Trailer(300, tried={302: Tried(4)})).hex()
     '68ac020208'
@@ -95,9 +96,9 @@ def pack(trailer: Trailer) -> bytes:
 
 
 def pack_within(trailer: Trailer, size: int) -> bytes:
-    """Return the bytes of a trailer that takes at most `size` bytes, if that is possible without its attempts.
+    """Encode a trailer in at most `size` bytes, if that is possible without its attempts.
 
-    Attempts that do not fit are left out: the lowest counts first, and of equal counts the highest offsets.
+    Attempts that do not fit are left out: the lowest counts first, and among equal counts the highest offsets.
     """
     alone = pack(trailer._replace(tried=NOTHING_TRIED))
     left = size - len(alone)
@@ -118,17 +119,19 @@ def pack_within(trailer: Trailer, size: int) -> bytes:
 
 
 def unpack(packed: bytes) -> Trailer:
-    """Return the trailer that these bytes are.
+    """Decode a trailer from its bytes.
 
     Raises:
-        OffsetMapError: They are damaged, or not a trailer.
+        OffsetMapError: The bytes are damaged, or not a trailer.
 
     >>> unpack(bytes.fromhex("68ac020208"))
     Trailer(offset=300, log=b'', tried={302: Tried(attempts=4, untried=0)})
     """
     kind, rest = packed[:1], packed[1:]
     if kind not in (_WITH_LOG, _WITHOUT_LOG):
-        raise OffsetMapError(f"Behind the offset map stands 0x{packed[:8].hex()}, which no known version writes there.")
+        raise OffsetMapError(
+            f"The offset map is followed by 0x{packed[:8].hex()}, which no known version writes there."
+        )
     log = b""
     if kind == _WITH_LOG:
         log, rest = rest[:_MARK_BYTES], rest[_MARK_BYTES:]
@@ -144,7 +147,7 @@ def _importance(entry: tuple[int, Tried]) -> tuple[int, int]:
 
 
 def _entries(offset: int, tried: Sequence[tuple[int, Tried]]) -> bytes:
-    """Return the entries of ascending offsets, each as its distance to the one before, its attempts and a flag."""
+    """Encode ascending offsets, each as its distance to the one before, its attempts and a flag."""
     packed = bytearray()
     for at, one in tried:
         packed += _number(at - offset) + _number(min(one.attempts, MOST_ATTEMPTS) << 1 | bool(one.untried))
@@ -171,7 +174,7 @@ def _tried(numbers: Sequence[int]) -> dict[int, Tried]:
 
 
 def _number(value: int) -> bytes:
-    """Return a number in groups of seven bits, the lowest first, all but the last with the highest bit set."""
+    """Encode a number in groups of seven bits, lowest first, with the highest bit set in all but the last."""
     packed = bytearray()
     while value > 0x7F:
         packed.append(value & 0x7F | 0x80)

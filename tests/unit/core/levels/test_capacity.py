@@ -38,7 +38,7 @@ def test_the_least_capacity_named_in_the_refusal_works() -> None:
 
 def test_levels_that_no_capacity_would_do_for_are_refused_without_a_number_of_thousands_of_digits() -> None:
     for capacity in (50, 1_000_000):
-        with pytest.raises(ConfigError, match=f"A capacity of {capacity} cannot be split over 20000 levels. Raise"):
+        with pytest.raises(ConfigError, match=f"A capacity of {capacity} cannot be divided among 20000 levels. Raise"):
             exponential_shares(20_000, capacity)
 
 

@@ -59,7 +59,7 @@ def test_the_policy_shares_the_limit_as_the_distributor_says(distributor: str, s
         ({"levels": "0"}, "The option levels is '0'; it must be a whole number of at least 1"),
         ({"levels": "-1"}, "The option levels is '-1'"),
         ({"levels": "2.5"}, "The option levels is '2.5'"),
-        ({"maxRecordsPerTrigger": "6"}, "capacity of 6 cannot be split over 3 levels"),
+        ({"maxRecordsPerTrigger": "6"}, "capacity of 6 cannot be divided among 3 levels"),
         ({"maxRecordsPerTrigger": "0"}, "maxRecordsPerTrigger is '0'; it must be a whole number of at least 1"),
         ({"startingOffsets": "first"}, "startingOffsets is 'first'. Choose earliest, latest, a time with its zone"),
         ({"startingOffsets": "2026-05-01 12:00"}, "Choose earliest, latest, a time with its zone"),
