@@ -60,7 +60,7 @@ class Interrupts:
                 self._left.pop()
                 sys.settrace(None)  # or the signal would be handled as this function is called next
                 # Not a call, behind which Python looks for signals: it would be handled in this function.
-                defaultdict(partial(_thread.interrupt_main, signal.SIGINT))[0]
+                defaultdict[int, None](partial(_thread.interrupt_main, signal.SIGINT))[0]
         return self._trace
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
