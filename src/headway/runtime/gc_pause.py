@@ -6,7 +6,9 @@ collector then never runs.
 """
 
 import gc
+import threading
 from types import TracebackType
+from typing import ClassVar
 
 
 class GcPause:
@@ -17,9 +19,14 @@ class GcPause:
     """
 
     __slots__ = ("_is_ours",)
+    _off_by: ClassVar[int | None] = None  # the thread that turned it off
 
     def __enter__(self) -> None:
-        self._is_ours = gc.isenabled()
+        thread = threading.get_ident()
+        # Ctrl-C may strike as `__exit__` begins. The thread's next block then turns the collector on.
+        self._is_ours = gc.isenabled() or GcPause._off_by == thread
+        if self._is_ours:
+            GcPause._off_by = thread
         gc.disable()
 
     def __exit__(
@@ -27,3 +34,4 @@ class GcPause:
     ) -> None:
         if self._is_ours:
             gc.enable()
+            GcPause._off_by = None
