@@ -27,6 +27,7 @@ from headway.kafka.consumer.membership import Standing, standing
 from headway.priority.base_consumer import REQUEST_TIMEOUT, BaseConsumer
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.deferred_signals import defer_signals
+from headway.runtime.end_steps import EndSteps, Step
 from headway.runtime.gc_pause import GcPause
 from headway.settings.config import Config, ConsumerSettings
 
@@ -88,6 +89,7 @@ class PriorityConsumer(BaseConsumer):
         self._subscription: Sequence[str] | Mapping[str, int] = ()
         self._woken = False
         self._closing = False
+        self._end = EndSteps(self._steps_to_end)
         self._closes_by = math.inf
         self._called_back_for: set[int] | None = None  # the levels of the rebalance callback that runs
         self._auto_commits = settings.auto_commit_interval is not None
@@ -309,22 +311,29 @@ class PriorityConsumer(BaseConsumer):
 
         When all is closed, raises the error of a rebalance callback that ran on the way.
         """
-        if self._closed:
+        if self._is_forked or self._end.is_over:
             return
         self._check_not_in_callback("close")
         self._closing = True
-        self._commits.settle()
-        self._commits.forget()
         try:
-            for member in self._levels:
-                member.wake(None)  # all before an error can end this: they would write to a closed wake-up
-            self._closes_by = time.monotonic() + END_WITHIN
-            self._levels.close(self._closes_by)  # this revokes the partitions, and the listener commits
+            self._end.take()
         finally:
             self._closed = True
-            self.wake.close()
         for error in itertools.chain.from_iterable(member.callback_errors for member in self._levels):
             raise error
+
+    def _steps_to_end(self) -> list[Step]:
+        # A member whose client closes must not be touched, so all stop writing to the wake-up before the first leaves.
+        # They must not write to it once it is closed.
+        return [self._commits.settle, self._commits.forget, self._stop_waking, self._leave, self.wake.close]
+
+    def _stop_waking(self) -> None:
+        for member in self._levels:
+            member.wake(None)
+
+    def _leave(self) -> None:
+        self._closes_by = time.monotonic() + (0 if self._end.hurries else END_WITHIN)
+        self._levels.close(self._closes_by)  # this revokes the partitions, and the listener commits
 
     def __enter__(self) -> Self:
         self._check_open()

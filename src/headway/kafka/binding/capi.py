@@ -78,6 +78,11 @@ class PendingCommit:
             self._close_queue()
             raise refusal_of("The commit was not sent", code)
 
+    @property
+    def is_open(self) -> bool:
+        """True until the answer was seen, or nobody waits for it any more."""
+        return self._queue is not None
+
     def refused(self, timeout: float = 0) -> dict[Partition, KafkaError] | None:
         """Return the refused partitions and why: empty if all is done, None while there is no answer.
 

@@ -262,7 +262,9 @@ class GroupMember(PartitionQueries, ABC):
         """
         may_be_member = self._is_classic and waited < _END_MEMBERSHIP_WITHIN
         is_member = bool(self.assigned or (may_be_member and self._consumer.memberid()))
-        return not self._note_unwanted(self._consume(1, patience if is_member else 0)) and not is_member
+        with defer_signals():  # an interrupted rebalance is never answered, and the group is never left
+            came = self._note_unwanted(self._consume(1, patience if is_member else 0))
+        return not came and not is_member
 
     def forget_group(self) -> None:
         """Let go of the partitions and topics of a group that was left."""
@@ -295,6 +297,8 @@ class GroupMember(PartitionQueries, ABC):
         # emptied first.
         with defer_signals():  # an interrupted end calls this again
             if self._closer is None:
+                for sent in self._commits:  # the client would wait for one that an interrupted call has left
+                    sent.forget()
                 self._closer = threading.Thread(target=self._close, name="headway-close", daemon=True)
                 self._closer.start()
         return self._closer
@@ -305,8 +309,9 @@ class GroupMember(PartitionQueries, ABC):
     def step_aside(self, until: float) -> None:
         """Let go of the partitions, which wait for this member to come back within the session timeout (KIP-345)."""
         self._consumer.pause(self._to_kafka(self._begun))  # the queue then only gets rebalances
-        while self._note_unwanted(self._consume(1, 0)) and time.monotonic() < until:
-            pass
+        with defer_signals():
+            while self._note_unwanted(self._consume(1, 0)) and time.monotonic() < until:
+                pass
         self._closing = True
         if self._listener:
             self._guard(self._listener.revoked, list(self.assigned))
@@ -453,7 +458,7 @@ class GroupMember(PartitionQueries, ABC):
             self._guard(self._listener.revoked, others)
         self._leave()
         with defer_signals():  # the member has one client or the other, and never none
-            for sent in list(self._commits):
+            for sent in self._commits:
                 sent.give_up("the consumer was replaced, since a topic was created again.")
             parts = self._consumer, self._starts, self._ids, self._turns, self._transactions
             self._consumer, self._connection = client, connection

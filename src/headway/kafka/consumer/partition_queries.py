@@ -4,7 +4,6 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
-from weakref import WeakSet
 
 import confluent_kafka as ck
 
@@ -22,6 +21,7 @@ from headway.kafka.consumer.access_watch import AccessWatch
 from headway.kafka.missing_rights import is_of_the_group, why_refused
 from headway.kafka.reading.log_bounds import NONE_THAT_LATE, fetched_end, watermarks
 from headway.records.record_types import TopicPartition
+from headway.runtime.deferred_signals import defer_signals
 from headway.settings.config import Config
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class PartitionQueries:
         room = _integer(settings["queued.max.messages.kbytes"])
         # What may wait of each level, and for how long librdkafka may not look at partitions that were full.
         self._room, self._fetch_wait = room * 1024, _integer(settings["fetch.wait.max.ms"]) / 1000
-        self._commits = WeakSet[PendingCommit]()  # those that may be without an answer
+        self._commits: list[PendingCommit] = []  # those that may be without an answer
         self._consumer, self._connection = self._make_client()
 
     def _make_client(self) -> tuple[ck.Consumer, Connection]:
@@ -98,8 +98,9 @@ class PartitionQueries:
 
     def commit_with_metadata(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> PendingCommit:
         """Send a commit of each partition's next offset to read with its exact metadata."""
-        sent = capi.commit(self._consumer, self.as_native(commits), self._explain)
-        self._commits.add(sent)
+        with defer_signals():  # a client that closes waits for every commit that is not known here
+            sent = capi.commit(self._consumer, self.as_native(commits), self._explain)
+            self._commits = [each for each in self._commits if each.is_open] + [sent]
         return sent
 
     def hear_refusal(self, error: KafkaError) -> None:

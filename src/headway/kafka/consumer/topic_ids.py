@@ -127,7 +127,8 @@ class TopicIds:
         except HeadwayError as error:
             log.debug("Whether topics were created again is not known: %s", error)
             answer = None
-        question.forget()
+        finally:
+            question.forget()
         return frozenset(topic for topic, known in (answer or {}).items() if known and self._is_another(topic, known))
 
     def _is_another(self, topic: str, known: KnownTopic) -> bool:
