@@ -67,7 +67,11 @@ class Interrupts:
         self.raised += 1
         if self._left:
             sys.settrace(self._trace)
-        raise KeyboardInterrupt
+        if frame is None or frame.f_code is not _EXIT:  # raised as `__exit__` begins, it would leave this handler set
+            raise KeyboardInterrupt
+
+
+_EXIT = Interrupts.__exit__.__code__
 
 
 def two_interrupts(anchor: Callable[..., Any], seed: int) -> Interrupts:
