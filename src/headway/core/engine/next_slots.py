@@ -22,7 +22,7 @@ class NextSlots(Generic[R]):
     Args:
         levels: The ready works of each level.
         policy: The way in which the levels share the slots.
-        retry_share: The part of the slots for works that failed before, while others wait.
+        retry_share: The fraction of the slots for works that failed before, while others wait.
         full_of_outputs: The levels of which nothing may start for now; the owner changes it.
 
     Attributes:
@@ -52,12 +52,12 @@ class NextSlots(Generic[R]):
         if self._full_of_outputs:
             return self._take_with_care(limit, now)
         if len(levels) == 1:
-            works = levels[0].take_fresh(limit)
+            works = levels[0].take_fresh(limit, now)
         else:
             works = []
             pick = self._policy.pick
             while len(works) < limit and (picked := pick(levels, now)) is not None:
-                works.append(levels[picked].take(only_fresh=True))
+                works.append(levels[picked].take(now, only_fresh=True))
         self._fresh_starts += len(works)
         return works
 
@@ -65,7 +65,7 @@ class NextSlots(Generic[R]):
         works: list[Work[R]] = []
         while len(works) < limit and (picked := self._pick(limit - len(works), now)):
             level, only_fresh = picked
-            works.append(level.take(only_fresh))
+            works.append(level.take(now, only_fresh))
             self._note_start(works[-1])
         return works
 

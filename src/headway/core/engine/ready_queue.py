@@ -74,8 +74,8 @@ class ReadyQueue(Generic[R]):
         work.state = _READY
         (self.failed if work.failure else self.fresh).release(work)
 
-    def take(self, only_fresh: bool = False) -> Work[R]:
-        """Return the first work, which runs from now on in a slot of its own."""
+    def take(self, now: float, only_fresh: bool = False) -> Work[R]:
+        """Start the first work in a slot of its own, and return it."""
         self.slots += 1
         if only_fresh or not self.failed.ready or (self.tenants and self._is_turn_of_fresh()):
             return self._start(self.fresh)
@@ -86,8 +86,8 @@ class ReadyQueue(Generic[R]):
     def _is_turn_of_fresh(self) -> bool:
         return bool(self.fresh.ready) and self.fresh.first_time() < self.failed.first_time()  # type: ignore[union-attr]
 
-    def take_fresh(self, limit: int) -> list[Work[R]]:
-        """Take up to so many works that never failed, each for a slot of its own."""
+    def take_fresh(self, limit: int, now: float) -> list[Work[R]]:
+        """Start up to `limit` works that never failed, each in a slot of its own, and return them."""
         works = self.fresh.take_many(limit)
         for work in works:
             work.state = _RUNNING
@@ -97,11 +97,11 @@ class ReadyQueue(Generic[R]):
     def take_batch(
         self, max_size: int, now: float, only_fresh: bool = False, of_one_partition: bool = False
     ) -> list[Work[R]]:
-        """Take the first work with those behind it in its lane; without a lane, with the next works that have none.
+        """Start a batch: the first work and those behind it in its lane, or if it has no lane the next without one.
 
         A suspect is a batch of its own.
         """
-        works = [self.take(only_fresh)]
+        works = [self.take(now, only_fresh)]
         if is_suspect(works[0].failure):
             max_size = 1
         if works[0].lane is ALONE:
@@ -141,9 +141,31 @@ class ReadyQueue(Generic[R]):
 
 
 class TenantQueue(ReadyQueue[R]):
-    """A ready queue that tells the tenants' accounts what each work took; a batch's time is divided by its works."""
+    """A ready queue that charges tenants for the time of each work; that of a batch is divided by its works."""
 
     __slots__ = ()
+
+    def take(self, now: float, only_fresh: bool = False) -> Work[R]:
+        """Start the first work in a slot of its own, and return it."""
+        work = super().take(now, only_fresh)
+        work.started = now
+        return work
+
+    def take_fresh(self, limit: int, now: float) -> list[Work[R]]:
+        """Start up to `limit` works that never failed, each in a slot of its own, and return them."""
+        works = super().take_fresh(limit, now)
+        for work in works:
+            work.started = now
+        return works
+
+    def take_batch(
+        self, max_size: int, now: float, only_fresh: bool = False, of_one_partition: bool = False
+    ) -> list[Work[R]]:
+        """Start a batch, and return its works."""
+        works = super().take_batch(max_size, now, only_fresh, of_one_partition)
+        for work in works:
+            work.started = now
+        return works
 
     def leave(self, work: Work[R], batch: Batch[R] | None, now: float) -> None:
         """Free the slot of a work, or of its batch, of which it was the last to run."""

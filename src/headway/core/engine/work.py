@@ -83,7 +83,7 @@ class Work(Generic[R]):
         "tenant",
     )
 
-    # For tenants; without these nobody reads them.
+    # Only a `TenantWork` has these; a process of handlers sets `started`, too.
     tenant: str
     started: float  # when its handler began, as far as that is known
     charged: float  # seconds, when it started
@@ -143,7 +143,7 @@ class Work(Generic[R]):
 
         An `untried` attempt failed before anything was tried. The lane puts the returned work in its place.
         """
-        again = Work(self.record, self.offset, self.size, self.lane, self.assignment, self.arrived, self.order)
+        again = self._copy()
         if error is None:
             again.failure, again.outcome = self.failure, self.outcome
         else:
@@ -154,8 +154,36 @@ class Work(Generic[R]):
         again.state = _BEHIND  # until its lane puts it first
         return again
 
+    def _copy(self) -> Work[R]:
+        return Work(self.record, self.offset, self.size, self.lane, self.assignment, self.arrived, self.order)
+
     def __repr__(self) -> str:
         return f"Work({self.partition!r}, offset={self.offset}, attempt={self.attempt}, epoch={self.epoch})"
+
+
+class TenantWork(Work[R]):
+    """A work whose handler time is charged to a tenant."""
+
+    __slots__ = ()
+
+    def __init__(
+        self,
+        record: R,
+        offset: int,
+        size: int,
+        lane: Hashable,
+        assignment: Assignment[R],
+        arrived: float,
+        order: int,
+        tenant: str,
+    ) -> None:
+        super().__init__(record, offset, size, lane, assignment, arrived, order)
+        self.tenant = tenant
+
+    def _copy(self) -> Work[R]:
+        return TenantWork(
+            self.record, self.offset, self.size, self.lane, self.assignment, self.arrived, self.order, self.tenant
+        )
 
 
 class Batch(Generic[R]):

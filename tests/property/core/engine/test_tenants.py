@@ -163,7 +163,7 @@ class QueueOfTenants(RuleBasedStateMachine):
         if not of_one:
             return
         least = min(self.tenants.remembered[work.tenant].time for work in of_one)
-        work = self.queue.take(only_fresh)
+        work = self.queue.take(0.0, only_fresh)
         assert work in of_one
         of_tenant = [each for each in of_one if each.tenant == work.tenant]
         assert bool(work.failure) == any(each.failure for each in of_tenant)

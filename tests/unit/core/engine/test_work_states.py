@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headway.core.engine import intake as module
+from headway.core.engine import engine as module
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.work import Work
