@@ -44,7 +44,6 @@ STILL_TO_DO: tuple[str, ...] = (
     "src/headway/core/engine",
     "src/headway/core/producer",
     "src/headway/core/c",
-    "src/headway/core/o",
     "src/headway/core/r",
     "src/headway/core/u",
     "src/headway/dead_letters.py",
