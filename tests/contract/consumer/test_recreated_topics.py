@@ -4,7 +4,7 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import AbstractContextManager, closing, contextmanager
 from typing import Any
 
 import pytest
@@ -14,6 +14,8 @@ from confluent_kafka.cimpl import KafkaException, NewTopic
 from headway import ConsumerRecord, PriorityConsumer, ProducerRecord, TopicPartition
 from headway.broker import LocalBroker
 from headway.errors import FetchError
+from headway.kafka.reading.control_topic import listening
+from headway.kafka.reading.tail import TailReader
 from tests.contract.conftest import Cluster, cluster_of
 from tests.contract.parallel.members import (
     CONSUMER_PROTOCOL,
@@ -36,7 +38,7 @@ OF_EACH_PROTOCOL = pytest.mark.parametrize("protocol", PROTOCOLS)
 @pytest.fixture(autouse=True)
 def looks_often(monkeypatch: pytest.MonkeyPatch) -> None:
     """A member looks at its topics more often than it does for users."""
-    monkeypatch.setattr("headway.kafka.consumer.topic_ids.LOOK_EVERY", 0.3)
+    monkeypatch.setattr("headway.kafka.reading.topic_ids.LOOK_EVERY", 0.3)
 
 
 def delete(cluster: Cluster, topic: str) -> None:
@@ -162,7 +164,7 @@ def test_a_transaction_does_not_put_the_old_position_over_the_new_topic(kafka_cl
 def test_a_member_that_leaves_before_it_looks_again_does_not_commit_the_old_position(
     kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, protocol: str
 ) -> None:
-    monkeypatch.setattr("headway.kafka.consumer.topic_ids.LOOK_EVERY", 3600)
+    monkeypatch.setattr("headway.kafka.reading.topic_ids.LOOK_EVERY", 3600)
     topic = topic_of(kafka_cluster, 1)
     send(kafka_cluster, topic, values("old", 100))
     with closing(priority_consumer(kafka_cluster, topic, **PROTOCOLS[protocol])) as reader:
@@ -218,3 +220,29 @@ def test_a_new_topic_with_a_lower_leader_epoch_is_read(own_broker: LocalBroker, 
         wait_for(lambda: len(seen) == 100, 60)
     finally:
         member.stop()
+
+
+@contextmanager
+def listens_for_answers(cluster: Cluster, topic: str, heard: list[str]) -> Iterator[None]:
+    reader = TailReader(cluster.config({}), topic, 0, lambda _, value: heard.append(value.decode()), pytest.fail)
+    with closing(reader):
+        yield
+
+
+def listens_for_messages(cluster: Cluster, topic: str, heard: list[str]) -> AbstractContextManager[None]:
+    return listening(cluster.config({}), topic, 0, "run", lambda value: heard.append(value.decode()))
+
+
+@pytest.mark.parametrize("listens", [listens_for_answers, listens_for_messages])
+def test_a_listener_goes_on_at_the_beginning_of_a_topic_that_was_created_again(
+    kafka_cluster: Cluster, listens: Callable[..., AbstractContextManager[None]]
+) -> None:
+    topic = topic_of(kafka_cluster, 1)
+    heard: list[str] = []
+    with listens(kafka_cluster, topic, heard):
+        send(kafka_cluster, topic, [("run", f"old {number}") for number in range(100)])
+        wait_for(lambda: "old 99" in heard)
+        delete(kafka_cluster, topic)
+        create(kafka_cluster, topic)
+        send(kafka_cluster, topic, [("run", f"new {number}") for number in range(200)])
+        wait_for(lambda: {f"new {number}" for number in range(200)} <= set(heard))

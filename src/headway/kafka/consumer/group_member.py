@@ -29,7 +29,7 @@ from headway.kafka.consumer.other_commits import OtherCommits
 from headway.kafka.consumer.partition_queries import PartitionQueries
 from headway.kafka.consumer.start_offsets import StartOffsets
 from headway.kafka.consumer.start_questions import Start
-from headway.kafka.consumer.topic_ids import TopicIds
+from headway.kafka.reading.topic_ids import TopicIds
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.background import in_background
 from headway.runtime.deferred_signals import allow_signals, defer_signals

@@ -19,6 +19,7 @@ from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, RECORDS_AWAITED_FOR
 from headway.kafka.missing_rights import why_refused
 from headway.kafka.reading.log_bounds import watermarks
+from headway.kafka.reading.tail import Tail
 from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
 from headway.runtime.flag import Flag
 from headway.settings.config import Config
@@ -101,17 +102,16 @@ class ControlTopic:
 def listening(config: Config, topic: str, since: int, run: str, hear: Callable[[bytes], None]) -> Iterator[None]:
     """Call `hear` in a thread with each message to the run from offset `since` on, within this block."""
     ended = Flag()
-    consumer = _reader(config)
-    consumer.assign([ck.TopicPartition(topic, 0, since)])
+    tail = Tail({"log_level": 2, **config, "auto.offset.reset": "earliest"}, topic, 0, since)
 
     def listen() -> None:
         while not ended.is_set():
-            message = consumer.poll(RECORDS_AWAITED_FOR)
+            message = tail.take()
             if message is None:
                 continue
             if error := message.error():
-                if error.code() != ck.KafkaError._PARTITION_EOF:  # librdkafka goes on, and reports each error once
-                    log.warning("The topic %s cannot be read now: %s.", topic, describe(error))
+                # librdkafka goes on, and reports each error once.
+                log.warning("The topic %s cannot be read now: %s.", topic, describe(error))
             elif message.key() == run.encode():
                 hear(message.value() or b"")
 
@@ -122,7 +122,7 @@ def listening(config: Config, topic: str, since: int, run: str, hear: Callable[[
     finally:
         ended.set()
         thread.join()
-        consumer.close()
+        tail.close()
 
 
 def _reader(config: Config) -> UnjoinedConsumer:
