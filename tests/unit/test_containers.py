@@ -49,7 +49,7 @@ def test_without_a_home_directory_the_broker_commands_end_with_one_sentence(word
 
 def test_a_cache_that_cannot_be_written_to_is_one_sentence() -> None:
     ran = run(BROKER)
-    assert ran.stdout.startswith("The directory for downloads, /proc/headway, cannot be used: "), ran.stderr
+    assert ran.stdout.startswith("The download directory /proc/headway cannot be used: "), ran.stderr
     assert "HEADWAY_CACHE" in ran.stdout
 
 

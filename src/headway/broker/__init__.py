@@ -1,7 +1,7 @@
 """A real Apache Kafka on this machine, for development and tests: `with LocalBroker() as broker: ...`.
 
-A name's module is imported when the name is first used, as in `headway`: a command that only asks where a broker runs
-needs a small part of this package.
+A name's module is imported when the name is first used, as in `headway`, so that a command that only asks where a
+broker is running loads little of this package.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ _MODULES = {
 __all__ = list(_MODULES)
 
 EXTRA = ("platformdirs", "psutil")
-"""The modules that `headway[broker]` installs and this package needs."""
+"""Modules that this package needs and that `headway[broker]` installs."""
 
 _import = importer(__name__, _MODULES)
 

@@ -1,4 +1,4 @@
-"""Certificates of a local authority, made with the system's `openssl`."""
+"""Certificates of a local authority, created with the system's `openssl`."""
 
 import os
 import subprocess
@@ -11,9 +11,12 @@ from headway.errors import LocalBrokerError
 
 _AUTHORITY_YEARS = 10
 _LIFETIME = timedelta(days=365)
-_BACKDATED = timedelta(minutes=5)  # containers and virtual machines beside this one may have clocks of their own
+_BACKDATED = timedelta(minutes=5)  # containers and virtual machines on this machine may have slightly different clocks
 
-_NAMED = "-pkeyopt", "ec_param_enc:named_curve"  # LibreSSL would write the curve's numbers, which Java does not read
+_NAMED = (
+    "-pkeyopt",
+    "ec_param_enc:named_curve",
+)  # otherwise LibreSSL writes the curve's parameters, which Java cannot read
 _CONFIG, _KEY, _REQUEST = "openssl.cnf", "key.pem", "request.pem"
 
 # One file for all commands, so that the system's own openssl.cnf does not matter.
@@ -47,19 +50,19 @@ extendedKeyUsage = serverAuth, clientAuth
 
 
 class Authority:
-    """A certificate authority with its key and certificate as files of one directory; `make` makes them."""
+    """A certificate authority, whose key and certificate are files in one directory. `make` creates them."""
 
     def __init__(self, directory: Path) -> None:
         self._key = directory / "ca.key"
         self.certificate = directory / "ca.crt"
 
     def issue(self, name: str, file: Path, *, hosts: Sequence[str] = (), lifetime: timedelta = _LIFETIME) -> None:
-        """Write a new private key and its certificate for the common name `name` into one PEM file.
+        """Create a private key and its certificate, and write both into one PEM file.
 
         Args:
             name: The common name.
             file: The PEM file to write.
-            hosts: The addresses and names of the server with this certificate.
+            hosts: The addresses and names of the server that will use the certificate.
             lifetime: How long from now the certificate is valid, rounded down to seconds.
         """
         with tempfile.TemporaryDirectory(dir=file.parent) as work:
@@ -76,11 +79,11 @@ class Authority:
 
     @property
     def complete(self) -> bool:
-        """Return whether key and certificate exist."""
+        """True if both the key and the certificate exist."""
         return self._key.exists() and self.certificate.exists()
 
     def make(self) -> None:
-        """Make the authority's key and its own certificate, unless they exist."""
+        """Create the authority's key and its own certificate, unless they exist."""
         if self.complete:
             return
         with tempfile.TemporaryDirectory(dir=self._key.parent) as work:
@@ -88,11 +91,11 @@ class Authority:
             options = "-x509", "-new", "-sha256", "-extensions", "root", "-days", str(365 * _AUTHORITY_YEARS)
             certificate = _openssl(work, "req", *options, "-config", _CONFIG, "-key", _KEY)
             write_private(self._key, key)
-            write_private(self.certificate, certificate)  # last: so a certificate implies its key
+            write_private(self.certificate, certificate)  # written last, so that a certificate implies its key
 
 
 def write_private(file: Path, content: bytes) -> None:
-    """Write a file that only its owner may read, whole or not at all."""
+    """Write a file that only its owner can read. It is written completely or not at all."""
     unfinished = file.with_name(f".{file.name}.{os.urandom(6).hex()}")
     try:
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
@@ -104,7 +107,7 @@ def write_private(file: Path, content: bytes) -> None:
 
 
 def _begin(work: Path, name: str, hosts: Sequence[str] = ()) -> bytes:
-    """Write the configuration for `name` and an unencrypted PKCS#8 key, which both Java and OpenSSL read."""
+    """Write the configuration for `name` and an unencrypted PKCS#8 key, which both Java and OpenSSL can read."""
     alternatives = ", ".join(f"{'IP' if host[0].isdigit() else 'DNS'}:{host}" for host in hosts)
     text = _SETTINGS.format(name=name, alternatives=f"subjectAltName = {alternatives}" if alternatives else "")
     (work / _CONFIG).write_text(text, encoding="utf-8")
@@ -118,7 +121,10 @@ def _asn1(time: datetime) -> str:
 
 
 def _openssl(work: str, *arguments: str) -> bytes:
-    """Return the output of openssl, run in `work`; it reads keys from files, never from arguments."""
+    """Run openssl in `work` and return its output.
+
+    Keys are passed in files, never as arguments, which others can see.
+    """
     try:
         done = subprocess.run(  # noqa: S603
             ["openssl", *arguments],  # noqa: S607 - the user's own, on any path
@@ -130,12 +136,12 @@ def _openssl(work: str, *arguments: str) -> bytes:
         )
     except FileNotFoundError as error:
         raise LocalBrokerError(
-            "A secure local broker needs the program openssl for its certificates, and there is none on PATH. Install "
-            "it (`apt install openssl`), or start the broker without security."
+            "A secure local broker needs the program openssl for its certificates, but it is not on PATH. Install it "
+            "(`apt install openssl`), or start the broker without security."
         ) from error
     except subprocess.TimeoutExpired as error:
         raise LocalBrokerError(f"openssl {arguments[0]} did not end within 60 s. Start the broker again.") from error
     if done.returncode != 0:
         reason = done.stderr.decode(errors="replace").strip().splitlines()
-        raise LocalBrokerError(f"openssl {arguments[0]} failed: {reason[-1] if reason else 'it says nothing'}.")
+        raise LocalBrokerError(f"openssl {arguments[0]} failed: {reason[-1] if reason else 'it gave no reason'}.")
     return done.stdout

@@ -1,4 +1,4 @@
-"""The directory of a local Apache Kafka: its content, and the conditions for a start there."""
+"""The directory of a local Apache Kafka: its content, and the conditions for starting there."""
 
 import fcntl
 import json
@@ -19,41 +19,43 @@ from headway.errors import ConfigError, LocalBrokerError
 
 _DESCRIPTION = "broker.json"
 _START_LOCK = "start.lock"
-_FREED_WITHIN = 2.0  # a killed process is a zombie a little before its last thread releases its files
+_FREED_WITHIN = 2.0  # a killed process becomes a zombie shortly before its last thread releases its files
 _LOOK_AGAIN_AFTER = 0.02
 
 
 def default_data_dir(ephemeral: bool = False, secure: bool = False) -> Path:
-    """Return the default directory of the broker of `headway broker start`.
+    """Return the default directory of the broker that `headway broker start` runs.
 
-    Raises `LocalBrokerError` where the user has no home directory, as in a container with an unknown user.
+    Raises `LocalBrokerError` if the user has no home directory, as in a container with an unknown user.
     """
     name = f"{'ephemeral-' * ephemeral}{'secure-' * secure}broker"
     try:
         return platformdirs.user_data_path("headway") / name
     except RuntimeError as error:
         raise LocalBrokerError(
-            f"There is no directory for a broker's data: {error}. Name one: --data-dir of the command, data_dir= of "
-            "LocalBroker, or the variable XDG_DATA_HOME."
+            f"There is no directory for a broker's data: {error}. Name one with the option --data-dir, with data_dir= "
+            "of LocalBroker, or in the variable XDG_DATA_HOME."
         ) from error
 
 
 def security_dir(data_dir: Path) -> Path:
-    """Return the directory of a secured broker's certificates, passwords and files of settings."""
+    """Return the directory of a secured broker's certificates, passwords and settings files."""
     return data_dir / "security"
 
 
 def canonical(data_dir: str | PathLike[str]) -> Path:
-    """Return the one path that identifies a data directory: absolute, without symbolic links and `..`.
+    """Return the one path that identifies a data directory: absolute, without symbolic links or `..`.
 
     Raises `ConfigError` for a path that cannot be resolved, or that Kafka does not accept.
     """
     try:
         path = Path(data_dir).resolve()
     except (OSError, RuntimeError, ValueError) as error:
-        raise ConfigError(f"data_dir cannot be {str(data_dir)!r}: {error}. Choose another directory.") from error
+        raise ConfigError(f"data_dir {str(data_dir)!r} cannot be used: {error}. Choose another directory.") from error
     if "," in str(path):
-        raise ConfigError(f"data_dir must not contain a comma, which divides Kafka's log.dirs; it is {path}.")
+        raise ConfigError(
+            f"data_dir is {path}; it must not contain a comma, which separates the paths in Kafka's log.dirs."
+        )
     return path
 
 
@@ -78,21 +80,21 @@ class Description:
     secure: bool = False
 
     def write(self, data_dir: Path) -> None:
-        """Write the description, whole or not at all."""
+        """Write the description, completely or not at all."""
         text = json.dumps(asdict(self), indent=2)
         unfinished = data_dir / f"{_DESCRIPTION}.new"
         unfinished.write_text(text, encoding="utf-8")
         unfinished.replace(data_dir / _DESCRIPTION)
 
     def nodes_in(self, data_dir: Path) -> list[Node]:
-        """Return the nodes, with the processes that run them."""
+        """Return the nodes, along with the processes that run them."""
         return [
             Node(n.id, n.port, n.controller_port, data_dir / f"node-{n.id}", tls_port=n.tls_port) for n in self.nodes
         ]
 
 
 def read_description(data_dir: Path) -> Description | None:
-    """Return the description of the cluster in `data_dir`; None if there is none."""
+    """Read the description of the cluster in `data_dir`. Returns None if there is none."""
     try:
         found = json.loads((data_dir / _DESCRIPTION).read_text(encoding="utf-8"))
         nodes = [NodeDescription(**node) for node in found.pop("nodes")]
@@ -101,18 +103,19 @@ def read_description(data_dir: Path) -> Description | None:
         return None
     except OSError as error:
         raise LocalBrokerError(
-            f"{data_dir / _DESCRIPTION} cannot be read ({error.strerror}). Choose another --data-dir, or be the user "
-            "whose broker it is."
+            f"{data_dir / _DESCRIPTION} cannot be read ({error.strerror}). Choose another --data-dir, or run this as "
+            "the "
+            "user who owns that broker."
         ) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise LocalBrokerError(
             f"{data_dir / _DESCRIPTION} is damaged ({error}). Restore it from a backup, or delete {data_dir} to "
-            "begin anew without its records."
+            "start without its records."
         ) from error
 
 
 def running_servers(data_dir: Path) -> str | None:
-    """Return the addresses for clients of the broker that runs in `data_dir`; None if none does."""
+    """Return the client addresses of the broker that is running in `data_dir`, or None if there is none."""
     description = read_description(data_dir)
     nodes = description.nodes_in(canonical(data_dir)) if description else []
     return client_addresses(nodes) if any(node.running for node in nodes) else None
@@ -120,18 +123,20 @@ def running_servers(data_dir: Path) -> str | None:
 
 @contextmanager
 def starting_in(data_dir: Path) -> Iterator[None]:
-    """Hold the directory while a start prepares it, or while it is deleted; raise if another process holds it.
+    """Lock the directory while a start prepares it, or while it is deleted. Raises if another process has locked it.
 
-    A directory within another broker's directory is refused: it would be deleted with that one.
+    A directory inside another broker's directory is refused, because it would be deleted with that one.
     """
-    _require_outside_of_others(data_dir)  # before anything is made there
+    _require_outside_of_others(data_dir)  # before anything is created there
     with _lock(data_dir):
-        _require_outside_of_others(data_dir)  # a broker that started meanwhile has not seen ours, or we see its file
+        _require_outside_of_others(
+            data_dir
+        )  # check again: if another broker started just now, either it sees our lock or we see its file
         yield
 
 
 def _lock(data_dir: Path) -> IO[str]:
-    """Return the directory's lock file, locked until it is closed; the kernel frees a dead process's lock."""
+    """Return the directory's lock file, locked until it is closed. If this process dies, the kernel releases it."""
     while True:
         try:
             data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -143,8 +148,8 @@ def _lock(data_dir: Path) -> IO[str]:
         if not _try_lock(file):
             file.close()
             raise LocalBrokerError(f"Another process is starting a broker in {data_dir}. Wait for it.")
-        # An ephemeral broker's end deletes the directory with the lock file: a lock of the deleted file holds nobody
-        # up.
+        # When an ephemeral broker ends, it deletes the directory with the lock file. A lock on a deleted file protects
+        # nothing, so make sure that the file is still there.
         with suppress(OSError):
             if os.path.samestat(os.fstat(file.fileno()), (data_dir / _START_LOCK).stat()):
                 return file
@@ -163,7 +168,7 @@ def _require_outside_of_others(data_dir: Path) -> None:
     for parent in data_dir.parents:
         if (parent / _DESCRIPTION).is_file() or _is_being_started(parent):
             raise LocalBrokerError(
-                f"{data_dir} is inside {parent}, the data directory of another broker. Choose one outside of it."
+                f"{data_dir} is inside {parent}, the data directory of another broker. Choose one outside it."
             )
 
 
@@ -176,22 +181,22 @@ def _is_being_started(data_dir: Path) -> bool:
 
 
 def claim(data_dir: Path, ephemeral: bool) -> Description | None:
-    """Check that a cluster may start in `data_dir`; return the description that an earlier one left there."""
+    """Check that a cluster may start in `data_dir`. Returns the description that an earlier one left there."""
     earlier = read_description(data_dir)
     if earlier is None:
         _require_unused(data_dir)
         return None
     _require_stopped(data_dir, earlier)
     _require_unheld(data_dir, earlier)
-    if earlier.ephemeral:  # the process that started it died; nothing in it is meant to be kept
+    if earlier.ephemeral:  # the process that started it died, and its records are not meant to be kept
         for node in earlier.nodes_in(data_dir):
             remove(node.directory)
         remove(security_dir(data_dir))
         return None
     if ephemeral:
         raise LocalBrokerError(
-            f"{data_dir} holds records that are kept, and an ephemeral broker would delete them when it stops. "
-            "Choose another --data-dir, or leave out --ephemeral."
+            f"{data_dir} holds records to be kept, but an ephemeral broker would delete them when it stops. Choose "
+            "another --data-dir, or leave out --ephemeral."
         )
     return earlier
 
@@ -202,10 +207,13 @@ def remove(data_dir: Path) -> None:
 
 
 def remove_stopped(data_dir: Path) -> None:
-    """Delete the files of a stopped ephemeral broker, unless another one has begun there since."""
+    """Delete the files of a stopped ephemeral broker, unless another one has started there in the meantime."""
     if not data_dir.exists():
         return
-    with suppress(LocalBrokerError), starting_in(data_dir):  # a broker that starts there clears the directory itself
+    with (
+        suppress(LocalBrokerError),
+        starting_in(data_dir),
+    ):  # a broker that is starting there clears the directory itself
         left = read_description(data_dir)
         if left is not None and left.ephemeral:
             _require_stopped(data_dir, left)
@@ -213,10 +221,10 @@ def remove_stopped(data_dir: Path) -> None:
 
 
 def _require_unused(data_dir: Path) -> None:
-    """Raise if there are foreign files in the directory: an ephemeral broker deletes its directory."""
+    """Raise if the directory contains other files, because an ephemeral broker deletes its directory."""
     if {path.name for path in data_dir.iterdir()} - {_START_LOCK}:
         raise LocalBrokerError(
-            f"{data_dir} is not empty and holds no broker of Headway's. Choose an empty or new data directory."
+            f"{data_dir} is not empty, and holds no Headway broker. Choose an empty or new data directory."
         )
 
 
@@ -224,18 +232,18 @@ def _require_stopped(data_dir: Path, earlier: Description) -> None:
     for node in earlier.nodes_in(data_dir):
         if node.running:
             raise LocalBrokerError(
-                f"A broker is running in {data_dir} already (process {node.pid}, port {node.port}). Use it, stop it "
+                f"A broker is already running in {data_dir} (process {node.pid}, port {node.port}). Use it, stop it "
                 f"with `headway broker stop --data-dir {data_dir}`, or choose another data directory."
             )
 
 
 def _require_unheld(data_dir: Path, earlier: Description) -> None:
-    """Raise if Kafka's own lock shows that a process uses the data, under any path."""
+    """Raise if Kafka's own lock shows that a process is using the data, whatever path it knows them by."""
     deadline = time.monotonic() + _FREED_WITHIN
     while any(node.holds_data for node in earlier.nodes_in(data_dir)):
         if time.monotonic() > deadline:
             raise LocalBrokerError(
-                f"The data in {data_dir} are in use by a Kafka that was started under another path, as before the "
-                "directory was moved. End that process, or choose another data directory."
+                f"The data in {data_dir} are in use by a Kafka that was started under another path, for example before "
+                "the directory was moved. End that process, or choose another data directory."
             )
         time.sleep(_LOOK_AGAIN_AFTER)

@@ -1,4 +1,4 @@
-"""The reason why a node of a local Apache Kafka does not start, in one sentence, from its log."""
+"""Explains in one sentence, from its log, why a node of a local Apache Kafka does not start."""
 
 import re
 from pathlib import Path
@@ -12,7 +12,7 @@ _ERROR = re.compile(r"^.* ERROR \S+ - (.+)$", re.MULTILINE)
 
 
 class Failed(Protocol):
-    """The protocol for a failed node: what a diagnosis reads of it."""
+    """What a diagnosis needs to know about a failed node."""
 
     @property
     def id(self) -> int: ...
@@ -25,11 +25,12 @@ class Failed(Protocol):
 
 
 def diagnose(node: Failed) -> LocalBrokerError:
-    """Return the error for a node that stopped while starting."""
+    """Return the error for a node that stopped during its start."""
     log = _log(node)
     if "Address already in use" in log:
         return PortTakenError(
-            f"A port of node {node.id} was taken while it started. Start again, or choose another port."
+            f"A port of node {node.id} was taken by another process while it was starting. Start again, or choose "
+            "another port."
         )
     return LocalBrokerError(_sentence(node, log))
 
@@ -40,15 +41,16 @@ def _sentence(node: Failed, log: str) -> str:
     if refused := _REFUSED_SETTING.search(log):
         return f"Apache Kafka refuses a property: {refused[1].rstrip('.')}. Correct it and start again."
     return (
-        f"Node {node.id} stopped while starting ({_reason(log)}). If its data are damaged, {_begin_anew(node)}. "
+        f"Node {node.id} stopped during its start ({_reason(log)}). If its data are damaged, {_begin_anew(node)}. "
         f"Its log is {node.log_file}."
     )
 
 
 def missing_metadata(node: Failed) -> str | None:
-    """Return the sentence for a node that serves, but without its topics; else None.
+    """Return a sentence about a node that is serving but has lost its topics, or None.
 
-    From a damaged metadata log Kafka drops all that follows the damage, and goes on with the rest, even with nothing.
+    If a metadata log is damaged, Kafka drops everything after the damage and continues with the rest, even if that is
+    nothing.
     """
     topics = (path for path in node.data_dir.glob("*-*/") if not path.name.startswith("__cluster_metadata"))
     if "The metadata log appears to be empty" in _log(node) and any(topics):
@@ -57,7 +59,7 @@ def missing_metadata(node: Failed) -> str | None:
 
 
 def _begin_anew(node: Failed) -> str:
-    return f"restore {node.directory.parent} from a backup, or delete it to begin anew without its records"
+    return f"restore {node.directory.parent} from a backup, or delete it to start without its records"
 
 
 def _log(node: Failed) -> str:

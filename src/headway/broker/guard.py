@@ -1,17 +1,17 @@
-"""The guard that stops a broker when the Python process that started it is gone, for any reason."""
+"""The guard: it stops a broker when the Python process that started it is gone, for whatever reason."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-# `read` returns when the pipe closes, which the kernel does for a killed process, too. Only then is a Python needed;
+# `read` returns when the pipe is closed, which the kernel does even for a killed process. Only then is Python started;
 # until then the guard is a sleeping shell.
 _WAIT = 'read _; exec "$@"'
 _STOP = "import sys; from headway.broker import LocalBroker; LocalBroker.attach(sys.argv[1]).stop()"
 
 
 class Guard:
-    """A watch of this process that stops the broker in `data_dir` if the process dies before `release`."""
+    """Watches this process, and stops the broker in `data_dir` if the process dies before `release` is called."""
 
     def __init__(self, data_dir: Path) -> None:
         command = ["sh", "-c", _WAIT, "headway-guard", sys.executable, "-c", _STOP, str(data_dir)]

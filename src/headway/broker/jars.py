@@ -1,7 +1,7 @@
-"""Apache Kafka's jars in the user's cache: fetched once, verified by checksum, then found without reading them.
+"""Apache Kafka's jars in the user's cache: downloaded once, verified by checksum, and later found without reading them.
 
-A jar counts as good when its SHA-256 is the lock's. That is checked when jars are fetched, and a marker says so. Later
-starts only compare sizes, which costs a millisecond and still detects a truncated file.
+A jar is good if its SHA-256 is the one in the lock. That is checked after downloading, and recorded in a marker file.
+Later starts only compare sizes, which takes a millisecond and still detects a truncated file.
 """
 
 import fcntl
@@ -29,9 +29,9 @@ Advance = Callable[[int], None]
 
 
 def cache_dir() -> Path:
-    """Return the directory of downloads: `HEADWAY_CACHE`, or else the user's cache directory.
+    """Return the download directory: `HEADWAY_CACHE`, or else the user's cache directory.
 
-    Raises `LocalBrokerError` where the user has no home directory, as in a container with an unknown user.
+    Raises `LocalBrokerError` if the user has no home directory, as in a container with an unknown user.
     """
     if given := os.environ.get("HEADWAY_CACHE"):
         return Path(given)
@@ -49,7 +49,7 @@ def class_data_dir() -> Path:
 
 
 def ensure_jars() -> list[Path]:
-    """Return the jars of Apache Kafka; fetch missing or damaged ones first."""
+    """Return the jars of Apache Kafka, after downloading those that are missing or damaged."""
     if not _installed():
         with _one_at_a_time():
             if not _installed():
@@ -58,7 +58,7 @@ def ensure_jars() -> list[Path]:
 
 
 def maven(progress: Any = None) -> "MavenContext":
-    """Return the Maven repositories as the user has configured jgo, with our own cache."""
+    """Return the Maven repositories as the user has configured jgo, but with our own cache."""
     from jgo.config import GlobalSettings  # noqa: PLC0415 - not needed once the jars are here
     from jgo.maven import MavenContext, PythonResolver  # noqa: PLC0415
 
@@ -97,13 +97,13 @@ def _is_good(jar: Jar) -> bool:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Keep other processes from fetching into the same cache meanwhile; the kernel frees a dead process's lock."""
+    """Keep other processes from downloading into the cache. If this process dies, the kernel releases the lock."""
     try:
         cache_dir().mkdir(parents=True, exist_ok=True)
         lock = (cache_dir() / "install.lock").open("w")
     except OSError as error:
         raise LocalBrokerError(
-            f"The directory for downloads, {cache_dir()}, cannot be used: {error.strerror}. Name another one in the "
+            f"The download directory {cache_dir()} cannot be used: {error.strerror}. Name another one in the "
             "variable HEADWAY_CACHE."
         ) from error
     with lock as file:
@@ -113,7 +113,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 def _install() -> None:
     _marker().unlink(missing_ok=True)
-    shutil.rmtree(class_data_dir(), ignore_errors=True)  # they belong to jars with another time stamp
+    shutil.rmtree(class_data_dir(), ignore_errors=True)  # the archives belong to jars with other timestamps
     wanted = [jar for jar in locked_jars() if not _is_good(jar)]
     if wanted:
         with _progress_bar(sum(jar.size for jar in wanted)) as advance:
@@ -148,7 +148,7 @@ def _fetch_all(jars: list[Jar], advance: Advance) -> None:
 
 
 def _fetch(context: "MavenContext", jar: Jar) -> None:
-    """Fetch one jar; fetch an unfinished or damaged one again from its start."""
+    """Download one jar. An unfinished or damaged one is downloaded again from its start."""
     reason = "its SHA-256 differs from the lock's"
     for _ in range(_ATTEMPTS):
         _path(jar).unlink(missing_ok=True)
@@ -161,12 +161,12 @@ def _fetch(context: "MavenContext", jar: Jar) -> None:
             return
     raise LocalBrokerError(
         f"{jar.path.name} of Apache Kafka {KAFKA_VERSION} could not be downloaded ({reason}). Check the network, "
-        f"or the proxy in HTTPS_PROXY, and start again: finished downloads are kept in {cache_dir()}."
+        f"or the proxy in HTTPS_PROXY, and start again. Finished downloads are kept in {cache_dir()}."
     )
 
 
 def innermost_reason(error: Exception) -> str:
-    """Return the innermost reason in a chain of errors: for a failed download, the network's message."""
+    """Return the innermost reason in a chain of errors; for a failed download, that is the network's message."""
     while (inner := error.__cause__ or error.__context__) is not None and isinstance(inner, Exception):
         error = inner
     return str(error) or type(error).__name__

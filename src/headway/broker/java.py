@@ -1,4 +1,4 @@
-"""The search for a Java for Apache Kafka and Spark: the system's if it is new enough, otherwise a downloaded one."""
+"""Finds a Java for Apache Kafka and Spark: the system's if it is recent enough, otherwise a downloaded one."""
 
 import os
 import re
@@ -14,7 +14,7 @@ MINIMUM = 17
 
 
 def find_java(minimum: int = MINIMUM) -> Path:
-    """Return the `java` to run: from JAVA_HOME, then PATH, then cjdk's download; at least version `minimum`."""
+    """Return the `java` to run, at least version `minimum`: from JAVA_HOME, PATH, or else downloaded by cjdk."""
     for java in installed_javas():
         version = java_version(java)
         if version is not None and version >= minimum:
@@ -28,17 +28,17 @@ def java_home(java: Path) -> Path:
 
 
 def java_version(java: Path) -> int | None:
-    """Return the feature version of a `java`, as 17; None if it is not a working Java."""
+    """Return the feature version of a `java`, such as 17, or None if it is not a working Java."""
     release = java_home(java) / "release"
     try:
         text = release.read_text(encoding="utf-8")
     except OSError:
-        text = _ask(java)  # a Java without the file, or macOS's stand-in for one
+        text = _ask(java)  # a Java without that file, or macOS's placeholder for one
     return parse_version(text)
 
 
 def parse_version(text: str) -> int | None:
-    """Return the feature version in a `release` file or in the output of `java -version`.
+    """Parse the feature version from a `release` file or the output of `java -version`.
 
     >>> parse_version('openjdk version "17.0.15" 2025-04-15'), parse_version('JAVA_VERSION="1.8.0_442"')
     (17, 8)
@@ -64,12 +64,12 @@ def _ask(java: Path) -> str:
 
 
 def fetch_java(minimum: int) -> Path:
-    """Return a downloaded Java, from the cache if it is there."""
+    """Return a downloaded Java, from the cache if possible."""
     try:
         import cjdk  # noqa: PLC0415 - only needed without a Java
 
         return cjdk.java_home(version=str(minimum), cache_dir=cache_dir() / "java") / "bin" / "java"
-    except Exception as error:  # cjdk's own errors, and the network's below them
+    except Exception as error:  # cjdk's own errors, and those of the network
         raise LocalBrokerError(
             f"No Java {minimum} or newer was found in JAVA_HOME or on PATH, and none could be downloaded "
             f"({innermost_reason(error)}). Install one (`apt install openjdk-{minimum}-jre-headless`, "

@@ -35,33 +35,34 @@ from headway.kafka.acls import Acl, SecurityAdmin
 from headway.kafka.admin import Admin
 from headway.kafka.binding.forks import tell_of_forks
 
-_LAST_PORT = 65_500  # leaves room for the further nodes' ports
+_LAST_PORT = 65_500  # leaves enough ports above it for the other nodes
 _ASK_AGAIN_AFTER = 0.05
 _TRIES = 3
 
 
 class LocalBroker:
-    """A real Apache Kafka on this machine's loopback interface, in KRaft mode: no ZooKeeper, no Docker.
+    """A real Apache Kafka on this machine's loopback interface, in KRaft mode. It needs no ZooKeeper and no Docker.
 
     >>> with LocalBroker() as broker:  # doctest: +SKIP
     ...     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 
     Args:
-        nodes: The number of nodes; each is broker and controller in one. By default as many as `data_dir` has, or 1.
-            With 3, topics have three replicas and survive `nodes[i].kill()`.
-        port: The first node's port; the others take the next ports. By default free ports.
+        nodes: The number of nodes; each is both broker and controller. By default as many as `data_dir` has, or 1. With
+            3, topics have three replicas and survive `nodes[i].kill()`.
+        port: The port of the first node; the others use the ports that follow. By default free ports.
         data_dir: The directory of the records. By default a temporary directory.
-        ephemeral: Whether `stop` deletes the records. By default when no `data_dir` is given.
-        properties: Kafka's broker settings on top of ours, as {"message.max.bytes": "2000000"}. Topics are not created
-            on first use ("auto.create.topics.enable" is "false").
-        java_options: Options for the JVM, on top of ours, as ["-Xmx2g"].
-        secure: Whether clients need TLS and a login (SCRAM-SHA-512, or a certificate), and rights for all they do.
-            There are two users: `admin`, who may do everything, and `app`, who may do nothing until `grant`.
-            `client_config` and `admin_config` are their settings. By default as `data_dir` is, or else not.
+        ephemeral: Whether `stop` deletes the records. By default only if no `data_dir` is given.
+        properties: Kafka broker settings in addition to ours, such as {"message.max.bytes": "2000000"}. Topics are not
+            created on first use ("auto.create.topics.enable" is "false").
+        java_options: Options for the JVM in addition to ours, such as ["-Xmx2g"].
+        secure: Whether clients need TLS, a login (SCRAM-SHA-512, or a certificate), and rights for all they do. There
+            are two users: `admin`, who may do everything, and `app`, who has no rights until `grant` is called.
+            `client_config` and `admin_config` return their settings. By default as `data_dir` was started before, or
+            False.
         background: Whether the broker outlives this process. By default it does not, however the process ends.
 
     The first start downloads Apache Kafka (45 MB), and a Java if the machine has none. A failed start raises
-    LocalBrokerError with a sentence that says what to do.
+    `LocalBrokerError` with a sentence that says what to do.
     """
 
     def __init__(
@@ -77,9 +78,9 @@ class LocalBroker:
         background: bool = False,
     ) -> None:
         if nodes is not None and nodes < 1:
-            raise ConfigError(f"nodes must be at least 1; it is {nodes}.")
+            raise ConfigError(f"nodes is {nodes}; it must be at least 1.")
         if port is not None and not 1 <= port <= _LAST_PORT:
-            raise ConfigError(f"port must be from 1 to {_LAST_PORT}; it is {port}.")
+            raise ConfigError(f"port is {port}; it must be from 1 to {_LAST_PORT}.")
         self.nodes: list[Node] = []
         self.ephemeral = data_dir is None if ephemeral is None else ephemeral
         self.data_dir = canonical(_own_data_dir(self.ephemeral) if data_dir is None else data_dir)
@@ -96,12 +97,12 @@ class LocalBroker:
         tell_of_forks(self)
 
     def forked(self) -> None:
-        """Leave the broker to the process that started it: this object is the copy in a forked one."""
+        """Leave the broker to the process that started it, because this object is the copy in a forked process."""
         self._is_forked = True
 
     @classmethod
     def attach(cls, data_dir: str | PathLike[str]) -> Self:
-        """Return the broker that was started in `data_dir`, maybe by another process, to look at and to stop."""
+        """Return the broker that was started in `data_dir`, perhaps by another process, to inspect and stop it."""
         broker = cls(data_dir=data_dir)
         description = read_description(broker.data_dir)
         if description is None:
@@ -113,27 +114,27 @@ class LocalBroker:
     def bootstrap_servers(self) -> str:
         """The addresses for a client's `bootstrap.servers`."""
         if not self.nodes:
-            raise LocalBrokerError("The broker was not started yet. Call start(), or use it in a `with`.")
+            raise LocalBrokerError("The broker has not been started yet. Call start(), or use it in a `with` block.")
         return client_addresses(self.nodes)
 
     @property
     def secure(self) -> bool:
-        """Return whether clients need TLS, a login and rights."""
+        """True if clients need TLS, a login and rights."""
         return self._security is not None
 
     @property
     def admin_config(self) -> dict[str, Any]:
-        """The settings of a client that may do everything; for a secured broker they contain a password."""
+        """The settings of a client that may do everything. For a secured broker they contain a password."""
         return self._security.client_config(ADMIN, self.bootstrap_servers) if self._security else self.client_config()
 
     def client_config(self, user: str | None = None, *, certificate: bool = False) -> dict[str, Any]:
-        """Return the settings of a client, for the constructors of Headway's clients and librdkafka's.
+        """Return the settings of a client, for Headway's clients and for librdkafka's.
 
-        For a secured broker they contain a password or name a file with a key.
+        For a secured broker they contain a password, or name a file with a key.
 
         Args:
-            user: The user who logs in; by default `app` if the broker is secured.
-            certificate: Whether to log in by a client certificate (mutual TLS) rather than by password.
+            user: The user to log in as. By default `app` if the broker is secured.
+            certificate: Log in with a client certificate (mutual TLS) instead of a password.
         """
         if not self._security:
             if user is not None or certificate:
@@ -144,11 +145,11 @@ class LocalBroker:
         return self._security.client_config(user or APP, self.bootstrap_servers)
 
     def config_file(self, user: str = APP) -> Path:
-        """Return the file with a user's settings, as for `--config-file`; only its owner may read it."""
+        """Return the file with a user's settings, for `--config-file`. Only its owner can read it."""
         return self._secured().properties_file(user)
 
     def add_user(self, user: str) -> dict[str, Any]:
-        """Make a user without rights, with a random password and a certificate; return its `client_config`."""
+        """Create a user without rights, with a random password and a certificate. Returns its `client_config`."""
         security = self._secured()
         security.require_new(user)
         password = new_password()
@@ -158,23 +159,24 @@ class LocalBroker:
         return self.client_config(user)
 
     def grant(self, user: str, operation: str, resource: str, name: str, *, prefixed: bool = False) -> None:
-        """Allow a user an operation, as in `grant("app", "Write", "Topic", "orders-", prefixed=True)`.
+        """Grant a user a right, as in `grant("app", "Write", "Topic", "orders-", prefixed=True)`.
 
-        Returns when the broker knows. Raises `ConfigError` for a word that Kafka does not have.
+        Returns when the broker knows it. Raises `ConfigError` for an operation or resource that Kafka does not have.
 
         Args:
             user: The user who gets the right.
-            operation: Kafka's word: Read, Write, Create, Delete, Alter, Describe, DescribeConfigs, All …
-            resource: Topic, Group, TransactionalId or Cluster; the name of the cluster is kafka-cluster.
-            name: The name of the resource; "*" is all names.
-            prefixed: Whether `name` is the beginning of names.
+            operation: The name of the operation in Kafka: Read, Write, Create, Delete, Alter, Describe,
+                DescribeConfigs, All …
+            resource: Topic, Group, TransactionalId or Cluster. The name of the cluster is kafka-cluster.
+            name: The name of the resource; "*" means all names.
+            prefixed: True if `name` is a prefix of names.
         """
         self._for_security().grant(Acl(user, operation, resource, name, prefixed))
 
     def revoke(self, user: str, operation: str, resource: str, name: str, *, prefixed: bool = False) -> None:
-        """Take back what `grant` with the same arguments gave; return when the broker knows.
+        """Revoke what `grant` with the same arguments granted. Returns when the broker knows it.
 
-        Raises `KafkaError` if the user does not have the right.
+        Raises `KafkaError` if the user does not have that right.
         """
         self._for_security().revoke(Acl(user, operation, resource, name, prefixed))
 
@@ -189,7 +191,8 @@ class LocalBroker:
 
     def _not_secured(self) -> LocalBrokerError:
         return LocalBrokerError(
-            f"The broker in {self.data_dir} has no users and no rights. Start one with secure=True "
+            f"The broker in {self.data_dir} has no users and no rights, because it is not secured. Start one with "
+            "secure=True "
             "(`headway broker start --secure`)."
         )
 
@@ -199,11 +202,11 @@ class LocalBroker:
 
     @property
     def running(self) -> bool:
-        """Return whether any node runs."""
+        """True if any node is running."""
         return any(node.running for node in self.nodes)
 
     def start(self, timeout: float = 60) -> Self:
-        """Start all nodes and return when they serve clients; if that fails, stop what was started."""
+        """Start all nodes, and return when they serve clients. If that fails, stop those that were started."""
         runtime = find_runtime(self._java_options)
         with starting_in(self.data_dir):
             earlier = claim(self.data_dir, self.ephemeral)
@@ -217,10 +220,10 @@ class LocalBroker:
         return self
 
     def stop(self) -> None:
-        """Stop all nodes and return when their processes are gone; delete an ephemeral broker's records.
+        """Stop all nodes, wait until their processes are gone, and delete an ephemeral broker's records.
 
-        Deletes nothing for a broker that was never started. Does nothing in a process that was forked from the one that
-        started it, whose end would otherwise stop the broker of them all.
+        A broker that was never started has nothing deleted. In a process that was forked from the one that started the
+        broker, this does nothing; otherwise the end of that process would stop the broker for all.
         """
         if self._is_forked:
             return
@@ -235,11 +238,11 @@ class LocalBroker:
         self._release_guard()
 
     def _stop_nodes(self) -> bool:
-        """Stop all nodes; return whether all stopped in order."""
+        """Stop all nodes. Returns whether all of them shut down cleanly."""
         in_a_hurry = self.ephemeral and not (self._class_data and self._class_data.needed)
         for node in self.nodes:
             node.kill() if in_a_hurry else node.terminate()
-        return all([node.stop() for node in self.nodes])  # noqa: C419 - each of them is stopped
+        return all([node.stop() for node in self.nodes])  # noqa: C419 - the list makes sure that each of them is stopped
 
     def __enter__(self) -> Self:
         return self if self.running else self.start()
@@ -255,7 +258,7 @@ class LocalBroker:
             try:
                 self._launch(time.monotonic() + timeout)
                 return
-            except PortTakenError:  # a port that was free when it was chosen
+            except PortTakenError:  # another process took a port after it was chosen
                 if self._port is not None or not tries_left:
                     raise
                 self._stop_nodes()
@@ -283,11 +286,11 @@ class LocalBroker:
         self._security = Security(security_dir(self.data_dir)) if description.secure else None
 
     def _require_as_before(self, earlier: Description | None) -> bool:
-        """Return whether the cluster is to be secured; raise if its earlier start decided otherwise."""
+        """Return whether the cluster must be secured. Raises if its earlier start decided otherwise."""
         if earlier and self._secure not in (None, earlier.secure):
             raise LocalBrokerError(
-                f"{self.data_dir} holds a cluster made with secure={earlier.secure}, and secure={self._secure} was "
-                "asked for. Choose another data directory."
+                f"{self.data_dir} holds a cluster created with secure={earlier.secure}, but secure={self._secure} was "
+                "requested. Choose another data directory."
             )
         return earlier.secure if earlier else bool(self._secure)
 
@@ -296,7 +299,8 @@ class LocalBroker:
         count = self._node_count or held or 1
         if held not in (None, count):
             raise LocalBrokerError(
-                f"{self.data_dir} holds a cluster with nodes={held}, and nodes={count} was asked for. Ask for {held}, "
+                f"{self.data_dir} holds a cluster with nodes={held}, but nodes={count} was requested. Use "
+                f"nodes={held}, "
                 "or choose another data directory."
             )
         before = (
@@ -324,14 +328,16 @@ class LocalBroker:
             self._release_guard()
 
     def _wait_until_it_knows_all(self, node: Node, deadline: float) -> None:
-        """Wait until a node names all nodes, itself too, to clients: it opens its port earlier than that.
+        """Wait until a node lists all nodes, itself included, to clients, which is some time after it opens its port.
 
-        A client that is told of fewer brokers in between gives up its requests to the missing one.
+        A client that is told about fewer brokers in the meantime would give up its requests to a missing one.
         """
-        # A new client for each question: a client that knows more brokers would ask any of them.
+        # Each check needs a new client: a client that knows more brokers would ask any of them.
         while Admin({**self.admin_config, "bootstrap.servers": f"{HOST}:{node.port}"}).broker_count() < len(self.nodes):
             if time.monotonic() > deadline:
-                raise LocalBrokerError(f"Node {node.id} did not know all nodes in time. Its log: {node.log_file}")
+                raise LocalBrokerError(
+                    f"Node {node.id} did not know all other nodes in time. Its log is {node.log_file}."
+                )
             time.sleep(_ASK_AGAIN_AFTER)
 
     def _release_guard(self) -> None:
@@ -348,7 +354,7 @@ def _own_data_dir(ephemeral: bool) -> Path:
 
 
 def _new_cluster_id() -> str:
-    """Return a random id as Kafka's own tool makes it: 16 bytes in URL-safe Base64, not beginning with a dash."""
+    """Return a random id like those of Kafka's own tool: 16 bytes in URL-safe Base64, not starting with a dash."""
     return "h" + urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
 
 
@@ -360,7 +366,7 @@ def _configure(
     security: Security | None,
     properties: Mapping[str, str],
 ) -> None:
-    """Write the node's properties file, and give the node the commands that run it."""
+    """Write the node's properties file, and set the commands that run the node."""
     node.directory.mkdir(exist_ok=True)
     secured = security.server_properties() if security else {}
     settings = server_properties(node, nodes, node.data_dir, {**secured, **properties})
@@ -369,6 +375,6 @@ def _configure(
     format_ = ["format", "--ignore-formatted", "-t", cluster_id]
     if security:
         format_.append(f"@{security.format_file}")
-    format_ += ["-c", file]  # the file comes last, since a node recognizes its process by it
+    format_ += ["-c", file]  # the file must come last, because a node recognises its process by it
     node.format_command = runtime.command("kafka.tools.StorageTool", *format_)
     node.run_command = runtime.command("kafka.Kafka", file, record=node is nodes[0])

@@ -1,6 +1,6 @@
 """The lock of Apache Kafka's jars: exact versions, sizes and SHA-256 checksums, checked in as `kafka.lock`.
 
-Every start reads it. It is written anew, for another version of Kafka, by
+Every start reads it. To write it for another version of Kafka, run
 `python -c "from headway.broker.lock import write_lock; write_lock()"`.
 """
 
@@ -37,7 +37,7 @@ class Jar:
 
 
 def parse(line: str) -> Jar:
-    """Return the jar that a line of the lock describes.
+    """Parse a line of the lock.
 
     >>> parse("org.slf4j:slf4j-api:1.7.36 41125 d3ef57").path.name
     'slf4j-api-1.7.36.jar'

@@ -1,4 +1,4 @@
-"""One node of a local Apache Kafka: a Java process that is broker and controller in one."""
+"""One node of a local Apache Kafka: a Java process that is both broker and controller."""
 
 import fcntl
 import math
@@ -22,11 +22,11 @@ _POLL_SECONDS = 0.01
 
 @dataclass
 class Node:
-    """A node that can be started, stopped and killed on its own; its data stay.
+    """A node that can be started, stopped and killed by itself. Its data remain.
 
-    `port` is for clients; `tls_port` is a secured broker's port for logins by certificate.
+    `port` is for clients; `tls_port` is a secured broker's port for logins with a certificate.
 
-    A node that another process started has no commands: it can be watched and stopped, not started.
+    A node that another process started has no commands: it can be watched and stopped, but not started.
     """
 
     id: int
@@ -40,7 +40,7 @@ class Node:
 
     @property
     def log_file(self) -> Path:
-        """The file of Kafka's and the JVM's messages, warnings and worse."""
+        """The file with messages from Kafka and the JVM, of level WARN and above."""
         return self.directory / "kafka.log"
 
     @property
@@ -55,18 +55,18 @@ class Node:
 
     @property
     def pid(self) -> int | None:
-        """The process id while the node runs."""
+        """The process id while the node is running, or else None."""
         process = self._running_process()
         return process.pid if process else None
 
     @property
     def running(self) -> bool:
-        """Return whether the node's process lives."""
+        """True if the node's process is alive."""
         return self._running_process() is not None
 
     @property
     def holds_data(self) -> bool:
-        """Return whether any process holds Kafka's own lock of the data, even one that is not known as this node's."""
+        """True if any process holds Kafka's own lock on the data, even one that this node does not know of."""
         try:
             with (self.data_dir / ".lock").open("r+") as file:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -84,39 +84,39 @@ class Node:
     def spawn(self) -> None:
         """Start the process without waiting for it."""
         if self.running:
-            raise LocalBrokerError(f"Node {self.id} is running already (process {self.pid}).")
+            raise LocalBrokerError(f"Node {self.id} is already running (process {self.pid}).")
         require_free(self.port)
         self._run(self.run_command)
 
     def spawn_format(self) -> None:
-        """Begin to give a new data directory its identity; `finish_format` waits for the end."""
+        """Start to give a new data directory its identity. `finish_format` waits until that is done."""
         if not any(self.data_dir.glob("__cluster_metadata-*")):
             self._run(self.format_command)
 
     def finish_format(self) -> None:
-        """Return when the data directory can be used."""
+        """Return when the data directory is ready for use."""
         if self._process and self._process.wait() != 0:
             raise diagnose(self)
 
     def wait_until_ready(self, deadline: float) -> None:
-        """Return when the node serves clients: Kafka opens its port once it has joined the cluster."""
+        """Return when the node serves clients. Kafka opens its port once it has joined the cluster."""
         while not (is_listening(self.port) and self._has_port()):
             if not self.running:
                 raise diagnose(self)
             if time.monotonic() > deadline:
-                raise LocalBrokerError(f"Node {self.id} did not get ready in time. Its log: {self.log_file}")
+                raise LocalBrokerError(f"Node {self.id} was not ready in time. Its log is {self.log_file}.")
             time.sleep(_POLL_SECONDS)
         if loss := missing_metadata(self):
             raise LocalBrokerError(loss)
 
     def _has_port(self) -> bool:
-        """Return whether this node listens, and not another program that took the port while Java started."""
+        """Return whether it is this node that listens, not another program that took the port while Java started."""
         process = self._running_process()
         if process is None:
             return False
         try:
             open_sockets = process.net_connections("tcp")
-        except psutil.AccessDenied:  # a hardened system shows it to nobody
+        except psutil.AccessDenied:  # a hardened system does not show it
             return True
         except psutil.NoSuchProcess:
             return False
@@ -129,7 +129,7 @@ class Node:
                 process.terminate()
 
     def stop(self, timeout: float = 30) -> bool:
-        """Stop the node in order, or kill it after `timeout` seconds; return whether it was in order."""
+        """Shut the node down cleanly, or kill it after `timeout` seconds. Returns whether it was clean."""
         self.terminate()
         if self._gone_before(time.monotonic() + timeout):
             return True
@@ -137,7 +137,7 @@ class Node:
         return False
 
     def kill(self) -> None:
-        """Kill the process as a crash would, and return when it is gone."""
+        """Kill the process, as in a crash, and return when it is gone."""
         if process := self._running_process():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -156,19 +156,19 @@ class Node:
         return self._process
 
     def _run(self, command: Sequence[str]) -> None:
-        # Each run has its own log: so a reason that is found in it is this run's.
+        # Each run has a new log, so that a reason found in it belongs to this run.
         with self.log_file.open("wb") as log:
-            # Its own session: Ctrl-C in the terminal is for us, and we stop the node in order.
+            # In its own session, so that Ctrl-C in the terminal reaches only us, and we stop the node cleanly.
             self._process = psutil.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         self._pid_file.write_text(str(self._process.pid), encoding="utf-8")
 
     def _recall(self) -> psutil.Process | None:
-        """Return the process that an earlier start noted, if it lives.
+        """Return the process that an earlier start recorded, if it is alive.
 
         Another process may have its process id by now, so the last argument of the command line decides. That is the
-        properties file, on the path that the start used: another spelling of the path is the same file.
+        properties file, under the path that the start used; another spelling of the path counts as the same file.
         """
         try:
             process = psutil.Process(int(self._pid_file.read_text(encoding="utf-8")))
@@ -188,12 +188,12 @@ class Node:
 
 
 def client_addresses(nodes: Iterable[Node]) -> str:
-    """Return the addresses of nodes, for a client's `bootstrap.servers`."""
+    """Return the addresses of the nodes, for a client's `bootstrap.servers`."""
     return ",".join(f"{HOST}:{node.port}" for node in nodes)
 
 
 def _lives(process: psutil.Process) -> bool:
-    if isinstance(process, psutil.Popen):  # a child of ours: it is gone when it can be waited for
+    if isinstance(process, psutil.Popen):  # our own child is gone once it can be waited for
         return process.poll() is None
     with suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)

@@ -10,15 +10,15 @@ import psutil
 from headway.broker.properties import HOST
 from headway.errors import LocalBrokerError, PortTakenError
 
-# The candidates are below the range of outgoing connections: so no connection takes the port of a node that is down for
-# a while.
+# The candidates are below the range of ports for outgoing connections, so that no connection takes the port of a node
+# that is down for a while.
 _CANDIDATES = range(20_000, 32_000)
 
 
 def choose_ports(count: int, first: int | None, earlier: Sequence[int]) -> tuple[list[int], list[int]]:
-    """Return ports for the clients and for the controllers of `count` nodes.
+    """Choose ports for the clients and for the controllers of `count` nodes.
 
-    The clients' ports are `first` and the next ones if `first` is given, or else those of an earlier start if free.
+    The clients' ports are `first` and those after it if `first` is given, or else those of an earlier start if free.
     """
     if first is not None:
         listeners = list(range(first, first + count))
@@ -32,7 +32,7 @@ def choose_ports(count: int, first: int | None, earlier: Sequence[int]) -> tuple
 
 
 def free_ports(count: int) -> list[int]:
-    """Return so many ports on which nobody listens."""
+    """Return this many ports that no process listens on."""
     candidates = random.SystemRandom().sample(_CANDIDATES, 500)
     ports = [port for port, _ in zip(filter(is_free, candidates), range(count), strict=False)]
     if len(ports) < count:
@@ -43,7 +43,9 @@ def free_ports(count: int) -> list[int]:
 def is_free(port: int) -> bool:
     """Return whether a broker could listen on the port."""
     with socket.socket() as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)  # like Java: TIME_WAIT does not count
+        probe.setsockopt(
+            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
+        )  # as Java does, so that a port in TIME_WAIT counts as free
         try:
             probe.bind((HOST, port))
         except OSError as error:
@@ -54,10 +56,10 @@ def is_free(port: int) -> bool:
 
 
 def require_free(port: int) -> None:
-    """Raise an error that names the process on the port, if there is one."""
+    """Raise `PortTakenError`, naming the process on the port, if there is one."""
     if not is_free(port):
         raise PortTakenError(
-            f"Port {port} on {HOST} is in use{_by_whom(port)}. Stop that, or choose another port (--port)."
+            f"Port {port} on {HOST} is in use{_by_whom(port)}. Stop it, or choose another port (--port)."
         )
 
 
@@ -65,7 +67,7 @@ def is_listening(port: int) -> bool:
     """Return whether a process accepts connections on the port."""
     try:
         with socket.create_connection((HOST, port), timeout=1) as connection:
-            # A probe of a free port can meet itself: TCP connects a socket to its own port.
+            # A probe of a free port can connect to itself: TCP may give the socket that very port.
             return bool(connection.getsockname() != connection.getpeername())
     except OSError:
         return False

@@ -9,7 +9,7 @@ HOST = "127.0.0.1"
 
 
 class Address(Protocol):
-    """The protocol for a node: what the settings need to know of it."""
+    """What the settings need to know about a node."""
 
     @property
     def id(self) -> int: ...
@@ -24,13 +24,13 @@ class Address(Protocol):
 def server_properties(
     node: Address, nodes: Sequence[Address], data_dir: Path, extra: Mapping[str, str]
 ) -> dict[str, str]:
-    """Return all properties of `node` in a cluster of `nodes`, secured if they have a `tls_port`; `extra` wins."""
+    """Return all properties of `node` in a cluster of `nodes`, secured if they have a `tls_port`. `extra` wins."""
     several = _replication(len(nodes)) | _patience(len(nodes))
     return _identity(node, nodes, data_dir) | _quick_and_small() | several | dict(extra)
 
 
 def render(properties: Mapping[str, str]) -> str:
-    r"""Return the text of a Java properties file: Latin-1, with the escapes that JSON has too.
+    r"""Format the text of a Java properties file: Latin-1, with the escapes that JSON has too.
 
     >>> print(render({"log.dirs": "/home/zoë/data", "node.id": "1"}), end="")
     log.dirs=/home/zo\u00eb/data
@@ -56,7 +56,7 @@ def _identity(node: Address, nodes: Sequence[Address], data_dir: Path) -> dict[s
 
 
 def _replication(nodes: int) -> dict[str, str]:
-    """Return the settings for three copies with three nodes, one of which may be missing."""
+    """Return the settings for three copies on three nodes, one of which may fail."""
     copies, in_sync = str(min(nodes, 3)), str(min(nodes, 2))
     return {
         "default.replication.factor": copies,
@@ -70,30 +70,30 @@ def _replication(nodes: int) -> dict[str, str]:
 
 
 def _patience(nodes: int) -> dict[str, str]:
-    """Return Kafka's own heartbeat interval if a coordinator may wait for another node that fails.
+    """Return a longer heartbeat interval for several nodes, where a coordinator may wait for another node that fails.
 
-    librdkafka loses answers that come later than that (docs/design/librdkafka.md).
+    librdkafka loses answers that take longer than the interval (docs/design/librdkafka.md).
     """
     return {"group.consumer.heartbeat.interval.ms": "5000"} if nodes > 1 else {}
 
 
 def _quick_and_small() -> dict[str, str]:
     return {
-        # A misspelt topic is an error, not a new topic.
+        # A misspelt topic must be an error, not create a new topic.
         "auto.create.topics.enable": "false",
-        # The default is 50 partitions, each with its files and its leader.
+        # The default is 50 partitions, each with its own files and leader.
         "offsets.topic.num.partitions": "8",
         "transaction.state.log.num.partitions": "8",
         "share.coordinator.state.topic.num.partitions": "8",
         # The first member of a group need not wait for others.
         "group.initial.rebalance.delay.ms": "0",
-        # Members may ask for quicker heartbeats and shorter sessions than Kafka allows by default …
+        # Members may ask for shorter heartbeats and sessions than Kafka allows by default …
         "group.min.session.timeout.ms": "1000",
         "group.consumer.min.session.timeout.ms": "1000",
         "group.consumer.min.heartbeat.interval.ms": "100",
-        # … and in the newer protocol, in which the broker decides, a rebalance takes a second instead of five. One node
-        # waits for no other.
+        # … and in the newer protocol, where the broker decides, a rebalance takes one second instead of five. A single
+        # node waits for no other.
         "group.consumer.heartbeat.interval.ms": "1000",
-        # The log cleaner allocates this at once: 128 MiB by default.
+        # The log cleaner allocates this at once; the default is 128 MiB.
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
     }

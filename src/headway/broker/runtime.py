@@ -1,4 +1,4 @@
-"""The start of a node's Java process: the Java, the jars and the options."""
+"""How a node's Java process is started: the Java, the jars and the options."""
 
 import hashlib
 import uuid
@@ -10,8 +10,8 @@ from headway.broker.jars import class_data_dir, ensure_jars
 from headway.broker.java import find_java
 from headway.broker.lock import lock_text
 
-# A local broker lives for minutes. With only the quick compiler it starts sooner and takes a third less of the CPU for
-# the same throughput (measured with 3 million records on two cores). The simplest collector suffices for its small
+# A local broker runs for minutes. With only the fast compiler it starts sooner and takes a third less CPU for the same
+# throughput (measured with 3 million records on two cores). The simplest garbage collector is enough for its small
 # heap.
 _OPTIONS = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms64m", "-Xmx512m")
 _LOGGING = (
@@ -25,24 +25,24 @@ _LOGGING = (
 class ClassData:
     """The JVM's archive of Kafka's loaded classes, which halves the time to start.
 
-    The JVM writes the archive when a node stops that was started without one. It first goes to a file of this cluster's
-    own, so that another cluster never maps an unfinished one. The JVM itself ignores an archive of other jars.
+    The JVM writes the archive when a node that was started without one stops. It goes to a file of this cluster first,
+    so that another cluster never maps an unfinished one. The JVM itself ignores an archive of other jars.
     """
 
     unfinished: Path
 
     @property
     def archive(self) -> Path:
-        """The archive for starts."""
+        """The archive that starts use."""
         return self.unfinished.with_suffix("")
 
     @property
     def needed(self) -> bool:
-        """Return whether there is no archive yet."""
+        """True if there is no archive yet."""
         return not self.archive.exists()
 
     def option(self, record: bool) -> list[str]:
-        """Return the JVM option that uses the archive or, if there is none and `record` is set, makes it."""
+        """Return the JVM option that uses the archive. If there is none, return the one that writes it if `record`."""
         if not self.needed:
             return [f"-XX:SharedArchiveFile={self.archive}"]
         return [f"-XX:ArchiveClassesAtExit={self.unfinished}"] if record else []
@@ -56,7 +56,7 @@ class ClassData:
 
 @dataclass(frozen=True, slots=True)
 class Runtime:
-    """A Java and the jars of Apache Kafka."""
+    """A Java, and the jars of Apache Kafka."""
 
     java: Path
     jars: Sequence[Path]
@@ -71,7 +71,7 @@ class Runtime:
 
 
 def find_runtime(options: Sequence[str] = ()) -> Runtime:
-    """Return the Java and the jars to run with; fetch the missing ones."""
+    """Return the Java and the jars to run, after downloading any that are missing."""
     java = find_java()
     jars = ensure_jars()
     class_data_dir().mkdir(parents=True, exist_ok=True)
@@ -79,5 +79,5 @@ def find_runtime(options: Sequence[str] = ()) -> Runtime:
 
 
 def _key(java: Path) -> str:
-    """Return a key that differs between the Javas of a machine, and after an update of one of them."""
+    """Return a key that differs between the Javas on a machine, and after an update of one of them."""
     return hashlib.sha256(f"{java.resolve()} {java.stat().st_mtime_ns} {lock_text()}".encode()).hexdigest()[:12]

@@ -14,16 +14,16 @@ from headway.errors import ConfigError, LocalBrokerError
 ADMIN = "admin"
 APP = "app"
 
-_NODES = "headway-broker"  # the brokers' and controllers' own name
+_NODES = "headway-broker"  # the name that brokers and controllers log in with
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 _MECHANISM = "SCRAM-SHA-512"
 _PASSWORD_BYTES = 24
 
 
 class Security:
-    """The authority, the users and their passwords in `directory`; `make` makes them for a new cluster.
+    """The authority, the users and their passwords in `directory`. `make` creates them for a new cluster.
 
-    Only its owner can read each file. A user is the same one with a password (SCRAM) and with a certificate.
+    Only the owner can read the files. A user is the same whether it logs in with a password (SCRAM) or a certificate.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -31,7 +31,7 @@ class Security:
         self.authority = Authority(directory)
 
     def make(self) -> None:
-        """Make the authority, `admin` and `app`, unless an interrupted start has made them already."""
+        """Create the authority, `admin` and `app`, unless an interrupted start has already created them."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         self.authority.make()
         for user in (ADMIN, APP):
@@ -44,29 +44,29 @@ class Security:
         return sorted(file.stem for file in self.directory.glob("*.password"))
 
     def renew(self, servers: str, tls_servers: str) -> None:
-        """Write new certificates for the nodes and the users, and the users' files of settings."""
+        """Write new certificates for the nodes and the users, and new settings files for the users."""
         if not (self.users and self.authority.complete):
             raise LocalBrokerError(
                 f"The authority or the passwords in {self.directory} are missing. Restore {self.directory.parent} from "
-                "a backup, or delete it to begin anew without its records."
+                "a backup, or delete it to start without its records."
             )
         self.authority.issue(_NODES, self._certificate_of(_NODES), hosts=[HOST, "localhost"])
         for user in self.users:
             self.write_client_files(user, servers, tls_servers)
 
     def write_client_files(self, user: str, servers: str, tls_servers: str) -> None:
-        """Write a user's certificate, and the user's two files of settings for `--config-file`."""
+        """Write a user's certificate, and the user's two settings files for `--config-file`."""
         self.authority.issue(user, self._certificate_of(user))
         self._write_properties(self.properties_file(user), self.client_config(user, servers))
         mutual = self.directory / f"{user}.mtls.properties"
         self._write_properties(mutual, self.certificate_config(user, tls_servers))
 
     def properties_file(self, user: str) -> Path:
-        """Return the file of settings with which `user` logs in by password."""
+        """Return the settings file with which `user` logs in by password."""
         return self.directory / f"{user}.properties"
 
     def client_config(self, user: str, servers: str) -> dict[str, Any]:
-        """Return librdkafka's settings for a client that logs in by password."""
+        """Return librdkafka's settings for a client that logs in with a password."""
         return {
             "bootstrap.servers": servers,
             "security.protocol": "SASL_SSL",
@@ -77,7 +77,7 @@ class Security:
         }
 
     def certificate_config(self, user: str, servers: str) -> dict[str, Any]:
-        """Return librdkafka's settings for a client that logs in by certificate (mutual TLS)."""
+        """Return librdkafka's settings for a client that logs in with a certificate (mutual TLS)."""
         self._password(user)
         certificate = str(self._certificate_of(user))
         return {
@@ -89,20 +89,21 @@ class Security:
         }
 
     def require_new(self, user: str) -> None:
-        """Raise if a user of this name exists, or if the name does not suit a file, a certificate and a principal."""
+        """Raise if a user has this name, or if the name is not valid for a file, a certificate and a principal."""
         if not _NAME.fullmatch(user):
             raise ConfigError(
-                f"A user's name must be 1 to 60 letters, digits, - and _, the first a letter or digit; it is {user!r}."
+                f"The user's name is {user!r}; it must be 1 to 60 letters, digits, - and _, starting with a letter or "
+                "digit."
             )
         if user in self.users or user == _NODES:
-            raise LocalBrokerError(f"The local broker has a user {user!r} already. Choose another name.")
+            raise LocalBrokerError(f"The local broker already has a user {user!r}. Choose another name.")
 
     def keep_password(self, user: str, password: str) -> None:
         """Write a user's password to its file."""
         write_private(self._password_file(user), password.encode())
 
     def server_properties(self) -> dict[str, str]:
-        """Return the properties that all nodes share; passwords and keys stay in files of their own."""
+        """Return the properties that all nodes share. Passwords and keys stay in their own files."""
         return {
             "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:SSL",
             "inter.broker.listener.name": "SSL",
@@ -112,7 +113,7 @@ class Security:
             "ssl.truststore.location": str(self.authority.certificate),
             "listener.name.ssl.ssl.client.auth": "required",
             "listener.name.controller.ssl.client.auth": "required",
-            # CN=app is User:app, as with a password.
+            # CN=app becomes User:app, the same as with a password.
             "ssl.principal.mapping.rules": "RULE:^CN=([A-Za-z0-9_-]+)$/$1/",
             "sasl.enabled.mechanisms": _MECHANISM,
             f"listener.name.sasl_ssl.{_MECHANISM.lower()}.sasl.jaas.config": (
@@ -125,12 +126,12 @@ class Security:
 
     @property
     def format_file(self) -> Path:
-        """The file of `format_arguments`."""
+        """The file that `format_arguments` writes."""
         return self.directory / "format.arguments"
 
     @contextmanager
     def format_arguments(self) -> Iterator[None]:
-        """Keep the storage tool's arguments that make the users in a file, since others can see a command line."""
+        """Keep the storage tool's arguments that create the users in a file, since others can see a command line."""
         users = ((user, self._password(user)) for user in self.users)
         lines = (f"--add-scram\n{_MECHANISM}=[name={user},password={password}]\n" for user, password in users)
         write_private(self.format_file, "".join(lines).encode())

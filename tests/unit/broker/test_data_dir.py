@@ -74,7 +74,7 @@ def test_a_running_broker_is_known_by_every_spelling_of_its_directory(tmp_path: 
     with running_in(tmp_path / "data"):
         for spelling in spellings:
             assert LocalBroker.attach(spelling).running
-            with pytest.raises(LocalBrokerError, match="A broker is running in"):
+            with pytest.raises(LocalBrokerError, match="A broker is already running in"):
                 LocalBroker(data_dir=spelling, ephemeral=True).start()
         assert (tmp_path / "data" / "node-1" / "record").exists()
 
@@ -84,7 +84,7 @@ def test_a_broker_that_an_earlier_version_started_by_another_spelling_is_known(
 ) -> None:
     with running_in(tmp_path / "data"):
         for spelling in spellings:
-            with pytest.raises(LocalBrokerError, match="A broker is running in"):
+            with pytest.raises(LocalBrokerError, match="A broker is already running in"):
                 claim(Path(spelling), ephemeral=True)
 
 
@@ -191,14 +191,14 @@ def test_stopping_a_dead_broker_leaves_the_process_with_its_id_alone(tmp_path: P
 
 def test_a_directory_with_somebodys_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(LocalBrokerError, match="not empty and holds no broker"):
+    with pytest.raises(LocalBrokerError, match="not empty, and holds no Headway broker"):
         LocalBroker(data_dir=tmp_path, ephemeral=True).start()
     assert (tmp_path / "thesis.txt").exists()
 
 
 def test_an_ephemeral_broker_does_not_take_over_records_that_are_kept(tmp_path: Path) -> None:
     describe(tmp_path)
-    with pytest.raises(LocalBrokerError, match="holds records that are kept"):
+    with pytest.raises(LocalBrokerError, match="holds records to be kept"):
         claim(tmp_path, ephemeral=True)
 
 
@@ -240,21 +240,21 @@ def test_a_file_is_no_data_directory(tmp_path: Path) -> None:
 
 def test_another_number_of_nodes_than_the_directory_has_is_refused(tmp_path: Path) -> None:
     describe(tmp_path)
-    with pytest.raises(LocalBrokerError, match="with nodes=1, and nodes=3 was asked for"):
+    with pytest.raises(LocalBrokerError, match="with nodes=1, but nodes=3 was requested"):
         LocalBroker(nodes=3, data_dir=tmp_path).start()
 
 
 def test_fewer_nodes_than_one_are_refused() -> None:
-    with pytest.raises(ConfigError, match="nodes must be at least 1; it is 0"):
+    with pytest.raises(ConfigError, match="nodes is 0; it must be at least 1"):
         LocalBroker(nodes=0)
 
 
 def test_what_cannot_be_a_port_or_a_data_directory_is_refused() -> None:
-    with pytest.raises(ConfigError, match="port must be from 1 to 65500; it is 70000"):
+    with pytest.raises(ConfigError, match="port is 70000; it must be from 1 to 65500"):
         LocalBroker(port=70_000)
     with pytest.raises(ConfigError, match="must not contain a comma"):
         LocalBroker(data_dir="/data/a,b")
-    with pytest.raises(ConfigError, match=r"data_dir cannot be 'a\\x00b': .*null"):
+    with pytest.raises(ConfigError, match=r"data_dir 'a\\x00b' cannot be used: .*null"):
         LocalBroker(data_dir="a\0b")
 
 

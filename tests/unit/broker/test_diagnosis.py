@@ -22,10 +22,10 @@ LOGS = {
     r"refuses a property: Invalid value abc for .* type INT\. Correct": FATAL
     + "org.apache.kafka.common.config.ConfigException: Invalid value abc for configuration num.partitions: "
     + "Not a number of type INT\n",
-    r"stopped while starting \(File ended prematurely\)\. If its data are damaged, restore": FATAL
+    r"stopped during its start \(File ended prematurely\)\. If its data are damaged, restore": FATAL
     + f"java.lang.RuntimeException: wrapped\n{TRACE}Caused by: java.io.EOFException: File ended prematurely.\n{TRACE}",
-    r"stopped while starting \(Exiting Kafka due to fatal exception\)": FATAL,
-    r"stopped while starting \(Unrecognized option: -Xfoo\)": "Unrecognized option: -Xfoo\n",
+    r"stopped during its start \(Exiting Kafka due to fatal exception\)": FATAL,
+    r"stopped during its start \(Unrecognized option: -Xfoo\)": "Unrecognized option: -Xfoo\n",
     "it logged nothing": "",
 }
 
