@@ -1,4 +1,4 @@
-"""The handler of batches: a request for several records, and the meaning of its answer for each of them."""
+"""The batch handler: one request for several records, and what its answer means for each of them."""
 
 import hashlib
 from collections.abc import Sequence
@@ -11,18 +11,19 @@ from headway.http.request_response import Request, Response
 
 
 class BatchHttpHandler(Requests[Sequence[Any]]):
-    """A handler that sends a request for each batch: `consumer.run_batches(BatchHttpHandler(to_request), 100)`.
+    """A handler that sends one request per batch: `consumer.run_batches(BatchHttpHandler(to_request), 100)`.
 
-    All is as with `HttpHandler`, for the records of a batch together. The answer may name those that failed: a 2xx with
-    the JSON `{"failures": [{"index": 3, "error": "no such customer", "retry": false}]}`. They alone are tried again, or
-    with `"retry": false` become dead letters; the others are done. `to_request` makes the request of a list of records.
-    `Idempotency-Key` is made of their origins, and is the same when the same batch is sent again.
+    Everything is as with `HttpHandler`, but for the records of a batch together. The answer can name the records that
+    failed, with a 2xx status and the JSON `{"failures": [{"index": 3, "error": "no such customer", "retry": false}]}`.
+    Only those are retried, or become dead letters if `"retry"` is false; the others are done. `to_request` turns a list
+    of records into a request. `Idempotency-Key` is derived from their origins, and is the same if the same batch is
+    sent again.
     """
 
     _called_with = "records"
 
     async def __call__(self, records: Sequence[Any], contexts: Sequence[Context] | None = None) -> Response:
-        """Send the request of a batch; return the answer if it names no failure. No contexts are needed."""
+        """Send the request for a batch. Returns the answer if it names no failure. The contexts are not used."""
         request = self._to_request(records)
         response = await self._ask(request, lambda: _key_of(records))
         await self._tell(records, response)
@@ -33,9 +34,9 @@ class BatchHttpHandler(Requests[Sequence[Any]]):
     def _failures(self, request: Request, response: Response, count: int) -> Any:
         try:
             return named_failures(response, count, self._max_retry_after)
-        except ValueError as error:  # all are tried again, since nobody knows which are done
+        except ValueError as error:  # all are retried, because it is unknown which are done
             raise RetriableError(
-                f"{request} was answered {response}, which does not say which records failed: {error}."
+                f"{request} was answered {response}, but which records failed cannot be read from it: {error}."
             ) from None
 
 

@@ -1,4 +1,4 @@
-"""The handler: a request for each record, and the meaning of its answer for the record."""
+"""The handler: one request per record, and what its answer means for the record."""
 
 import asyncio
 import inspect
@@ -19,18 +19,22 @@ from headway.http.request_response import Request, Response
 from headway.http.retry_after import retry_after
 
 R = TypeVar("R")
-_TRANSIENT = {408, 425, 429}  # among 4xx; another attempt may succeed (RFC 9110 §15.5.9, RFC 8470, RFC 6585)
+_TRANSIENT = {
+    408,
+    425,
+    429,
+}  # the 4xx statuses after which another attempt may succeed (RFC 9110 §15.5.9, RFC 8470, RFC 6585)
 _LARGE = 1 << 20
-_NOT_IDEMPOTENT = {"POST", "PATCH"}  # by their definition (RFC 9110 §9.2.2, RFC 5789)
+_NOT_IDEMPOTENT = {"POST", "PATCH"}  # by definition (RFC 9110 §9.2.2, RFC 5789)
 
 
 def open_session() -> aiohttp.ClientSession:
-    """Open a session without limits, which the handler sets, and without cookies, which could pass between records."""
+    """Open a session without limits (the handler has its own) and without cookies, which could leak between records."""
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
 
 
 class _Client(NamedTuple):
-    """The parts that the requests of one event loop share; `keeper` closes the session when the loop ends."""
+    """What the requests in one event loop share. `keeper` closes the session when the loop ends."""
 
     session: aiohttp.ClientSession
     hosts: Hosts
@@ -38,7 +42,7 @@ class _Client(NamedTuple):
 
 
 class Requests(Generic[R]):
-    """The base of the handlers: requests for records, or for batches of them, and what an answer means."""
+    """The base of both handlers: sends requests for records or batches, and decides what an answer means."""
 
     _called_with = "record"
 
@@ -67,7 +71,7 @@ class Requests(Generic[R]):
                 f"on_response is {shown(on_response)}; it must be a function of ({self._called_with}, response)."
             )
         if not isinstance(accept, Collection) or not all(isinstance(status, int) for status in accept):
-            raise ConfigError(f"accept is {shown(accept)}; it must be a set of statuses, as {{409}}.")
+            raise ConfigError(f"accept is {shown(accept)}; it must be a set of statuses, such as {{409}}.")
         self._to_request = to_request
         self._per_host = per_host
         self._timeout = timeout
@@ -80,13 +84,13 @@ class Requests(Generic[R]):
         self._clients: dict[asyncio.AbstractEventLoop, _Client] = {}
 
     async def _ask(self, request: Request, key: Callable[[], str]) -> Response:
-        """Send a request; return the answer if it means that it is done. `key` gives an `Idempotency-Key` if needed."""
+        """Send a request. Returns the answer if it means "done". `key` computes an `Idempotency-Key` if needed."""
         host = str(request.target.origin())
         client = await self._client()
         async with client.hosts.place(host):
             response = await self._send(client.session, request, self._headers(request, key))
             wait = self._wait(response)
-            if wait:  # before the place is free again: the next in line is not to send
+            if wait:  # before the slot is released, so that the next request does not go out
                 client.hosts.hold(host, wait)
         self._judge(request, response, wait)
         return response
@@ -107,9 +111,9 @@ class Requests(Generic[R]):
     # Sending
 
     async def _send(self, session: aiohttp.ClientSession, request: Request, headers: CIMultiDict[str]) -> Response:
-        """Return the answer, whatever its status.
+        """Send the request and return the answer, whatever its status.
 
-        Raises errors without their causes: the causes' messages can contain the URL, secrets included.
+        Errors are raised without their causes, whose messages can contain the URL with its secrets.
         """
         try:
             body, media_type = request.content
@@ -124,11 +128,11 @@ class Requests(Generic[R]):
                 raise_for_status=False,
                 timeout=aiohttp.ClientTimeout(),
             )
-            # Our timeout, since aiohttp's rounds to whole seconds.
+            # Use our own timeout, because aiohttp's rounds to whole seconds.
             async with asyncio.timeout(self._timeout), sending as answer:
                 return await self._read(answer)
         except TimeoutError:
-            raise RetriableError(f"{request} had no whole answer within {self._timeout:g} s.") from None
+            raise RetriableError(f"{request} got no complete answer within {self._timeout:g} s.") from None
         except aiohttp.InvalidURL:
             raise FatalError(f"{request} cannot be sent: its URL is not valid.") from None
         except (aiohttp.ClientError, OSError) as error:
@@ -138,20 +142,20 @@ class Requests(Generic[R]):
 
     async def _read(self, answer: aiohttp.ClientResponse) -> Response:
         body = bytearray()
-        while chunk := await answer.content.read(self._max_body + 1 - len(body)):  # of 0 bytes, nothing
+        while chunk := await answer.content.read(self._max_body + 1 - len(body)):  # reading 0 bytes returns nothing
             body += chunk
         truncated = len(body) > self._max_body
         if truncated:
-            answer.close()  # closes the connection, too: the rest of the answer is not read
+            answer.close()  # this closes the connection, so the rest of the answer is not read
         return Response(answer.status, answer.headers, bytes(body[: self._max_body]), truncated)
 
-    # The meaning of an answer
+    # What an answer means
 
     def _is_done(self, response: Response) -> bool:
         return 200 <= response.status < 300 or response.status in self._accept
 
     def _wait(self, response: Response) -> float | None:
-        """Return the seconds of the pause that the host asks for, if the request is to be tried again."""
+        """Return how long the host asks to wait, in seconds, if the request should be retried."""
         if self._is_done(response) or not _is_transient(response):
             return None
         wait = retry_after(response.headers, time.time())
@@ -164,8 +168,10 @@ class Requests(Generic[R]):
         if _is_transient(response):
             raise RetriableError(f"{answered}.", retry_after=wait)
         if 300 <= response.status < 400:
-            raise FatalError(f"{answered}, and redirects are not followed. Send to the address it leads to.")
-        raise FatalError(f"{answered}. If that means that the record is done, name the status in `accept`.")
+            raise FatalError(
+                f"{answered}, but redirects are not followed. Send the request to the address that it redirects to."
+            )
+        raise FatalError(f"{answered}. If this means that the record is done, add the status to `accept`.")
 
     # The client
 
@@ -173,8 +179,8 @@ class Requests(Generic[R]):
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             session = self._open_session()
-            # A handler that nobody needs any more, in a loop that goes on, as in Spark's workers. The reference also
-            # keeps the session from being found unclosed together with the handler.
+            # If the handler is dropped while its loop goes on, as in Spark's workers, the finalizer closes the session.
+            # Its reference also keeps the session from being reported as unclosed when the handler is collected.
             at_last = weakref.finalize(self, _close_later, loop, session)
             at_last.atexit = False
             keeper = self._keep(loop, session, at_last)
@@ -185,7 +191,7 @@ class Requests(Generic[R]):
     async def _keep(
         self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession, at_last: "weakref.finalize[Any, Any]"
     ) -> AsyncGenerator[None, None]:
-        """Close the session in its own loop, without anybody's help: a loop that ends closes its generators."""
+        """Close the session in its own loop without being called: a loop that ends closes its generators."""
         async with session:
             try:
                 yield
@@ -195,32 +201,32 @@ class Requests(Generic[R]):
 
 
 class HttpHandler(Requests[Any]):
-    """A handler that sends a request for each record; the record is done, with the answer as result, if that is a 2xx.
+    """A handler that sends a request per record. The record is done if the answer is a 2xx, which is its result.
 
-    For Spark's `parallel_map` it does the same with rows; there the fields of the `Response` are the result's.
+    For Spark's `parallel_map` it does the same with rows; there, the fields of the `Response` are the result.
 
-    Network errors, timeouts and the statuses 408, 425, 429 and 5xx are tried again, and not before `Retry-After`: until
-    then no request goes to that host. Any other status is a `FatalError`; redirects are not followed. TLS certificates
-    are verified. Connections are kept, and closed when the consumer's `run` ends.
+    Network errors, timeouts and the statuses 408, 425, 429 and 5xx are retried, but not before `Retry-After`: until
+    then, no request goes to that host. Any other status raises `FatalError`. Redirects are not followed, and TLS
+    certificates are verified. Connections are kept open, and closed when the consumer's `run` ends.
 
     Args:
-        to_request: Makes the request of a record; an error that it raises is a failed attempt.
-        per_host: How many requests one host (scheme, name and port) gets at a time.
+        to_request: Creates the request for a record. If it raises an error, the attempt has failed.
+        per_host: How many requests one host (scheme, name and port) gets at the same time.
         timeout: How many seconds a request may take, from connecting to the last byte of the answer.
-        accept: Statuses besides 2xx that mean done, such as 409 if a repeated request is answered so.
-        on_response: Is called with record and answer before the record is done; an error that it raises is a failed
-            attempt.
-        idempotency_key: Whether a POST or PATCH has the header `Idempotency-Key` with the record's origin, the same at
-            each attempt, unless the request has one of its own.
-        max_retry_after: The longest wait, in seconds, that a server may ask for.
-        max_body: How many bytes of an answer are read; a longer body is cut.
-        session: Opens the session, for proxies, client certificates and the like; called in the event loop.
+        accept: Statuses besides 2xx that mean "done", such as 409 if a repeated request is answered like that.
+        on_response: Called with record and answer before the record is done. If it raises an error, the attempt has
+            failed.
+        idempotency_key: Send the header `Idempotency-Key` with a POST or PATCH, unless the request already has it. It
+            is the record's origin, and so the same for each attempt.
+        max_retry_after: The longest wait that a server may ask for, in seconds.
+        max_body: How many bytes of an answer are read; a longer body is truncated.
+        session: Opens the session, for proxies, client certificates and the like. Called in the event loop.
 
     Raises `ConfigError` for arguments out of bounds.
     """
 
     async def __call__(self, record: Any, context: Context | None = None) -> Response:
-        """Send the record's request; return the answer if it means that the record is done. No context is needed."""
+        """Send the record's request. Returns the answer if it means "done". The context is not used."""
         response = await self._ask(self._to_request(record), lambda: id_of(record))
         await self._tell(record, response)
         return response
@@ -230,30 +236,30 @@ def _close_later(loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
     closing = session.close()
     try:
         asyncio.run_coroutine_threadsafe(closing, loop)
-    except RuntimeError:  # the loop has ended, and has closed it
+    except RuntimeError:  # the loop has ended, and closed the session
         closing.close()
 
 
 def id_of(record: Any) -> str:
-    """Return the origin of a record or of a row as text, the same at each attempt.
+    """Return the origin of a record or row as text, which is the same for each attempt.
 
-    Raises `FatalError` for a row without one: a repeated request could not be told from another.
+    Raises `FatalError` for a row that has none, because a repeated request could not be recognised.
     """
     if isinstance(record, ConsumerRecord):
         return str(record.origin)
-    record_origin = getattr(record, "record_origin", None)  # Arrow's columns, with `arrow_columns`, have none
+    record_origin = getattr(record, "record_origin", None)  # Arrow columns, with `arrow_columns`, do not have it
     origin = record_origin and record_origin()
     if origin is None:
         raise FatalError(
-            "The row has no id for Idempotency-Key, which is made of the columns topic, partition and offset of "
-            'format("headway"). Keep these, and leave arrow_columns out; or give the request a header Idempotency-Key '
-            "of its own, or say idempotency_key=False."
+            "The row has no id for Idempotency-Key, which is derived from the columns topic, partition and offset of "
+            'format("headway"). Keep these columns and leave out arrow_columns, or give the request its own header '
+            "Idempotency-Key, or set idempotency_key=False."
         )
     return str(origin)
 
 
 def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Return the body in a form that aiohttp sends in pieces if it is large: at once it would block the event loop."""
+    """Wrap a large body so that aiohttp sends it in pieces; in one piece it would block the event loop."""
     return body if body is None or len(body) <= _LARGE else io.BytesIO(body)
 
 
@@ -262,6 +268,6 @@ def _is_transient(response: Response) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Return the failure in the words of the operating system, or else its name; never the error's own text."""
+    """Describe a failure with the operating system's message, or else the error's name, but never its own text."""
     name = type(error).__name__
     return f"{error.strerror} ({name})" if isinstance(error, OSError) and error.strerror else name

@@ -1,7 +1,7 @@
-"""The permission to send to a host: its places and its pauses.
+"""Permission to send to a host: how many requests at a time, and pauses.
 
-Invariants: no host has more requests at a time than its places. A host that asked for a pause gets no request until its
-end. A request that waits for one host delays no other host. A host without users and waiters takes no memory.
+Invariants: no host has more requests at a time than it has slots. A host that asked for a pause gets no request until
+it is over. A request that waits for one host delays no other host. A host that is not in use takes no memory.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 class _Places:
-    """A host's places, and the number of requests that have one or wait for one."""
+    """A host's slots, and the number of requests that have one or wait for one."""
 
     __slots__ = ("free", "users")
 
@@ -27,7 +27,7 @@ class _Places:
 
 
 class Hosts:
-    """The hosts of one event loop. A host is an origin: scheme, name and port."""
+    """The hosts used in one event loop. A host is an origin: scheme, name and port."""
 
     def __init__(self, per_host: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._places = defaultdict[str, _Places](lambda: _Places(per_host))
@@ -36,15 +36,15 @@ class Hosts:
 
     @property
     def remembered(self) -> int:
-        """The number of hosts in use, and of pauses, that take memory."""
+        """The number of hosts and pauses that take memory."""
         return len(self._places) + len(self._held_until)
 
     @contextlib.asynccontextmanager
     async def place(self, host: str) -> AsyncIterator[None]:
-        """Hold a place at a host, given in order of arrival.
+        """Hold a slot at a host. Slots are given in order of arrival.
 
-        Raises `RetriableError` during a host's pause, and as soon as a pause begins. A request that waits for so long
-        does not wait here, where it would take a slot from requests to other hosts.
+        Raises `RetriableError` if the host is pausing, or as soon as a pause starts. A request that must wait for a
+        pause does not wait here, where it would keep a consumer's slot from requests to other hosts.
         """
         self._check_free(host)
         places = self._places[host]
@@ -59,10 +59,10 @@ class Hosts:
                 del self._places[host]
 
     def hold(self, host: str, seconds: float) -> None:
-        """Let no new request go to a host for so many seconds."""
+        """Send no new request to a host for this many seconds."""
         now = self._clock()
         if self._held_until.get(host, 0.0) <= now:
-            log.warning("%s asks to be left alone for %.3g s; requests to other hosts go on.", host, seconds)
+            log.warning("%s asks for no requests for %.3g s. Requests to other hosts go on.", host, seconds)
         self._held_until = {each: until for each, until in self._held_until.items() if until > now}
         self._held_until[host] = max(now + seconds, self._held_until.get(host, 0.0))
 
@@ -70,7 +70,7 @@ class Hosts:
         left = self._held_until.get(host, 0.0) - self._clock()
         if left > 0:
             raise RetriableError(
-                f"Nothing was sent: {host} asks to be left alone for another {left:.3g} s.",
+                f"Nothing was sent, because {host} asks for no requests for another {left:.3g} s.",
                 retry_after=left,
                 untried=True,
             )

@@ -1,8 +1,8 @@
 """The answer to a request for several records: which of them failed.
 
-An answer that means done says so in JSON, as `{"failures": [{"index": 3, "error": "no such order", "retry": false}]}`.
-`index` counts the records of the request from 0. `retry` is true if it is left out, and `retry_after` then asks for a
-wait in seconds. Without such an object all records are done.
+A successful answer can name them in JSON, as `{"failures": [{"index": 3, "error": "no such order", "retry": false}]}`.
+`index` counts the records of the request from 0. `retry` defaults to true, and `retry_after` can then ask for a wait in
+seconds. Without such an object, all records are done.
 """
 
 import math
@@ -17,9 +17,9 @@ _LONGEST = 1000  # characters of an error
 
 
 def named_failures(response: Response, count: int, max_retry_after: float) -> Mapping[int, Exception]:
-    """Return the errors of the records that failed, by their index among `count` records.
+    """Return the errors of the records that failed, by their index among the `count` records.
 
-    Raises `ValueError` for an answer of which that cannot be told.
+    Raises `ValueError` if the answer does not make clear which they are.
     """
     if not _is_json(response) or not response.body.strip():
         return {}
@@ -33,7 +33,7 @@ def named_failures(response: Response, count: int, max_retry_after: float) -> Ma
     if failures is None:
         return {}
     if not isinstance(failures, list):
-        raise ValueError("failures is no list")
+        raise ValueError("failures is not a list")
     found: dict[int, Exception] = {}
     for failure in failures:
         index: Any = failure.get("index") if isinstance(failure, dict) else None
@@ -45,7 +45,7 @@ def named_failures(response: Response, count: int, max_retry_after: float) -> Ma
 
 def _error(failure: Mapping[str, Any], max_retry_after: float) -> Exception:
     error = failure.get("error")
-    text = error[:_LONGEST] if isinstance(error, str) and error else "The server says that it failed."
+    text = error[:_LONGEST] if isinstance(error, str) and error else "The server reported that it failed."
     if failure.get("retry", True) is False:
         return FatalError(text)
     wait: Any = failure.get("retry_after")

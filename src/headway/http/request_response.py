@@ -1,4 +1,4 @@
-"""Requests and responses. Neither shows parts that can be secret: headers, bodies, queries, credentials."""
+"""Requests and responses. Their `repr` leaves out parts that can be secret: headers, bodies, queries, credentials."""
 
 import json as json_module
 from collections.abc import Mapping
@@ -14,9 +14,9 @@ from headway.errors import FatalError
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Request:
-    """A request for a record: a method, an absolute URL, headers, and a body or a value to send as JSON.
+    """A request for a record: a method, an absolute URL, headers, and either a body or a value to send as JSON.
 
-    Text is sent in UTF-8. Raises `ConfigError` for both a body and JSON, and for headers that are not text.
+    Text is sent in UTF-8. Raises `ConfigError` if there is both a body and JSON, and for headers that are not text.
     """
 
     method: str
@@ -32,26 +32,27 @@ class Request:
         if not isinstance(self.body, str | bytes | None):
             raise errors.ConfigError(f"A request's body is a {type(self.body).__name__}; it must be bytes or a str.")
         for name, value in self.headers.items():
-            if not isinstance(value, str):  # aiohttp would show the value in its error
+            if not isinstance(value, str):  # checked here, because aiohttp's error would show the value
                 raise errors.ConfigError(f"The header {name} is a {type(value).__name__}; it must be a str.")
 
     @property
     def target(self) -> URL:
-        """The URL; raises `FatalError` if it is not an absolute one of http or https."""
+        """The URL. Raises `FatalError` unless it is an absolute http or https URL."""
         try:
             url = URL(self.url)
             if url.scheme in ("http", "https") and url.host:
                 return url
-        except ValueError:  # its message has the URL, with all its secrets
+        except ValueError:  # its message contains the URL with its secrets
             pass
         raise FatalError(
-            f"A {self.method} request has a URL that cannot be used. It must be absolute, as https://host/path; it is "
-            "not shown, as it may hold secrets."
+            f"A {self.method} request has a URL that cannot be used. It must be absolute, such as https://host/path. "
+            "It "
+            "is not shown, because it may contain secrets."
         )
 
     @property
     def content(self) -> tuple[bytes | None, str]:
-        """The body as it is sent, and its media type unless the headers have one; raises if it is no JSON."""
+        """The body to send, and its media type unless the headers have one. Raises if `json` cannot be encoded."""
         if self.json is not None:
             return json_module.dumps(self.json).encode(), "application/json"
         if isinstance(self.body, str):
@@ -62,12 +63,12 @@ class Request:
         try:
             return f"{self.method} {self.target.origin()}{self.target.raw_path}"
         except FatalError:
-            return f"{self.method} (no URL that can be used)"
+            return f"{self.method} (invalid URL)"
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Response:
-    """A server's answer; names of headers are found in any case. `truncated` says that the body was too long."""
+    """A server's answer. Header names are case-insensitive. `truncated` is True if the body was too long."""
 
     status: int
     headers: Mapping[str, str]
@@ -75,13 +76,13 @@ class Response:
     truncated: bool = False
 
     def json(self) -> Any:
-        """Return the body's value; raise `ValueError` if it is no JSON, `FatalError` if it was cut."""
+        """Decode the body. Raises `ValueError` if it is not JSON, and `FatalError` if it was truncated."""
         if self.truncated:
-            raise FatalError(f"The body of the answer was cut after {len(self.body)} bytes. Raise max_body.")
+            raise FatalError(f"The body of the answer was truncated after {len(self.body)} bytes. Raise max_body.")
         return json_module.loads(self.body)
 
     def __repr__(self) -> str:
         try:
             return f"{self.status} {HTTPStatus(self.status).phrase}"
-        except ValueError:  # a status of the server's own
+        except ValueError:  # a status that is not standard
             return str(self.status)

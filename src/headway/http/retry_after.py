@@ -6,9 +6,9 @@ from email.utils import parsedate_to_datetime
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds to wait from now; None if the header is missing or is neither seconds nor a date.
+    """Return the seconds to wait from now, or None if the header is missing or is neither seconds nor a date.
 
-    A date is compared with the answer's own Date, so that a wrong clock, here or there, does not matter. Without a Date
+    A date is compared with the answer's own Date, so that a wrong clock on either side does not matter. Without a Date,
     it is compared with `now`, in seconds since the epoch.
 
     >>> retry_after({"Retry-After": "120"}, now=0)
@@ -27,7 +27,7 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
 
 
 def _seconds_of(date: str) -> float | None:
-    """Return an HTTP-date in any of its three forms (RFC 9110 §5.6.7) in seconds since the epoch; else None."""
+    """Parse an HTTP date in any of its three forms (RFC 9110 §5.6.7) into seconds since the epoch, or return None."""
     try:
         parsed = parsedate_to_datetime(date)
         return _in_utc(parsed).timestamp()

@@ -82,7 +82,7 @@ def test_a_batch_of_rows_is_one_request_and_one_in_arrow_is_none(serve: "Callabl
     rows = came_of(BatchHttpHandler(to_request), ROWS, **batches)
     if arrow:
         assert {row["outcome"] for row in rows} == {"failed"}
-        assert "leave arrow_columns out" in rows[0]["error"]["message"]
+        assert "leave out arrow_columns" in rows[0]["error"]["message"]
         assert server.seen == []
     else:
         assert [(row["outcome"], row["result"]["status"]) for row in rows] == [("ok", 200)] * 3
@@ -393,7 +393,7 @@ def test_another_4xx_becomes_a_dead_letter_that_says_what_happened(
     assert letter["attempts"] == "1"
     assert letter["message"] == (
         f"POST {server.url}/bills was answered 404 Not Found. "
-        "If that means that the record is done, name the status in `accept`."
+        "If this means that the record is done, add the status to `accept`."
     )
 
 
@@ -436,7 +436,7 @@ def test_a_server_that_hangs_costs_a_timeout_and_is_asked_again(
     send(kafka_cluster, topic, [("a", "1")])
     Run(kafka_cluster, topic, 1)(post(server), timeout=2.0)
     assert len(server.seen) == 2
-    assert f"POST {server.url}/bills had no whole answer within 2 s." in caplog.text
+    assert f"POST {server.url}/bills got no complete answer within 2 s." in caplog.text
 
 
 def test_a_server_that_dies_in_the_midst_and_comes_back_loses_nothing(
@@ -677,7 +677,7 @@ def test_a_body_of_any_length_is_read_only_so_far(serve: Callable[..., Server]) 
 
 def test_a_redirect_is_not_followed(serve: Callable[..., Server]) -> None:
     server = serve(lambda seen: Answer(307, {"Location": "/elsewhere"}))
-    with pytest.raises(FatalError, match="307 Temporary Redirect, and redirects are not followed"):
+    with pytest.raises(FatalError, match="307 Temporary Redirect, but redirects are not followed"):
         asyncio.run(handled(post(server)))
     assert [seen.path for seen in server.seen] == ["/bills"]
 

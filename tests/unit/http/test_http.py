@@ -121,7 +121,7 @@ async def test_a_host_that_asks_for_it_is_left_alone_so_long_and_others_are_not(
     hosts.hold("busy", 5)
     hosts.hold("busy", 3)  # the longer wait stands
     clock.now += 2
-    with pytest.raises(RetriableError, match=r"busy asks to be left alone for another 3 s\.") as held:
+    with pytest.raises(RetriableError, match=r"busy asks for no requests for another 3 s\.") as held:
         await Visit(hosts, "busy").task
     assert (held.value.retry_after, held.value.untried) == (3, True)
     free = Visit(hosts, "other")
@@ -213,7 +213,7 @@ def test_any_url_is_a_target_or_a_fatal_error_and_can_be_shown(text: str, scheme
     try:
         assert request.target.origin()
     except FatalError:
-        assert "no URL" in repr(request)
+        assert "invalid URL" in repr(request)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ def test_a_request_that_makes_no_sense_says_so(arguments: dict[str, Any], messag
 
 def test_a_body_that_was_cut_is_not_taken_for_json() -> None:
     assert Response(200, {}, b'{"a": 1}').json() == {"a": 1}
-    with pytest.raises(FatalError, match="cut after 1 bytes"):
+    with pytest.raises(FatalError, match="truncated after 1 bytes"):
         Response(200, {}, b"1", truncated=True).json()
 
 
