@@ -256,7 +256,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: asking(no_arguments), "to_request is no_arguments, which cannot be called with (record)"),
     (lambda: asking(per_host=2.5), "per_host is 2.5; it must be a whole number, at least 1"),
     (lambda: asking(timeout="10"), "timeout is '10'; it must be a number, at least 0.001"),
-    (lambda: asking(accept=409), "accept is 409; it must be a set of statuses, as {409}"),
+    (lambda: asking(accept=409), "accept is 409; it must be a set of statuses, such as {409}"),
     (lambda: asking(accept=["409"]), "accept is ['409']; it must be a set of statuses"),
     (lambda: asking(on_response=handle), "it must be a function of (record, response)"),
     (lambda: asking(session=handle), "session is handle, which cannot be called with ()"),

@@ -40,7 +40,6 @@ EXCEPTIONS: dict[str, str] = {}
 STILL_TO_DO: tuple[str, ...] = (
     "README.md",
     "docs/",
-    "src/headway/broker",
     "src/headway/core/engine",
     "src/headway/core/producer",
     "src/headway/core/c",
@@ -49,16 +48,13 @@ STILL_TO_DO: tuple[str, ...] = (
     "src/headway/dead_letters.py",
     "src/headway/declarations.py",
     "src/headway/execution",
-    "src/headway/http",
     "src/headway/kafka",
     "src/headway/parallel",
     "src/headway/pipelines",
     "src/headway/priority",
     "src/headway/records",
-    "src/headway/runtime",
     "src/headway/settings",
     "src/headway/spark",
-    "src/headway/testing",
     "src/headway/workers",
 )
 

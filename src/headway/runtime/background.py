@@ -1,4 +1,4 @@
-"""A call that may never return, on a thread of its own."""
+"""Runs a call that may never return, on its own thread."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,7 @@ T = TypeVar("T")
 
 
 def in_background(call: Callable[[], T]) -> Future[T]:
-    """Run a call that may never return on a daemon thread, which keeps neither the caller nor the process."""
+    """Run a call that may never return on a daemon thread, so that it holds up neither the caller nor the process."""
     ended: Future[T] = Future()
 
     def run() -> None:

@@ -1,8 +1,8 @@
-"""Deferral of Ctrl-C, and of other signals whose handlers may raise, while librdkafka's binding is at work.
+"""Defers Ctrl-C, and other signals whose handlers may raise, while librdkafka's Python binding is at work.
 
-An exception that Python raises within a callback of the binding is lost there, with the work that the callback was
-about to do. An exception that Python raises as a call returns loses the call's result. Only the main thread handles
-signals. Blocking them would not do, as another thread would take them.
+An exception that Python raises inside a callback of the binding is lost, along with the work that the callback was
+about to do. An exception that Python raises just as a call returns loses the call's result. Only the main thread
+handles signals. Blocking them would not help, because another thread would receive them.
 """
 
 import signal
@@ -15,7 +15,7 @@ _SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGALRM] if hasattr(signal,
 
 
 class _Later:
-    """A handler that puts off another one."""
+    """A signal handler that defers the original one."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -31,8 +31,8 @@ def _is_main() -> bool:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Handle a Ctrl-C in the block at its end; also a SIGTERM or an alarm, if the program handles those."""
-    later = _put_off() if _is_main() else {}  # takes some microseconds, which other threads save
+    """Handle a Ctrl-C that arrives in the block at its end. The same for SIGTERM and SIGALRM if they have handlers."""
+    later = _put_off() if _is_main() else {}  # this takes some microseconds, which other threads save
     if not later:
         yield
         return
@@ -54,13 +54,15 @@ def _put_off() -> dict[signal.Signals, _Later]:
 
 
 def _handle_as_before(later: dict[signal.Signals, _Later]) -> None:
-    for number, each in reversed(later.items()):  # Ctrl-C last: it would leave the others put off for good
+    for number, each in reversed(
+        later.items()
+    ):  # restore Ctrl-C last: if it struck now, the others would stay deferred forever
         signal.signal(number, each.handle)
 
 
 @contextmanager
 def allow_signals() -> Iterator[None]:
-    """Handle signals at once inside this block, even within `defer_signals`: for others' code that may take long."""
+    """Handle signals at once in this block, even within `defer_signals`, for user code that may take long."""
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if _is_main() else {}
     later = {number: handle for number, handle in handlers.items() if isinstance(handle, _Later)}
     _handle_as_before(later)

@@ -1,4 +1,4 @@
-"""The end of an object that holds threads and clients, which no interrupt leaves half done."""
+"""Shuts down an object that holds threads and clients, so that no interrupt leaves it half done."""
 
 import threading
 from collections import deque
@@ -10,11 +10,11 @@ Step = Callable[[], object]
 
 
 class EndSteps:
-    """A list of steps that are all taken, whatever is raised in one of them; each must bear being taken twice.
+    """A list of steps that are all taken, even if some raise errors. Each step must be safe to take twice.
 
-    A step that an interrupt ended is taken again, with `hurries` true, in which it should not wait, and with further
-    interrupts put off until it is over. An interrupt that comes between two steps leaves the rest, and `is_over`, to
-    the next call of `take`.
+    If an interrupt ends a step, it is taken again with `hurries` set to True, which means that it should not wait, and
+    with further interrupts deferred until it is over. If an interrupt arrives between two steps, the rest of them, and
+    `is_over`, are left to the next call of `take`.
     """
 
     def __init__(self, make: Callable[[], Iterable[Step]]) -> None:
@@ -25,7 +25,7 @@ class EndSteps:
         self.is_over = False
 
     def take(self) -> None:
-        """Take the steps that are left; the last error is raised at the end."""
+        """Take the remaining steps. The last error is raised at the end."""
         with self._taking:
             if self._left is None:
                 self._left = deque(self._make())
@@ -34,7 +34,7 @@ class EndSteps:
                 try:
                     self._take_one(self._left[0])
                 except BaseException as error:
-                    if raised is None or not self.hurries:  # what stops the hurry matters less than the interrupt
+                    if raised is None or not self.hurries:  # an error while hurrying matters less than the interrupt
                         error.__context__ = error.__context__ or raised
                         raised = error
                     if not isinstance(error, Exception) and not self.hurries:

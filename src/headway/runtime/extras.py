@@ -1,6 +1,6 @@
-"""How to install what an extra of Headway needs, by the names of the packages.
+"""How to install the packages that an extra of Headway needs.
 
-`pip install 'headway[spark]'` works only for a Headway from the package index; these commands work for any.
+`pip install 'headway[spark]'` only works if Headway came from the package index. Naming the packages always works.
 """
 
 from importlib.metadata import PackageNotFoundError, requires
@@ -14,7 +14,7 @@ def how_to_install(extra: str) -> str:
     """
     try:
         listed = requires("headway") or []
-    except PackageNotFoundError:  # the source was put on the path and not installed
+    except PackageNotFoundError:  # the source is on the path but not installed
         listed = []
     marked = (requirement.partition(";") for requirement in listed)
     packages = [f"'{package.strip()}'" for package, _, marker in marked if marker.strip() == f"extra == '{extra}'"]

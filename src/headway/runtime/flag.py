@@ -1,9 +1,9 @@
 """Events that an interrupt cannot break.
 
-Python raises `KeyboardInterrupt` as a call returns. Where that is the call that takes the lock within a
-`threading.Event`, a `Semaphore` or a `Condition`, nobody gives the lock back, and all who use the object later wait
-for ever. The main thread therefore shares with others only locks that it takes by `with` itself, which Python does not
-interrupt, and these.
+Python may raise `KeyboardInterrupt` just as a call returns. If that is the call that acquires the lock inside a
+`threading.Event`, `Semaphore` or `Condition`, no one releases the lock, and everyone who uses the object later waits
+forever. So the main thread only shares two kinds of locks with others: those that it acquires directly with `with`,
+which Python does not interrupt, and those in here.
 """
 
 import contextlib
@@ -11,19 +11,19 @@ import math
 import threading
 import time
 
-_LOOKS_EVERY = 1.0  # seconds: an interrupt may end `set` before it has woken anybody
+_LOOKS_EVERY = 1.0  # seconds; an interrupt may end `set` before it has woken anyone, so look again
 
 
 class WholeCondition(threading.Condition):
-    """A condition whose `with` blocks take and give back the lock at once, without a step in between."""
+    """A condition whose `with` block acquires and releases the lock directly, with no Python code in between."""
 
-    # `with` asks for both before it takes the lock, and then calls the lock's own methods.
+    # `with` looks up both before it acquires the lock, and then calls the lock's own methods.
     __enter__ = property(lambda self: self._lock.__enter__)
     __exit__ = property(lambda self: self._lock.__exit__)
 
 
 class Flag:
-    """A flag that is set once, and that any thread may wait for."""
+    """A flag that is set once. Any thread can wait for it."""
 
     def __init__(self) -> None:
         self._is_set = False
@@ -35,32 +35,32 @@ class Flag:
         return self._is_set
 
     def set(self) -> None:
-        """End all waits, also the later ones."""
+        """End all waits, including later ones."""
         self._is_set = True
-        with contextlib.suppress(RuntimeError):  # it was set before
+        with contextlib.suppress(RuntimeError):  # it was set already
             self._unset.release()
 
     def wait(self, timeout: float = math.inf) -> bool:
-        """Wait until the flag is set, at most `timeout` seconds; return whether it is."""
+        """Wait until the flag is set, for at most `timeout` seconds. Returns whether it is set."""
         until = time.monotonic() + timeout
         while not self._is_set and (left := until - time.monotonic()) > 0:
             if self._unset.acquire(timeout=min(left, _LOOKS_EVERY)):
-                self._unset.release()  # for the next one who waits
+                self._unset.release()  # let the next waiting thread through
         return self._is_set
 
 
 class Nudge:
-    """A wake-up for one thread, which any thread may give."""
+    """Wakes one thread. Any thread can call `set`."""
 
     def __init__(self) -> None:
         self._asleep = threading.Lock()
         self._asleep.acquire()
 
     def set(self) -> None:
-        """End the wait, or the next one."""
-        with contextlib.suppress(RuntimeError):  # it was set before
+        """End the current wait, or the next one."""
+        with contextlib.suppress(RuntimeError):  # it was set already
             self._asleep.release()
 
     def wait(self, timeout: float) -> None:
-        """Wait until `set` was called since the last wait, at most `timeout` seconds."""
+        """Wait until `set` has been called since the last wait, for at most `timeout` seconds."""
         self._asleep.acquire(timeout=min(timeout, threading.TIMEOUT_MAX))

@@ -1,8 +1,8 @@
-"""A pause of the garbage collector while many records are made at once.
+"""Pauses the garbage collector while many records are created at once.
 
-The collector looks at every new object some times, and finds nothing: records have no cycles, and are let go of one by
-one. It costs a third of the time to make them. For a consumer that lets go of one batch as it gets the next, the
-collector then never runs.
+The collector would examine every new object several times and find nothing: records have no cycles, and are released
+one by one. That costs a third of the time to create them. For a consumer that releases one batch as it gets the next,
+the collector then never runs.
 """
 
 import gc
@@ -14,8 +14,8 @@ from typing import ClassVar
 class GcPause:
     """A `with` block in which the collector is off, if it was on.
 
-    The block should take milliseconds, as it concerns the whole process, unless the process does nothing but read. Two
-    threads do not disturb each other: the thread that turned the collector off turns it on.
+    The block should only take milliseconds, because it affects the whole process, unless the process does nothing but
+    read. Two threads do not interfere: only the thread that turned the collector off turns it on again.
     """
 
     __slots__ = ("_is_ours",)

@@ -1,4 +1,4 @@
-"""A handler of Ctrl-C for work that must not be cut off halfway."""
+"""Handles Ctrl-C during work that must not be cut off halfway."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -8,16 +8,16 @@ from typing import Self, TypeVar
 T = TypeVar("T")
 
 INTERRUPTED = 130
-"""The exit code by which a shell knows "ended by Ctrl-C"."""
+"""The exit code that tells a shell "ended by Ctrl-C"."""
 
 _END = object()
 
 
 class Interrupt:
-    """A `with` block in which the first Ctrl-C ends the reading of input, not the work on it; a second one ends both.
+    """A `with` block in which the first Ctrl-C ends reading input, but not the work on it. A second one ends both.
 
-    Python raises `KeyboardInterrupt` anywhere, also between a record and its place in a count. Work that reads no input
-    is told to end by `stop`.
+    Python can raise `KeyboardInterrupt` anywhere, even between handling a record and counting it. Work that reads no
+    input is stopped by calling `stop`.
     """
 
     def __init__(self, stop: Callable[[], None] = lambda: None) -> None:
@@ -27,7 +27,7 @@ class Interrupt:
 
     def __enter__(self) -> Self:
         self._previous = signal.getsignal(signal.SIGINT)
-        if self._previous is signal.default_int_handler:  # a background job ignores Ctrl-C, and must go on to
+        if self._previous is signal.default_int_handler:  # a background job ignores Ctrl-C, and must go on ignoring it
             signal.signal(signal.SIGINT, self._interrupt)
         return self
 
@@ -37,7 +37,7 @@ class Interrupt:
         signal.signal(signal.SIGINT, self._previous)
 
     def read(self, source: Iterable[T]) -> Iterator[T]:
-        """Yield the items of a source, up to its end or the interrupt."""
+        """Yield the items of a source until it ends or the interrupt arrives."""
         items = iter(source)
         while not self.requested:
             try:
@@ -49,7 +49,7 @@ class Interrupt:
                 self._waiting = False
             if item is _END:
                 return
-            yield item  # type: ignore[misc]  # not the end, so it is a T
+            yield item  # type: ignore[misc]  # it is not the end, so it is a T
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._waiting or self.requested:

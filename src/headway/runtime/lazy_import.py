@@ -1,4 +1,4 @@
-"""An importer for a package's names, each imported at its first use."""
+"""Imports a package's names lazily, each when it is first used."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -7,12 +7,12 @@ from typing import Any
 
 
 def importer(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` (PEP 562) of a package whose names are those of the mapping, each in its module.
+    """Return the `__getattr__` (PEP 562) for a package whose names are the keys, each defined in the given module.
 
-    No name may be that of a submodule too: importing the submodule would set the name.
+    No name may also be the name of a submodule, because importing the submodule would set the name.
 
-    An `AttributeError` within a module comes out as an `ImportError` with that cause: Python would take it for the
-    answer that the package has no such name, and hide it.
+    An `AttributeError` inside a module is turned into an `ImportError` with that cause. Otherwise Python would take it
+    to mean that the package has no such name, and hide it.
     """
 
     def import_name(name: str) -> Any:

@@ -1,4 +1,4 @@
-"""A base class for objects that are closed at the end of a `with` block, and a timer for their time-outs."""
+"""A base class for objects that are closed at the end of a `with` block, and a timer for timeouts."""
 
 import time
 from abc import ABC, abstractmethod
@@ -8,11 +8,11 @@ from typing import Self
 
 
 class Closable(ABC):
-    """An object with a `close`, which leaving its `with` block calls."""
+    """An object with a `close` method, which is called at the end of its `with` block."""
 
     @abstractmethod
     def close(self) -> object:
-        """Let go of everything."""
+        """Release everything."""
 
     def __enter__(self) -> Self:
         return self
@@ -24,6 +24,6 @@ class Closable(ABC):
 
 
 def time_left_of(timeout: float | None) -> Callable[[], float | None]:
-    """Return a function that gives the seconds left of a time-out that begins now; None if it has no end."""
+    """Return a function that returns how many seconds are left of a timeout that starts now; None if it has no end."""
     deadline = None if timeout is None else time.monotonic() + timeout
     return lambda: None if deadline is None else max(0.0, deadline - time.monotonic())

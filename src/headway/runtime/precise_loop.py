@@ -1,12 +1,13 @@
-"""An event loop whose timers are exact.
+"""An event loop with exact timers.
 
-Linux's epoll, as Python calls it, waits for whole milliseconds, rounded up. So each `sleep`, time-out and retry of a
-handler is late by half a millisecond, which is 5 % of 10 ms. `select` takes microseconds, but is slow with many
-descriptors. So here `select` waits for one descriptor: epoll's own.
+Linux's epoll, as Python calls it, waits for whole milliseconds, rounded up. So each `sleep`, timeout and retry of a
+handler would be half a millisecond late, which is 5 % of 10 ms. `select` is precise to microseconds, but slow with many
+descriptors. So here `select` waits for a single descriptor: that of epoll itself.
 
-It waits for at least a third of a millisecond. With a thousand timers one is due at any moment, and a turn of the loop
-for each would cost more than the handlers. With 1,000 handlers that sleep for 10 ms: 62k records/s without this least
-wait, 70k with it, 65k with epoll.
+It waits for at least a third of a millisecond. With a thousand timers, one is due at any moment, and a turn of the loop
+for each would cost more than the handlers. With 1,000 handlers that sleep for 10 ms: 62k records/s without this
+minimum,
+70k with it, 65k with epoll.
 """
 
 import asyncio
@@ -14,10 +15,10 @@ import select
 import selectors
 import sys
 
-_SELECTABLE = 1024  # `select` takes descriptors below this
+_SELECTABLE = 1024  # `select` only accepts descriptors below this
 _LEAST_WAIT = 0.0003  # seconds
 
-# `gevent.monkey.patch_all()` takes EpollSelector away, because it would block all greenlets.
+# `gevent.monkey.patch_all()` removes EpollSelector, because it would block all greenlets.
 if sys.platform == "linux" and hasattr(selectors, "EpollSelector"):
 
     class _ExactSelector(selectors.EpollSelector):
@@ -28,7 +29,7 @@ if sys.platform == "linux" and hasattr(selectors, "EpollSelector"):
             return super().select(timeout)
 
     def precise_event_loop() -> asyncio.AbstractEventLoop:
-        """Return a loop like asyncio's own, except for exact timers."""
+        """Create an event loop like asyncio's own, but with exact timers."""
         return asyncio.SelectorEventLoop(_ExactSelector())
 
 else:

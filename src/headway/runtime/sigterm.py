@@ -1,4 +1,4 @@
-"""The handling of a process manager's SIGTERM for a run in the main thread."""
+"""Handles a process manager's SIGTERM during a run in the main thread."""
 
 import os
 import signal
@@ -12,8 +12,8 @@ from typing import Any
 def on_terminate(stop: Callable[[bool], None]) -> Iterator[None]:
     """Call `stop(True)`, which drains, at the first SIGTERM, and `stop(False)` at the next.
 
-    This applies only in the main thread, and only if SIGTERM has no handler yet. A process that is forked meanwhile has
-    no run to stop: SIGTERM ends it.
+    This applies only in the main thread, and only if SIGTERM has no handler yet. A process that is forked in the
+    meantime has no run to stop, so SIGTERM ends it.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -30,7 +30,7 @@ def on_terminate(stop: Callable[[bool], None]) -> Iterator[None]:
             signal.raise_signal(signal.SIGTERM)
 
     try:
-        signal.signal(signal.SIGTERM, terminate)  # within, as Ctrl-C may come as it returns
+        signal.signal(signal.SIGTERM, terminate)  # inside the `try`, because a Ctrl-C can strike just as it returns
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -1,8 +1,8 @@
-"""Python's switch interval, which grows with the number of threads that serve handlers.
+"""Raises Python's switch interval with the number of threads that run handlers.
 
-A thread that waits for the interpreter wakes up at each switch interval, of 5 ms, to ask for it. If a thousand threads
-wait, that is 200,000 times a second, and little else is done. So the interval grows with the handlers' threads: 50 µs
-for each, which is Python's own for up to a hundred, and 50 ms for a thousand.
+A thread that waits for the interpreter lock wakes up every switch interval (5 ms) to ask for it. With a thousand
+waiting threads that is 200,000 times a second, and little else gets done. So the interval grows by 50 µs per handler
+thread: for up to a hundred it stays Python's own, and for a thousand it is 50 ms.
 """
 
 import sys
@@ -14,7 +14,7 @@ _PER_THREAD = 50e-6  # seconds
 
 
 class _Switching:
-    """The switch interval of the whole process; when the last thread has ended, it is the user's own again."""
+    """The switch interval of the process. When the last thread has ended, the user's own interval is restored."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +23,7 @@ class _Switching:
 
     @contextmanager
     def one_thread_more(self) -> Iterator[None]:
-        """Count this thread as one that serves handlers, inside the block."""
+        """Count this thread as one that runs handlers, inside the block."""
         self._count(1)
         try:
             yield

@@ -1,7 +1,7 @@
-"""A wake-up for waiting on several clients at once, without spinning; several tasks of an event loop may wait.
+"""A wake-up that lets a thread, or several tasks of an event loop, wait on several clients at once without spinning.
 
 librdkafka writes a byte to the socket when a consumer's empty queue gets something, and `set` does so from any thread.
-The signal is an edge: after a wait, every client is asked until it has nothing, before the next wait.
+The signal is edge-triggered: after a wait, every client must be asked until it has nothing, before the next wait.
 """
 
 import asyncio
@@ -10,12 +10,12 @@ import selectors
 import socket
 from collections.abc import Callable
 
-# The bytes that are read at once; more bytes than that only mean one more turn of the loop.
+# How many bytes are read at once. If there are more, that only means one more turn of the loop.
 _PLENTY = 4096
 
 
 class Wakeup:
-    """A flag that librdkafka, threads and event loops can set and wait for."""
+    """A flag that librdkafka and threads can set, and that threads and event loops can wait for."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -23,25 +23,25 @@ class Wakeup:
         self._writer.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._reader, selectors.EVENT_READ)
-        self._waiting = set[asyncio.Event]()  # the tasks of one event loop
+        self._waiting = set[asyncio.Event]()  # the waiting tasks of one event loop
 
     @property
     def fd(self) -> int:
-        """The descriptor to write a byte to, in order to set the flag."""
+        """The descriptor to which a byte is written to set the flag."""
         return self._writer.fileno()
 
     def set(self) -> None:
-        """End the wait of each waiter, or the next wait; after `close` it does nothing."""
-        with contextlib.suppress(OSError):  # a full socket is set already
+        """End the wait of each waiter, or the next wait. After `close` it does nothing."""
+        with contextlib.suppress(OSError):  # if the socket is full, the flag is already set
             self._writer.send(b"\x01")
 
     def wait(self, timeout: float | None) -> None:
-        """Wait until the flag is set, at most `timeout` seconds, and clear it."""
+        """Wait until the flag is set, for at most `timeout` seconds, and clear it."""
         if self._selector.select(timeout):
             self._clear()
 
     async def wait_async(self, timeout: float | None) -> None:
-        """Wait as `wait` does, in the running event loop. All tasks that wait there are woken."""
+        """Wait like `wait`, but in the running event loop. All tasks that wait there are woken."""
         loop = asyncio.get_running_loop()
         is_set = asyncio.Event()
         if not self._waiting:
@@ -63,9 +63,9 @@ class Wakeup:
             each.set()
 
     def watch(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Callable[[], None]:
-        """Have a loop clear the flag and call `call` each time it is set.
+        """Make a loop clear the flag and call `call` each time it is set.
 
-        Return a function that ends this; it must be called in the loop's thread.
+        Returns a function that ends this, which must be called in the loop's thread.
         """
 
         def cleared() -> None:
@@ -80,7 +80,7 @@ class Wakeup:
         return end
 
     def close(self) -> None:
-        """Close the sockets; no client may write to them any more."""
+        """Close the sockets. No client may write to them afterwards."""
         self._selector.close()
         self._reader.close()
         self._writer.close()

@@ -1,8 +1,9 @@
-"""Tools for tests of handlers and workers: records and contexts, runs of a worker until it is idle, a mock of Kafka.
+"""Tools to test handlers and workers: records and contexts, runs of a worker until it is idle, and a mock of Kafka.
 
 For handlers on Spark there are rows and frames.
 
-A name's module is imported when the name is first used, as in `headway`: pytest loads this package in every session.
+A name's module is imported when the name is first used, as in `headway`, because pytest loads this package in every
+session.
 """
 
 from headway.runtime.lazy_import import importer

@@ -8,47 +8,47 @@ from headway.delay.pending import Pending
 
 @dataclass(slots=True)
 class _Due:
-    """A due time that Kafka has, and the one by the clock; that is None once the record has been delivered."""
+    """A due time as Kafka has it, and by the clock, where it is None once the record has been delivered."""
 
     stored: int
     by_clock: int | None
-    is_ours: bool = False  # whether what Kafka has follows from our jumps
+    is_ours: bool = False  # True if Kafka's due time is the result of our own jumps
 
 
 class AdvancedClock:
-    """The due times of schedules by a clock that jumps, while Kafka's own time goes on as ever.
+    """The due times of schedules by a clock that jumps, while Kafka's own time goes on as usual.
 
-    A schedule that is made or changed after a jump is due so much later by this clock as its maker asked. A recurring
-    one is due again as its recurrence says, after its last time by this clock. Times are in milliseconds since the
-    epoch.
+    A schedule that is created or changed after a jump is due as long after that moment, by this clock, as was asked. A
+    recurring schedule is due again as its recurrence says, after its last time by this clock. Times are in milliseconds
+    since the epoch.
 
     Args:
-        now: The time at which the clock begins.
-        advance: The milliseconds by which it jumps at most.
+        now: The time at which the clock starts.
+        advance: How many milliseconds it may jump in total.
     """
 
     def __init__(self, now: int, advance: int) -> None:
         self._until = now + advance
-        self._jumps = [(0, 0)]  # when, and by how much the clock has been ahead since
+        self._jumps = [(0, 0)]  # when it jumped, and how far ahead it has been since
         self._dues: dict[tuple[str, int], _Due] = {}
 
     def see(self, found: Iterable[Pending]) -> None:
-        """Note the schedules that are pending now."""
+        """Take note of the schedules that are pending now."""
         for pending in found:
             due = self._dues.get(identity(pending))
-            if due is None:  # a relay can show a schedule long after it was made
+            if due is None:  # a relay may show a schedule long after it was created
                 self._dues[identity(pending)] = _Due(pending.due, pending.due + self._ahead_at(pending.schedule.at))
             elif due.stored != pending.due and not due.is_ours:
                 self._dues[identity(pending)] = _Due(pending.due, pending.due + self._jumps[-1][1])
 
     def due_of(self, pending: Pending) -> int | None:
-        """Return when a schedule that was seen is due; None if it has been delivered."""
+        """Return when a schedule that was seen is due, or None if it has been delivered."""
         return self._dues[identity(pending)].by_clock
 
     def jump(self, found: Iterable[Pending], now: int) -> list[Pending]:
         """Jump to the next time at which any of these schedules is due, and return those that are due then.
 
-        They count as delivered. Returns none if the next time is too far. `now` is the time without any jump.
+        They then count as delivered. Returns an empty list if the next time is too far away. `now` is the real time.
         """
         self.see(found := list(found))
         times = [(due, pending) for pending in found if (due := self.due_of(pending)) is not None]
@@ -65,12 +65,12 @@ class AdvancedClock:
         return reached
 
     def allow(self, milliseconds: int, now: int) -> int:
-        """Let the clock jump on by so much at most, from where it is; return the latest time that it can have then."""
+        """Allow the clock to jump this much further, and return the latest time that it can then reach."""
         self._until = now + self._jumps[-1][1] + milliseconds
         return self._until
 
     def reach(self, time: int, now: int) -> None:
-        """Let the clock be at a time, if it is not beyond it already; `now` is the time without any jump."""
+        """Set the clock to a time, unless it is past it already. `now` is the real time."""
         self._jumps.append((now, max(self._jumps[-1][1], time - now)))
 
     def _ahead_at(self, moment: int) -> int:
@@ -78,5 +78,5 @@ class AdvancedClock:
 
 
 def identity(pending: Pending) -> tuple[str, int]:
-    """Return what tells a schedule from all others, also from an earlier one with the same id of a user's own."""
+    """Return the key that identifies a schedule, even among those with the same user's own id."""
     return pending.schedule.id, pending.schedule.at

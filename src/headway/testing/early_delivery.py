@@ -1,4 +1,4 @@
-"""Schedules that came of a test's run, and their delivery before their time."""
+"""The schedules that a test's run has created, and their delivery before their time."""
 
 import math
 import time
@@ -23,22 +23,22 @@ _LOOK_EVERY = 0.05  # seconds
 
 
 _left: set[tuple[str, str, int]] = set()
-"""The schedules that earlier runs of this process have left: the addresses of their Kafka, id, and when made."""
+"""Schedules that earlier runs in this process left behind: the addresses of their Kafka, id, and creation time."""
 
 
 class EarlyDelivery:
     """The schedules of one scheduler, by a clock that can be advanced.
 
-    What an earlier run has left is no part of a test. Anything else may be what the test is about, as a reminder that
-    a service has scheduled, and perhaps not cancelled.
+    Schedules that an earlier run left behind are not part of a test. Anything else may be what the test is about, such
+    as a reminder that a service has scheduled and perhaps not cancelled.
 
     Args:
         settings: Where Kafka is.
-        name: The scheduler's; None if Kafka is the mock, which has none.
-        topics: The topics of which the clock delivers; it never jumps to the due time of another one's record. None
-            for all.
-        advance: The seconds by which the clock jumps at most; None if `advance_by` says so later.
-        timeout: The seconds in which the relay has to carry out what it was asked for.
+        name: The name of the scheduler, or None if Kafka is the mock, which has none.
+        topics: The topics to deliver to; the clock never jumps to the due time of a record for another topic. None
+            means all topics.
+        advance: How many seconds the clock may jump; None if `advance_by` decides that later.
+        timeout: How many seconds the relay has to carry out a request.
     """
 
     def __init__(
@@ -55,9 +55,9 @@ class EarlyDelivery:
 
     @contextmanager
     def delivering(self) -> Iterator[None]:
-        """While a `with` block lasts, let a relay deliver what is due.
+        """Run a relay that delivers due records, for as long as a `with` block lasts.
 
-        Schedules that earlier runs have left are cancelled if the clock would deliver them, else not looked at.
+        Schedules that earlier runs left behind are cancelled if the clock would deliver them, and otherwise ignored.
         """
         try:
             if self._name is None or self._advance == 0:
@@ -67,7 +67,7 @@ class EarlyDelivery:
             create_topics(self._settings, self._name, delay=math.inf if self._advance is None else self._advance)
             relay = Relay(self._settings, name=self._name, mode="low-latency")
             with relay.running(), Scheduler(self._settings, name=self._name) as self._scheduler:
-                self.await_relay()  # what others have left as commands would become new schedules later
+                self.await_relay()  # otherwise, commands that others left behind would become new schedules later
                 left = [each for each in self._all() if self._is_left(each.schedule)]
                 self._cancel(self._scheduler, [each for each in left if self._is_ours(each)])
                 self._before = frozenset(map(identity, left))
@@ -77,7 +77,7 @@ class EarlyDelivery:
             self._leave()
 
     def deliver_next(self) -> int:
-        """Deliver what is due next, as far as the clock goes; return how many records come."""
+        """Deliver the schedules that are due next, if the clock may go that far. Returns how many records arrive."""
         if self._scheduler is None:
             return 0
         self.await_relay()
@@ -88,7 +88,7 @@ class EarlyDelivery:
         return len(reached)
 
     def advance_by(self, seconds: float) -> None:
-        """Advance the clock, and deliver what is due by then, in its order."""
+        """Advance the clock, and deliver what is due by then in the order of due times."""
         until = self._clock.allow(round(seconds * 1000), _now())
         self.await_relay()
         counts = Admin(self._settings).topics().seen
@@ -105,7 +105,7 @@ class EarlyDelivery:
         return self._topics is None or pending.schedule.topic in self._topics
 
     def _cancel(self, scheduler: Scheduler, earlier: Iterable[Pending]) -> None:
-        """Cancel what is left for the topics: by the real clock it may come in the midst of this run."""
+        """Cancel schedules left behind for the topics: they could come due by the real clock during this run."""
         for cancelled in [scheduler.begin_to_cancel(each.handle) for each in earlier]:
             cancelled.result(self._timeout)
 
@@ -113,32 +113,32 @@ class EarlyDelivery:
         return (str(self._settings.get(_SERVERS)), schedule.id, schedule.at) in _left
 
     def _leave(self) -> None:
-        """Remember what is left, so that it is no part of the next run: also what no relay has made a schedule of."""
+        """Remember the schedules that are left, including unsettled commands, to keep them out of the next run."""
         servers = str(self._settings.get(_SERVERS))
         _left.update((servers, *identity(each)) for each in self._all())
         if self._name is None or read_layout(self._settings, self._name) is None:
             return
         with PendingReader(self._settings, self._name) as reader:
             for command in reader.commands():
-                with suppress(ScheduleError):  # it is a cancellation
+                with suppress(ScheduleError):  # it is a cancellation, not a schedule
                     schedule = schedule_of(command)
                     _left.add((servers, schedule.id, schedule.at))
 
     def await_relay(self) -> None:
-        """Return when the relay has carried out all commands: until then a schedule with an id is none."""
+        """Wait until the relay has carried out all commands: before that, a schedule with an id is only a command."""
         with PendingReader(self._settings, str(self._name)) as reader:
             self._await(lambda: not any(True for _ in reader.commands()))
 
     def _await(self, is_done: Callable[[], bool]) -> None:
-        """Return when the relay has done something; raise `TimeoutError` if it does not in time."""
+        """Wait until the relay has done something. Raises `TimeoutError` if that takes too long."""
         deadline = time.monotonic() + self._timeout
         while not is_done():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"The relay of {self._name} was not done within {self._timeout:g} s.")
+                raise TimeoutError(f"The relay of {self._name} did not finish within {self._timeout:g} s.")
             time.sleep(_LOOK_EVERY)
 
     def pending(self) -> list[tuple[Pending, int]]:
-        """Return the schedules that are still to come, the next first, and when each is due by the clock."""
+        """Return the schedules that are still pending, the next first, each with its due time by the clock."""
         found = self._new()
         self._clock.see(found)
         dues = [(each, due) for each in found if (due := self._clock.due_of(each)) is not None]

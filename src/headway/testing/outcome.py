@@ -11,10 +11,10 @@ from headway.records.record_types import ConsumerRecord, Header, Message, Produc
 
 
 class Call(NamedTuple):
-    """A call of the handler, of one record or of a batch.
+    """A call of the handler, with one record or a batch.
 
-    `attempt` counts from 1; of a batch it is the highest. `wait` is the seconds after which the declared retries would
-    have called again; None if there is no further attempt here, and for a batch.
+    `attempt` counts from 1; for a batch it is the highest of its records. `wait` is how many seconds the declared
+    retries would have waited before the next attempt. It is None if there is none here, and for a batch.
     """
 
     records: Sequence[ConsumerRecord]
@@ -25,7 +25,7 @@ class Call(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """A record in the dead letter topic; `exception` is its error's class with the module, as `builtins.OSError`."""
+    """A record in the dead letter topic. `exception` is the class of its error with the module: `builtins.OSError`."""
 
     value: bytes | None
     key: bytes | None
@@ -37,7 +37,7 @@ class DeadLetter(NamedTuple):
 
 
 class Scheduled(NamedTuple):
-    """A record that is to be delivered later: of a `RetryLater`, an output with `due`, or a scheduler's."""
+    """A record to be delivered later, from `RetryLater`, an output with `due`, or a scheduler."""
 
     topic: str
     value: bytes | None
@@ -48,20 +48,20 @@ class Scheduled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerRun:
-    """All that came of a run, in the order in which it happened."""
+    """Everything that a run did, in the order in which it happened."""
 
     calls: list[Call] = field(default_factory=list)
     """The calls of the handler."""
     outputs: list[ProducerRecord] = field(default_factory=list)
-    """The stored outputs of a worker with `produces`."""
+    """The outputs that were stored, for a worker with `produces`."""
     dead_letters: list[DeadLetter] = field(default_factory=list)
     """The records in its dead letter topic, by partition."""
     schedules: list[Scheduled] = field(default_factory=list)
-    """What its scheduler is to deliver later, the next first."""
+    """The pending records of its scheduler, the next first."""
 
     @property
     def results(self) -> list[Any]:
-        """What the handler returned, of each call that did not raise."""
+        """The values that the handler returned, without calls that raised."""
         return [call.returned for call in self.calls if call.error is None]
 
     @property
@@ -71,7 +71,7 @@ class WorkerRun:
 
 
 def dead_letter_of(message: Message) -> DeadLetter:
-    """Return the dead letter that a record of the topic is."""
+    """Read a dead letter from a record of its topic."""
     headers = headers_of(message)
     told = {
         name.removeprefix(PREFIX): value.decode(errors="replace") if isinstance(value, bytes) else value or ""
@@ -90,7 +90,7 @@ def dead_letter_of(message: Message) -> DeadLetter:
 
 
 def scheduled_of(pending: Pending, due: int) -> Scheduled:
-    """Return a pending schedule that is due at a time in milliseconds since the epoch."""
+    """Describe a pending schedule that is due at this time in milliseconds since the epoch."""
     message = pending.message
     at = datetime.fromtimestamp(due / 1000, UTC)
     return Scheduled(pending.schedule.topic, message.value(), message.key(), at, pending.handle)

@@ -1,10 +1,10 @@
-"""A TCP proxy before Kafka's brokers that adds delay, holds answers back, and keeps account of the requests.
+"""A TCP proxy in front of Kafka's brokers that adds delay, holds back answers, and records the requests.
 
     with KafkaProxy("localhost:9092", round_trip=0.02) as proxy:
         producer = Producer({"bootstrap.servers": proxy.bootstrap_servers})
 
-It reads no more of the protocol than it has to: the length and the header of each request (KIP-482 leaves its first
-fields where they always were), and the ports of brokers in the answers that name them.
+It reads only what it must of the protocol: the length and header of each request (KIP-482 leaves the first fields where
+they always were), and the ports of brokers in the answers that name them.
 """
 
 import asyncio
@@ -18,14 +18,14 @@ from types import TracebackType
 from typing import Self
 
 PRODUCE, METADATA = 0, 3
-_NAMES_BROKERS = {METADATA, 10, 60}  # FindCoordinator and DescribeCluster as well
+_NAMES_BROKERS = {METADATA, 10, 60}  # also FindCoordinator and DescribeCluster
 _LENGTH = struct.Struct(">i")
-_HEADER = struct.Struct(">hhi")  # of a request: its API's key and version, and its number
+_HEADER = struct.Struct(">hhi")  # of a request: the key and version of its API, and its number
 
 
 @dataclass(slots=True)
 class Request:
-    """A request that passed: its API, its connection, its time, and the time of its answer; times are monotonic."""
+    """A request that went through: its API, its connection, and when it was sent and answered, in monotonic time."""
 
     api: int
     connection: int
@@ -36,7 +36,7 @@ class Request:
 
 @dataclass(slots=True)
 class _Connection:
-    """A client's connection to one of the brokers, and its requests that wait for their answers."""
+    """A client's connection to one of the brokers, and its requests that wait for answers."""
 
     number: int
     broker: int
@@ -44,12 +44,12 @@ class _Connection:
 
 
 class KafkaProxy:
-    """A proxy before each of the brokers in `bootstrap_servers`, in a thread of its own.
+    """A proxy in front of each of the brokers in `bootstrap_servers`, in its own thread.
 
     Args:
         bootstrap_servers: The brokers' addresses.
-        round_trip: The seconds that it adds between a request and its answer; may be changed at any time.
-        keeps_account: Whether it keeps the requests in `requests`; else its memory does not grow with time.
+        round_trip: How many seconds it adds between a request and its answer. Can be changed at any time.
+        keeps_account: Whether it collects the requests in `requests`, which takes more and more memory.
     """
 
     def __init__(self, bootstrap_servers: str, round_trip: float = 0.0, *, keeps_account: bool = True) -> None:
@@ -59,7 +59,7 @@ class KafkaProxy:
         self._brokers = [_address(server) for server in bootstrap_servers.split(",")]
         self._ports: dict[int, int] = {}
         self._servers: list[asyncio.Server] = []
-        self.pauses: dict[int, float] = {}  # by API, the seconds that each answer takes with all that are behind it
+        self.pauses: dict[int, float] = {}  # by API, how many seconds each answer, and those after it, are delayed
         self._held: set[int] = set()
         self._connections = 0
         self._loop = asyncio.new_event_loop()
@@ -68,11 +68,11 @@ class KafkaProxy:
 
     @property
     def bootstrap_servers(self) -> str:
-        """The addresses to connect to instead of the brokers'."""
+        """The addresses to connect to in place of the brokers'."""
         return ",".join(f"127.0.0.1:{port}" for port in self._ports.values())
 
     def hold(self, *apis: int) -> None:
-        """Hold back all answers to requests of these APIs from now on; without any, all pass again in their order."""
+        """Hold back all answers to requests of these APIs. Without any, all of them go through in their order."""
         self._held = set(apis)
 
     def of(self, api: int) -> list[Request]:
@@ -80,7 +80,7 @@ class KafkaProxy:
         return [request for request in list(self.requests) if request.api == api]
 
     def most_at_once(self, api: int) -> int:
-        """Return the most requests of an API that were under way at once on one connection."""
+        """Return the largest number of requests of an API that were in flight at once on one connection."""
         requests = self.of(api)
         return max((_under_way(each, requests) for each in requests), default=0)
 
@@ -114,7 +114,7 @@ class KafkaProxy:
         writer: asyncio.StreamWriter,
         note: Callable[[bytes], tuple[bytes, int | None]],
     ) -> None:
-        """Pass frames on in their order, each half a round trip after its arrival."""
+        """Forward frames in their order, each half a round trip after its arrival."""
         frames: asyncio.Queue[tuple[float, bytes, int | None]] = asyncio.Queue()
         task = self._loop.create_task(self._deliver(frames, writer))
         try:

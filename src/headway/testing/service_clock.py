@@ -1,4 +1,4 @@
-"""One clock for all parts of a service under test: what it schedules, the relay, and its workers."""
+"""One clock for all parts of a service under test: its schedules, the relay, and its workers."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -23,23 +23,23 @@ from headway.workers.worker import Worker
 def clock(
     settings: Config, *, scheduler: str = DEFAULT_SCHEDULER, partitions: int = 4, timeout: float = 30.0
 ) -> Iterator["Clock"]:
-    """Yield a clock of due times, which stands still until it is advanced, and a relay that follows it.
+    """Yield a clock of due times that stands still until it is advanced, with a relay that follows it.
 
-    Within the `with` block a test calls its service, advances the clock, and runs its workers, as often as it likes:
+    Inside the `with` block, a test calls its service, advances the clock, and runs its workers, as often as it likes:
 
     >>> with clock(settings) as time:  # doctest: +SKIP
     ...     order_basket("7")  # schedules a reminder
     ...     time.advance(600)
     ...     [reminded] = time.run(remind)
 
-    Workers see what is stored, and what is due, since the block began. What was scheduled before it comes too, unless
-    an earlier run or block has left it.
+    Workers see the records stored, and those due, since the block began. Schedules from before the block are delivered
+    too, unless an earlier run or block left them behind.
 
     Args:
-        settings: Where Kafka is: a broker of tests, and no other.
+        settings: Where Kafka is. Use a test broker only.
         scheduler: The name of the scheduler whose due times follow the clock.
-        partitions: The number of partitions of topics that do not exist yet, which are created.
-        timeout: The seconds in which workers have to become idle, and the relay has to do what it was asked for.
+        partitions: The number of partitions for topics that do not exist yet and are created.
+        timeout: How many seconds workers have to become idle, and the relay to carry out a request.
 
     Raises `ConfigError` for the mock, which has no delayed delivery.
     """
@@ -47,7 +47,7 @@ def clock(
     check_above_zero("timeout", timeout)
     if mock_at(settings.get("bootstrap.servers")) is not None:
         raise ConfigError(
-            "The mock cluster has no delayed delivery, and clock() needs it. Use the fixture headway_broker for this "
+            "The mock cluster has no delayed delivery, which clock() needs. Use the fixture headway_broker for this "
             "test."
         )
     deliveries = EarlyDelivery(settings, scheduler, None, None, timeout)
@@ -73,27 +73,27 @@ class Clock:
         self._read_to: dict[Callable[..., Any], dict[Partition, int]] = {}
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock, and deliver what is due by then, in the order of the due times.
+        """Advance the clock, and deliver what is due by then in the order of due times.
 
-        No worker runs meanwhile. So advance in steps, and run the workers after each, if they schedule or cancel.
+        No worker runs in the meantime. So if workers schedule or cancel, advance in steps and run them after each.
         """
         check_above_zero("seconds", seconds)
         self._create_targets()
         self._deliveries.advance_by(seconds)
 
     def run(self, *workers: Callable[..., Any], skip_waits: bool = True) -> tuple[WorkerRun, ...]:
-        """Run workers at the same time until all are idle, and return what came of each, in their order.
+        """Run workers at the same time until all are idle. Returns the outcome of each, in order.
 
-        A worker goes on where its last run in this block has ended. `skip_waits` is as for `run_until_idle`, and so is
-        what it raises.
+        A worker continues where its last run in this block ended. `skip_waits` and the errors are as for
+        `run_until_idle`.
         """
         declared = [declaration_of(each) for each in workers]
         for each in declared:
             name = each.config.get("scheduler.name", DEFAULT_SCHEDULER)
             if name != self._scheduler:
                 raise ConfigError(
-                    f"The worker {called(each.handler)} schedules by the scheduler {name}, and this clock is that of "
-                    f"{self._scheduler}. Give its name: clock(settings, scheduler={name!r})."
+                    f"The worker {called(each.handler)} uses the scheduler {name}, but this clock is for "
+                    f"{self._scheduler}. Use clock(settings, scheduler={name!r})."
                 )
         ran = run_together(
             declared,
@@ -112,15 +112,15 @@ class Clock:
 
     @property
     def schedules(self) -> list[Scheduled]:
-        """What is to be delivered later, the next first, with due times by this clock."""
-        self._deliveries.await_relay()  # which makes schedules of those with an id, and cancels
+        """The pending records, the next first, with due times by this clock."""
+        self._deliveries.await_relay()  # it turns commands into schedules, and carries out cancellations
         return list(starmap(scheduled_of, self._deliveries.pending()))
 
     def _position(self, worker: Worker, place: Partition) -> int:
         return self._read_to.get(worker.handler, self._began_at).get(place, 0)
 
     def _create_targets(self) -> None:
-        """Create the topics of what is scheduled: a worker that has not run yet has not created its own."""
+        """Create the topics that schedules are for: a worker that has not run yet has not created its own."""
         admin = Admin(self._settings)
         seen = admin.topics().seen
         if missing := sorted({each.topic for each in self.schedules if each.topic not in seen}):

@@ -1,4 +1,4 @@
-"""Records and contexts without a Kafka, to call a handler as the function that it is."""
+"""Records and contexts without Kafka, to call a handler as a plain function."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -36,24 +36,24 @@ def record(
     headers: Sequence[Header] = (),
     timestamp: int | None = None,
 ) -> ConsumerRecord:
-    """Return a record as a handler gets it.
+    """Create a record as a handler gets it.
 
-    Text is stored as bytes and comes as bytes, as by a producer. With `worker`, a handler that is declared with
-    `@worker`, value and key come as they do there: the value's bytes, or the JSON of any other value, are read by its
-    `value=`. Without it, a value that is neither text nor bytes comes as it is.
+    As with a producer, text is stored as bytes and arrives as bytes. With `worker`, a handler declared with `@worker`,
+    value and key arrive as they do there: the bytes of the value, or the JSON of any other value, are read by its
+    `value=`. Without it, a value that is neither text nor bytes arrives unchanged.
 
     Args:
         value: The value.
         key: The key: text or bytes.
-        worker: The worker whose topic and value the record has.
+        worker: The worker that the record is for, which gives it a topic and a type of value.
         topic: The topic, by default the worker's first.
         level: The level, for a topic with levels; by default 0 if the worker has levels.
-        partition: The partition of its place.
-        offset: The offset of its place.
+        partition: The partition that it is in.
+        offset: Its offset.
         headers: The headers.
         timestamp: Milliseconds since the epoch, by default now.
 
-    Raises `ConfigError` for a value that has no JSON, and for a function that is no worker.
+    Raises `ConfigError` for a value that cannot be encoded as JSON, and for a function that is not a worker.
 
     >>> order = record("book 7", key="customer 3", topic="orders", level=2)
     >>> order.value, order.key, order.level, order.kafka_topic, str(order.origin)
@@ -69,7 +69,7 @@ def record(
     if level is None and declared is not None and declared.levels is not None:
         level = 0
     if topic.startswith("^"):
-        raise ConfigError(f"The worker reads the topics of the pattern {topic!r}. Name one of them with topic=.")
+        raise ConfigError(f"The worker reads topics that match the pattern {topic!r}. Name one of them with topic=.")
     raw = _raw(value)
     config = {} if declared is None else declared.config
     reader = None if declared is None else declared.reader or config.get("value.deserializer")
@@ -95,13 +95,13 @@ def context(
     queue_time: float = 0.0,
     state: Any = None,
 ) -> Context:
-    """Return a context as a handler gets it.
+    """Create a context as a handler gets it.
 
     Args:
         attempt: The number of the attempt, from 1.
-        last_error: The error of the attempt before.
+        last_error: The error of the previous attempt.
         level: The record's level.
-        queue_time: The seconds that the record was here before.
+        queue_time: How many seconds the record waited in this process before.
         state: What the worker's lifespan yields.
 
     >>> context(2, last_error=TimeoutError("the bank"), state={"pool": 1}).last_error
@@ -118,10 +118,12 @@ def context(
 
 
 def declaration_of(handler: Any) -> Worker:
-    """Return the declaration of a worker; raises `ConfigError` for a function that is none."""
+    """Return the declaration of a worker. Raises `ConfigError` for a function that is not a worker."""
     declared = worker_of(handler)
     if declared is None:
-        raise ConfigError(f'{shown(handler)} is no worker. Decorate it, as with @worker("orders", group="billing").')
+        raise ConfigError(
+            f'{shown(handler)} is not a worker. Decorate it, for example with @worker("orders", group="billing").'
+        )
     return declared
 
 
@@ -133,4 +135,4 @@ def _raw(value: Any) -> bytes | None:
     try:
         return msgspec.json.encode(value)
     except Exception as error:
-        raise ConfigError(f"The value or key {shown(value)} has no JSON: {error}. Give bytes.") from error
+        raise ConfigError(f"The value or key {shown(value)} cannot be encoded as JSON: {error}. Give bytes.") from error

@@ -1,4 +1,4 @@
-"""Runs of a declared worker on a Kafka of tests: as declared, until it is idle, with all that came of it."""
+"""Runs a declared worker on a test Kafka until it is idle, and collects everything that it did."""
 
 import threading
 import time
@@ -28,16 +28,16 @@ from headway.testing.stand_ins import declaration_of
 from headway.workers.worker import Worker
 
 _LOOK_EVERY = 0.01  # seconds
-_MOST_ATTEMPTS = 100  # of one record, without a wait and without an end
-_QUIET = 0.5  # seconds without a new record, if the worker's topics hold more than what was sent here
-_QUIET_TOGETHER = 2.0  # the same with several workers, where what one sends is another's only record
+_MOST_ATTEMPTS = 100  # of one record that would be retried forever, without waits
+_QUIET = 0.5  # seconds without a new record, if the worker's topics hold more records than were sent here
+_QUIET_TOGETHER = 2.0  # the same for several workers, where one may send another its only record
 _MOCK_HAS_NO_DELAY = (
-    "The mock cluster has no delayed delivery, and {0} needs it. Use the fixture headway_broker for this test."
+    "The mock cluster has no delayed delivery, which {0} needs. Use the fixture headway_broker for this test."
 )
 
 _LEFT_OUT = {
-    "group.instance.id",  # the group is a new one
-    "auto.offset.reset",  # it begins behind what the topics hold already, and before what is stored now
+    "group.instance.id",  # the group is new
+    "auto.offset.reset",  # it starts after the records that the topics hold already, and before those stored now
 }
 
 Partition = tuple[str, int]
@@ -53,34 +53,34 @@ def run_until_idle(
     skip_waits: bool = True,
     advance: float = 0.0,
 ) -> WorkerRun:
-    """Store records, run a worker as it is declared until it is idle, and return what came of it.
+    """Store records, run a worker as declared until it is idle, and return everything that it did.
 
-    It runs in this process, with its topics, its value, its order, its retries, its dead letter topic, its outputs and
-    its lifespan. It is a member of a group of its own, and sees only what is stored from now on. `executor="process"`
-    runs on threads, since what other processes do could not be seen here. Other settings that its declaration misses
-    are defaults.
+    It runs in this process, with its topics, value, order, retries, dead letter topic, outputs and lifespan. It has a
+    consumer group of its own, and sees only records stored from now on. `executor="process"` runs on threads, because
+    calls in other processes could not be observed here. Other settings that the declaration leaves out have their
+    defaults.
 
     Args:
-        worker: A handler that is declared with `@worker`.
-        settings: Where Kafka is: a broker of tests or the mock, and no other: outputs and dead letters are stored.
-        records: The records to store first. Value and key are text, bytes, or objects that the worker's serialisers
-            are not asked for: make bytes of them.
-        partitions: The number of partitions of topics that do not exist yet, which are created.
-        timeout: The seconds in which the worker has to become idle.
-        skip_waits: Try failed records again at once, and note the declared wait in the call.
-        advance: The seconds by which the clock of due times is advanced. When the worker is idle, it jumps to the next
-            time at which a record for one of its topics is due, and a relay delivers it. So the order of due times
-            is kept, also of what is scheduled after a jump. What was scheduled before the run, as by the service under
-            test, comes too, unless an earlier run has left it. Nothing else is faster: `time_limit`, `rate_limit` and
-            expiry take the time that they take, and the handler's own clock goes on as ever.
+        worker: A handler declared with `@worker`.
+        settings: Where Kafka is. Use a test broker or the mock only, because outputs and dead letters are stored.
+        records: The records to store first. Value and key are text or bytes. Objects must be turned into bytes first,
+            because the worker's serialisers are not used.
+        partitions: The number of partitions for topics that do not exist yet and are created.
+        timeout: How many seconds the worker has to become idle.
+        skip_waits: Retry failed records at once, and note the declared wait in the call.
+        advance: How many seconds to advance the clock of due times. When the worker is idle, the clock jumps to the
+            next time at which a record for one of its topics is due, and a relay delivers it. So the order of due times
+            is kept, even for records scheduled after a jump. Schedules from before the run, such as those of the
+            service under test, are delivered too, unless an earlier run left them behind. Nothing else is faster:
+            `time_limit`, `rate_limit` and expiry take their usual time, and the handler's own clock goes on as usual.
 
     Raises:
-        TimeoutError: The worker is not idle in time. It ends sooner if a record that is tried for ever, without waits,
-            has failed a hundred times.
+        TimeoutError: The worker is not idle in time. It ends sooner if a record that would be retried forever, without
+            waits, has failed a hundred times.
         HandlerError: A record failed for good, and the worker has no `dead_letter_topic`.
-        ConfigError: The function is no worker, or the mock cannot do what it needs, or a record has a due time
-            and `advance` is 0.
-        Exception: Whatever else ends the worker's run, as `LifespanError`.
+        ConfigError: The function is not a worker, the mock cannot do what it needs, or a record has a due time and
+            `advance` is 0.
+        Exception: Anything else that ends the worker's run, such as `LifespanError`.
     """
     check_whole("partitions", partitions, 1)
     check_above_zero("timeout", timeout)
@@ -99,10 +99,10 @@ def run_together(
     timeout: float,
     skip_waits: bool,
 ) -> "list[tuple[WorkerRun, dict[Partition, int]]]":
-    """Run workers at the same time until all are idle; return what came of each, and up to where it has read.
+    """Run workers at the same time until all are idle. Returns, for each, what it did and how far it has read.
 
-    `positions` says where a worker begins in a partition. Runs of one `name` are of one group, so attempts are counted
-    on from one to the next. Raises as `run_until_idle` does.
+    `positions` returns where a worker starts in a partition. Runs with the same `name` share a group, so attempts are
+    counted on from one to the next. Raises the errors of `run_until_idle`.
     """
     runs = [_Run(each, settings, partitions, timeout, skip_waits, 0.0, name) for each in workers]
     try:
@@ -110,7 +110,8 @@ def run_together(
             run.start(partial(positions, declared))
         deadline, before = time.monotonic() + timeout, None
         while not any(run.has_ended for run in runs):
-            # Idle one after the other is not enough: what one worker sends after it was looked at, another has to do.
+            # That each was idle at some time is not enough: one worker may have sent records to another after that was
+            # checked. So check twice that nothing was done in between.
             done = [run.done_when_idle() for run in runs]
             if None not in done and done == before:
                 break
@@ -162,7 +163,7 @@ class _Run:
         self._done = -1
         self._quiet_since = 0.0
         self.idle_at: dict[Partition, int] = {}
-        """The ends of its partitions when it was idle last."""
+        """The log ends of its partitions when it was last idle."""
         self._letters_begin: dict[Partition, int] = {}
         self._begin: dict[Partition, int] = {}
         self._bounds: LogBounds
@@ -187,11 +188,12 @@ class _Run:
         return _AtOnce(given.backoff, given.max_attempts, given.fatal, given.delay, given.by_exception, given.share)
 
     def run(self, records: Sequence[ProducerRecord]) -> WorkerRun:
-        """Do it all."""
+        """Store the records, and run the worker until it is idle."""
         if not self._advance and any(record.due is not None for record in records):
             raise ConfigError(
-                "A record with due= comes later. Leave out due, to store it now, or say with advance= by how many "
-                "seconds the clock is advanced."
+                "A record with due= is delivered later. Leave out due to store it now, or set advance= to the number "
+                "of "
+                "seconds to advance the clock."
             )
         inputs, letters = self._made_topics(records)
         deliveries = self._early_delivery(name for names in self._by_level for name in names)
@@ -205,7 +207,7 @@ class _Run:
         return outcome
 
     def _made_topics(self, records: Sequence[ProducerRecord] = ()) -> tuple[list[Partition], list[Partition]]:
-        """Create what is missing of the worker's topics; return the partitions of its inputs and its dead letters."""
+        """Create the worker's missing topics. Returns the partitions of its inputs and of its dead letters."""
         names = [name for names in self._by_level for name in names]
         self._check_topics(records, names)
         inputs = self._made([name for name in names if not name.startswith("^")])
@@ -214,7 +216,7 @@ class _Run:
         return inputs, letters
 
     def outcome(self, records: int = 0) -> WorkerRun:
-        """Return what came of the run; raise what went wrong in it, of which so many records were stored."""
+        """Return the outcome of the run, or raise its error. `records` is how many records were stored."""
         if trouble := self._refusal or self._trouble:
             raise trouble
         if self._is_late:
@@ -224,10 +226,10 @@ class _Run:
         self._outcome.dead_letters.extend(map(dead_letter_of, read))
         return self._outcome
 
-    # Beside other runs
+    # Together with other runs
 
     def start(self, position: Callable[[Partition], int]) -> None:
-        """Begin to handle, in a thread, what is stored from these positions on; return when it has its partitions."""
+        """Start to handle, in a thread, the records from these positions on. Returns once partitions are assigned."""
         inputs, letters = self._made_topics()
         self._bounds = LogBounds(self._settings)
         self._begin, self._letters_begin = {each: position(each) for each in inputs}, self._bounds.ends(letters)
@@ -252,11 +254,11 @@ class _Run:
         return self._has_ended.is_set() or self._is_late
 
     def done_when_idle(self) -> int | None:
-        """Return how many records are done if all that was stored is; otherwise None."""
+        """Return how many records are done if all stored ones are, and otherwise None."""
         return self._done if self._is_idle(self._bounds, self._begin, 0) else None
 
     def end(self) -> None:
-        """Stop the run, if it was started."""
+        """Stop the run if it was started."""
         if self._thread is None:
             return
         self._consumer.stop(drain=not self._is_late and self._trouble is None)
@@ -269,7 +271,7 @@ class _Run:
             kafka_topic = record.topic if self._stores_as_named else level_topic(record.topic, record.level or 0)
             if not any(matches(topic, kafka_topic) for topic in read):
                 raise ConfigError(
-                    f"The worker {called(self._worker.handler)} does not read {kafka_topic}, but {', '.join(read)}. "
+                    f"The worker {called(self._worker.handler)} does not read {kafka_topic}, only {', '.join(read)}. "
                     "Give records for one of these."
                 )
 
@@ -301,7 +303,7 @@ class _Run:
             stopping.join()
 
     def _made(self, topics: Sequence[str]) -> list[Partition]:
-        """Create the topics that are missing; return the partitions of all."""
+        """Create missing topics. Returns the partitions of all of them."""
         admin = Admin(self._settings)
         seen = admin.topics().seen
         if missing := [topic for topic in topics if topic not in seen]:
@@ -310,7 +312,7 @@ class _Run:
         return [(topic, number) for topic in topics for number in range(seen.get(topic, self._partitions))]
 
     def _begin_at(self, begin: Mapping[Partition, int]) -> None:
-        """Let the worker begin behind what its topics hold already, whether each level has a group or all have one."""
+        """Let the worker start after the records its topics hold already, with one group or a group for each level."""
         groups = {self._worker.group: [topic for topics in self._by_level for topic in topics]}
         if self._worker.levels is not None:
             groups |= {
@@ -322,7 +324,7 @@ class _Run:
                 commit_starts(self._settings, group, offsets)
 
     def _store(self, records: Sequence[ProducerRecord]) -> None:
-        """Store the records, the highest level first; the worker has those of one level before the next is stored."""
+        """Store the records, highest level first. The next level is stored once the worker has fetched the last one."""
         count = 0
         with (
             Producer(self._settings)
@@ -359,7 +361,7 @@ class _Run:
             self._note(record, context, returned, None)
             return returned
 
-        handle.__qualname__ = handle_async.__qualname__ = called(self._worker.handler)  # as errors name it
+        handle.__qualname__ = handle_async.__qualname__ = called(self._worker.handler)  # errors show this name
         return handle_async if is_coroutine_function(handler) else handle
 
     def _note(self, record: Any, context: Any, returned: Any, error: BaseException | None) -> None:
@@ -386,7 +388,7 @@ class _Run:
     # The end
 
     def give_up(self) -> None:
-        """End the run, which is not idle in time."""
+        """End a run that is not idle in time."""
         self._is_late = True
         self._has_ended.set()
         self._consumer.stop(drain=False)
@@ -398,7 +400,7 @@ class _Run:
         records: Sequence[ProducerRecord],
         deliveries: EarlyDelivery,
     ) -> None:
-        """Store the records once the worker waits for them, and stop it once it is idle."""
+        """Store the records once the worker is ready for them, and stop it once it is idle."""
         try:
             self._wait_until_assigned(len(begin))
             self._store(records)
@@ -407,13 +409,13 @@ class _Run:
             while not self._has_ended.is_set() and not self._is_late and (came := self._deliver_next(deliveries)):
                 count += came
                 self._wait_until_idle(bounds, begin, count)
-        except Exception as error:  # of Kafka: nobody else would stop the run
+        except Exception as error:  # an error from Kafka: without this, nothing would stop the run
             self._trouble = error
         finally:
             self._consumer.stop(drain=not self._is_late and self._trouble is None)
 
     def _deliver_next(self, deliveries: EarlyDelivery) -> int:
-        """Advance the clock to the next due time; return how many records come."""
+        """Advance the clock to the next due time. Returns how many records arrive."""
         if not self._advance:
             return 0
         if came := deliveries.deliver_next():
@@ -422,7 +424,7 @@ class _Run:
         return deliveries.deliver_next()
 
     def _wait_until_fetched(self, count: int) -> None:
-        """Wait until the worker has so many records, or takes no more as its buffer is full."""
+        """Wait until the worker has this many records, or accepts no more because its buffer is full."""
         fetched, since = 0, time.monotonic()
         while fetched < count and not self._has_ended.wait(_LOOK_EVERY):
             counts, now = self._consumer.metrics(), time.monotonic()
@@ -449,7 +451,7 @@ class _Run:
                 return
 
     def _is_idle(self, bounds: LogBounds, begin: Mapping[Partition, int], count: int) -> bool:
-        """Return whether all that was stored is done, and at least so many records are."""
+        """Return whether everything stored is done, and at least this many records are."""
         counts, now = self._consumer.metrics(), time.monotonic()
         if counts.done != self._done or counts.remaining:
             self._done, self._quiet_since = counts.done, now
@@ -460,7 +462,7 @@ class _Run:
         return (stored <= self._done and not self._reads_its_outputs(begin)) or now - self._quiet_since > self._quiet
 
     def _reads_its_outputs(self, inputs: Iterable[Partition]) -> bool:
-        """Return whether outputs may be inputs, too, and come a moment after their record is done."""
+        """Return whether outputs can also be inputs, which arrive shortly after their record is done."""
         return any(
             fnmatchcase(topic, produced) if produced.endswith("*") else topic == produced
             for topic, _ in inputs
@@ -480,9 +482,10 @@ class _Run:
 
 
 def _config_of(declared: Worker) -> Config:
-    """Return the declared settings for a new group, which reads all levels itself unless it is declared otherwise.
+    """Return the declared settings for a new group, which reads all levels itself unless declared otherwise.
 
-    The groups of levels meet one after the other, and what the first brings would go before records above it.
+    If each level had a group, these would join one after another, and the records of the first would be handled before
+    those of higher levels.
     """
     config = {key: value for key, value in declared.config.items() if key not in _LEFT_OUT}
     if declared.levels is None or any(topic.startswith("^") for topic in declared.topics):

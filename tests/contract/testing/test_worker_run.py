@@ -240,7 +240,7 @@ def test_a_recurring_schedule_comes_as_often_as_the_clock_passes_its_times(headw
 
 
 def test_the_mock_and_other_values_have_no_clock_to_advance(headway_mock: MockCluster) -> None:
-    with pytest.raises(ConfigError, match=r"no delayed delivery, and advance= needs it"):
+    with pytest.raises(ConfigError, match=r"no delayed delivery, which advance= needs"):
         run_until_idle(shop.bill, headway_mock.settings, advance=5)
     for value in (-1, float("inf"), "5"):
         with pytest.raises(ConfigError, match="advance is"):
