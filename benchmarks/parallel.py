@@ -27,7 +27,7 @@ from _makespan import ideal
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headway import ConsumerRecord, Context, Ordering, ParallelConsumer
+from headway import Batches, ConsumerRecord, Context, Ordering, ParallelConsumer
 from headway.core.engine.lanes import by_key
 from headway.core.offsets.offset_map import decode
 from headway.errors import KafkaError
@@ -258,7 +258,7 @@ def _batch_rate(topics: Topics, topic: str, count: int) -> float:
         for _ in records:
             clock.end()
 
-    consumer.run_batches(handle, 100)
+    consumer.run(handle, batches=Batches(100))
     return clock.rate
 
 

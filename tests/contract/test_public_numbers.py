@@ -242,7 +242,6 @@ ELSEWHERE = {
     r"PriorityConsumer\.(poll|commit) timeout": "a time-out; an infinite poll waits for a record",
     r"PriorityConsumer\.(poll_now|next_now) now": "the caller's clock",
     r"PriorityConsumer\.hear_refusal level": "a level that a producer was refused",
-    r"ParallelConsumer\.run_batches \w+": "as Batches",
     r"ParallelConsumer\.(pause|resume) level": "as for a PriorityConsumer",
     r"ParallelConsumer\.(seek|seek_to_time) \w+": "as for a PriorityConsumer",
     r"ParallelConsumer\.subscribe topics": "as for a PriorityConsumer",

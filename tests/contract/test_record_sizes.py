@@ -14,8 +14,8 @@ from headway.errors import NoRoomError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.consumer.fetch_turns import size_of_fetched
 from headway.kafka.producer.headers import header_list
-from headway.parallel.output_stream import Backlog, StoredOutput
-from headway.parallel.outputs import Output, size_of_output
+from headway.parallel.output_stream import StoredOutput, UntakenOutputs
+from headway.parallel.outputs import HandlerOutput, size_of_output
 from headway.records.record_types import RecordMetadata
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import plain_topic, wait_for
@@ -103,7 +103,7 @@ def test_fetched_records_and_those_of_a_relay_count_in_full(mock_cluster: Cluste
 @FIELD
 def test_outputs_count_in_full_twice(fields: dict[str, Any]) -> None:
     headers = header_list(fields.get("headers", ()))
-    output = Output("orders", fields.get("value"), fields.get("key"), headers=headers, job=(), returned=None)
+    output = HandlerOutput("orders", fields.get("value"), fields.get("key"), headers=headers, job=(), returned=None)
     assert 2 * SIZE <= size_of_output(output) < 4 * SIZE
 
 
@@ -111,7 +111,7 @@ def test_outputs_count_in_full_twice(fields: dict[str, Any]) -> None:
 @pytest.mark.parametrize("side", ["input", "output"])
 def test_few_stored_outputs_wait_to_be_taken_if_they_are_large(fields: dict[str, Any], side: str) -> None:
     dispatch = create_autospec(Dispatch, instance=True)
-    backlog = Backlog(dispatch)
+    untaken = UntakenOutputs(dispatch)
     empty = {"raw_value": None, "raw_key": None, "headers": ()}
     given = {"raw_value": fields.get("value"), "raw_key": fields.get("key"), "headers": fields.get("headers", ())}
     record = create_autospec(ConsumerRecord, instance=True, **(given if side == "input" else empty))
@@ -119,9 +119,9 @@ def test_few_stored_outputs_wait_to_be_taken_if_they_are_large(fields: dict[str,
     stored = StoredOutput(record, output, RecordMetadata("orders", 0, 0, 0, 0))
     added = 0
     while not dispatch.wait_for_outputs.called:
-        backlog.add(stored)
+        untaken.add(stored)
         added += 1
     assert added <= 64 * 2**20 // SIZE + 1
     for _ in range(added):
-        backlog.take()
+        untaken.take()
     assert [call.args for call in dispatch.wait_for_outputs.call_args_list] == [(True,), (False,)]

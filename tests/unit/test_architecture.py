@@ -30,7 +30,7 @@ ALLOWED = {
     "delay": {"core", "dead_letters", "kafka", "runtime"} | _BASE,
     "execution": {"core", "declarations", "errors", "kafka", "records", "runtime"},
     "parallel": {"core", "dead_letters", "delay", "execution", "kafka", "runtime"} | _BASE,
-    "workers": {"core", "execution", "parallel"} | _BASE,
+    "workers": {"core", "execution", "kafka", "parallel"} | _BASE,
     "http": {"core", "declarations", "errors", "execution", "records"},
     "broker": {"errors", "kafka", "runtime"},
     "spark": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "runtime", "workers"}

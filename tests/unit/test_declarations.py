@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from headway import (
+    Batches,
     Ladder,
     Ordering,
     ParallelConsumer,
@@ -282,6 +283,7 @@ def idle() -> Iterator[ParallelConsumer]:
         yield made
 
 
+batches: Any = Batches
 UNCALLED = "cannot be called with (record), nor with (record, context)"
 AT_THE_RUN: list[tuple[Callable[[Any], Any], str]] = [
     (lambda idle: idle.run(no_arguments), f"The handler no_arguments {UNCALLED}"),
@@ -293,9 +295,12 @@ AT_THE_RUN: list[tuple[Callable[[Any], Any], str]] = [
     (lambda idle: idle.run_and_produce(by_name), f"The handler by_name {UNCALLED}"),
     (lambda idle: idle.run_and_produce(handle, 5), "on_output is 5; it must be a function, called with (input, output"),
     (lambda idle: idle.run_and_produce(handle, handle), "on_output is handle, which cannot be called with (input, out"),
-    (lambda idle: idle.run_batches(no_arguments, 10), "cannot be called with (records), nor with (records, contexts)"),
-    (lambda idle: idle.run_batches(handle, 2.5), "max_size is 2.5; it must be a whole number, at least 1"),
-    (lambda idle: idle.run_batches(handle, 10, "1s"), "linger is '1s'; it must be a number, at least 0"),
+    (
+        lambda idle: idle.run(no_arguments, batches=batches(10)),
+        "cannot be called with (records), nor with (records, contexts)",
+    ),
+    (lambda idle: idle.run(handle, batches=batches(2.5)), "max_size is 2.5; it must be a whole number, at least 1"),
+    (lambda idle: idle.run(handle, batches=batches(10, "1s")), "linger is '1s'; it must be a number, at least 0"),
     (lambda idle: idle.subscribe({"orders": 1}), "The level of the topic 'orders' is 1"),
 ]
 

@@ -208,8 +208,8 @@ def _unsent(handler: WithContext, result: Any) -> ConfigError | None:
         return None
     name = called(handler.alone if isinstance(handler, _WithoutContext) else handler)
     return ConfigError(
-        f"The handler {name} returned a ProducerRecord, and run, run_async and run_batches send nothing: it would be "
-        "lost. Call run_and_produce, with batches=Batches(...) for a handler of batches, or return None. The record is "
+        f"The handler {name} returned a ProducerRecord, and run and run_async send nothing: it would be lost. "
+        "Call run_and_produce, with batches=Batches(...) for a handler of batches, or return None. The record is "
         "not done, and comes again. For a @worker, declare the topics with produces=."
     )
 

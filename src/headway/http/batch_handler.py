@@ -11,7 +11,7 @@ from headway.http.request_response import Request, Response
 
 
 class BatchHttpHandler(Requests[Sequence[Any]]):
-    """A handler that sends one request per batch: `consumer.run_batches(BatchHttpHandler(to_request), 100)`.
+    """A handler that sends one request per batch: `run(BatchHttpHandler(to_request), batches=Batches(100))`.
 
     Everything is as with `HttpHandler`, but for the records of a batch together. The answer can name the records that
     failed, with a 2xx status and the JSON `{"failures": [{"index": 3, "error": "no such customer", "retry": false}]}`.

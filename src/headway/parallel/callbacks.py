@@ -6,10 +6,12 @@ The control thread goes on meanwhile: other partitions are fetched, handled and 
 import logging
 import threading
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from headway.declarations import called, check_function, runs_nothing_when_called, takes
+from headway.errors import ConfigError
 from headway.kafka.consumer.commits import Offsets, OnCommit
 from headway.records.record_types import TopicPartition
 from headway.runtime.background import in_background
@@ -177,3 +179,33 @@ class Callbacks:
 
 def _has_returned(told: "Future[None]") -> bool:
     return told.done() and told.exception() is None
+
+
+def check_callback(name: str, callback: Callable[..., Any] | None, parameters: Sequence[str]) -> None:
+    """Raise `ConfigError` for a callback that cannot be called with these arguments, or that a call would not run."""
+    if callback is None:
+        return
+    if callable(callback) and runs_nothing_when_called(callback):
+        raise ConfigError(
+            f"{name} is an async def, or yields: it is called in a thread, and nothing of it would run. Give a plain "
+            "function; for an event loop, one that calls its call_soon_threadsafe."
+        )
+    check_function(name, callback, parameters)
+
+
+def check_async_callback(name: str, callback: Callable[..., Any], parameters: Sequence[str]) -> None:
+    """Raise `ConfigError` for an `async def` that cannot be called with these arguments."""
+    if not takes(callback, len(parameters)):
+        raise ConfigError(f"{name} is {called(callback)}, which cannot be called with ({', '.join(parameters)}).")
+
+
+def check_callbacks(
+    on_assign: OnRebalance | None,
+    on_revoke: OnRebalance | None,
+    on_lost: OnRebalance | None,
+    on_commit: OnCommit | None,
+) -> None:
+    """Raise `ConfigError` for a callback of a subscription that cannot be called."""
+    for name, callback in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
+        check_callback(name, callback, ("partitions",))
+    check_callback("on_commit", on_commit, ("error", "offsets"))

@@ -9,7 +9,7 @@ import logging
 import random
 import time
 from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import Any, Literal, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from headway.core.engine.commit_schedule import CommitSchedule
 from headway.core.engine.commit_tick import Tick
@@ -20,13 +20,13 @@ from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
 from headway.kafka.consumer.commits import Offsets, metadata_is_too_large
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.consumer.membership import Standing, standing
+from headway.parallel.callbacks import Callbacks
+from headway.parallel.fetching import Fetching
 from headway.parallel.transactions import OutcomeUnknownError, Refusals, Transactions
 from headway.records.record_types import TopicPartition
 from headway.runtime.deferred_signals import defer_signals
 
 log = logging.getLogger(__name__)
-
-CommitMode = Literal["async", "sync", "transactional"]
 
 _BEHIND_FOR = 10.0  # seconds after which a member that is behind its group is not waited for
 _LOOK_FOR_ANSWERS_EVERY = 0.05
@@ -61,9 +61,11 @@ class Commits:
     """The commits that the engine's ticks ask for: each level alone, or with `transactions` all healthy ones together.
 
     Args:
-        give_up: Gives a level's partitions up as lost.
-        rejoin: Gives a level's partitions up as lost, and has it join its group again.
-        tell: Tells of each commit's outcome.
+        dispatch: The dispatch whose engine says what is to be committed.
+        levels: The members that commit.
+        fetching: Gives a level's partitions up as lost, and joins its group again.
+        callbacks: The user's, which hear of each commit's outcome.
+        interval: The seconds between commits.
         waits: True to fetch nothing while a commit is on its way.
     """
 
@@ -71,20 +73,17 @@ class Commits:
         self,
         dispatch: Dispatch,
         levels: LevelConsumers,
-        give_up: Callable[[int], None],
-        rejoin: Callable[[int], None],
+        fetching: Fetching,
+        callbacks: Callbacks,
         interval: float,
-        now: float,
-        tell: Callable[[Exception | None, Offsets], None] = lambda error, offsets: None,
         *,
         waits: bool,
     ) -> None:
         self._dispatch = dispatch
         self._levels = levels
-        self._give_up_level = give_up
-        self._rejoin = rejoin
-        self._tell = tell
-        self._turns = CommitSchedule(levels.count, interval, now)
+        self._fetching = fetching
+        self._callbacks = callbacks
+        self._turns = CommitSchedule(levels.count, interval, time.monotonic())
         self._waits = waits
         self.transactions: Transactions | None = None
         self._on_their_way: list[_OnItsWay] = []
@@ -151,7 +150,7 @@ class Commits:
         given_up = [each for each in self._on_their_way if chosen(each) and each.sent.give_up()]
         self._on_their_way = [each for each in self._on_their_way if each not in given_up]
         for each in given_up:
-            self._tell(
+            self._callbacks.committed(
                 KafkaError("Kafka did not answer a commit in time; it may have happened or not."), _offsets(each.tick)
             )
 
@@ -225,7 +224,7 @@ class Commits:
         """Tell the engine that a commit is done; telling it twice does no harm."""
         with self._dispatch.lock:
             self._dispatch.engine.committed(about.tick)
-        self._tell(None, _offsets(about.tick))
+        self._callbacks.committed(None, _offsets(about.tick))
         self._turns.succeeded(about.levels)
         for level in about.levels:
             self._behind_since.pop(level, None)
@@ -238,7 +237,9 @@ class Commits:
         self._failures += 1
         self._warn("A commit of level %d failed, and a later one must cover it: %s", *next(iter(refusals.items())))
         for level, error in refusals.items():
-            self._tell(error, {each: offset for each, offset in _offsets(tick).items() if each.level == level})
+            self._callbacks.committed(
+                error, {each: offset for each, offset in _offsets(tick).items() if each.level == level}
+            )
             if self.transactions:
                 self._levels[level].hear_refusal(error)
             if isinstance(error, UnansweredError):  # who asks again in the same time might never be answered
@@ -246,7 +247,7 @@ class Commits:
                 self._answered_within[level] = min(2 * within, _ANSWERED_AT_LAST_WITHIN)
             member = standing(error)
             if member is Standing.REPLACED:
-                self._give_up_level(level)
+                self._fetching.give_up(level)
                 raise KafkaError(
                     f"Level {level} cannot go on: {error} If another consumer has the same group.instance.id, give "
                     "each its own."
@@ -257,7 +258,7 @@ class Commits:
                 is_lost = member is Standing.EXPELLED or isinstance(error, OutcomeUnknownError)
             if is_lost and _has_still(tick, level):
                 log.warning("Level %d gives its partitions up as lost, and joins its group again: %s", level, error)
-                self._rejoin(level)
+                self._fetching.rejoin(level)
             if is_lost:
                 self._behind_since.pop(level, None)
 

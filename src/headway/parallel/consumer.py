@@ -1,72 +1,58 @@
 """The public parallel consumer. The file is long for the docstrings of what users call."""
 
 import asyncio
-import contextlib
-import math
-import threading
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import replace
 from types import TracebackType
-from typing import Any, Final, Literal, Self, overload
+from typing import Any, Self, Unpack, overload
 
-from headway.core.engine.circuit import CircuitBreaker
 from headway.core.engine.concurrency import Concurrency
-from headway.core.engine.lanes import Ordering, OrderingName
+from headway.core.engine.engine import Engine
+from headway.core.engine.lanes import Ordering
+from headway.core.engine.rate_limits import RateLimits
 from headway.core.engine.suspects import Suspect
-from headway.core.levels.capacity import Distributor
-from headway.core.levels.naming import LevelSubscription, checked_topics, subscriptions
-from headway.core.levels.policies import PolicyName
-from headway.core.retry import Retries
-from headway.declarations import check_kind, checked_timeout, is_coroutine_function
-from headway.errors import ClosedError, ConfigError, HeadwayError
+from headway.core.levels.naming import checked_topics, subscriptions
+from headway.core.record_size import RECORD_TAKES
+from headway.declarations import (
+    check_kind,
+    check_place,
+    check_whole,
+    checked_timeout,
+    is_coroutine_function,
+    shown,
+)
+from headway.errors import ClosedError, ConfigError
 from headway.execution.dispatch import Dispatch
-from headway.execution.handlers import BatchHandler, Handler, Handlers, WithContext, for_batches, for_each_record
-from headway.execution.lifespan import Life, Lifespan
-from headway.execution.running_table import RunningTable
+from headway.execution.handlers import BatchHandler, Handler, Settle
+from headway.execution.metrics import ParallelMetrics
 from headway.execution.supervision import Supervision
-from headway.kafka.binding.forks import tell_of_forks
+from headway.kafka.binding.connection import change_credentials
+from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.binding.known_settings import check_taken
 from headway.kafka.consumer.commits import OnCommit
-from headway.kafka.consumer.level_consumers import END_WITHIN
+from headway.kafka.consumer.level_consumers import LevelConsumers, members_of
+from headway.kafka.consumer.member_names import as_member
+from headway.kafka.serialization import key_reader, value_reader
 from headway.parallel.batches import Batches
-from headway.parallel.brought_along import BroughtAlong
-from headway.parallel.callbacks import Callbacks, OnRebalance
-from headway.parallel.commits import CommitMode
-from headway.parallel.control_loop import ControlLoop, Executor
-from headway.parallel.controls import Controls
-from headway.parallel.group_rate import GroupRate
-from headway.parallel.keyless_log import KeylessLog
-from headway.parallel.output_stream import Backlog, OutputStream
-from headway.parallel.output_tasks import AsyncOnOutput, OutputTasks
-from headway.parallel.outputs import OnOutput
+from headway.parallel.callbacks import OnRebalance, check_async_callback, check_callbacks
+from headway.parallel.control_loop import ControlLoop
+from headway.parallel.handler_spec import HandlerSpec
+from headway.parallel.options import ParallelOptions, ParallelOptionsDict, shows_options
+from headway.parallel.output_stream import AsyncOnOutput, OutputStream, OutputTasks
+from headway.parallel.outputs import OnOutput, size_of_output
+from headway.parallel.places import Place
 from headway.parallel.result_stream import BatchResult, Result, ResultStream
-from headway.parallel.run_parts import ExecutorName, OnExpired, RunOptions, RunParts, Sends, make_engine, make_levels
-from headway.parallel.tenancy import Tenant
-from headway.parallel.tenant_rates import TenantRates
-from headway.parallel.validation import (
-    check_async_callback,
-    check_callback,
-    check_callbacks,
-    checked_batch_handler,
-    checked_handler,
-    checked_options,
-)
+from headway.parallel.run import DRAIN_WITHIN, Run
+from headway.parallel.run_parts import RunParts
+from headway.parallel.stream import Owner
+from headway.parallel.tenancy import Tenancy
+from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.background import in_background
-from headway.runtime.call_stacks import is_on_stack
-from headway.runtime.end_steps import EndSteps, Step
-from headway.runtime.flag import Flag
-from headway.runtime.sigterm import on_terminate
 from headway.runtime.wakeup import Wakeup
 from headway.settings.config import Config, ParallelSettings
 
-_INTERVALS: Final[dict[CommitMode, float]] = {"async": 5.0, "sync": 5.0, "transactional": 0.1}  # seconds
-_LEAST_BUFFER = 1000
-_LEAST_FOR_END = 1.0  # seconds for the last commits and for leaving, after a drain time-out that handlers have used up
-_LOOK_WHETHER_IT_RUNS_EVERY = 1.0  # seconds
 
-
-class ParallelConsumer(Controls):
+class ParallelConsumer:
     """A consumer that handles records in parallel, in the order that `ordering` asks for, each acknowledged on its own.
 
     Completed records above an incomplete one are committed beside the offset, as an offset map. A restart therefore
@@ -125,124 +111,31 @@ class ParallelConsumer(Controls):
     thread.
     """
 
-    def __init__(
-        self,
-        config: Config,
-        *,
-        ordering: Ordering | OrderingName = Ordering.KEY,
-        max_concurrency: int = 16,
-        adaptive: bool = False,
-        rate_limit: float | None = None,
-        key_rate_limit: float | None = None,
-        tenant_rate_limit: TenantRates | None = None,
-        time_limit: float | None = None,
-        executor: ExecutorName | None = None,
-        processes: int | None = None,
-        policy: PolicyName = "fair",
-        distributor: Distributor | None = None,
-        retries: Retries | None = None,
-        dead_letter_topic: str | None = None,
-        commit_mode: CommitMode = "async",
-        producer_config: Config | None = None,
-        hand_over_timeout: float = 10.0,
-        queue_time_warning: float | None = None,
-        on_invalid_metadata: Literal["warn", "fail"] = "warn",
-        buffer_records: int | None = None,
-        buffer_memory: int = 64 * 2**20,
-        tenant: Tenant | None = None,
-        tenant_weights: Mapping[str, float] | None = None,
-        expires_after: float | None = None,
-        on_expired: OnExpired = "drop",
-        circuit_breaker: CircuitBreaker | None = None,
-        lifespan: Lifespan | None = None,
-    ) -> None:
+    @shows_options
+    def __init__(self, config: Config, **options: Unpack[ParallelOptionsDict]) -> None:
         settings = self._settings = ParallelSettings.parse(config)
-        checked = checked_options(
-            settings,
-            ordering=ordering,
-            max_concurrency=max_concurrency,
-            adaptive=adaptive,
-            rate_limit=rate_limit,
-            key_rate_limit=key_rate_limit,
-            tenant_rate_limit=tenant_rate_limit,
-            time_limit=time_limit,
-            executor=executor,
-            processes=processes,
-            policy=policy,
-            distributor=distributor,
-            retries=retries,
-            dead_letter_topic=dead_letter_topic,
-            commit_mode=commit_mode,
-            producer_config=producer_config,
-            hand_over_timeout=hand_over_timeout,
-            queue_time_warning=queue_time_warning,
-            on_invalid_metadata=on_invalid_metadata,
-            buffer_records=buffer_records,
-            buffer_memory=buffer_memory,
-            tenant=tenant,
-            tenant_weights=tenant_weights,
-            expires_after=expires_after,
-            on_expired=on_expired,
-            circuit_breaker=circuit_breaker,
-            lifespan=lifespan,
-        )
+        checked = self._options = ParallelOptions.of(options)
+        checked.check_with(settings)
         check_taken(checked.outputs.kafka)  # its client is made when it is needed, which is late for a typing error
-        options = self._options = RunOptions(
-            *(settings, checked.outputs, max_concurrency, time_limit, executor, processes, dead_letter_topic),
-            *(commit_mode, on_expired, circuit_breaker, lifespan, checked.limits),
-        )
-        self._tenancy = checked.tenancy
-        levels = settings.levels or 1
-        buffer = buffer_records or max(_LEAST_BUFFER, 4 * max_concurrency)
-        engine = make_engine(
-            ordering,
-            levels,
-            checked.slots,
-            buffer,
-            buffer_memory,
-            checked.retries.share,
-            checked.tenancy,
-            checked.limits,
-        )
         self._wake = Wakeup()
-        self._levels = make_levels(settings)
-        admission = Concurrency(max_concurrency, rate=rate_limit, adaptive=adaptive)
-        self._dispatch = Dispatch(engine, checked.retries, admission, self._wake, levels)
-        if queue_time_warning is not None:
-            self._dispatch.warn_of_queue_times(queue_time_warning)
-        rates = [admission, checked.limits]
-        self._rate = GroupRate(settings.kafka, settings.group, self._levels, rates, self._dispatch, self._wake)
-        interval = settings.commit_interval or _INTERVALS[commit_mode]
-        self._callbacks = Callbacks(self._wake)
-        in_lanes = max_concurrency > 1 and Ordering(ordering) is Ordering.KEY
-        self._control = ControlLoop(
-            self._dispatch,
-            self._levels,
-            self._wake,
-            self._rate,
-            self._callbacks,
-            buffer=buffer,
-            hand_over_timeout=hand_over_timeout,
-            commit_interval=interval,
-            waits_for_commits=commit_mode == "sync",
-            fails_on_invalid_metadata=on_invalid_metadata == "fail",
-            tenancy=checked.tenancy,
-            keyless=KeylessLog(self._dispatch) if in_lanes else None,
-            brought_along=BroughtAlong(settings.group, self._dispatch.let_expire, expires_after),
-        )
-        self._committing = self._control.committing
-        self._fetching = self._control.fetching
-        self._parts = RunParts(options, self._dispatch, self._levels, self._committing, self._wake)
+        self._levels = _make_levels(settings)
+        tenancy = checked.tenancy()
+        limits = checked.limits(tenancy)
+        admission = Concurrency(checked.max_concurrency, rate=checked.rate_limit, adaptive=checked.adaptive)
+        engine = _make_engine(checked, settings, tenancy, limits)
+        dispatch = self._dispatch = Dispatch(engine, checked.all_retries, admission, self._wake, settings.levels or 1)
+        if checked.queue_time_warning is not None:
+            dispatch.warn_of_queue_times(checked.queue_time_warning)
+        rates = [each for each in (admission, limits) if each is not None]
+        control = ControlLoop(dispatch, self._levels, self._wake, checked, settings, tenancy, rates)
+        self._callbacks, self._fetching, self._commits = control.callbacks, control.fetching, control.commits
+        self._parts = RunParts(checked, settings, dispatch, self._levels, self._commits, self._wake, limits)
+        has_lifespan = checked.lifespan is not None
+        self._run = Run(self._parts, control, dispatch, self._levels, self._wake, tenancy, joins_late=has_lifespan)
         for level in self._levels:
             level.wake(self._wake)
-        self._state = threading.Lock()
-        self._runner: int | None = None  # the thread that runs, or that closes what never ran
-        self._steps = EndSteps(self._steps_to_end)
-        self._subscriptions: Sequence[LevelSubscription] = ()
-        self._ended = Flag()
-        self._stop: tuple[bool, float] | None = None  # True to drain, and the deadline
+        self._is_forked = False
         tell_of_forks(self)
-        self.failure: BaseException | None = None  # the error that ended the run, if one did
 
     def subscribe(
         self,
@@ -266,17 +159,14 @@ class ParallelConsumer(Controls):
             on_commit: Gets (error, offsets) of each commit, error None if it is done. What it raises is only logged.
         """
         self._check_open()
-        if self._runner is not None:
+        if self._run.has_begun:
             raise ConfigError(
                 "subscribe was called while the consumer runs. Call it before, with all topics; to read others, close "
                 "this consumer and make a new one."
             )
-        check_callbacks(on_assign=on_assign, on_revoke=on_revoke, on_lost=on_lost, on_commit=on_commit)
+        check_callbacks(on_assign, on_revoke, on_lost, on_commit)
         self._callbacks.use(on_assign, on_revoke, on_lost, on_commit)
-        self._subscriptions = subscriptions(checked_topics(topics), self._settings.levels)
-        self._rate.subscribe(self._subscriptions)
-        if self._parts.life is None:
-            self._fetching.subscribe(self._subscriptions)
+        self._run.subscribe(subscriptions(checked_topics(topics), self._settings.levels))
 
     def supervise(self, table: int, suspects: Iterable[Suspect]) -> Supervision | None:
         """Note which records run in the file of this descriptor, for a process that outlives this one.
@@ -284,21 +174,22 @@ class ParallelConsumer(Controls):
         Call it before `run`. The suspects are records that ran in processes that died; the `Supervision` takes further
         ones. Returns None with `executor="process"`: there handlers run in other processes, and end only those.
         """
-        if self._options.executor == "process":
-            return None
-        running = RunningTable(table, self._options.max_concurrency)
-        self._parts.supervision = Supervision(running, suspects, self._committing.request)
-        return self._parts.supervision
+        return None if self._options.executor == "process" else self._parts.supervise(table, suspects)
 
     # Running
 
-    def run(self, handler: Handler) -> None:
+    def run(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> None:
         """Call `handler(record, context)` for each record, until `stop` or `close`; once in a consumer's life.
 
         A plain function runs on threads, an `async def` on an event loop in a thread of its own. A record is done when
         the handler returns. Any exception of the handler is a failed attempt. `RetriableError` is tried again until
         `max_attempts`, `FatalError` and `DeserializationError` (an unreadable key or value) never. Ctrl-C ends `run` at
         once: completed records are committed, running ones come again. SIGTERM drains, a second one ends at once.
+
+        With `batches` it calls `handler(records, contexts)` for batches of up to `max_size` records. A batch holds
+        records of one key or partition, in order, as `ordering` says, or any records if unordered. A record waits up
+        to `linger` seconds for its batch to fill, and no longer once the batch has `min_size` records. The handler
+        raises `BatchError` to name the records that failed. After any other exception all of them have failed.
 
         Raises:
             HandlerError: A record failed for good, and there is no `dead_letter_topic`.
@@ -307,39 +198,25 @@ class ParallelConsumer(Controls):
             AuthorizationError: A right on a topic or a group is missing from the start. A right lost later is logged
                 now and then, and `metrics` names it, until the right is there again.
         """
-        self._run(lambda: self._checked(handler), self._each_record)
-
-    def _checked(
-        self, handler: Handler | BatchHandler, batches: Batches | None = None, *, produces: bool = False
-    ) -> WithContext:
-        if batches is not None:
-            check_kind("batches", batches, Batches, "Batches, as Batches(100)")
-        check = checked_handler if batches is None else checked_batch_handler
-        handle = check(handler, self._options.executor, collects=produces)  # type: ignore[arg-type]
-        return self._parts.with_state(handle, in_batches=batches is not None)
-
-    def _each_record(self, handler: WithContext) -> Handlers:
-        return for_each_record(handler, None, self._dispatch)
+        self._start(HandlerSpec(handler, batches))
 
     async def run_async(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> None:
-        """Run an `async def` as tasks of the running loop, otherwise as `run`; cancelling stops without draining.
+        """Run an `async def` as tasks of the running loop, otherwise as `run`; cancelling stops without draining."""
+        await self._start_async(HandlerSpec(handler, batches))
 
-        With `batches` the handler is one of batches, as for `run_batches`.
+    def run_and_produce(
+        self, handler: Handler | BatchHandler, on_output: OnOutput | None = None, *, batches: Batches | None = None
+    ) -> None:
+        """Send what the handler returns or yields: None, a `ProducerRecord`, or several; otherwise as `run`.
+
+        A record is done when all its outputs are stored; if one is refused, the attempt has failed. With
+        `commit_mode="transactional"` whole sets of outputs are committed with their records' offsets, or nothing. An
+        output that Kafka refuses only at that commit makes its record a dead letter. `on_output(input, output,
+        metadata)` is called for each stored output, in a thread of the consumer's.
+
+        With `batches` the handler is one of batches, as for `run`. Its outputs are those of all its records.
         """
-        make = for_batches if batches else for_each_record
-        calls = lambda handle: make(handle, None, self._dispatch)  # noqa: E731
-        await self._run_in_loop(lambda owner: self._run(lambda: self._checked(handler, batches), calls, owner, batches))
-
-    async def _run_in_loop(self, run: Callable[["asyncio.Task[Any] | None"], None]) -> None:
-        owner = asyncio.current_task()
-        # The loop's executor has few threads, and this one is needed for as long as the consumer runs.
-        running = asyncio.wrap_future(in_background(lambda: run(owner)))
-        try:
-            await asyncio.shield(running)
-        except asyncio.CancelledError:
-            self.stop(drain=False)
-            await asyncio.shield(running)
-            raise
+        self._start(HandlerSpec(handler, batches, sends=True, on_output=on_output))
 
     async def run_and_produce_async(
         self,
@@ -354,66 +231,19 @@ class ParallelConsumer(Controls):
         wait for. They have all ended when this returns; cancelling it stops without draining, and ends the one that
         runs.
         """
+        spec = HandlerSpec(handler, batches, sends=True, on_output=on_output)
         if on_output is None or not is_coroutine_function(on_output):
-            await self._run_in_loop(lambda owner: self._produce(handler, on_output, batches, owner))
+            await self._start_async(spec)
             return
         check_async_callback("on_output", on_output, ("input", "output", "metadata"))
-        tasks = OutputTasks(on_output, Backlog(self._dispatch))
+        tasks = OutputTasks(on_output, self._dispatch)
         try:
-            await self._run_in_loop(lambda owner: self._produce(handler, tasks, batches, owner))
+            await self._start_async(replace(spec, on_output=tasks))
         except asyncio.CancelledError:
             tasks.cancel()
             raise
         finally:
             await tasks.end()
-
-    def run_and_produce(
-        self, handler: Handler | BatchHandler, on_output: OnOutput | None = None, *, batches: Batches | None = None
-    ) -> None:
-        """Send what the handler returns or yields: None, a `ProducerRecord`, or several; otherwise as `run`.
-
-        A record is done when all its outputs are stored; if one is refused, the attempt has failed. With
-        `commit_mode="transactional"` whole sets of outputs are committed with their records' offsets, or nothing. An
-        output that Kafka refuses only at that commit makes its record a dead letter. `on_output(input, output,
-        metadata)` is called for each stored output, in a thread of the consumer's.
-
-        With `batches` the handler is one of batches, as for `run_batches`. Its outputs are those of all its records.
-        """
-        self._produce(handler, on_output, batches)
-
-    def _produce(
-        self,
-        handler: Handler | BatchHandler,
-        on_output: OnOutput | None,
-        batches: Batches | None,
-        owner: "asyncio.Task[Any] | None" = None,
-    ) -> None:
-        def checked() -> WithContext:
-            check_callback("on_output", on_output, ("input", "output", "metadata"))
-            return self._checked(handler, batches, produces=True)
-
-        def calls(handle: WithContext) -> Handlers:
-            settle = self._parts.settle_outputs(on_output, of_batches=batches is not None)
-            return (for_batches if batches else for_each_record)(handle, settle, self._dispatch)
-
-        self._run(checked, calls, owner, batches, produces=True)
-
-    def run_batches(
-        self, handler: BatchHandler, max_size: int, linger: float = 0.0, min_size: int | None = None
-    ) -> None:
-        """Call `handler(records, contexts)` for batches of up to `max_size` records; otherwise as `run`.
-
-        A batch holds records of one key or partition, in order, as `ordering` says, or any records if unordered. A
-        record waits up to `linger` seconds for its batch to fill, and no longer once the batch has `min_size` records.
-        The handler raises `BatchError` to tell which records failed. After any other exception all records of the batch
-        have failed.
-        """
-        batches = Batches(max_size, linger, min_size)
-        self._run(
-            lambda: self._checked(handler, batches),
-            lambda handle: for_batches(handle, None, self._dispatch),
-            batches=batches,
-        )
 
     @overload
     def results(self, handler: Handler, *, batches: None = None) -> ResultStream[Result]: ...
@@ -423,13 +253,16 @@ class ParallelConsumer(Controls):
         """Return the handler's results, to be iterated over with `for` or `async for`; otherwise as `run`.
 
         A record is done when the next result is asked for. The record at which the iteration is left therefore comes
-        again. Leaving the iteration stops the consumer. With `batches` the handler is one of batches, as for
-        `run_batches`; each batch has one result.
+        again. Leaving the iteration stops the consumer. With `batches` the handler is one of batches, as for `run`;
+        each batch has one result.
         """
-        handle = self._checked(handler, batches)
-        run = lambda calls, owner: self._run(lambda: handle, lambda _: calls, owner, batches)  # noqa: E731
-        in_batches = batches is not None
-        return ResultStream(handle, self._dispatch, run, lambda drain: self.stop(drain=drain), in_batches=in_batches)
+        spec = HandlerSpec(handler, batches)
+        is_async = is_coroutine_function(self._parts.handler(spec))
+
+        def run(settle: Settle, owner: Owner) -> None:
+            self._start(replace(spec, settle=settle), owner if is_async else None)
+
+        return ResultStream(run, self._stop, self._dispatch, in_batches=batches is not None)
 
     def outputs(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> OutputStream:
         """Return the stored outputs, to be iterated over with `for` or `async for`; otherwise as `run_and_produce`.
@@ -438,90 +271,182 @@ class ParallelConsumer(Controls):
         it is stored, in transactions once that is committed; its record is then done whether it is taken or not. While
         1,000 wait to be taken, no further record starts. Leaving the iteration stops the consumer.
         """
-        self._checked(handler, batches, produces=True)
-        produce = lambda stored, owner: self._produce(handler, stored, batches, owner)  # noqa: E731
-        return OutputStream(produce, lambda drain: self.stop(drain=drain), Backlog(self._dispatch))
+        spec = HandlerSpec(handler, batches, sends=True)
+        self._parts.handler(spec)  # a mistake is told here, and not at the first iteration
 
-    def _run(
-        self,
-        check: Callable[[], WithContext],
-        make_calls: Callable[[WithContext], Handlers],
-        owner: "asyncio.Task[Any] | None" = None,
-        batches: Batches | None = None,
-        *,
-        produces: bool = False,
-    ) -> None:
-        self._begin()
+        def produce(on_output: OnOutput, owner: Owner) -> None:
+            self._start(replace(spec, on_output=on_output), owner)
+
+        return OutputStream(produce, self._stop, self._dispatch)
+
+    def _start(self, spec: HandlerSpec, owner: Owner = None) -> None:
+        self._check_open()
+        self._run.run(spec, owner)
+
+    async def _start_async(self, spec: HandlerSpec) -> None:
+        owner = asyncio.current_task()
+        # The loop's executor has few threads, and this one is needed for as long as the consumer runs.
+        running = asyncio.wrap_future(in_background(lambda: self._start(spec, owner)))
         try:
-            # A second SIGTERM must not end the process before the completed records are committed.
-            with on_terminate(lambda drain: self.stop(drain=drain)), contextlib.ExitStack() as at_last:
-                at_last.callback(self._end)
-                handler = check()
-                if batches:
-                    self._parts.handle_in_batches(batches, with_outputs=produces)
-                self._parts.require_rights(self._subscriptions)
-                self._parts.begin(make_calls(handler), owner, lambda: self._stop is not None)
-                if self._parts.life and self._stop is None:
-                    # A member that cannot answer its group while it starts would hold up all others.
-                    self._fetching.subscribe(self._subscriptions)
-                self._turn_until_stopped()
-            # Of the last handler, whose thread has ended by now, or of a callback at the end.
-            if failure := self._dispatch.failure or self._callbacks.failure or self._parts.failure:
-                raise failure
-        except BaseException as error:
-            self.failure = error
+            await asyncio.shield(running)
+        except asyncio.CancelledError:
+            self.stop(drain=False)
+            await asyncio.shield(running)
             raise
 
-    def _turn_until_stopped(self) -> None:
-        while self._stop is None:
-            self._control.turn()
-        while self._stop[0] and self._dispatch.is_running() and time.monotonic() < self._stop[1]:
-            self._control.turn()
+    @property
+    def failure(self) -> BaseException | None:
+        """The error that ended the run, if one did."""
+        return self._run.failure
 
-    def _begin(self) -> None:
-        with self._state:
-            self._check_open()
-            if self._runner is not None:
-                raise ClosedError("A consumer runs once in its life. Make a new consumer to go on.")
-            if not self._subscriptions:
-                raise ConfigError("The consumer has no topic to read. Call subscribe before it runs.")
-            self._runner = threading.get_ident()
+    # Pauses
 
-    def _end(self) -> None:
-        """Leave the groups and let go of everything, whatever is raised; the last error is raised at the end."""
-        self._steps.take()
-        self._ended.set()
+    def pause(
+        self, partitions: Iterable[TopicPartition] | None = None, *, topic: str | None = None, level: int | None = None
+    ) -> None:
+        """Start nothing and fetch nothing until `resume`: of these partitions, of a topic, of a level, or of all.
 
-    def _steps_to_end(self) -> Iterator[Step]:
-        """Yield the steps. They wait for Kafka until one time: the end of the drain time-out, if that is soon."""
-        now = time.monotonic()
-        drains_until = self._stop[1] if self._stop and self._stop[0] else math.inf
-        end_by = min(now + END_WITHIN, max(drains_until, now + _LEAST_FOR_END))
+        Running handlers go on. A pause lasts through rebalances, also for partitions that come later.
+        """
+        self._check_open()
+        chosen = self._chosen(partitions, topic, level)
+        if partitions is not None or topic is not None or level is not None:
+            with self._dispatch.lock:
+                self._fetching.pauses.begin(chosen, topic=topic, level=level)
+            self._fetching.hold()
+        else:
+            self._dispatch.paused = True
+        self._wake.set()
 
-        def until() -> float:
-            return time.monotonic() if self._steps.hurries else end_by
+    def resume(
+        self, partitions: Iterable[TopicPartition] | None = None, *, topic: str | None = None, level: int | None = None
+    ) -> None:
+        """Go on after `pause` with the same arguments; without any, after all pauses."""
+        self._check_open()
+        chosen = self._chosen(partitions, topic, level)
+        with self._dispatch.lock:
+            if partitions is not None or topic is not None or level is not None:
+                self._fetching.pauses.end(chosen, topic=topic, level=level)
+            else:
+                self._fetching.pauses.end_all()
+                self._dispatch.paused = False
+        self._fetching.hold()
+        self._wake.set()
 
-        yield lambda: self._control.leave(until())
-        yield lambda: self._control.commit_last(until())
+    def paused(self) -> set[TopicPartition]:
+        """Return the partitions of this consumer that are paused."""
+        self._check_process()
+        with self._dispatch.lock:
+            assigned = self.assignment()
+            return assigned if self._dispatch.paused else set(self._fetching.pauses.covered(assigned))
+
+    def _chosen(
+        self, partitions: Iterable[TopicPartition] | None, topic: str | None, level: int | None
+    ) -> Collection[TopicPartition]:
+        """Return the partitions; raises `ConfigError` for what is none, and for a level that does not exist."""
+        if isinstance(partitions, (str, TopicPartition)):
+            raise ConfigError(
+                f"{shown(partitions)} is no collection of partitions. Give [TopicPartition(…)], or a topic by name, as "
+                'topic="orders".'
+            )
+        chosen = list(partitions or ())
+        for partition in chosen:
+            check_kind(
+                "A partition", partition, TopicPartition, 'a TopicPartition, as TopicPartition("orders", partition=3)'
+            )
+        for each in (*(partition.level for partition in chosen), *(() if level is None else (level,))):
+            check_whole("level", each, 0)
+            self._levels[each]  # raises for one that does not exist
+        if topic is not None and not isinstance(topic, str):
+            raise ConfigError(f"topic is {shown(topic)}; it must be the name of a topic.")
+        return chosen
+
+    # Places in the log
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Go on with this offset of an assigned partition, as the next commit says; returns at once.
+
+        Nothing of the partition starts before its running handlers have ended, or the `hand_over_timeout` is over. What
+        they do counts no more, and neither does what was done and not committed. An offset outside the log stands for
+        its nearest end. Raises `ConfigError` for a partition that is not assigned now.
+        """
+        check_place("offset", offset)
+        self._seek([partition], Place("offset", offset))
+
+    def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on at the beginning of these partitions, or of all that are assigned, as `seek` does."""
+        self._seek(partitions, Place("beginning"))
+
+    def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Skip what these partitions, or all that are assigned, hold when this is carried out, as `seek` does."""
+        self._seek(partitions, Place("end"))
+
+    def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
+        """Go on with the first record of this time or later, in milliseconds since the epoch, as `seek` does."""
+        check_place("timestamp", timestamp)
+        self._seek(partitions, Place("time", timestamp))
+
+    def _seek(self, partitions: Iterable[TopicPartition] | None, place: Place) -> None:
+        self._check_open()
+        chosen = self.assignment() if partitions is None else self._chosen(partitions, None, None)
+        self._fetching.seek(dict.fromkeys(chosen, place))
+        self._wake.set()
+
+    def request_commit(self) -> None:
+        """Commit the completed records now, before the next commit is due; returns at once."""
+        self._check_open()
+        self._commits.request()
+        self._wake.set()
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the partitions of all levels that are assigned to this consumer now; from any thread."""
+        self._check_process()
+        return self._levels.assignment()
+
+    @property
+    def work_remaining(self) -> int:
+        """The number of records that were fetched and are not done."""
+        self._check_process()
+        return self._dispatch.work_remaining
+
+    def metrics(self) -> ParallelMetrics:
+        """Return the counts of records done, running and waiting."""
+        self._check_process()
+        refused = next((level.refused for level in self._levels if level.refused), None)
+        return replace(
+            self._dispatch.metrics(),
+            refused=refused or self._commits.refused,
+            deleted_unread=sum(sum(member.deleted_unread.values()) for member in self._levels),
+        )
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
+
+        Open connections go on. May be called from any thread. Raises `ConfigError` for credentials that librdkafka does
+        not take.
+        """
+        self._check_open()
         for level in self._levels:
-            yield partial(level.wake, None)
-        yield lambda: self._levels.close(until())
-        yield from (partial(self._close_in_time, part) for part in reversed(self._parts.closing()))
-        yield lambda: self._control.wait_for_callbacks(until())
-        yield self._rate.close
-        yield self._wake.close
-        if self._tenancy:
-            yield self._tenancy.end
-        if self._parts.supervision:
-            yield self._parts.supervision.clear
+            level.set_sasl_credentials(username, password)
+        self._parts.set_sasl_credentials(username, password)
+        change_credentials(self._settings.kafka, username, password)
 
-    def _close_in_time(self, closing: Sends | Executor | Life) -> None:
-        until = -math.inf if self._stop is None or self._steps.hurries else self._stop[1]
-        closing.close(max(0.0, until - time.monotonic()))
+    def forked(self) -> None:
+        """Do nothing any more: this object is the copy in a forked process, without threads."""
+        self._is_forked = True
+
+    def _check_process(self) -> None:
+        if self._is_forked:
+            raise made_before_fork("consumer")
+
+    def _check_open(self) -> None:
+        self._check_process()
+        if self._run.has_ended:
+            raise ClosedError("The consumer is closed. Make a new one to go on.")
 
     # The end
 
-    def stop(self, *, drain: bool = True, timeout: float = 30.0) -> None:
+    def stop(self, *, drain: bool = True, timeout: float = DRAIN_WITHIN) -> None:
         """Make `run` end, and return at once; a handler or a signal handler may call it.
 
         With `drain`, running handlers may end within `timeout` seconds, from 0 to `math.inf`; without, their records
@@ -529,38 +454,20 @@ class ParallelConsumer(Controls):
         10. Fetched records that did not start are left in Kafka. Completed records are committed in any case.
         """
         timeout = checked_timeout(timeout)
-        if self._is_forked:
-            return
-        self._stop = drain, time.monotonic() + (timeout if drain else 0)
-        self._dispatch.end()
-        self._wake.set()
+        if not self._is_forked:
+            self._run.stop(drain, timeout)
 
-    def close(self, *, drain: bool = True, timeout: float = 30.0) -> None:
+    def _stop(self, drain: bool) -> None:
+        self.stop(drain=drain)
+
+    def close(self, *, drain: bool = True, timeout: float = DRAIN_WITHIN) -> None:
         """Stop, as `stop` does, and wait until `run` has ended; not for handlers, which `run` waits for.
 
         Raises `HeadwayError` in a callback, which `run` waits for, too. In a forked process it does nothing.
         """
         timeout = checked_timeout(timeout)
-        if self._is_forked:
-            return
-        if self._callbacks.runs_here():
-            raise HeadwayError(
-                "close() was called in a callback of the consumer, which it would wait for. Call stop()."
-            )
-        with self._state:
-            if self._runner is None:
-                self._runner = threading.get_ident()  # no run can begin from now on
-        if not self._ended.is_set():
-            self.stop(drain=drain, timeout=timeout)
-        while not self._ended.is_set():
-            # Two interrupts may have ended `run` in the midst of its own end, or before it was under its care.
-            here = threading.get_ident()
-            if is_on_stack(here, _RUN, self) or is_on_stack(here, _END, self):
-                return  # called by a signal handler within these, which cannot go on before this returns
-            if not is_on_stack(self._runner, _RUN, self):
-                self._end()
-            else:
-                self._ended.wait(_LOOK_WHETHER_IT_RUNS_EVERY)
+        if not self._is_forked:
+            self._run.close(drain, timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -579,4 +486,36 @@ class ParallelConsumer(Controls):
         await asyncio.to_thread(self.close, drain=error is None)
 
 
-_RUN, _END = ParallelConsumer._run.__code__, ParallelConsumer._end.__code__
+def _make_levels(settings: ParallelSettings) -> LevelConsumers:
+    """Return the consumers of the levels, which commit only what they are told to."""
+    readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
+    # The event of a reached end carries the position behind transaction markers, which are not records.
+    own = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
+    kafka = as_member(settings.kafka) | own
+    per_level = settings.group_per_level
+    return LevelConsumers(members_of(settings.group, settings.levels, kafka, readers, per_level=per_level))
+
+
+def _make_engine(
+    options: ParallelOptions,
+    settings: ParallelSettings,
+    tenancy: Tenancy | None,
+    limits: RateLimits[ConsumerRecord] | None,
+) -> Engine[ConsumerRecord]:
+    return Engine(
+        Ordering(options.ordering),
+        levels=settings.levels or 1,
+        slots=options.slots(settings),
+        buffer=options.buffer,
+        room=options.buffer_memory,
+        size_of=_size,
+        size_of_output=size_of_output,
+        retry_share=options.all_retries.share,
+        tenants=None if tenancy is None else tenancy.weights,
+        limits=limits,
+    )
+
+
+def _size(record: ConsumerRecord) -> int:
+    """Return the bytes of a record without its headers, which are added where they are read."""
+    return RECORD_TAKES + len(record.raw_key or b"") + len(record.raw_value or b"")

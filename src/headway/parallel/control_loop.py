@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
+from headway.core.engine.lanes import Ordering
 from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import Job
 from headway.kafka.consumer.level_consumers import LevelConsumers
@@ -19,11 +20,13 @@ from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.commits import Commits
 from headway.parallel.fetching import Fetching
-from headway.parallel.group_rate import GroupRate
+from headway.parallel.group_rate import GroupRate, SharedRate
 from headway.parallel.keyless_log import KeylessLog
+from headway.parallel.options import ParallelOptions
 from headway.parallel.tenancy import Tenancy
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
+from headway.settings.config import ParallelSettings
 
 log = logging.getLogger(__name__)
 
@@ -51,71 +54,48 @@ class ControlLoop:
         dispatch: Dispatch,
         levels: LevelConsumers,
         wake: Wakeup,
-        rate: GroupRate,
-        callbacks: Callbacks,
-        *,
-        buffer: int,
-        hand_over_timeout: float,
-        commit_interval: float,
-        waits_for_commits: bool,
-        brought_along: BroughtAlong,
-        fails_on_invalid_metadata: bool = False,
-        tenancy: Tenancy | None = None,
-        keyless: KeylessLog | None = None,
+        options: ParallelOptions,
+        settings: ParallelSettings,
+        tenancy: Tenancy | None,
+        rates: Sequence[SharedRate],
     ) -> None:
         self._dispatch = dispatch
         self._wake = wake
-        self._rate = rate
-        self._callbacks = callbacks
         self._assignment_log = AssignmentLog(levels)
-        self._keyless_log = keyless
-        self._hand_over_timeout = hand_over_timeout
+        in_lanes = options.max_concurrency > 1 and Ordering(options.ordering) is Ordering.KEY
+        self._keyless_log = KeylessLog(dispatch) if in_lanes else None
+        self._hand_over_timeout = options.hand_over_timeout
         self._hand_over_until = math.inf  # of the outermost hand-over, while one is within another
         self._leaves_until = math.inf
-        self.fetching = Fetching(
-            dispatch,
-            levels,
-            callbacks,
-            buffer,
-            self._hand_over,
-            brought_along,
-            tenancy,
-            hand_over_timeout,
-            fails_on_invalid_metadata,
-        )
-        self.committing = Commits(
-            dispatch,
-            levels,
-            self.fetching.give_up,
-            self.fetching.rejoin,
-            commit_interval,
-            time.monotonic(),
-            callbacks.committed,
-            waits=waits_for_commits,
-        )
+        self.callbacks = Callbacks(wake)
+        self.rate = GroupRate(settings.kafka, settings.group, levels, rates, dispatch, wake)
+        brought_along = BroughtAlong(settings.group, dispatch.let_expire, options.expires_after)
+        self.fetching = Fetching(dispatch, levels, self.callbacks, options, self._hand_over, brought_along, tenancy)
+        interval, waits = options.commit_interval(settings), options.commit_mode == "sync"
+        self.commits = Commits(dispatch, levels, self.fetching, self.callbacks, interval, waits=waits)
 
     def turn(self) -> None:
         """Do all that is due, and wait until more is; raises `HandlerError` or a callback's error if one is due."""
-        if failure := self._dispatch.failure or self._callbacks.failure:
+        if failure := self._dispatch.failure or self.callbacks.failure:
             raise failure
         now = time.monotonic()
         more = self._fetch(now)
-        self.committing.turn(now)
+        self.commits.turn(now)
         fed_at = self._dispatch.feed()
         if not more:
             self._wake.wait(self._longest_wait(fed_at, time.monotonic()))
 
     def _fetch(self, now: float) -> bool:
-        waits = self._dispatch.paused or self._dispatch.ending or self.committing.is_waited_for
+        waits = self._dispatch.paused or self._dispatch.ending or self.commits.is_waited_for
         more = self.fetching.fetch(now, waits)
-        self._rate.turn(now)
+        self.rate.turn(now)
         self._assignment_log.turn(now)
         if self._keyless_log:
             self._keyless_log.turn(now)
         return more
 
     def _longest_wait(self, fed_at: float, now: float) -> float:
-        turns = [now + _TURN_EVERY, self.committing.next_turn(now)]
+        turns = [now + _TURN_EVERY, self.commits.next_turn(now)]
         if self._dispatch.paused or self._dispatch.ending or self._dispatch.work_remaining:
             turns.append(now + _SERVE_EVERY)
         turns.append(self._dispatch.next_change(fed_at) or turns[0])
@@ -149,9 +129,9 @@ class ControlLoop:
 
         What still runs is given up before: nothing may become done behind the back of `on_revoke`.
         """
-        if self._callbacks.hears_of_revoked:
+        if self.callbacks.hears_of_revoked:
             self._dispatch.give_up_running(partitions)
-        told = self._callbacks.revoked(partitions)
+        told = self.callbacks.revoked(partitions)
         if told is None:
             return True
         until = max(until, time.monotonic() + _LEAST_FOR_CALLBACK)
@@ -171,7 +151,7 @@ class ControlLoop:
         """Commit the completed records of these partitions; others go on, and their errors are raised at the end."""
         self._hand_over_until = until = min(until, self._leaves_until)
         raised: BaseException | None = None
-        for _ in self.committing.commit(leaving, until):
+        for _ in self.commits.commit(leaving, until):
             try:
                 if raised is None:
                     self._serve_others(time.monotonic())
@@ -216,13 +196,13 @@ class ControlLoop:
         now = time.monotonic()
         self.fetching.move_sought(min(until, now + _PLACES_TOLD_WITHIN))
         self._leaves_until = max(until, now + _LEAST_FOR_COMMIT)
-        for _ in self.committing.commit(None, self._leaves_until):
+        for _ in self.commits.commit(None, self._leaves_until):
             pass
-        self.committing.forget()
+        self.commits.forget()
 
     def wait_for_callbacks(self, until: float) -> None:
         """Wait until a time for the callbacks that were told of the end, at least a second."""
-        self._callbacks.wait(max(_LEAST_FOR_CALLBACK, until - time.monotonic()))
+        self.callbacks.wait(max(_LEAST_FOR_CALLBACK, until - time.monotonic()))
 
 
 def _reserve(seconds: float) -> float:

@@ -6,7 +6,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-from headway.core.engine.work import Work
 from headway.core.outgoing_record import OutgoingRecord
 from headway.dead_letters import MOST_BYTES, fitting, halved, letter_headers, why_not_kept
 from headway.errors import ConfigError, HeadwayError, KafkaError
@@ -41,27 +40,53 @@ def most_bytes(*settings: Config) -> int:
     return max(MOST_BYTES, *(whole_number(key, each[key]) for each in settings if key in each), 0)
 
 
-def why_not_stored(topic: str, connection: Config, known_within: float = 0.0) -> str | None:
-    """Return why dead letters cannot be stored in a topic, as a sentence; None if the brokers know no reason.
+class LetterTopic:
+    """The topic for dead letters of a group: the letters as they are stored there, and why it may refuse them.
 
-    A missing topic is asked for again for `known_within` seconds. Raises `KafkaError` if no broker answers.
+    Args:
+        name: The topic's name.
+        config: The settings of the connection, whose credentials may change.
+        group: The group, which the letters name.
+        most: The bytes that a letter may have.
     """
-    admin = Admin(connection)
-    return admin.why_not_writable(topic, known_within) or why_not_kept(topic, admin.topic_settings(topic))
 
+    def __init__(self, name: str, config: Config, group: str, most: int = MOST_BYTES) -> None:
+        self.name = name
+        self.most = most
+        self._config = config
+        self._group = group
 
-def require_writable(topic: str, connection: Config) -> None:
-    """Raise `ConfigError` for a dead-letter topic that is known not to exist, to be writable, or to keep letters.
+    def connection(self) -> dict[str, Any]:
+        """Return the settings of the connection, with the credentials of now."""
+        return connection_of(self._config)
 
-    A run also begins while the brokers are away.
-    """
-    try:
-        reason = why_not_stored(topic, connection, MISSING_TOPIC_COMES_WITHIN)
-    except KafkaError as unknown:
-        log.info("Whether dead letters can be stored in %s is not known yet: %s", topic, unknown)
-    else:
-        if reason:
-            raise ConfigError(f"Dead letters cannot be stored. {reason}")
+    def letter(self, work: RecordWork, error: BaseException, reason: str) -> OutgoingRecord:
+        """Return a work's letter: key, value and headers as they came, and what went wrong."""
+        headers = letter_headers(self.name, work, error, reason, group=self._group)
+        return letter_of(self.name, work.record, headers, self.most)
+
+    def why_not_stored(self, known_within: float = 0.0) -> str | None:
+        """Return why letters cannot be stored, as a sentence; None if the brokers know no reason.
+
+        A missing topic is asked for again for `known_within` seconds. Raises `KafkaError` if no broker answers.
+        """
+        admin = Admin(self.connection())
+        return admin.why_not_writable(self.name, known_within) or why_not_kept(
+            self.name, admin.topic_settings(self.name)
+        )
+
+    def require_writable(self) -> None:
+        """Raise `ConfigError` if the topic is known not to exist, not to be writable, or not to keep letters.
+
+        A run also begins while the brokers are away.
+        """
+        try:
+            reason = self.why_not_stored(MISSING_TOPIC_COMES_WITHIN)
+        except KafkaError as unknown:
+            log.info("Whether dead letters can be stored in %s is not known yet: %s", self.name, unknown)
+        else:
+            if reason:
+                raise ConfigError(f"Dead letters cannot be stored. {reason}")
 
 
 class DeadLetters:
@@ -71,15 +96,13 @@ class DeadLetters:
     topic takes librdkafka half a minute. A thread of its own looks at the topic, and then sends the waiting letters.
     """
 
-    def __init__(self, topic: str, config: Config, group: str, reports: Reports, most: int = MOST_BYTES) -> None:
+    def __init__(self, topic: LetterTopic, reports: Reports) -> None:
         self._topic = topic
-        self._group = group
         self._reports = reports
         settings: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
         settings["topic.metadata.propagation.max.ms"] = _MISSING_AFTER  # by default 30 s, each with a slot
-        settings["message.max.bytes"] = self._most = most
-        self._connection = connection_of(config)
-        self._settings = self._connection | settings
+        settings["message.max.bytes"] = topic.most
+        self._settings = topic.connection() | settings
         self._client = ProducerClient(self._settings)
         self._single: ProducerClient | None = None
         self._pause = Postponement(reports, self._tell)
@@ -87,7 +110,7 @@ class DeadLetters:
         self._looking = ThreadPoolExecutor(1, "headway-dead-letters")
         self._closed = False
 
-    def send(self, work: Work[ConsumerRecord], error: BaseException, reason: str) -> None:
+    def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
         """Send a work's letter: key, value and headers as they came, and what went wrong."""
         if not self._is_refused:
             self._send(work, error, reason)
@@ -111,15 +134,13 @@ class DeadLetters:
     def _why_not(self) -> str | None:
         """Return why letters cannot be written now, None if no reason is known."""
         try:
-            self._client.partitions(self._topic, PARTITIONS_TOLD_WITHIN)  # the client then knows of its return
-            return why_not_stored(self._topic, self._connection)
+            self._client.partitions(self._topic.name, PARTITIONS_TOLD_WITHIN)  # the client then knows of its return
+            return self._topic.why_not_stored()
         except HeadwayError as error:
             return str(error)
 
     def _send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        headers = letter_headers(self._topic, work, error, reason, group=self._group)
-        letter = letter_of(self._topic, work.record, headers, self._most)
-        self._produce(self._client, letter, work)
+        self._produce(self._client, self._topic.letter(work, error, reason), work)
 
     def _produce(self, client: ProducerClient, letter: OutgoingRecord, work: RecordWork) -> None:
         def report(refused: Any, _: Any) -> None:
@@ -161,13 +182,13 @@ class DeadLetters:
         log.warning(
             "Dead letters cannot be stored in %s: %s. Their records wait, and are not handled again while this run "
             "lasts; the letters are sent as soon as the topic takes them.",
-            *(self._topic, reason.rstrip(".")),
+            self._topic.name,
+            reason.rstrip("."),
         )
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Log in with other credentials from now on."""
-        for settings in (self._connection, self._settings):
-            change_credentials(settings, username, password)
+        change_credentials(self._settings, username, password)
         for client in filter(None, (self._client, self._single)):
             client.set_sasl_credentials(username, password)
 

@@ -23,6 +23,7 @@ from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.consumer.start_questions import Start
 from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks
+from headway.parallel.options import ParallelOptions
 from headway.parallel.places import Place, PlaceQuestion
 from headway.parallel.tenancy import Tenancy
 from headway.records.record_types import ConsumerRecord, TopicPartition
@@ -85,12 +86,10 @@ class Fetching:
         dispatch: Dispatch,
         levels: LevelConsumers,
         callbacks: Callbacks,
-        buffer: int,
+        options: ParallelOptions,
         hand_over: HandOver,
         brought_along: BroughtAlong,
         tenancy: Tenancy | None = None,
-        patience: float = 10.0,
-        fails_on_invalid_metadata: bool = False,
     ) -> None:
         self._dispatch = dispatch
         self._brought_along = brought_along
@@ -98,7 +97,8 @@ class Fetching:
         self._lock = dispatch.lock
         self._levels = levels
         self._callbacks = callbacks
-        self._fails_on_invalid_metadata = fails_on_invalid_metadata
+        self._fails_on_invalid_metadata = options.on_invalid_metadata == "fail"
+        buffer = options.buffer
         self._enough = max(1, buffer * 3 // 4)  # a fetch costs the same for one record as for many
         # Handlers wait for the GIL while records are made and taken in. But if handlers take no time at all, the buffer
         # runs dry before this thread has the GIL again.
@@ -109,7 +109,7 @@ class Fetching:
         self._fetching: set[int] = set()  # while one level is handed over, the others are fetched within that hand-over
         self._starting: dict[TopicPartition, _Start] = {}  # partitions whose committed offsets are not read yet
         self._rejoining: set[int] = set()  # levels that are to join again
-        self._patience = patience  # seconds that a seek waits for the handlers that run
+        self._patience = options.hand_over_timeout  # seconds that a seek waits for the handlers that run
         self.pauses = Pauses()  # with the lock
         self._holds = False
         self._sought: dict[TopicPartition, Place] = {}  # with the lock: seeks that are not begun

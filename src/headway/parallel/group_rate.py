@@ -60,13 +60,13 @@ class GroupRate:
         config: Config,
         group: str,
         levels: LevelConsumers,
-        rates: Sequence[SharedRate | None],
+        rates: Sequence[SharedRate],
         dispatch: Dispatch,
         wake: Wakeup,
     ) -> None:
         self._config = config
         self._levels = levels
-        self._rates = [rate for rate in rates if rate is not None and rate.is_shared]
+        self._rates = [rate for rate in rates if rate.is_shared]
         self._dispatch = dispatch
         self._wake = wake
         self._subscriptions: Sequence[LevelSubscription] = ()

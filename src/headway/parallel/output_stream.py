@@ -1,21 +1,26 @@
-"""The stored outputs as a stream for the caller to iterate over, and the bound on those that nobody has taken yet.
+"""The stored outputs for a caller who iterates over them, or who awaits a call for each.
 
-A stored output's record is done, whoever hears of it. So a stream of outputs has no say in what is committed, as one of
-results has: it only slows the run down.
+A stored output's record is done, whoever is told of it. So a stream of outputs, unlike one of results, does not decide
+what is committed: it only slows the run down while too many wait to be taken.
 """
 
 import asyncio
+import logging
 import threading
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from headway.core.record_size import size_of
 from headway.execution.dispatch import Dispatch
 from headway.kafka.producer.headers import header_list
 from headway.parallel.outputs import OnOutput
-from headway.parallel.stream import Stream
+from headway.parallel.stream import Owner, Stream
 from headway.records.record_types import ConsumerRecord, ProducerRecord, RecordMetadata
+
+log = logging.getLogger(__name__)
+
+AsyncOnOutput = Callable[[Any, ProducerRecord, RecordMetadata], Awaitable[Any]]
 
 _MOST = 1000
 _MOST_BYTES = 64 * 2**20
@@ -29,10 +34,7 @@ class StoredOutput(NamedTuple):
     metadata: RecordMetadata
 
 
-Produce = Callable[[OnOutput, asyncio.Task[Any] | None], None]
-
-
-class Backlog:
+class UntakenOutputs:
     """A counter of stored outputs that wait to be taken, for any thread: with many of them no record starts.
 
     Many are 1,000, or fewer if they take 64 MiB with the records that they came from. What runs, or waits for its
@@ -80,24 +82,81 @@ class OutputStream(Stream[StoredOutput]):
 
     It ends after the consumer was stopped and the last output was taken. Raises the error that ended the run, if one
     did. Leaving the iteration stops the consumer; what was not taken by then is stored all the same.
+
+    Args:
+        produce: Runs the consumer; a function is called for each stored output.
+        stop: Stops it, with draining if it gets True.
+        dispatch: The dispatch that starts nothing while many outputs wait.
     """
 
-    def __init__(self, produce: Produce, stop: Callable[[bool], None], backlog: Backlog) -> None:
-        super().__init__(stop)
-        self._produce = produce
-        self._backlog = backlog
+    def __init__(
+        self, produce: Callable[[OnOutput, Owner], None], stop: Callable[[bool], None], dispatch: Dispatch
+    ) -> None:
+        super().__init__(_Stored(produce, UntakenOutputs(dispatch)), stop)
 
-    def _run(self, put: Callable[[Any], Any], owner: asyncio.Task[Any] | None) -> None:
+
+class _Stored:
+    """The stored outputs of a run."""
+
+    comes_again = False
+
+    def __init__(self, produce: Callable[[OnOutput, Owner], None], untaken: UntakenOutputs) -> None:
+        self._produce = produce
+        self._untaken = untaken
+
+    def run(self, put: Callable[[Any], Any], owner: Owner) -> None:
         def stored(input: Any, output: ProducerRecord, metadata: RecordMetadata) -> None:
             output_stored = StoredOutput(input, output, metadata)
-            self._backlog.add(output_stored)
+            self._untaken.add(output_stored)
             put(output_stored)
 
         self._produce(stored, owner)
 
-    def _given(self, item: StoredOutput) -> StoredOutput:
-        self._backlog.take()
+    def given(self, item: StoredOutput) -> StoredOutput:
+        self._untaken.take()
         return item
 
-    def _taken(self, item: StoredOutput) -> None:
+    def taken(self, item: StoredOutput) -> None:
         pass
+
+
+class OutputTasks:
+    """The calls of an `async def` for stored outputs, one after the other, in a task of the running loop.
+
+    Calling it, from any thread, adds a call. What a call raises is logged, and the next one follows. While many calls
+    wait, no record starts.
+    """
+
+    def __init__(self, on_output: AsyncOnOutput, dispatch: Dispatch) -> None:
+        self._on_output = on_output
+        self._untaken = UntakenOutputs(dispatch)
+        self._loop = asyncio.get_running_loop()
+        self._waiting: asyncio.Queue[StoredOutput | None] = asyncio.Queue()
+        self._task = self._loop.create_task(self._run())
+
+    def __call__(self, input: Any, output: ProducerRecord, metadata: RecordMetadata) -> None:
+        stored = StoredOutput(input, output, metadata)
+        self._untaken.add(stored)
+        self._loop.call_soon_threadsafe(self._waiting.put_nowait, stored)
+
+    async def _run(self) -> None:
+        while stored := await self._waiting.get():
+            self._untaken.take()
+            try:
+                await self._on_output(*stored)
+            except BaseException as error:  # one that leaves a task would end the loop
+                if isinstance(error, asyncio.CancelledError) and self._task.cancelling():
+                    raise
+                log.exception("The on_output callback for a record of %s raised.", stored.output.topic)
+
+    async def end(self) -> None:
+        """Wait until all calls have ended; a cancellation of the caller ends them."""
+        self._loop.call_soon(self._waiting.put_nowait, None)  # behind what threads have handed to the loop
+        try:
+            await asyncio.wait([self._task])
+        finally:
+            self.cancel()
+
+    def cancel(self) -> None:
+        """End the call that runs, and make no other."""
+        self._task.cancel()

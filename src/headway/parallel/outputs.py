@@ -39,7 +39,7 @@ The input is a `ConsumerRecord`, or for batches a list of them.
 _MOST_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 
 
-class Output(OutgoingRecord, kw_only=True):
+class HandlerOutput(OutgoingRecord, kw_only=True):
     """A record to send, and the job that it came from; `returned` is the handler's record, None for a dead letter.
 
     With a `schedule` it is due later, and has to be placed before it is sent: that corrects its times, too.
@@ -56,12 +56,12 @@ class Output(OutgoingRecord, kw_only=True):
         return self.job[0].level
 
 
-def size_of_output(output: Output) -> int:
+def size_of_output(output: HandlerOutput) -> int:
     """Return about how many bytes an output takes: here, and in librdkafka while it is sent."""
     return 2 * size_of(output.value, output.key, output.headers)
 
 
-class Outputs:
+class HandlerOutputs:
     """The outputs of handlers: each return value becomes zero, one or many `ProducerRecord`s."""
 
     def __init__(
@@ -83,7 +83,7 @@ class Outputs:
         self._targets = Targets(client.partitions)
         self._on_output = on_output
 
-    def of(self, job: Job, returned: Any) -> list[Output]:
+    def of(self, job: Job, returned: Any) -> list[HandlerOutput]:
         """Return the outputs of a job; raises for a value that is no record, or one that Kafka would surely refuse.
 
         A refusal that can be known here is known before any output is sent, so it seldom leaves other outputs behind.
@@ -93,7 +93,7 @@ class Outputs:
         records = [returned] if isinstance(returned, ProducerRecord) else _checked(returned)
         return [self._output(job, record) for record in records]
 
-    def _output(self, job: Job, record: ProducerRecord) -> Output:
+    def _output(self, job: Job, record: ProducerRecord) -> HandlerOutput:
         if record.due is not None or record.id is not None or record.if_pending != "replace":
             return self._delayed_output(job, record)
         topic = record.topic if record.level is None else level_topic(record.topic, record.level)
@@ -107,12 +107,12 @@ class Outputs:
         check_timestamp(record.timestamp, topic)
         self._check_target(topic, record.partition)
         partition = ANY_PARTITION if record.partition is None else record.partition
-        return Output(topic, value, key, partition, record.timestamp or NOW, headers, job=job, returned=record)
+        return HandlerOutput(topic, value, key, partition, record.timestamp or NOW, headers, job=job, returned=record)
 
-    def _delayed_output(self, job: Job, record: ProducerRecord) -> Output:
+    def _delayed_output(self, job: Job, record: ProducerRecord) -> HandlerOutput:
         schedule, value, key, headers = self.delayed.encode(record)
         self._check_size(schedule.topic, key, value)
-        output = Output(schedule.topic, value, key, headers=headers, job=job, returned=record, schedule=schedule)
+        output = HandlerOutput(schedule.topic, value, key, headers=headers, job=job, returned=record, schedule=schedule)
         check_size(output)
         return output
 
@@ -139,7 +139,7 @@ class Outputs:
         if count is not None:
             raise DeliveryError(f"An output is for partition {partition} of {topic}; there are 0 to {count - 1}.")
 
-    def delivered(self, output: Output, message: Any) -> None:
+    def delivered(self, output: HandlerOutput, message: Any) -> None:
         """Tell the user's callback of a stored output."""
         if self._on_output is None or output.returned is None:
             return
@@ -186,7 +186,7 @@ class Sending:
     It has a thread for outputs that wait for the topics of delay lines: the loop of async handlers must go on.
     """
 
-    def __init__(self, client: ProducerClient, outputs: Outputs, dispatch: Dispatch) -> None:
+    def __init__(self, client: ProducerClient, outputs: HandlerOutputs, dispatch: Dispatch) -> None:
         self._client = client
         self._outputs = outputs
         self._dispatch = dispatch
@@ -201,7 +201,7 @@ class Sending:
             return self._dispatch.settle_job(job, error)
         if not outputs:
             return self._dispatch.settle_job(job) if job[1:] else self._dispatch.done(job[0])
-        pending = _Pending(job, len(outputs), self._dispatch)
+        pending = _UnstoredOutputs(job, len(outputs), self._dispatch)
         delayed = self._outputs.delayed
         if any(output.schedule is not None and delayed.may_wait(output.schedule) for output in outputs):
             waiting = self._thread.submit(self._send_all, outputs, pending)
@@ -220,11 +220,11 @@ class Sending:
         wait(list(self._waiting), timeout)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _send_all(self, outputs: list[Output], pending: "_Pending") -> None:
+    def _send_all(self, outputs: list[HandlerOutput], pending: "_UnstoredOutputs") -> None:
         for output in outputs:
             self._send(output, pending)
 
-    def _send(self, output: Output, pending: "_Pending") -> None:
+    def _send(self, output: HandlerOutput, pending: "_UnstoredOutputs") -> None:
         def report(error: Any, message: Any) -> None:
             if error is None:
                 self._outputs.delivered(output, message)
@@ -240,7 +240,7 @@ class Sending:
             pending.report(error)
 
 
-class _Pending:
+class _UnstoredOutputs:
     """A counter of the reports of one job's outputs, for any thread."""
 
     def __init__(self, job: Job, count: int, dispatch: Dispatch) -> None:

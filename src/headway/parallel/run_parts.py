@@ -1,54 +1,50 @@
 """The parts of one run: the executor of its handlers, and the clients for outputs, dead letters and later retries."""
 
-import asyncio
 import logging
 import os
 import uuid
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from typing import Any, Protocol
 
-from headway.core.engine.circuit import Circuit, CircuitBreaker
-from headway.core.engine.engine import Engine
-from headway.core.engine.lanes import Ordering, OrderingName
+from headway.core.engine.circuit import Circuit
 from headway.core.engine.rate_limits import RateLimits
-from headway.core.engine.slot_policies import SlotPolicy
+from headway.core.engine.suspects import Suspect
 from headway.core.levels.naming import LevelSubscription, unread_levels
-from headway.core.record_size import RECORD_TAKES
 from headway.core.rights import Right
 from headway.declarations import is_coroutine_function
 from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop
 from headway.execution.failures import Letters
-from headway.execution.handlers import Handlers, Settle, WithContext
-from headway.execution.lifespan import Life, Lifespan, with_state
+from headway.execution.handlers import Handlers, WithContext, for_batches, for_each_record
+from headway.execution.lifespan import Life, with_state
 from headway.execution.processes.messages import Deserializers
+from headway.execution.running_table import RunningTable
 from headway.execution.supervision import Supervision
 from headway.execution.threads import Threads
 from headway.kafka.admin import Admin
-from headway.kafka.consumer.level_consumers import LevelConsumers, members_of
-from headway.kafka.consumer.member_names import as_member
+from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
+from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.producer.client import ProducerClient
-from headway.kafka.serialization import key_reader, value_reader
+from headway.kafka.producer.transactional_writer import TransactionalWriter
 from headway.parallel.batches import Batches
-from headway.parallel.commits import CommitMode, Commits
+from headway.parallel.commits import Commits
 from headway.parallel.control_loop import Executor
-from headway.parallel.dead_letters import DeadLetters, most_bytes, require_writable, why_not_stored
+from headway.parallel.dead_letters import DeadLetters, LetterTopic, most_bytes
 from headway.parallel.delayed_retries import DelayedRetries
-from headway.parallel.outputs import OnOutput, Outputs, Sending, producer_for, size_of_output
-from headway.parallel.tenancy import Tenancy
+from headway.parallel.handler_spec import HandlerSpec
+from headway.parallel.options import ParallelOptions
+from headway.parallel.outputs import HandlerOutputs, Sending, producer_for
+from headway.parallel.stream import Owner
 from headway.parallel.transactions import Transactions
 from headway.records.record_types import ConsumerRecord
 from headway.runtime.deferred_signals import defer_signals
 from headway.runtime.wakeup import Wakeup
-from headway.settings.config import OutputSettings, ParallelSettings
+from headway.settings.config import ParallelSettings
 from headway.settings.connection_settings import connection_of
 
 log = logging.getLogger(__name__)
-
-ExecutorName = Literal["thread", "async", "process"]
-OnExpired = Literal["drop", "dead_letter"]
 
 
 class Sends(Protocol):
@@ -58,42 +54,50 @@ class Sends(Protocol):
     def set_sasl_credentials(self, username: str, password: str) -> None: ...
 
 
-@dataclass(frozen=True, slots=True)
-class RunOptions:
-    """The checked options of a consumer by which its run is made; see `ParallelConsumer`."""
-
-    settings: ParallelSettings
-    outputs: OutputSettings
-    max_concurrency: int
-    time_limit: float | None
-    executor: ExecutorName | None
-    processes: int | None
-    dead_letter_topic: str | None
-    commit_mode: CommitMode
-    on_expired: OnExpired
-    circuit_breaker: CircuitBreaker | None
-    lifespan: Lifespan | None
-    limits: RateLimits[ConsumerRecord] | None
-
-
 class RunParts:
     """The maker of a run's parts, which closes them in the end."""
 
     def __init__(
-        self, options: RunOptions, dispatch: Dispatch, levels: LevelConsumers, committing: Commits, wake: Wakeup
+        self,
+        options: ParallelOptions,
+        settings: ParallelSettings,
+        dispatch: Dispatch,
+        levels: LevelConsumers,
+        commits: Commits,
+        wake: Wakeup,
+        limits: RateLimits[ConsumerRecord] | None,
     ) -> None:
         self._options = options
+        self._settings = settings
         self._dispatch = dispatch
         self._levels = levels
-        self._committing = committing
+        self._commits = commits
         self._wake = wake
+        self._limits = limits
         self._executor: Executor | None = None
-        self._batch_size: int | None = None
-        self._of_one_partition = False
+        self._supervision: Supervision | None = None
+        self._life = Life(options.lifespan, connection_of(settings.kafka)) if options.lifespan else None
         self.clients: list[Sends] = []
-        self.supervision: Supervision | None = None
-        shared = connection_of(options.settings.kafka)
-        self.life = None if options.lifespan is None else Life(options.lifespan, shared)
+
+    def supervise(self, table: int, suspects: Iterable[Suspect]) -> Supervision:
+        """Note running records in the file of this descriptor, and handle the suspects with care."""
+        running = RunningTable(table, self._options.max_concurrency)
+        self._supervision = Supervision(running, suspects, self._commits.request)
+        return self._supervision
+
+    def handler(self, spec: HandlerSpec) -> WithContext:
+        """Return a handler as executors call it, whose context has the state of the lifespan.
+
+        Other processes have a state of their own. Raises `ConfigError` for a handler that cannot be called, or that
+        does not go with the lifespan.
+        """
+        handler = spec.checked(self._options.executor)
+        if not self._life:
+            return handler
+        self._life.check(handler)
+        if self._options.executor == "process":
+            return handler
+        return with_state(handler, partial(getattr, self._life, "state"), in_batches=spec.batches is not None)
 
     def require_rights(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Raise `AuthorizationError` for a topic that may not be read; a group's coordinator refuses the group itself.
@@ -106,102 +110,102 @@ class RunParts:
             admin.require([Right("Read", "Topic", topic) for topic in topics])
             for topic in unread_levels(subscriptions, admin.topics().seen):
                 log.warning(
-                    "The Kafka topic %s exists, and this consumer does not read it: it has levels=%d. Without another "
-                    "consumer its records wait for ever.",
-                    *(topic, len(subscriptions)),
+                    "The Kafka topic %s exists, and this consumer does not read it: it has levels=%d. Its records wait "
+                    "until another consumer reads them.",
+                    topic,
+                    len(subscriptions),
                 )
         except AuthorizationError:
             raise
         except KafkaError as unknown:
             log.info("Whether the topics may be read is not known yet: %s", unknown)
 
-    def begin(
-        self, calls: Handlers, owner: "asyncio.Task[Any] | None", is_stopping: Callable[[], bool] = lambda: False
-    ) -> None:
-        """Make what the run needs, what handlers share last of all, and let the dispatch start jobs."""
-        if self._options.commit_mode == "transactional" and not self._committing.transactions:
-            self._make_transactions(None)
-        letters = self._make_letters()
-        settings = self._options.settings
+    def start(self, spec: HandlerSpec, handler: WithContext, owner: Owner, is_stopping: Callable[[], bool]) -> None:
+        """Make what the run needs, what handlers share last of all, and let the dispatch start jobs.
+
+        Args:
+            spec: What the run calls.
+            handler: Its handler, as `handler` returns it.
+            owner: The task in whose event loop coroutines run.
+            is_stopping: Returns whether the run is to end, so that nothing is waited for any more.
+        """
+        options, settings = self._options, self._settings
+        settle = spec.settle
+        letters: Letters | None = None
+        letter_topic = self._letter_topic()
+        if options.commit_mode == "transactional":
+            transactions = self._make_transactions(spec, letter_topic)
+            settle = transactions.settle if spec.sends else settle
+            letters = transactions if letter_topic else None
+        elif spec.sends:
+            client = self._make_producer(None)
+            sending = Sending(client, self._make_outputs(client, spec), self._dispatch)
+            self.clients.append(sending)
+            settle = sending.settle
+        if letter_topic:
+            letter_topic.require_writable()
+            letters = letters or self._make_dead_letters(letter_topic)
         schedules = DelayedRetries(settings.kafka, settings.group, settings.scheduler, self._dispatch)
         self.clients.append(schedules)
-        if self.life and self._options.executor != "process":
-            loop = owner.get_loop() if owner else None
-            self.life.start(calls.handler, loop, is_stopping, self._dispatch.give_up)
+        # The outputs of a batch are committed with all its offsets. In transactions a batch is therefore of one
+        # partition: other partitions may be lost, or handed over, at another time.
+        of_one_partition = spec.sends and options.commit_mode == "transactional"
+        if spec.batches:
+            self._fill_batches(spec.batches, of_one_partition)
+        calls = (for_batches if spec.batches else for_each_record)(handler, settle, self._dispatch)
+        if self._life and options.executor != "process":
+            self._life.start(handler, owner.get_loop() if owner else None, is_stopping, self._dispatch.give_up)
         with defer_signals():
             executor = self._executor = self._make_executor(calls, owner)
-        if self.life and self._options.executor == "process":
+        if self._life and options.executor == "process":
             executor.wait_until_started(is_stopping)  # type: ignore[attr-defined]
         self._dispatch.begin(
             executor.start,
             letters=letters,
             schedules=schedules,
-            supervision=self.supervision,
-            batch_size=self._batch_size,
-            of_one_partition=self._of_one_partition,
-            limits=self._options.limits,
-            keeps_expired=self._options.on_expired == "dead_letter",
-            circuit=Circuit(self._options.circuit_breaker) if self._options.circuit_breaker else None,
+            supervision=self._supervision,
+            batch_size=spec.batches.max_size if spec.batches else None,
+            of_one_partition=of_one_partition,
+            limits=self._limits,
+            keeps_expired=options.on_expired == "dead_letter",
+            circuit=Circuit(options.circuit_breaker) if options.circuit_breaker else None,
         )
 
-    def handle_in_batches(self, batches: Batches, *, with_outputs: bool) -> None:
-        """Have jobs be batches, for which records wait.
+    def _fill_batches(self, batches: Batches, of_one_partition: bool) -> None:
+        """Have records wait for their batch to fill."""
+        if self._supervision:
+            self._supervision.expect_batches(self._options.max_concurrency, batches.max_size)
+        self._dispatch.engine.let_batches_fill(batches.least, batches.linger, of_one_partition)
 
-        The outputs of a batch are committed with all its offsets. In transactions a batch is therefore of one
-        partition: other partitions may be lost, or handed over, at another time.
-        """
-        of_one = with_outputs and self._options.commit_mode == "transactional"
-        engine = self._dispatch.engine
-        if self.supervision:
-            self.supervision.expect_batches(self._options.max_concurrency, batches.max_size)
-        engine.let_batches_fill(batches.least, batches.linger, of_one)
-        self._batch_size, self._of_one_partition = batches.max_size, of_one
-
-    def settle_outputs(self, on_output: OnOutput | None, *, of_batches: bool) -> Settle:
-        """Return the function that takes what handlers return, to be sent."""
-        if self._options.commit_mode == "transactional":
-            return self._make_transactions(on_output, of_batches=of_batches).settle
-        client = self._make_producer(None)
-        sending = Sending(client, self._make_outputs(client, on_output, of_batches=of_batches), self._dispatch)
-        self.clients.append(sending)
-        return sending.settle
-
-    def _make_outputs(self, client: ProducerClient, on_output: OnOutput | None, *, of_batches: bool) -> Outputs:
-        options = self._options
-        scheduler = options.settings.scheduler
-        return Outputs(options.outputs, client, on_output, self._connection(), scheduler, of_batches=of_batches)
-
-    def with_state(self, handler: WithContext, *, in_batches: bool) -> WithContext:
-        """Return a handler whose context has the state of the lifespan; other processes have their own.
-
-        Raises `ConfigError` for a lifespan that does not go with the handler.
-        """
-        if self.life is None:
-            return handler
-        life = self.life
-        life.check(handler)
-        if self._options.executor == "process":
-            return handler
-        return with_state(handler, lambda: life.state, in_batches=in_batches)
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with other credentials from now on."""
+        for client in self.clients:
+            client.set_sasl_credentials(username, password)
 
     @property
     def failure(self) -> HeadwayError | None:
         """The error of the shut-down of what handlers share."""
-        return self.life.failure if self.life else None
+        return self._life.failure if self._life else None
 
-    def closing(self) -> Sequence[Sends | Executor | Life]:
-        """Return what is to be closed at the end, the last first."""
-        closing: list[Sends | Executor | Life] = [*self.clients]
-        closing += [self.life] if self.life else []
-        closing += [self._executor] if self._executor else []
-        return closing
+    def closing(self) -> Iterator[Sends | Executor | Life]:
+        """Yield what is to be closed at the end, in this order."""
+        if self._executor:
+            yield self._executor
+        if self._life:
+            yield self._life
+        yield from reversed(self.clients)
 
-    def _make_executor(self, calls: Handlers, owner: "asyncio.Task[Any] | None") -> Executor:
+    def forget_running(self) -> None:
+        """Note that no record runs any more."""
+        if self._supervision:
+            self._supervision.clear()
+
+    def _make_executor(self, calls: Handlers, owner: Owner) -> Executor:
         options = self._options
-        if self.supervision:
-            calls = calls._replace(call=self.supervision.fail_as_before(calls.call))
+        if self._supervision:
+            calls = calls._replace(call=self._supervision.fail_as_before(calls.call))
         if is_coroutine_function(calls.handler):
-            loop = owner.get_loop() if owner else self.life.loop if self.life else None
+            loop = owner.get_loop() if owner else self._life.loop if self._life else None
             return EventLoop(calls, loop, options.time_limit, owner)
         if options.executor == "process":
             from headway.execution.processes.pool import Processes  # noqa: PLC0415 - most runs have none
@@ -209,98 +213,64 @@ class RunParts:
             return Processes(
                 calls,
                 self._dispatch,
-                Deserializers(options.settings.key_deserializer, options.settings.value_deserializer),
+                Deserializers(self._settings.key_deserializer, self._settings.value_deserializer),
                 count=options.processes or os.cpu_count() or 1,
                 slots=options.max_concurrency,
                 time_limit=options.time_limit,
-                life=self.life,
+                life=self._life,
             )
         return Threads(calls, options.max_concurrency, options.time_limit)
 
-    def _make_letters(self) -> Letters | None:
-        topic = self._options.dead_letter_topic
+    def _letter_topic(self) -> LetterTopic | None:
+        topic, settings = self._options.dead_letter_topic, self._settings
         if topic is None:
             return None
-        require_writable(topic, self._connection())
-        if self._committing.transactions:
-            return self._committing.transactions
-        settings = self._options.settings
-        most = self._most_bytes()
+        return LetterTopic(
+            topic, settings.kafka, settings.group, most_bytes(settings.kafka, self._options.outputs.kafka)
+        )
+
+    def _make_dead_letters(self, topic: LetterTopic) -> DeadLetters:
         with defer_signals():
-            letters = DeadLetters(topic, settings.kafka, settings.group, self._dispatch, most)
+            letters = DeadLetters(topic, self._dispatch)
             self.clients.append(letters)
         return letters
 
-    def _make_transactions(self, on_output: OnOutput | None, *, of_batches: bool = False) -> Transactions:
-        outputs = self._options.outputs
-        client = self._make_producer(f"{self._options.settings.group}-{uuid.uuid4().hex}")
+    def _make_transactions(self, spec: HandlerSpec, letter_topic: LetterTopic | None) -> Transactions:
+        client = self._make_producer(f"{self._settings.group}-{uuid.uuid4().hex}")
         transactions = Transactions(
-            client,
-            self._make_outputs(client, on_output, of_batches=of_batches),
+            TransactionalWriter(client, self._why_not_writable, COMMIT_ANSWERED_WITHIN),
+            self._make_outputs(client, spec),
             self._dispatch,
             self._levels,
             self._wake,
-            dead_letter_topic=self._options.dead_letter_topic,
-            own_id="transactional.id" not in outputs.kafka,
-            group=self._options.settings.group,
-            most_bytes=self._most_bytes(),
-            why_not=lambda topic: Admin(self._connection()).why_not_writable(topic),
-            why_no_letters=lambda topic: why_not_stored(topic, self._connection()),
+            letter_topic,
+            own_id="transactional.id" not in self._options.outputs.kafka,
         )
-        transactions.begin()
+        transactions.fence()
         self.clients.append(transactions)
-        self._committing.transactions = transactions
+        self._commits.transactions = transactions
         return transactions
 
+    def _make_outputs(self, client: ProducerClient, spec: HandlerSpec) -> HandlerOutputs:
+        return HandlerOutputs(
+            self._options.outputs,
+            client,
+            spec.on_output,
+            self._connection(),
+            self._settings.scheduler,
+            of_batches=spec.batches is not None,
+        )
+
     def _make_producer(self, transactional_id: str | None) -> ProducerClient:
-        most = self._most_bytes()
+        outputs = self._options.outputs
+        most = most_bytes(self._settings.kafka, outputs.kafka)
         with defer_signals():  # nobody would end the threads of a client that is not in the list
-            client = producer_for(self._options.outputs, self._connection(), transactional_id, most)
+            client = producer_for(outputs, self._connection(), transactional_id, most)
             self.clients.append(client)
         return client
 
-    def _most_bytes(self) -> int:
-        return most_bytes(self._options.settings.kafka, self._options.outputs.kafka)
+    def _why_not_writable(self, topic: str) -> str | None:
+        return Admin(self._connection()).why_not_writable(topic)
 
     def _connection(self) -> dict[str, Any]:
-        return connection_of(self._options.settings.kafka)  # its credentials may have changed
-
-
-def make_levels(settings: ParallelSettings) -> LevelConsumers:
-    """Return the consumers of the levels, which commit only what they are told to."""
-    readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
-    # An end that is reached tells the position behind transaction markers, which are no records.
-    own = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
-    kafka = as_member(settings.kafka) | own
-    per_level = settings.group_per_level
-    return LevelConsumers(members_of(settings.group, settings.levels, kafka, readers, per_level=per_level))
-
-
-def make_engine(
-    ordering: Ordering | OrderingName,
-    levels: int,
-    slots: SlotPolicy,
-    buffer: int,
-    room: int,
-    retry_share: float,
-    tenancy: Tenancy | None,
-    limits: RateLimits[ConsumerRecord] | None,
-) -> Engine[ConsumerRecord]:
-    """Return the engine, which knows how much memory records and outputs take."""
-    return Engine(
-        Ordering(ordering),
-        levels=levels,
-        slots=slots,
-        buffer=buffer,
-        room=room,
-        size_of=_size,
-        size_of_output=size_of_output,
-        retry_share=retry_share,
-        tenants=None if tenancy is None else tenancy.weights,
-        limits=limits,
-    )
-
-
-def _size(record: ConsumerRecord) -> int:
-    """Return the bytes of a record without its headers, which are added where they are read."""
-    return RECORD_TAKES + len(record.raw_key or b"") + len(record.raw_value or b"")
+        return connection_of(self._settings.kafka)  # its credentials may have changed

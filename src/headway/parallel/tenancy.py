@@ -12,7 +12,7 @@ from typing import Any
 from headway.declarations import check_above_zero, check_function, shown
 from headway.errors import ConfigError
 from headway.execution.failure_log import FailureLog
-from headway.parallel.tenant_rates import AskedRates
+from headway.parallel.tenant_rates import AskedRates, checked_tenant_rates
 from headway.records.record_types import ConsumerRecord
 
 log = logging.getLogger(__name__)
@@ -31,24 +31,26 @@ _KINDS = (
 
 
 class Tenancy:
-    """The naming of each record's tenant, with the weights, and the log of what a user's function raises.
+    """Names each record's tenant, and has the tenants' weights and rates.
 
-    `rates` are asked for as soon as a tenant has a record.
-
-    Raises `ConfigError` for a declaration that cannot work.
+    A rate that a user's function returns is asked for as soon as a tenant has a record. What the functions raise is
+    logged. Raises `ConfigError` for a declaration that cannot work.
     """
 
-    def __init__(self, tenant: Any, weights: Any, rates: AskedRates | None = None) -> None:
+    def __init__(self, tenant: Any, weights: Any = None, rates: Any = None) -> None:
         self._name_of = _naming(tenant)
         self.weights = _checked_weights(weights)
-        self._rates = rates
+        self.rates: float | Callable[[str], float | None] | None = None
+        self._asked_rates: AskedRates | None = None
+        if rates is not None:
+            self.rates, self._asked_rates = checked_tenant_rates(rates)
         self._failures = FailureLog(log, logging.WARNING)
 
     def of(self, records: Sequence[ConsumerRecord]) -> list[str]:
         """Return the tenant of each record; to be called without a lock, since a user's function runs in it."""
         names = [self._of(record) for record in records]
-        if self._rates:
-            self._rates.learn(names)
+        if self._asked_rates:
+            self._asked_rates.learn(names)
         self._failures.tell_sums(time.monotonic())
         return names
 
@@ -70,17 +72,8 @@ class Tenancy:
     def end(self) -> None:
         """Tell the log what it was not told of yet, as the run ends."""
         self._failures.end(time.monotonic())
-        if self._rates:
-            self._rates.end()
-
-
-def checked_tenancy(tenant: Any, weights: Any, rates: AskedRates | None = None) -> Tenancy | None:
-    """Return what the options `tenant` and `tenant_weights` amount to; None without a tenant."""
-    if tenant is not None:
-        return Tenancy(tenant, weights, rates)
-    if weights is not None:
-        raise ConfigError("tenant_weights is given, but no tenant. Say to whom a record belongs, as tenant='key'.")
-    return None
+        if self._asked_rates:
+            self._asked_rates.end()
 
 
 def _naming(tenant: Any) -> Callable[[ConsumerRecord], Any]:

@@ -21,7 +21,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from headway.core.engine.commit_tick import Tick
-from headway.dead_letters import halved, letter_headers
+from headway.dead_letters import halved
 from headway.errors import AuthorizationError, DeliveryError, FencedError, KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.execution.failures import log_dead_letter, no_dead_letters
@@ -31,10 +31,9 @@ from headway.kafka.binding.error_causes import is_fatal, is_fenced, is_out_of_pl
 from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
 from headway.kafka.consumer.level_consumers import LevelConsumers, MemberOffsets
 from headway.kafka.consumer.membership import not_a_member
-from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.transactional_writer import FORBIDDEN, NotStoredError, Rejection, TransactionalWriter
-from headway.parallel.dead_letters import letter_of
-from headway.parallel.outputs import Output, Outputs
+from headway.parallel.dead_letters import LetterTopic
+from headway.parallel.outputs import HandlerOutput, HandlerOutputs
 from headway.runtime.background import in_background
 from headway.runtime.flag import Flag
 from headway.runtime.wakeup import Wakeup
@@ -99,28 +98,21 @@ class Transactions:
 
     def __init__(
         self,
-        client: ProducerClient,
-        outputs: Outputs,
+        writer: TransactionalWriter,
+        outputs: HandlerOutputs,
         dispatch: Dispatch,
         levels: LevelConsumers,
         wake: Wakeup,
+        letters: LetterTopic | None,
         *,
-        dead_letter_topic: str | None,
         own_id: bool,
-        group: str,
-        most_bytes: int,
-        why_not: Callable[[str], str | None],
-        why_no_letters: Callable[[str], str | None],
     ) -> None:
-        self._writer = TransactionalWriter(client, why_not, COMMIT_ANSWERED_WITHIN)
+        self._writer = writer
         self._outputs = outputs
         self._dispatch = dispatch
         self._levels = levels
         self._wake = wake
-        self._dead_letter_topic = dead_letter_topic
-        self._most_bytes = most_bytes  # of a dead letter
-        self._group = group  # named in dead letters
-        self._why_no_letters = why_no_letters
+        self._letters = letters
         self._own_id = own_id
         self._sent: SentTransaction | None = None
         self._given_up = Flag()  # of the transaction under way
@@ -141,7 +133,7 @@ class Transactions:
         for level in levels:
             self._refused.pop(level, None)
 
-    def begin(self) -> None:
+    def fence(self) -> None:
         """Fence off an earlier producer of the same `transactional.id`; raises `KafkaError`."""
         self._writer.fence(self._is_given_up)
         self._begun = True
@@ -162,13 +154,8 @@ class Transactions:
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
         """Send a work's dead letter with its offset, in the next transaction."""
-        self._dispatch.stored(work, (self._letter(work, error, reason),))
-
-    def _letter(self, work: RecordWork, error: BaseException, reason: str) -> Output:
-        topic = self._dead_letter_topic or ""
-        headers = letter_headers(topic, work, error, reason, group=self._group)
-        letter = letter_of(topic, work.record, headers, self._most_bytes)
-        return Output(letter.topic, letter.value, letter.key, headers=letter.headers, job=(work,), returned=None)
+        if self._letters:
+            self._dispatch.stored(work, (_letter(self._letters, work, error, reason),))
 
     # Committing
 
@@ -189,7 +176,7 @@ class Transactions:
             self._sent.give_up()
             self._sent.wait(max(timeout, 2 * _ABORTED_WITHIN))
 
-    def _carry_out(self, outputs: Sequence[Output], parts: Sequence[MemberOffsets], given_up: Flag) -> Refusals:
+    def _carry_out(self, outputs: Sequence[HandlerOutput], parts: Sequence[MemberOffsets], given_up: Flag) -> Refusals:
         """Commit all of it or nothing; runs in a thread."""
         self._given_up = given_up
         try:
@@ -211,7 +198,7 @@ class Transactions:
             raise
         return {}
 
-    def _placed(self, outputs: Sequence[Output]) -> Sequence[Output]:
+    def _placed(self, outputs: Sequence[HandlerOutput]) -> Sequence[HandlerOutput]:
         """Return the outputs, those that are due later placed in their lines, which may have to be created."""
         if all(each.schedule is None for each in outputs):
             return outputs
@@ -226,9 +213,9 @@ class Transactions:
                 raise _LevelsError({each.level: error for each in outputs if each.schedule is not None}) from error
         return outputs
 
-    def _attempt(self, outputs: Sequence[Output], parts: Sequence[MemberOffsets]) -> Rejection | None:
+    def _attempt(self, outputs: Sequence[HandlerOutput], parts: Sequence[MemberOffsets]) -> Rejection | None:
         """Commit these outputs and offsets, or none of them if an output is rejected; return the rejection."""
-        delivered: list[tuple[Output, Any]] = []
+        delivered: list[tuple[HandlerOutput, Any]] = []
         self._committing = False
         try:
             self._writer.begin()
@@ -257,7 +244,7 @@ class Transactions:
                 raise
             raise _LevelsError(dict.fromkeys(part.levels, error)) from error
 
-    def _write(self, outputs: Sequence[Output], delivered: list[tuple[Output, Any]]) -> Rejection | None:
+    def _write(self, outputs: Sequence[HandlerOutput], delivered: list[tuple[HandlerOutput, Any]]) -> Rejection | None:
         def stored(index: int, message: Any) -> None:
             delivered.append((outputs[index], message))
 
@@ -321,7 +308,7 @@ class Transactions:
         self._begun = False
         self._writer.renew(batches_of_one)
         try:
-            self.begin()
+            self.fence()
         except KafkaError as refused:
             if is_fenced(refused) and not self._own_id:
                 self._give_up(refused)
@@ -334,7 +321,7 @@ class Transactions:
             "transaction.timeout.ms, start again."
         ) from error
 
-    def _without(self, outputs: Sequence[Output], index: int, rejection: Rejection) -> Sequence[Output]:
+    def _without(self, outputs: Sequence[HandlerOutput], index: int, rejection: Rejection) -> Sequence[HandlerOutput]:
         """Return the outputs with dead letters in place of all outputs of the refused one's record, or records.
 
         If the whole topic is refused, all outputs for the topic are treated so.
@@ -349,7 +336,7 @@ class Transactions:
         if refused.returned is None:
             if rejection.error in _OF_THE_SIZE and (smaller := halved(refused)):
                 return [*outputs[:index], smaller, *outputs[index + 1 :]]
-            self._keep_back(outputs, topic, "A dead letter", self._explained(topic, rejection))
+            self._keep_back(outputs, topic, "A dead letter", self._explained(rejection))
         if rejection.error == FORBIDDEN and topic in self._written:
             self._keep_back(outputs, topic, "An output", rejection)
         likewise = [refused]
@@ -359,16 +346,16 @@ class Transactions:
             outputs = self._with_letters_for(outputs, job, f"An output for {topic} was refused: {rejection.reason}")
         return outputs
 
-    def _explained(self, topic: str, rejection: Rejection) -> Rejection:
+    def _explained(self, rejection: Rejection) -> Rejection:
         """Return the refusal of a dead letter, with the reason that the brokers know of its topic."""
-        if rejection.error == FORBIDDEN:
+        if rejection.error == FORBIDDEN or self._letters is None:
             return rejection
         try:
-            return rejection._replace(reason=self._why_no_letters(topic) or rejection.reason)
+            return rejection._replace(reason=self._letters.why_not_stored() or rejection.reason)
         except KafkaError:
             return rejection
 
-    def _keep_back(self, outputs: Sequence[Output], topic: str, what: str, rejection: Rejection) -> NoReturn:
+    def _keep_back(self, outputs: Sequence[HandlerOutput], topic: str, what: str, rejection: Rejection) -> NoReturn:
         """Have the levels with outputs for a topic wait."""
         levels = {each.level for each in outputs if each.topic == topic}
         if rejection.error == FORBIDDEN:
@@ -376,15 +363,20 @@ class Transactions:
         error = KafkaError(f"{what} cannot be stored in {topic}, and nothing is committed before: {rejection.reason}")
         raise _LevelsError(dict.fromkeys(levels, error))
 
-    def _with_letters_for(self, outputs: Sequence[Output], job: Job, said: str) -> Sequence[Output]:
+    def _with_letters_for(self, outputs: Sequence[HandlerOutput], job: Job, said: str) -> Sequence[HandlerOutput]:
         error = DeliveryError(said)
-        if self._dead_letter_topic is None:
+        if self._letters is None:
             raise no_dead_letters(job[0], error, _REASON)
         for work in job:
             log_dead_letter(work, error, _REASON)
-        letters = [self._letter(work, error, _REASON) for work in job]
+        letters = [_letter(self._letters, work, error, _REASON) for work in job]
         first = next(place for place, output in enumerate(outputs) if output.job is job)
         return [*outputs[:first], *letters, *(output for output in outputs[first:] if output.job is not job)]
+
+
+def _letter(topic: LetterTopic, work: RecordWork, error: BaseException, reason: str) -> HandlerOutput:
+    letter = topic.letter(work, error, reason)
+    return HandlerOutput(letter.topic, letter.value, letter.key, headers=letter.headers, job=(work,), returned=None)
 
 
 def _levels_of(parts: Iterable[MemberOffsets]) -> list[int]:

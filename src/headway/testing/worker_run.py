@@ -149,11 +149,11 @@ class _Run:
         self._partitions = partitions
         self._timeout = timeout
         self._advance = advance
-        self._tries_for_ever = skip_waits and (declared.options.get("retries") or Retries()).max_attempts is None
+        self._tries_for_ever = skip_waits and (declared.options.retries or Retries()).max_attempts is None
         self._is_mock = mock_at(settings.get("bootstrap.servers")) is not None
         if self._is_mock and advance:
             raise ConfigError(_MOCK_HAS_NO_DELAY.format("advance="))
-        self._retries: Retries = declared.options.get("retries") or Retries()
+        self._retries: Retries = declared.options.retries or Retries()
         self._outcome = WorkerRun()
         self._refusal: ConfigError | None = None
         self._trouble: Exception | None = None
@@ -173,12 +173,12 @@ class _Run:
             group=f"{declared.group}-test-{name or uuid.uuid4().hex[:8]}",
             on_output=self._note_output if declared.produces else None,
             config=_config_of(declared),
-            options={
-                **declared.options,
-                "retries": self._without_waits() if skip_waits else self._retries,
-                "executor": None,
-                "processes": None,
-            },
+            options=replace(
+                declared.options,
+                retries=self._without_waits() if skip_waits else self._retries,
+                executor=None,
+                processes=None,
+            ),
         )
         self._by_level = [list(each.topics) for each in subscriptions(self._worker.topics, self._worker.levels)]
         self._consumer: ParallelConsumer
@@ -211,7 +211,7 @@ class _Run:
         names = [name for names in self._by_level for name in names]
         self._check_topics(records, names)
         inputs = self._made([name for name in names if not name.startswith("^")])
-        letters = self._made([self._worker.dead_letter_topic] if self._worker.dead_letter_topic else [])
+        letters = self._made([self._worker.options.dead_letter_topic] if self._worker.options.dead_letter_topic else [])
         self._made([name for name in self._worker.produces if not name.endswith("*")])
         return inputs, letters
 

@@ -6,31 +6,23 @@
 The function stays as it was: a test can call it, and `ParallelConsumer.run` takes it.
 """
 
-import dataclasses
-import difflib
 import inspect
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any, TypeVar
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, Unpack
 
-from headway.core.engine.lanes import Ordering, OrderingName
 from headway.core.levels.naming import MOST_LEVELS, checked_topics, groups_of, is_topic_name, subscriptions
-from headway.core.retry import Retries
-from headway.declarations import check_kind, is_whole, shown
+from headway.declarations import is_whole, shown
 from headway.errors import ConfigError
-from headway.execution.lifespan import Lifespan, check_lifespan_of
+from headway.execution.lifespan import check_lifespan_of
+from headway.kafka.consumer.commits import OnCommit
 from headway.parallel.batches import Batches
+from headway.parallel.callbacks import OnRebalance, check_callback, check_callbacks
 from headway.parallel.consumer import ParallelConsumer
+from headway.parallel.handler_spec import HandlerSpec
+from headway.parallel.options import ParallelOptions, ParallelOptionsDict, shows_options
 from headway.parallel.outputs import OnOutput
 from headway.parallel.result_stream import OnResult, ResultStream
-from headway.parallel.validation import (
-    CALLBACKS,
-    check_callback,
-    check_callbacks,
-    checked_batch_handler,
-    checked_handler,
-    checked_options,
-)
 from headway.settings.config import Config, ParallelSettings, check_settings
 from headway.workers.values import Value, reader_of
 
@@ -38,28 +30,27 @@ Topics = str | Sequence[str] | Mapping[str, int]
 F = TypeVar("F", bound=Callable[..., Any])
 
 _ATTRIBUTE = "__headway_worker__"
-_DEFAULTS: dict[str, Any] = {
-    each.name: each.default for each in inspect.signature(ParallelConsumer).parameters.values() if each.name != "config"
-}
+_OWN_OPTIONS = ("group", "value", "levels", "produces", "on_output", "on_result", "batches", "config")
+_CALLBACKS = ("on_assign", "on_revoke", "on_lost", "on_commit")
 
 
+@shows_options
 def worker(
     topics: Topics,
     *,
     group: str,
     value: Value | None = None,
     levels: int | None = None,
-    ordering: Ordering | OrderingName = Ordering.KEY,
-    max_concurrency: int = 16,
-    retries: Retries | None = None,
-    dead_letter_topic: str | None = None,
     produces: str | Sequence[str] | None = None,
     on_output: OnOutput | None = None,
     on_result: OnResult | None = None,
     batches: Batches | None = None,
-    lifespan: Lifespan | None = None,
+    on_assign: OnRebalance | None = None,
+    on_revoke: OnRebalance | None = None,
+    on_lost: OnRebalance | None = None,
+    on_commit: OnCommit | None = None,
     config: Config | None = None,
-    **options: Any,
+    **options: Unpack[ParallelOptionsDict],
 ) -> Callable[[F], F]:
     """Declare a handler as a worker; the function itself is returned as it is.
 
@@ -72,34 +63,24 @@ def worker(
         value: The kind of `record.value`: for a dataclass, an instance read from the record's JSON; for another
             callable, its result for the bytes. A value that cannot be read is a dead letter. By default the bytes.
         levels: The number of the topics' levels. By default they have none.
-        ordering: The records that run in order.
-        max_concurrency: The number of records that one process handles at a time.
-        retries: The times and number of further attempts at a failed record.
-        dead_letter_topic: The topic for records that are not tried again.
         produces: The Kafka topics of what the handler returns or yields, which is sent as by `run_and_produce`: one or
             several; a name that ends with `*` stands for all that begin so.
         on_output: The function called for each stored output, with (input, output, metadata).
         on_result: The function called for each value that the handler returns, with (record, value), one at a time and
             in this process. The record is done when it returns; what it raises is a failed attempt.
         batches: The sizes of batches: the handler gets lists of records, and of contexts.
-        lifespan: What the handlers of each process share, as a database pool: a function that makes a context manager,
-            async or not, of the connection's settings if it takes them. What it yields is `context.state`.
+        on_assign: As for `subscribe` of a `ParallelConsumer`, and so are the next three.
+        on_revoke: See there.
+        on_lost: See there.
+        on_commit: See there.
         config: Further settings, as {"session.timeout.ms": 10_000}; those of the command line win. Without
             "auto.offset.reset" a new group starts at the beginning.
-        options: Any other option of a `ParallelConsumer`, as `hand_over_timeout=60`, and the callbacks of its
-            `subscribe`, as `on_assign`.
+        options: The options of a `ParallelConsumer`, as `max_concurrency=50`.
 
     Raises `ConfigError` for an option out of bounds.
     """
-    _check_known(options)
-    callbacks = {name: options.pop(name) for name in CALLBACKS if name in options}
-    options |= {
-        "ordering": ordering,
-        "max_concurrency": max_concurrency,
-        "retries": retries,
-        "dead_letter_topic": dead_letter_topic,
-        "lifespan": lifespan,
-    }
+    callbacks = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost, "on_commit": on_commit}
+    checked = ParallelOptions.of(options, "worker", others=(*_OWN_OPTIONS, *_CALLBACKS))
 
     def declare(handler: F) -> F:
         if not inspect.isfunction(handler):
@@ -118,7 +99,7 @@ def worker(
             batches=batches,
             callbacks=callbacks,
             config={} if config is None else config,
-            options=options,
+            options=checked,
         )
         setattr(handler, _ATTRIBUTE, declared)
         return handler
@@ -130,15 +111,12 @@ def worker_of(handler: Any) -> "Worker | None":
     """Return a handler's declaration; None for an object that is no worker."""
     found = vars(handler).get(_ATTRIBUTE) if inspect.isfunction(handler) else None
     # Another decorator on top may have taken over the attributes of the function that it wraps.
-    return dataclasses.replace(found, handler=handler) if isinstance(found, Worker) else None
+    return replace(found, handler=handler) if isinstance(found, Worker) else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A handler with its declaration, checked; `options` are a `ParallelConsumer`'s.
-
-    `config` and `options` can hold secrets, so `repr` does not show them.
-    """
+    """A handler with its declaration, checked; `repr` does not show `config`, which can hold secrets."""
 
     handler: Callable[..., Any]
     topics: Sequence[str] | Mapping[str, int]
@@ -149,9 +127,9 @@ class Worker:
     on_output: OnOutput | None = None
     on_result: OnResult | None = None
     batches: Batches | None = None
-    callbacks: Mapping[str, Callable[..., Any] | None] = field(default_factory=dict)
+    callbacks: Mapping[str, Callable[..., Any] | None]
+    options: ParallelOptions
     config: Config = field(repr=False)
-    options: Mapping[str, Any] = field(repr=False)
 
     def __post_init__(self) -> None:
         given = self.topics if isinstance(self.topics, Mapping | Sequence) else ()
@@ -165,11 +143,11 @@ class Worker:
         check_settings(self.config)
         checked_topics(self.topics)
         self.kafka_topics()  # this checks the levels of a mapping
-        checked_options(ParallelSettings.parse(self._config({})), **{**_DEFAULTS, **self.options})
+        self.options.check_with(ParallelSettings.parse(self._config({})))
         self._check_results()
         call = self.call  # checked here, as the command wraps it: a wrapper does not tell its content
-        if (lifespan := self.options.get("lifespan")) is not None:
-            check_lifespan_of(lifespan, call)
+        if self.options.lifespan is not None:
+            check_lifespan_of(self.options.lifespan, call)
 
     def _check_results(self) -> None:
         if self.on_output is not None and not self.produces:
@@ -182,14 +160,11 @@ class Worker:
         check_callbacks(**self.callbacks)
         check_callback("on_output", self.on_output, ("input", "output", "metadata"))
         check_callback("on_result", self.on_result, ("input", "value"))
-        if self.batches is not None:
-            check_kind("batches", self.batches, Batches, "Batches, as Batches(100)")
 
     @property
     def call(self) -> Callable[[Any, Any], Any]:
         """The handler as it is called: with the context or contexts, and with what it yields as a list."""
-        check = checked_handler if self.batches is None else checked_batch_handler
-        return check(self.handler, self.options.get("executor"), collects=bool(self.produces))
+        return HandlerSpec(self.handler, self.batches, sends=bool(self.produces)).checked(self.options.executor)
 
     def run(self, consumer: ParallelConsumer, handler: Callable[..., Any] | None = None) -> None:
         """Have a consumer run the handler, or one that calls it, until the consumer is stopped."""
@@ -199,34 +174,27 @@ class Worker:
         elif self.on_result is not None:
             stream: ResultStream[Any] = consumer.results(handler, batches=self.batches)
             stream.for_each(self.on_result)
-        elif self.batches is not None:
-            consumer.run_batches(handler, self.batches.max_size, self.batches.linger, self.batches.min_size)
         else:
-            consumer.run(handler)
+            consumer.run(handler, batches=self.batches)
 
     def consumer(self, config: Config, max_concurrency: int | None = None, index: int = 0) -> ParallelConsumer:
         """Return a consumer that is ready to run the handler.
 
         `config` has Kafka's address; `index` numbers this worker among its copies.
         """
-        changed = {} if max_concurrency is None else {"max_concurrency": max_concurrency}
         settings = self._config(config)
         if "group.instance.id" in settings:  # members with the same id would end each other
             settings["group.instance.id"] = f"{settings['group.instance.id']}-{index}"
-        consumer = ParallelConsumer(settings, **{**self.options, **changed, **self._own_transactions(index)})
+        options = self.options
+        if max_concurrency is not None:
+            options = replace(options, max_concurrency=max_concurrency)
+        producer = options.producer_config or {}
+        if "transactional.id" in producer:
+            own = f"{producer['transactional.id']}-{index}"
+            options = replace(options, producer_config={**producer, "transactional.id": own})
+        consumer = ParallelConsumer(settings, **options.as_keywords())
         consumer.subscribe(self.topics, **self.callbacks)
         return consumer
-
-    def _own_transactions(self, index: int) -> dict[str, Any]:
-        producer = self.options.get("producer_config") or {}
-        if "transactional.id" not in producer:
-            return {}
-        return {"producer_config": {**producer, "transactional.id": f"{producer['transactional.id']}-{index}"}}
-
-    @property
-    def dead_letter_topic(self) -> str | None:
-        """The topic for records that are not tried again."""
-        return self.options["dead_letter_topic"]  # type: ignore[no-any-return]
 
     @property
     def groups(self) -> list[str]:
@@ -260,13 +228,3 @@ def _output_topics(produces: Any) -> Sequence[str]:
                 'produces=["bills", "notices-*"], or left out.'
             )
     return topics
-
-
-def _check_known(options: Iterable[str]) -> None:
-    """Raise `ConfigError` for a name that is no option of a `ParallelConsumer`."""
-    known = {*_DEFAULTS, *CALLBACKS}
-    for name in options:
-        if name not in known:
-            near = difflib.get_close_matches(name, {*known, "group", "levels", "value"}, n=1)
-            hint = f"Did you mean {near[0]!r}?" if near else f"Beside its own, it has {', '.join(sorted(known))}."
-            raise ConfigError(f"A worker has no option {name!r}. {hint}")

@@ -876,7 +876,7 @@ def test_of_a_batch_those_that_the_answer_names_are_tried_again_or_dead_and_no_o
 
         stopper = threading.Thread(target=stop)
         stopper.start()
-        parallel.run_batches(BatchHttpHandler(many(server)), 20, 0.5)
+        parallel.run(BatchHttpHandler(many(server)), batches=Batches(20, 0.5))
         stopper.join()
     asked = Counter(value for seen in server.seen for value in json.loads(seen.body)["records"])
     assert asked == Counter({str(i): 1 for i in range(20)} | {"7": 3})

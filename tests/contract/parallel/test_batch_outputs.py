@@ -212,7 +212,7 @@ def test_a_batch_error_names_those_that_come_again_and_sends_nothing(kafka_clust
 
 
 @pytest.mark.parametrize("returned", [ProducerRecord, lambda out: [ProducerRecord(out)]])
-@pytest.mark.parametrize("way", ["run", "run_async", "run_batches"])
+@pytest.mark.parametrize("way", ["run", "run_async", "batches"])
 def test_a_returned_record_that_nothing_sends_ends_the_run_and_comes_again(
     kafka_cluster: Cluster, way: str, returned: Callable[[str], Any]
 ) -> None:
@@ -229,9 +229,9 @@ def test_a_returned_record_that_nothing_sends_ends_the_run_and_comes_again(
     ways: dict[str, Callable[[], None]] = {
         "run": lambda: parallel.run(handle),
         "run_async": lambda: asyncio.run(parallel.run_async(handle_async)),
-        "run_batches": lambda: parallel.run_batches(handle, 10),
+        "batches": lambda: parallel.run(handle, batches=Batches(10)),
     }
-    with pytest.raises(ConfigError, match="returned a ProducerRecord, and run, run_async and run_batches send nothing"):
+    with pytest.raises(ConfigError, match="returned a ProducerRecord, and run and run_async send nothing"):
         ways[way]()
     assert committed(kafka_cluster, topic) == {}
     assert parallel.metrics().done == 0
@@ -287,7 +287,9 @@ def test_a_batch_with_the_least_size_begins_at_once_and_a_smaller_one_when_it_ha
     topic = plain_topic(kafka_cluster)
     parallel = consumer(kafka_cluster, topic, {"ordering": Ordering.PARTITION})
     sizes: list[int] = []
-    running = threading.Thread(target=lambda: parallel.run_batches(lambda each: sizes.append(len(each)), 100, 60.0, 5))
+    running = threading.Thread(
+        target=lambda: parallel.run(lambda each: sizes.append(len(each)), batches=Batches(100, 60.0, 5))
+    )
     running.start()
     send(kafka_cluster, topic, [("a", str(i)) for i in range(5)], partition=0)
     wait_for(lambda: sum(sizes) == 5)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from headway import BatchError, ConsumerRecord, Context, Ordering, Retries
+from headway import BatchError, Batches, ConsumerRecord, Context, Ordering, Retries
 from headway.core.retry import fixed_backoff
 from headway.errors import ConfigError, HandlerError
 from headway.parallel.control_loop import ControlLoop
@@ -61,7 +61,7 @@ def test_batches_are_of_one_lane_in_order_and_one_at_a_time(
             if sum(sizes) == count:
                 parallel.stop()
 
-    parallel.run_batches(handle if executor == "threads" else as_coroutine(handle), max_size=30)
+    parallel.run(handle if executor == "threads" else as_coroutine(handle), batches=Batches(30))
     assert sum(sizes) == count
     assert max(sizes) <= 30
     assert len(sizes) < count / 2
@@ -82,7 +82,7 @@ def test_those_that_failed_come_first_again_and_those_that_are_done_do_not(kafka
         assert [str(context.last_error) for context in contexts[:2]] == ["one", "three"]
         parallel.stop()
 
-    parallel.run_batches(handle, max_size=4)
+    parallel.run(handle, batches=Batches(4))
     assert batches == [[(0, 1), (1, 1), (2, 1), (3, 1)], [(1, 2), (3, 2), (4, 1), (5, 1)]]
     assert committed(kafka_cluster, topic) == {0: (6, b"")}
 
@@ -96,7 +96,7 @@ def test_what_is_done_of_a_batch_that_failed_in_part_is_committed(kafka_cluster:
         parallel.stop()
         raise BatchError({1: OSError("not now")})
 
-    parallel.run_batches(handle, max_size=4)
+    parallel.run(handle, batches=Batches(4))
     commits = committed(kafka_cluster, topic)
     assert commits[0][0] == 1
     assert maps_of(commits)[0].complete == [range(2, 4)]
@@ -118,7 +118,7 @@ def test_any_other_error_is_a_failed_attempt_of_all(kafka_cluster: Cluster, erro
         if records[-1].offset == 2:
             parallel.stop()
 
-    parallel.run_batches(handle, max_size=3)
+    parallel.run(handle, batches=Batches(3))
     assert attempts == {0: 3, 1: 3, 2: 3}
 
 
@@ -136,7 +136,7 @@ def test_one_of_a_batch_can_become_a_dead_letter_and_the_others_are_done(kafka_c
             parallel.stop()
         raise BatchError({index: ValueError("bad") for index, record in enumerate(records) if record.offset == 1})
 
-    parallel.run_batches(handle, max_size=3)
+    parallel.run(handle, batches=Batches(3))
     assert batches == [[0, 1, 2], [1, 3, 4]]
     assert [letter.value() for letter in read(kafka_cluster, dead, 1)] == [b"1"]
     assert committed(kafka_cluster, topic) == {0: (5, b"")}
@@ -151,7 +151,7 @@ def test_without_a_dead_letter_topic_one_of_a_batch_that_failed_for_good_ends_th
 
     parallel = consumer(kafka_cluster, topic, {"retries": Retries(fatal=(ValueError,))})
     with pytest.raises(HandlerError, match=r"offset=1.*ValueError is not retried"):
-        parallel.run_batches(handle, max_size=3)
+        parallel.run(handle, batches=Batches(3))
     assert maps_of(committed(kafka_cluster, topic))[0].complete == [range(2, 3)]
 
 
@@ -171,7 +171,7 @@ def test_a_lone_record_is_handled_after_about_the_linger_and_a_full_batch_at_onc
         batches.append(([record.value for record in records], max(context.queue_time for context in contexts)))
         handled.release()
 
-    running = threading.Thread(target=parallel.run_batches, args=(handle, 4, linger))
+    running = threading.Thread(target=lambda: parallel.run(handle, batches=Batches(4, linger)))
     running.start()
     try:
         send(kafka_cluster, topic, [("a", "lone")], partition=0)
@@ -204,7 +204,7 @@ def test_while_batches_gather_nothing_is_busy(kafka_cluster: Cluster, monkeypatc
         turn(control)
 
     monkeypatch.setattr(ControlLoop, "turn", counted)
-    running = threading.Thread(target=parallel.run_batches, args=(lambda *batch: handled.set(), 10, 1.0))
+    running = threading.Thread(target=lambda: parallel.run(lambda *batch: handled.set(), batches=Batches(10, 1.0)))
     running.start()
     began = time.monotonic()
     assert handled.wait(30)
@@ -225,6 +225,6 @@ def test_a_batch_error_comes_out_of_another_process_as_it_went_in() -> None:
 def test_sizes_and_times_out_of_bounds_are_refused(kafka_cluster: Cluster) -> None:
     with consumer(kafka_cluster, plain_topic(kafka_cluster)) as parallel:
         with pytest.raises(ConfigError, match="max_size is 0; it must be at least 1"):
-            parallel.run_batches(lambda *batch: None, max_size=0)
+            parallel.run(lambda *batch: None, batches=Batches(0))
         with pytest.raises(ConfigError, match="linger is -1; it must be at least 0"):
-            parallel.run_batches(lambda *batch: None, max_size=1, linger=-1)
+            parallel.run(lambda *batch: None, batches=Batches(1, linger=-1))

@@ -17,6 +17,7 @@ import confluent_kafka as ck
 import pytest
 
 from headway import (
+    Batches,
     ConsumerRecord,
     Context,
     FatalError,
@@ -347,7 +348,7 @@ def test_a_second_parameter_with_a_default_keeps_it_unless_it_is_the_context(
 
     handle: Callable[..., None] = with_context if of_context else with_factor
     if in_batches:
-        parallel.run_batches(handle, max_size=1)
+        parallel.run(handle, batches=Batches(1))
     else:
         parallel.run(handle)
     parallel.close()
@@ -381,7 +382,7 @@ def test_a_call_that_returns_what_it_should_have_run_has_failed(
         return None
 
     if batches:
-        parallel.run_batches(handle, max_size=1)
+        parallel.run(handle, batches=Batches(1))
     else:
         parallel.run(handle)
     assert f"The handler returned a {kind}, of which nothing has run" in str(errors)

@@ -64,7 +64,7 @@ RUNS: dict[str, tuple[Callable[[ParallelConsumer], Any], dict[str, Any]]] = {
     "unordered": (lambda parallel: parallel.run(note_good), {"ordering": Ordering.UNORDERED, "adaptive": True}),
     "async": (lambda parallel: parallel.run(note_async), {"commit_mode": "sync"}),
     "processes": (lambda parallel: parallel.run(note_good), {"executor": "process", "processes": 1}),
-    "batches": (lambda parallel: parallel.run_batches(note_values, 7), {"ordering": Ordering.PARTITION}),
+    "batches": (lambda parallel: parallel.run(note_values, batches=Batches(7)), {"ordering": Ordering.PARTITION}),
     "results": (taken, {}),
     "outputs": (lambda parallel: parallel.run_and_produce(copied), {}),
     "transactions": (lambda parallel: parallel.run_and_produce(copied), {"commit_mode": "transactional"}),

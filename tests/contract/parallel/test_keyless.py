@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headway import ConsumerRecord, Context
+from headway import Batches, ConsumerRecord, Context
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import Member, consumer, plain_topic, send, wait_for
 from tests.made import made_by
@@ -55,7 +55,7 @@ def test_slots_that_idle_since_records_have_no_key_are_told_of_once_with_the_rem
     mock_cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "headway")
-    with made_by("headway.parallel.consumer.KeylessLog") as logs:
+    with made_by("headway.parallel.control_loop.KeylessLog") as logs:
         member = run(mock_cluster, {}, [None] * 20, 1)
     try:
         wait_for(lambda: HINT in caplog.text)
@@ -87,7 +87,7 @@ def test_no_hint_is_given_where_it_would_not_help(
     started: int,
 ) -> None:
     caplog.set_level(logging.WARNING, "headway")
-    with made_by("headway.parallel.consumer.KeylessLog") as logs:
+    with made_by("headway.parallel.control_loop.KeylessLog") as logs:
         member = run(mock_cluster, options, keys, started)
     try:
         look_again(logs)
@@ -106,7 +106,7 @@ def test_the_hint_is_given_to_a_run_in_batches_whose_calls_are_never_full(
 
     class InBatches(Member):
         def _run(self) -> None:
-            self.consumer.run_batches(lambda records: let.wait(60), 5)
+            self.consumer.run(lambda records: let.wait(60), batches=Batches(5))
 
     member = InBatches(consumer(mock_cluster, topic, {"max_concurrency": 16}), lambda record, context: None)
     try:

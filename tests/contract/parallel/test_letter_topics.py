@@ -20,7 +20,7 @@ from headway.core.retry import Retries
 from headway.dead_letters import PREFIX
 from headway.errors import ConfigError
 from headway.execution.jobs import RecordWork
-from headway.parallel.dead_letters import DeadLetters
+from headway.parallel.dead_letters import DeadLetters, LetterTopic
 from headway.records.history import Origin
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import consumer, plain_topic, read, send, topic_of, wait_for
@@ -140,7 +140,7 @@ class Reports:
 @pytest.mark.kafka
 def test_a_letter_that_its_topic_refuses_for_what_it_is_takes_none_along(kafka_cluster: Cluster) -> None:
     dead, reports = topic_of(kafka_cluster, 1, cleanup_policy="compact"), Reports()
-    letters = DeadLetters(dead, kafka_cluster.config({}), "billing", reports)
+    letters = DeadLetters(LetterTopic(dead, kafka_cluster.config({}), "billing"), reports)
     try:
         for work in (failed(key) for key in (b"a", b"b", None, b"c")):
             letters.send(work, ValueError("never"), "attempt 1 of 1 failed")

@@ -144,7 +144,7 @@ def test_batches_outputs_and_results_have_the_state_too(mock_cluster: Cluster) -
             assert context.state == "shared"
             notes.note("handled")
 
-    consumer.run_batches(handle, 5)
+    consumer.run(handle, batches=Batches(5))
     assert notes.in_order()
 
     notes = Notes()
@@ -180,7 +180,7 @@ def test_each_process_has_its_own(mock_cluster: Cluster, tmp_path: Path, in_batc
     stopping = threading.Thread(target=stop_when_done)
     stopping.start()
     if in_batches:
-        consumer.run_batches(note_states, 5)
+        consumer.run(note_states, batches=Batches(5))
     else:
         consumer.run(note_state)
     stopping.join()

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from headway import ConsumerRecord, Context, Ordering, ParallelConsumer, Retries
+from headway import Batches, ConsumerRecord, Context, Ordering, ParallelConsumer, Retries
 from headway.core.levels.capacity import exponential_shares
 from headway.core.retry import fixed_backoff
 from headway.errors import TimeLimitError
@@ -143,7 +143,7 @@ def test_the_records_of_batches_count_for_the_rate(kafka_cluster: Cluster) -> No
         if sum(size for _, size in starts) >= 1500:
             parallel.stop()
 
-    parallel.run_batches(handle, 20)
+    parallel.run(handle, batches=Batches(20))
     begun = itertools.accumulate((size for _, size in starts), initial=0)
     looks = [(at, at, before) for (at, _), before in zip(starts, begun, strict=False)]
     assert most_per_second(looks, least=1) == pytest.approx(500, rel=0.2)
@@ -233,7 +233,7 @@ def test_no_more_run_than_max_concurrency(
 
     def run() -> None:
         if mode == "batches":
-            parallel.run_batches(handle_batch, 7)
+            parallel.run(handle_batch, batches=Batches(7))
         elif mode == "results":
             seen.extend(parallel.metrics().running for _ in parallel.results(handle))
         else:
@@ -262,7 +262,7 @@ def test_a_batch_that_takes_long_does_not_keep_the_next_from_the_slots_that_are_
             done.release()
 
     parallel = consumer(kafka_cluster, topic, {"max_concurrency": 2})
-    thread = threading.Thread(target=lambda: parallel.run_batches(handle, 10))
+    thread = threading.Thread(target=lambda: parallel.run(handle, batches=Batches(10)))
     thread.start()
     try:
         assert all(done.acquire(timeout=20) for _ in range(900))  # all the other keys

@@ -10,7 +10,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
-from headway import ConsumerRecord, Context, Ordering, ParallelConsumer, ProducerRecord, Retries, RetryLater
+from headway import Batches, ConsumerRecord, Context, Ordering, ParallelConsumer, ProducerRecord, Retries, RetryLater
 from headway.errors import HandlerError
 from tests.contract.conftest import Cluster
 from tests.contract.parallel import odd_handlers
@@ -22,9 +22,9 @@ Run = Callable[[ParallelConsumer], None]
 RUNS: dict[str, Run] = {
     "thread": lambda parallel: parallel.run(odd_handlers.handle),
     "async": lambda parallel: parallel.run(odd_handlers.handle_async),
-    "batch": lambda parallel: parallel.run_batches(odd_handlers.handle_batch, 4),
+    "batch": lambda parallel: parallel.run(odd_handlers.handle_batch, batches=Batches(4)),
     "process": lambda parallel: parallel.run(odd_handlers.handle),
-    "process, batch": lambda parallel: parallel.run_batches(odd_handlers.handle_batch, 4),
+    "process, batch": lambda parallel: parallel.run(odd_handlers.handle_batch, batches=Batches(4)),
 }
 
 
@@ -112,7 +112,7 @@ def test_a_batch_error_names_the_records_that_failed_by_whatever_it_gives_for_th
 ) -> None:
     orders.send([*NO_ERRORS, *["good"] * GOOD])
     parallel = orders.consumer(executor)
-    run: Run = lambda parallel: parallel.run_batches(odd_handlers.handle_batch_without_errors, 20)  # noqa: E731
+    run: Run = lambda parallel: parallel.run(odd_handlers.handle_batch_without_errors, batches=Batches(20))  # noqa: E731
     run_until(parallel, run, lambda: parallel.metrics().done == len(NO_ERRORS) + GOOD)
     found = orders.letters(len(NO_ERRORS))
     assert found.keys() == NO_ERRORS.keys()
@@ -124,7 +124,7 @@ def test_a_batch_error_names_the_records_that_failed_by_whatever_it_gives_for_th
 def test_of_a_batch_error_that_names_nothing_all_of_its_batch_has_failed(orders: Orders) -> None:
     orders.send(["nonsense"] * 4 + ["good"] * GOOD)
     parallel = orders.consumer()
-    run: Run = lambda parallel: parallel.run_batches(odd_handlers.handle_batch_with_nonsense, 1)  # noqa: E731
+    run: Run = lambda parallel: parallel.run(odd_handlers.handle_batch_with_nonsense, batches=Batches(1))  # noqa: E731
     run_until(parallel, run, lambda: parallel.metrics().done == 4 + GOOD)
     assert parallel.metrics().dead_letters == 4
 

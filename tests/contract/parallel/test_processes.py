@@ -15,7 +15,7 @@ from typing import Any
 import psutil
 import pytest
 
-from headway import ConsumerRecord, Context, Ordering, ParallelConsumer, Retries
+from headway import Batches, ConsumerRecord, Context, Ordering, ParallelConsumer, Retries
 from headway.core.retry import fixed_backoff
 from headway.errors import ConfigError
 from tests.contract.conftest import Cluster
@@ -142,7 +142,7 @@ def test_a_batch_that_names_its_failures_has_the_others_done(kafka_cluster: Clus
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("key", value) for value in ("a", "fail", "b", "fail", "c")], partition=0)
     parallel = consumer(kafka_cluster, topic, PROCESSES)
-    until_done(parallel, 5, lambda: parallel.run_batches(handlers.note_batch, 5, linger=0.5))
+    until_done(parallel, 5, lambda: parallel.run(handlers.note_batch, batches=Batches(5, linger=0.5)))
     calls = handlers.calls(notes)
     assert [call.offset for call in calls] == [0, 1, 2, 3, 4, 1, 3]
     assert "UnpicklableError: no" in calls[-1].last_error
@@ -230,7 +230,7 @@ def test_those_of_a_batch_whose_process_died_run_one_by_one_and_only_the_one_tha
     retries = Retries(fixed_backoff(0.01), max_attempts=1)
     options = PROCESSES | {"ordering": ordering, "retries": retries, "dead_letter_topic": dead}
     parallel = consumer(kafka_cluster, topic, options)
-    running = threading.Thread(target=parallel.run_batches, args=(handlers.act_always_in_batches, 8, 0.5))
+    running = threading.Thread(target=lambda: parallel.run(handlers.act_always_in_batches, batches=Batches(8, 0.5)))
     running.start()
     [letter] = read(kafka_cluster, dead, 1)
     wait_for(lambda: parallel.metrics().done == 8)

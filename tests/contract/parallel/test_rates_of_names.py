@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from headway import ConsumerRecord, Context, Ordering, ParallelConsumer, RetriableError, Retries, worker
+from headway import Batches, ConsumerRecord, Context, Ordering, ParallelConsumer, RetriableError, Retries, worker
 from headway.core.retry import fixed_backoff
 from headway.errors import ConfigError
 from headway.workers.worker import worker_of
@@ -51,14 +51,14 @@ HANDLERS = {"thread": handlers.note, "async": note_async, "process": handlers.no
 
 
 class BatchMember(Member):
-    """A consumer whose `run_batches` has a thread of its own."""
+    """A consumer whose run of batches has a thread of its own."""
 
     def __init__(self, parallel: ParallelConsumer) -> None:
         super().__init__(parallel, handlers.note)
 
     def _run(self) -> None:
         try:
-            self.consumer.run_batches(note_batch, 10)
+            self.consumer.run(note_batch, batches=Batches(10))
         except BaseException as error:
             self.error = error
 

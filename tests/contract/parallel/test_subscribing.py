@@ -15,7 +15,7 @@ from tests.contract.parallel.members import plain_topic, send, wait_for
 Handle = Callable[[Any], Any]
 WAYS: dict[str, Callable[[ParallelConsumer, Handle], object]] = {
     "run": lambda consumer, handle: consumer.run(handle),
-    "run_batches": lambda consumer, handle: consumer.run_batches(handle, 10),
+    "batches": lambda consumer, handle: consumer.run(handle, batches=Batches(10)),
     "run_and_produce": lambda consumer, handle: consumer.run_and_produce(handle),
     "run_async": lambda consumer, handle: asyncio.run(consumer.run_async(handle)),
     "run_and_produce_async": lambda consumer, handle: asyncio.run(consumer.run_and_produce_async(handle)),

@@ -11,7 +11,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
-from headway import ConsumerRecord, Context, Ordering, ParallelConsumer, worker
+from headway import Batches, ConsumerRecord, Context, Ordering, ParallelConsumer, worker
 from headway.workers.worker import worker_of
 from tests.contract.conftest import Cluster
 from tests.contract.parallel import process_handlers as handlers  # by a name that processes can import too
@@ -68,7 +68,7 @@ def test_a_quiet_tenants_record_goes_before_a_flood_that_came_first(kafka_cluste
 
     class InBatches(Member):
         def _run(self) -> None:
-            self.consumer.run_batches(handle_batch, 10)
+            self.consumer.run(handle_batch, batches=Batches(10))
 
     parallel = consumer(kafka_cluster, topic, BY_HEADER)
     kind = InBatches if executor == "batches" else Member

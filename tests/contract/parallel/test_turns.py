@@ -12,7 +12,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
-from headway import ConsumerRecord, Ordering, ParallelConsumer
+from headway import Batches, ConsumerRecord, Ordering, ParallelConsumer
 from tests.contract.conftest import PARTITIONS, Cluster
 from tests.contract.parallel.members import consumer, plain_topic, wait_for
 
@@ -60,7 +60,7 @@ def has(notes: Path, kind: str, count: int) -> bool:
 WAYS: dict[str, tuple[dict[str, Any], Callable[[ParallelConsumer], None]]] = {
     "threads": ({}, lambda parallel: parallel.run(handle)),
     "async": ({}, lambda parallel: parallel.run(handle_async)),
-    "batches": ({}, lambda parallel: parallel.run_batches(handle_batch, 5)),
+    "batches": ({}, lambda parallel: parallel.run(handle_batch, batches=Batches(5))),
     "processes": ({"executor": "process", "processes": 2}, lambda parallel: parallel.run(handle)),
 }
 

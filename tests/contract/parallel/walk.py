@@ -142,7 +142,7 @@ class WalkMember:
             if self._chosen.is_transactional:
                 self.consumer.run_and_produce(handler, batches=batches)
             elif batches:
-                self.consumer.run_batches(handler, batches.max_size, batches.linger, batches.min_size)
+                self.consumer.run(handler, batches=batches)
             else:
                 self.consumer.run(handler)
         except BaseException as error:

@@ -10,7 +10,7 @@ import pytest
 from headway import AsyncProducer, PriorityProducer, Producer, ProducerRecord
 from headway.errors import ConfigError, DeliveryError
 from headway.kafka.producer.client import ProducerClient
-from headway.parallel.outputs import Outputs
+from headway.parallel.outputs import HandlerOutputs
 from headway.settings.config import OutputSettings
 
 NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
@@ -46,10 +46,10 @@ def test_an_awaited_send_refuses_it_too(partition: int) -> None:
     asyncio.run(send())
 
 
-def outputs() -> Outputs:
+def outputs() -> HandlerOutputs:
     client = create_autospec(ProducerClient, instance=True)
     client.partitions.return_value = 4
-    return Outputs(OutputSettings.parse({}), client, None, NOWHERE, "headway-delay")
+    return HandlerOutputs(OutputSettings.parse({}), client, None, NOWHERE, "headway-delay")
 
 
 @IMPOSSIBLE_PARTITIONS

@@ -16,7 +16,7 @@ from headway.delay.schedule_encoder import checked_headers
 from headway.errors import SerializationError
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.columnar import ColumnarProducer, Columns
-from headway.parallel.outputs import Outputs
+from headway.parallel.outputs import HandlerOutputs
 from headway.records.record_types import ConsumerRecord, ProducerRecord
 from headway.settings.config import OutputSettings
 from tests.contract.conftest import Cluster
@@ -95,7 +95,7 @@ def return_from_a_handler(headers: Any) -> None:
     """As the output of a parallel consumer."""
     client = ProducerClient(NOWHERE)
     try:
-        outputs = Outputs(OutputSettings.parse({}), client, None, NOWHERE, "delay")
+        outputs = HandlerOutputs(OutputSettings.parse({}), client, None, NOWHERE, "delay")
         outputs.of(None, ProducerRecord("orders", b"v", headers=headers))  # type: ignore[arg-type]
     finally:
         client.close(0)
@@ -209,7 +209,7 @@ def test_a_timestamp_of_0_is_refused_rather_than_stored_as_now(serializers: dict
 def test_an_output_with_the_timestamp_0_is_refused() -> None:
     client = ProducerClient(NOWHERE)
     try:
-        outputs = Outputs(OutputSettings.parse({}), client, None, NOWHERE, "delay")
+        outputs = HandlerOutputs(OutputSettings.parse({}), client, None, NOWHERE, "delay")
         with pytest.raises(SerializationError, match="timestamp=0"):
             outputs.of(None, ProducerRecord("orders", b"v", timestamp=0))  # type: ignore[arg-type]
     finally:

@@ -14,7 +14,7 @@ from unittest.mock import MagicMock
 
 import pytest
 
-from headway import Batches, ConsumerRecord, Ordering, Retries, worker, workers
+from headway import Batches, ConsumerRecord, Ordering, Retries, worker
 from headway.cli.workers import messages
 from headway.cli.workers.logs import JsonLines, TextLines, handled_record
 from headway.cli.workers.messages import Job, LogStyle, Report, Warn, from_line, order_from_line, to_line
@@ -96,8 +96,8 @@ def test_a_decorator_on_top_is_part_of_the_handler() -> None:
 def test_options_are_those_of_the_parallel_consumer_and_the_command_line_has_the_last_word() -> None:
     servers = {"bootstrap.servers": "localhost:1", "log_level": 0}
     found = declared(ordering=Ordering.PARTITION, max_concurrency=5, retries=Retries(), dead_letter_topic="dead")
-    assert found.options["ordering"] is Ordering.PARTITION
-    assert found.dead_letter_topic == "dead"
+    assert found.options.ordering is Ordering.PARTITION
+    assert found.options.dead_letter_topic == "dead"
     with pytest.raises(ConfigError, match="max_concurrency is 0"):
         found.consumer(servers, max_concurrency=0)
     found.consumer(servers, max_concurrency=9).close()
@@ -105,7 +105,7 @@ def test_options_are_those_of_the_parallel_consumer_and_the_command_line_has_the
 
 def test_of_an_id_of_a_member_each_process_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     made = MagicMock()
-    monkeypatch.setattr(workers, "ParallelConsumer", made)
+    monkeypatch.setattr("headway.workers.worker.ParallelConsumer", made)
     found = declared(config={"group.instance.id": "billing"})
     for index in range(2):
         found.consumer({}, index=index)
@@ -162,7 +162,7 @@ def test_the_kafka_topics_are_those_of_the_levels(topics: Any, levels: int | Non
         ("orders", {"on_result": 5}, "on_result is 5; it must be a function"),
         ("orders", {"batches": 100}, "batches is 100; it must be Batches, as Batches(100)"),
         ("orders", {"concurrency": 5}, "A worker has no option 'concurrency'. Did you mean 'max_concurrency'?"),
-        ("orders", {"xyz": 5}, "Beside its own, it has "),
+        ("orders", {"xyz": 5}, "Its options are adaptive, batches, "),
     ],
 )
 def test_what_is_out_of_bounds_is_refused_with_a_sentence(topics: Any, options: Any, sentence: str) -> None:
@@ -205,10 +205,10 @@ def test_with_outputs_a_handler_may_yield_and_what_it_yields_is_within_the_call(
 @pytest.mark.parametrize(
     ("options", "run"),
     [
-        ({}, lambda consumer, handler: consumer.run.assert_called_once_with(handler)),
+        ({}, lambda consumer, handler: consumer.run.assert_called_once_with(handler, batches=None)),
         (
             {"batches": Batches(9, 0.5, 3)},
-            lambda consumer, handler: consumer.run_batches.assert_called_once_with(handler, 9, 0.5, 3),
+            lambda consumer, handler: consumer.run.assert_called_once_with(handler, batches=Batches(9, 0.5, 3)),
         ),
         (
             {"produces": "bills", "on_output": print, "batches": Batches(9)},
@@ -519,7 +519,7 @@ def test_progress_is_the_sum_of_all_members_and_a_rate() -> None:
 def test_of_a_transactional_id_each_process_makes_its_own(monkeypatch: pytest.MonkeyPatch) -> None:
     found = declared(commit_mode="transactional", producer_config={"transactional.id": "billing", "linger.ms": 1})
     made = MagicMock()
-    monkeypatch.setattr(workers, "ParallelConsumer", made)
+    monkeypatch.setattr("headway.workers.worker.ParallelConsumer", made)
     for index in range(2):
         found.consumer({}, index=index)
     assert [call.kwargs["producer_config"] for call in made.call_args_list] == [

@@ -20,6 +20,7 @@ from headway.kafka.consumer.start_questions import Start
 from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.fetching import Fetching
+from headway.parallel.options import ParallelOptions
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
@@ -79,7 +80,8 @@ class World:
         self.seen: list[PartitionState] = []  # while the partition is handed over
         levels = LevelConsumers(cast(Any, [self.level]))
         brought = BroughtAlong("group", self.dispatch.let_expire)
-        self.fetching = Fetching(self.dispatch, levels, Callbacks(self.wake), 100, self._hand_over, brought)
+        options = ParallelOptions(buffer_records=100)
+        self.fetching = Fetching(self.dispatch, levels, Callbacks(self.wake), options, self._hand_over, brought)
         self.inside: Callable[[], Any] = lambda: None
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:

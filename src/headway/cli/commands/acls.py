@@ -344,18 +344,18 @@ def dead(topic: str, targets: Sequence[str], settle: bool) -> Iterable[Right]:
 
 
 def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Right]:
-    own_id = (worker.options.get("producer_config") or {}).get("transactional.id")
+    own_id = (worker.options.producer_config or {}).get("transactional.id")
     names = {
         "topic": [*worker.kafka_topics(), *(literal_beginning(each) for each in worker.topics if each.startswith("^"))],
         "group": worker.groups,
         "output": worker.produces,
-        "dead letters": [worker.dead_letter_topic] if worker.dead_letter_topic else [],
+        "dead letters": [worker.options.dead_letter_topic] if worker.options.dead_letter_topic else [],
         "transactional id": [f"{own_id or worker.group}-*"],  # each process has its own, beginning with this
         "rates": [rates_topic(worker.group)],
         "scheduler": [str(worker.config.get("scheduler.name", DEFAULT_NAME))],
     }
-    has_rates = any(worker.options.get(name) is not None for name in ("rate_limit", "tenant_rate_limit"))
-    declared = _cases(transactional=worker.options.get("commit_mode") == "transactional", rates=has_rates)
+    has_rates = worker.options.rate_limit is not None or worker.options.tenant_rate_limit is not None
+    declared = _cases(transactional=worker.options.commit_mode == "transactional", rates=has_rates)
     return rights_of(role, [*cases, "outputs", "dead letters", *declared], names)
 
 

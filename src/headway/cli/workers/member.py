@@ -75,7 +75,7 @@ class Member:
             with self._supervising:
                 self._supervision = consumer.supervise(self._table, self._suspects)
             self._consumer = consumer
-            if worker.options.get("executor") == "process":
+            if worker.options.executor == "process":
                 handler = called(worker.handler)
                 elsewhere = HandlingElsewhere(self._job.worker, handler, self._job.index, self._job.logs)
                 return self._handle(consumer, lambda: worker.run(consumer, elsewhere))

@@ -40,7 +40,7 @@ def require_topics(workers: Mapping[str, Worker], kafka_topics: Mapping[str, Map
         for topic in worker.topics:
             _require(name, worker, topic, there)
         written = there.wanting("Write") if isinstance(there, TopicListing) else there
-        letters = [] if worker.dead_letter_topic is None else [worker.dead_letter_topic]
+        letters = [] if worker.options.dead_letter_topic is None else [worker.options.dead_letter_topic]
         for topic, what in (
             *((each, "dead letters") for each in letters),
             *((each, "outputs") for each in worker.produces),

@@ -18,7 +18,7 @@ from headway.core.untrusted import LATEST
 from headway.dead_letters import PREFIX
 from headway.declarations import check_choice
 from headway.errors import ConfigError
-from headway.parallel.run_parts import OnExpired
+from headway.parallel.options import OnExpired
 from headway.records.expiry import HEADER as EXPIRES
 from headway.records.history import HEADER as HISTORY
 from headway.spark.sink.options import TARGETS

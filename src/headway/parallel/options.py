@@ -1,0 +1,258 @@
+"""The options of a parallel consumer: each named, typed, given its default and checked here, and nowhere else.
+
+`ParallelConsumer` and `@worker` take them as keywords, typed by `ParallelOptionsDict`: a type checker reads keywords
+only from such a dict. A test compares the two classes, and the docstring of `ParallelConsumer`, which explains each
+option to users.
+"""
+
+import dataclasses
+import difflib
+import inspect
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal, Self, TypedDict, TypeVar
+
+from headway.core.engine.circuit import CircuitBreaker
+from headway.core.engine.lanes import Ordering, OrderingName
+from headway.core.engine.rate_limits import RateLimits
+from headway.core.engine.slot_policies import SlotPolicy, make_slots
+from headway.core.levels.capacity import Distributor
+from headway.core.levels.naming import is_topic_name
+from headway.core.levels.policies import PolicyName
+from headway.core.retry import Retries
+from headway.declarations import (
+    check_above_zero,
+    check_choice,
+    check_flag,
+    check_function,
+    check_kind,
+    check_number,
+    check_whole,
+    shown,
+)
+from headway.delay.due_time import lifetime
+from headway.errors import ConfigError, DeserializationError
+from headway.execution.lifespan import Lifespan, check_lifespan
+from headway.parallel.tenancy import Tenancy, Tenant
+from headway.parallel.tenant_rates import TenantRates
+from headway.records.record_types import ConsumerRecord
+from headway.settings.config import Config, OutputSettings, ParallelSettings
+
+CommitMode = Literal["async", "sync", "transactional"]
+ExecutorName = Literal["thread", "async", "process"]
+OnExpired = Literal["drop", "dead_letter"]
+OnInvalidMetadata = Literal["warn", "fail"]
+F = TypeVar("F", bound=Callable[..., Any])
+
+_LEAST_BUFFER = 1000  # records: a fetch costs the same for one as for many
+_LEAST_MEMORY = 2**20  # bytes
+_COMMIT_EVERY: dict[CommitMode, float] = {"async": 5.0, "sync": 5.0, "transactional": 0.1}  # seconds
+
+
+class ParallelOptionsDict(TypedDict, total=False):
+    """The options as keywords, for type checkers and editors; `ParallelOptions` has their defaults."""
+
+    ordering: Ordering | OrderingName
+    max_concurrency: int
+    adaptive: bool
+    rate_limit: float | None
+    key_rate_limit: float | None
+    tenant_rate_limit: TenantRates | None
+    time_limit: float | None
+    executor: ExecutorName | None
+    processes: int | None
+    policy: PolicyName
+    distributor: Distributor | None
+    retries: Retries | None
+    dead_letter_topic: str | None
+    commit_mode: CommitMode
+    producer_config: Config | None
+    hand_over_timeout: float
+    queue_time_warning: float | None
+    on_invalid_metadata: OnInvalidMetadata
+    buffer_records: int | None
+    buffer_memory: int
+    tenant: Tenant | None
+    tenant_weights: Mapping[str, float] | None
+    expires_after: float | None
+    on_expired: OnExpired
+    circuit_breaker: CircuitBreaker | None
+    lifespan: Lifespan | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ParallelOptions:
+    """The options with their defaults; `ParallelConsumer` explains each.
+
+    Raises `ConfigError` for an option that is out of bounds or contradicts another.
+    """
+
+    ordering: Ordering | OrderingName = Ordering.KEY
+    max_concurrency: int = 16
+    adaptive: bool = False
+    rate_limit: float | None = None
+    key_rate_limit: float | None = None
+    tenant_rate_limit: TenantRates | None = None
+    time_limit: float | None = None
+    executor: ExecutorName | None = None
+    processes: int | None = None
+    policy: PolicyName = "fair"
+    distributor: Distributor | None = None
+    retries: Retries | None = None
+    dead_letter_topic: str | None = None
+    commit_mode: CommitMode = "async"
+    producer_config: Config | None = field(default=None, repr=False)  # it can hold secrets
+    hand_over_timeout: float = 10.0
+    queue_time_warning: float | None = None
+    on_invalid_metadata: OnInvalidMetadata = "warn"
+    buffer_records: int | None = None
+    buffer_memory: int = 64 * 2**20
+    tenant: Tenant | None = None
+    tenant_weights: Mapping[str, float] | None = None
+    expires_after: float | None = None
+    on_expired: OnExpired = "drop"
+    circuit_breaker: CircuitBreaker | None = None
+    lifespan: Lifespan | None = None
+
+    @classmethod
+    def of(cls, options: Mapping[str, Any], taker: str = "ParallelConsumer", others: Collection[str] = ()) -> Self:
+        """Return these options; raises `ConfigError` for an unknown name, with a near one of these or of `others`."""
+        known = {each.name for each in dataclasses.fields(cls)}
+        for name in options.keys() - known:
+            near = difflib.get_close_matches(name, {*known, *others}, n=1)
+            hint = f"Did you mean {near[0]!r}?" if near else f"Its options are {', '.join(sorted({*known, *others}))}."
+            raise ConfigError(f"A {taker} has no option {name!r}. {hint}")
+        return cls(**options)
+
+    def as_keywords(self) -> ParallelOptionsDict:
+        """Return all options, as the keywords of another consumer."""
+        return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}  # type: ignore[return-value]
+
+    def __post_init__(self) -> None:
+        check_choice("ordering", self.ordering, tuple(Ordering))
+        check_whole("max_concurrency", self.max_concurrency, 1)
+        check_flag("adaptive", self.adaptive)
+        for name in ("rate_limit", "key_rate_limit", "time_limit", "queue_time_warning", "expires_after"):
+            if (limit := getattr(self, name)) is not None:
+                check_above_zero(name, limit)
+        if self.expires_after is not None:
+            lifetime(self.expires_after)
+        check_choice("executor", self.executor, (None, "thread", "async", "process"))
+        if self.processes is not None:
+            check_whole("processes", self.processes, 1)
+        check_number("hand_over_timeout", self.hand_over_timeout, 0)
+        check_choice("on_invalid_metadata", self.on_invalid_metadata, ("warn", "fail"))
+        if self.buffer_records is not None:
+            check_whole("buffer_records", self.buffer_records, self.max_concurrency)
+        check_whole("buffer_memory", self.buffer_memory, _LEAST_MEMORY, " bytes")
+        check_choice("commit_mode", self.commit_mode, ("async", "sync", "transactional"))
+        if self.distributor is not None:
+            check_function("distributor", self.distributor, ("levels", "capacity"))
+        if self.circuit_breaker is not None:
+            check_kind("circuit_breaker", self.circuit_breaker, CircuitBreaker, "a CircuitBreaker, as CircuitBreaker()")
+        if self.lifespan is not None:
+            check_lifespan(self.lifespan)
+        self._check_dead_letters()
+        self._check_tenants()
+
+    def _check_dead_letters(self) -> None:
+        topic = self.dead_letter_topic
+        if topic is not None and not is_topic_name(topic):
+            raise ConfigError(f"dead_letter_topic is {topic!r}; it must be the name of a topic, or left out.")
+        check_choice("on_expired", self.on_expired, ("drop", "dead_letter"))
+        if self.on_expired == "dead_letter" and topic is None:
+            raise ConfigError(
+                "on_expired is 'dead_letter', and there is no dead_letter_topic. Name one, or leave on_expired out to "
+                "drop records that expired."
+            )
+        if self.retries is None:
+            return
+        check_kind("retries", self.retries, Retries, "a Retries, as Retries(max_attempts=5)")
+        if self.retries.max_attempts is not None and topic is None:
+            raise ConfigError(
+                f"After max_attempts={self.retries.max_attempts} a record goes to the dead_letter_topic, and there is "
+                "none. Name one, or leave out max_attempts to keep trying."
+            )
+
+    def _check_tenants(self) -> None:
+        if self.tenant is not None:
+            self.tenancy()
+        elif self.tenant_rate_limit is not None:
+            raise ConfigError(
+                f"tenant_rate_limit is {shown(self.tenant_rate_limit)}, and there is no tenant. Say to whom a record "
+                "belongs, as tenant='header:customer', or name a key_rate_limit for a limit by key."
+            )
+        elif self.tenant_weights is not None:
+            raise ConfigError("tenant_weights is given, but no tenant. Say to whom a record belongs, as tenant='key'.")
+
+    def check_with(self, settings: ParallelSettings) -> None:
+        """Raise `ConfigError` for options that contradict the settings or each other, given the number of levels."""
+        outputs = self.outputs.kafka
+        if self.commit_mode != "transactional":
+            if "transactional.id" in outputs:
+                raise ConfigError(f"transactional.id is for commit_mode='transactional'; it is {self.commit_mode!r}.")
+        elif (isolation := settings.kafka.get("isolation.level", "read_committed")) != "read_committed":
+            # Offsets of a transaction that is about to be committed would be overlooked, too.
+            raise ConfigError(
+                f"With commit_mode='transactional' isolation.level is {isolation!r}, so the transaction of a record "
+                "that is read could still be aborted. Remove isolation.level."
+            )
+        for name, value in (("adaptive", self.adaptive), ("rate_limit", self.rate_limit)):
+            if self.policy == "capacity_burst" and (settings.levels or 1) > 1 and value:
+                raise ConfigError(  # the highest level would never reach its share of the slots
+                    f"policy='capacity_burst' gives each level a share of max_concurrency, and with {name}={value} "
+                    "fewer records run, all of the highest level. Choose fair, which shares what there is."
+                )
+        self.slots(settings)
+
+    # What the options amount to
+
+    @property
+    def outputs(self) -> OutputSettings:
+        """The settings of the producer for outputs."""
+        return OutputSettings.parse({} if self.producer_config is None else self.producer_config)
+
+    @property
+    def buffer(self) -> int:
+        """The number of records of a level that are kept ready."""
+        return self.buffer_records or max(_LEAST_BUFFER, 4 * self.max_concurrency)
+
+    @property
+    def all_retries(self) -> Retries:
+        """The retries, with unreadable records as fatal: bytes that cannot be read today cannot be read tomorrow."""
+        retries = self.retries or Retries()
+        return dataclasses.replace(retries, fatal=(*retries.fatal, DeserializationError))
+
+    def commit_interval(self, settings: ParallelSettings) -> float:
+        """Return the seconds between commits."""
+        return settings.commit_interval or _COMMIT_EVERY[self.commit_mode]
+
+    def slots(self, settings: ParallelSettings) -> SlotPolicy:
+        """Return the policy that shares the slots between the levels."""
+        levels = settings.levels or 1
+        return make_slots(self.policy, self.distributor, levels, self.max_concurrency, max_wait=settings.max_wait)
+
+    def tenancy(self) -> Tenancy | None:
+        """Return the tenancy of one consumer; None without tenants."""
+        if self.tenant is None:
+            return None
+        return Tenancy(self.tenant, self.tenant_weights, self.tenant_rate_limit)
+
+    def limits(self, tenancy: Tenancy | None) -> RateLimits[ConsumerRecord] | None:
+        """Return the rates of tenants and keys of one consumer; None without any."""
+        per_tenant = None if tenancy is None else tenancy.rates
+        if self.key_rate_limit is None and per_tenant is None:
+            return None
+        return RateLimits(per_tenant=per_tenant, per_key=self.key_rate_limit)
+
+
+def shows_options(function: F) -> F:
+    """Let `help` show each option with its default for a function that takes them as `**options`."""
+    signature = inspect.signature(function)
+    own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
+    options = [
+        inspect.Parameter(each.name, inspect.Parameter.KEYWORD_ONLY, default=each.default, annotation=each.type)
+        for each in dataclasses.fields(ParallelOptions)
+    ]
+    vars(function)["__signature__"] = signature.replace(parameters=[*own, *options])
+    return function

@@ -1,0 +1,180 @@
+"""The one run of a parallel consumer: it begins, turns until it is stopped, and ends."""
+
+import contextlib
+import math
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from functools import partial
+from typing import Final
+
+from headway.core.levels.naming import LevelSubscription
+from headway.errors import ClosedError, ConfigError, HeadwayError
+from headway.execution.dispatch import Dispatch
+from headway.execution.lifespan import Life
+from headway.kafka.consumer.level_consumers import END_WITHIN, LevelConsumers
+from headway.parallel.control_loop import ControlLoop, Executor
+from headway.parallel.handler_spec import HandlerSpec
+from headway.parallel.run_parts import RunParts, Sends
+from headway.parallel.stream import Owner
+from headway.parallel.tenancy import Tenancy
+from headway.runtime.call_stacks import is_on_stack
+from headway.runtime.end_steps import EndSteps, Step
+from headway.runtime.flag import Flag
+from headway.runtime.sigterm import on_terminate
+from headway.runtime.wakeup import Wakeup
+
+DRAIN_WITHIN: Final = 30.0
+"""Seconds for running handlers at the end, by default."""
+
+_LEAST_FOR_END = 1.0  # seconds for the last commits and for leaving, after a drain time-out that handlers have used up
+_LOOK_WHETHER_IT_RUNS_EVERY = 1.0  # seconds
+
+
+class Run:
+    """A run that begins once, in the thread that calls `run`; any thread, handler or signal handler may stop it.
+
+    The groups are joined by `subscribe`; with a lifespan only when what handlers share has started, since a member that
+    cannot answer its group while it starts would hold up all others.
+    """
+
+    def __init__(
+        self,
+        parts: RunParts,
+        control: ControlLoop,
+        dispatch: Dispatch,
+        levels: LevelConsumers,
+        wake: Wakeup,
+        tenancy: Tenancy | None,
+        *,
+        joins_late: bool,
+    ) -> None:
+        self._parts = parts
+        self._control = control
+        self._dispatch = dispatch
+        self._levels = levels
+        self._wake = wake
+        self._tenancy = tenancy
+        self._joins_late = joins_late
+        self._state = threading.Lock()
+        self._runner: int | None = None  # the thread that runs, or that closes what never ran
+        self._subscriptions: Sequence[LevelSubscription] = ()
+        self._stop: tuple[bool, float] | None = None  # True to drain, and the deadline
+        self._steps = EndSteps(self._steps_to_end)
+        self._ended = Flag()
+        self.failure: BaseException | None = None  # the error that ended the run, if one did
+
+    @property
+    def has_begun(self) -> bool:
+        """True once the run has begun, or was closed before."""
+        return self._runner is not None
+
+    @property
+    def has_ended(self) -> bool:
+        """True once every step of the end was taken."""
+        return self._ended.is_set()
+
+    def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
+        """Read these topics."""
+        self._subscriptions = subscriptions
+        self._control.rate.subscribe(subscriptions)
+        if not self._joins_late:
+            self._control.fetching.subscribe(subscriptions)
+
+    def run(self, spec: HandlerSpec, owner: Owner = None) -> None:
+        """Run until it is stopped; raises the error that ended it, if one did."""
+        self._begin()
+        try:
+            # A second SIGTERM must not end the process before the completed records are committed.
+            with on_terminate(self.stop), contextlib.ExitStack() as at_last:
+                at_last.callback(self._end)
+                handler = self._parts.handler(spec)
+                self._parts.require_rights(self._subscriptions)
+                self._parts.start(spec, handler, owner, self._is_stopping)
+                if self._joins_late and not self._is_stopping():
+                    self._control.fetching.subscribe(self._subscriptions)
+                self._turn_until_stopped()
+            # Of the last handler, whose thread has ended by now, or of a callback at the end.
+            if failure := self._dispatch.failure or self._control.callbacks.failure or self._parts.failure:
+                raise failure
+        except BaseException as error:
+            self.failure = error
+            raise
+
+    def stop(self, drain: bool, timeout: float = DRAIN_WITHIN) -> None:
+        """Make the run end, and return at once; a handler or a signal handler may call it."""
+        self._stop = drain, time.monotonic() + (timeout if drain else 0)
+        self._dispatch.end()
+        self._wake.set()
+
+    def close(self, drain: bool, timeout: float) -> None:
+        """Stop, and wait until the run has ended; raises `HeadwayError` in a callback, which the run waits for."""
+        if self._control.callbacks.runs_here():
+            raise HeadwayError(
+                "close() was called in a callback of the consumer, which it would wait for. Call stop()."
+            )
+        with self._state:
+            if self._runner is None:
+                self._runner = threading.get_ident()  # no run can begin from now on
+        if not self._ended.is_set():
+            self.stop(drain, timeout)
+        while not self._ended.is_set():
+            # Two interrupts may have ended `run` in the midst of its own end, or before it was under its care.
+            here = threading.get_ident()
+            if is_on_stack(here, _RUN, self) or is_on_stack(here, _END, self):
+                return  # called by a signal handler within these, which cannot go on before this returns
+            if not is_on_stack(self._runner, _RUN, self):
+                self._end()
+            else:
+                self._ended.wait(_LOOK_WHETHER_IT_RUNS_EVERY)
+
+    def _is_stopping(self) -> bool:
+        return self._stop is not None
+
+    def _begin(self) -> None:
+        with self._state:
+            if self._runner is not None:
+                raise ClosedError("A consumer runs once in its life. Make a new consumer to go on.")
+            if not self._subscriptions:
+                raise ConfigError("The consumer has no topic to read. Call subscribe before it runs.")
+            self._runner = threading.get_ident()
+
+    def _turn_until_stopped(self) -> None:
+        while self._stop is None:
+            self._control.turn()
+        while self._stop[0] and self._dispatch.is_running() and time.monotonic() < self._stop[1]:
+            self._control.turn()
+
+    def _end(self) -> None:
+        """Leave the groups and let go of everything, whatever is raised; the last error is raised at the end."""
+        self._steps.take()
+        self._ended.set()
+
+    def _steps_to_end(self) -> Iterator[Step]:
+        """Yield the steps. They wait for Kafka until one time: the end of the drain time-out, if that is soon."""
+        now = time.monotonic()
+        drains_until = self._stop[1] if self._stop and self._stop[0] else math.inf
+        end_by = min(now + END_WITHIN, max(drains_until, now + _LEAST_FOR_END))
+
+        def until() -> float:
+            return time.monotonic() if self._steps.hurries else end_by
+
+        yield lambda: self._control.leave(until())
+        yield lambda: self._control.commit_last(until())
+        for level in self._levels:
+            yield partial(level.wake, None)
+        yield lambda: self._levels.close(until())
+        yield from (partial(self._close_in_time, part) for part in self._parts.closing())
+        yield lambda: self._control.wait_for_callbacks(until())
+        yield self._control.rate.close
+        yield self._wake.close
+        if self._tenancy:
+            yield self._tenancy.end
+        yield self._parts.forget_running
+
+    def _close_in_time(self, closing: Sends | Executor | Life) -> None:
+        until = -math.inf if self._stop is None or self._steps.hurries else self._stop[1]
+        closing.close(max(0.0, until - time.monotonic()))
+
+
+_RUN, _END = Run.run.__code__, Run._end.__code__
