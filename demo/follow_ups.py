@@ -14,9 +14,9 @@ from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documenta
 from pyspark.sql.streaming.query import StreamingQuery
 
 from demo.evidence import Promise
+from demo.flight_outputs import Outputs, follow_ups
 from headway import Ladder, Relay
 from headway.delay.topics import create_topics
-from headway.pipelines.flight_outputs import Outputs, follow_ups
 from headway.spark.delay import audit, summary
 
 NAME = "flights-delay"

@@ -15,9 +15,8 @@ from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
 
-from demo import follow_ups
-from headway.pipelines import flights
-from headway.pipelines.flight_outputs import Outputs
+from demo import flights_pipeline, follow_ups
+from demo.flight_outputs import Outputs
 from headway.spark import local_session
 from headway.spark.report.file import write_report
 
@@ -82,7 +81,7 @@ def run(
     """
     try:
         kafka = {"bootstrap.servers": servers}
-        records = flights.source(spark, kafka, topic, levels, maxRecordsPerTrigger=at_once)
+        records = flights_pipeline.source(spark, kafka, topic, levels, maxRecordsPerTrigger=at_once)
         outputs = Outputs(str(output_dir), kafka, follow_up_after=after, scheduler_name=follow_ups.NAME)
         outputs.create_topics(topic, levels)
         with follow_ups.relay(servers):
@@ -144,17 +143,19 @@ def process(
     parquet = output_dir / "flights"
     for directory in (parquet, output_dir / "checkpoint"):
         shutil.rmtree(directory, ignore_errors=True)
-    tables = flights.read_tables(spark)
+    tables = flights_pipeline.read_tables(spark)
     started = time.monotonic()
 
     def say_how_far(query: StreamingQuery) -> None:
         done = sum(batch["numInputRows"] for batch in query.recentProgress)
         say(f"{done:,} of {expected:,} flights are through Spark")
 
-    query = _to_its_end(lambda: flights.start(records, tables, outputs), say_how_far)
+    query = _to_its_end(lambda: flights_pipeline.start(records, tables, outputs), say_how_far)
     streaming_s, stored = time.monotonic() - started, follow_ups.stored(query)
     say("The flights of the notices are kept")
-    _to_its_end(lambda: flights.keep(spark, outputs, levels), lambda _: say("The flights of the notices are kept"))
+    _to_its_end(
+        lambda: flights_pipeline.keep(spark, outputs, levels), lambda _: say("The flights of the notices are kept")
+    )
     say("The report is made")
     write_report(spark, str(parquet), output_dir / "report.html", title="The flights by priority")
 

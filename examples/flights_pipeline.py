@@ -1,13 +1,14 @@
-"""The flights pipeline, for spark-submit: `spark-submit flights_pipeline.py HOST:PORT TOPIC OUTPUT`.
+"""The demo's flights, for spark-submit.
 
-It begins as the one that comes with Headway, and adds a stage of its own: what is late goes to a directory of its own.
+`PYTHONPATH=. spark-submit examples/flights_pipeline.py HOST:PORT TOPIC OUTPUT` runs it in a checkout. It begins as the
+demo's pipeline does, and adds a stage of its own: late flights go to a directory of their own.
 """
 
 import sys
 
 from pyspark.sql import DataFrame, SparkSession
 
-from headway.pipelines import flights
+from demo import flights_pipeline
 from headway.spark import stamped
 
 
@@ -22,9 +23,9 @@ def late(known: DataFrame) -> DataFrame:
 def main(servers: str, topic: str, output: str) -> None:
     """Read what is there now, and write the late flights of it."""
     spark = SparkSession.builder.appName("late flights").getOrCreate()
-    tables = flights.read_tables(spark)
-    records = flights.source(spark, {"bootstrap.servers": servers}, topic, levels=3)
-    found = stamped(flights.flights(records), lambda frame: flights.enriched(frame, tables))
+    tables = flights_pipeline.read_tables(spark)
+    records = flights_pipeline.source(spark, {"bootstrap.servers": servers}, topic, levels=3)
+    found = stamped(flights_pipeline.flights(records), lambda frame: flights_pipeline.enriched(frame, tables))
     query = (
         late(found)
         .writeStream.format("parquet")

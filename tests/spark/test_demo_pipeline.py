@@ -7,10 +7,9 @@ import pytest
 from pyspark.sql import SparkSession
 from rich.console import Console
 
-from demo import pipeline
+from demo import flights_pipeline, pipeline
+from demo.flight_outputs import Outputs
 from demo.flights import records
-from headway.pipelines import flights
-from headway.pipelines.flight_outputs import Outputs
 
 if TYPE_CHECKING:
     from tests.spark.conftest import LevelTopics
@@ -53,7 +52,7 @@ def test_every_flight_goes_from_kafka_to_parquet_and_back_once(
     for level in range(orders.levels):
         orders.send(level, [flight.value.decode() for flight in sent if flight.level == level])
     kafka = {"bootstrap.servers": orders.servers}
-    source = flights.source(spark, kafka, orders.topic, orders.levels)
+    source = flights_pipeline.source(spark, kafka, orders.topic, orders.levels)
     name = orders.topic
     outputs = Outputs(str(tmp_path), kafka, f"{name}-notices", f"{name}-later", f"{name}-dead", scheduler_name=name)
     outputs.create_topics(orders.topic, orders.levels)

@@ -1,4 +1,4 @@
-"""The stages of the flights pipeline, each alone, and all of it from the command line."""
+"""The stages of the demo's flights pipeline, each alone, and all of it from the command line."""
 
 import json
 import os
@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 from pyspark.sql import SparkSession
 
+from demo import flights_pipeline
+from demo.flight_outputs import HANDLED, Outputs, follow_ups, from_notices, to_send
 from demo.flights import records
 from headway import Ladder
 from headway.broker.java import find_java, java_home
@@ -21,8 +23,6 @@ from headway.delay.topics import create_topics
 from headway.errors import ConfigError
 from headway.execution.context import Context
 from headway.kafka.admin import Admin
-from headway.pipelines import flights
-from headway.pipelines.flight_outputs import HANDLED, Outputs, follow_ups, from_notices, to_send
 from headway.spark.session.session import SHORT_LIVED
 from tests.spark.stored import committed
 
@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 ROOT = Path(__file__).parents[2]
+FLIGHTS = "demo.flights_pipeline:pipeline"
 
 
 def test_a_record_becomes_a_flight_that_knows_its_level(spark: SparkSession) -> None:
     record = next(records(1))
     columns = "key binary, value binary, topic string, level int, partition int, offset long, timestamp timestamp"
     frame = spark.createDataFrame([(None, record.value, "flights", 2, 1, 7, None)], columns)
-    row = flights.flights(frame).collect()[0]
+    row = flights_pipeline.flights(frame).collect()[0]
     assert (row["carrier"], row["flight"], row["dest"]) == ("UA", 1545, "IAH")
     assert (row["level"], row["partition"], row["offset"]) == (2, 1, 7)
 
@@ -49,25 +50,31 @@ def test_a_flight_without_weather_or_with_an_unknown_destination_is_kept(spark: 
         "origin string, time_hour string, dest string",
     ).selectExpr("origin", "timestamp(time_hour) as time_hour", "dest")
     noted = [("EWR", "2013-01-01T10:00:00Z", "10", "5.5", "0")] * 2
-    weather = flights.weather(
+    weather = flights_pipeline.weather(
         spark.createDataFrame(noted, "origin string, time_hour string, visib string, wind_speed string, precip string")
     )
-    airports = flights.airports(
+    airports = flights_pipeline.airports(
         spark.createDataFrame(
             [("ORD", "Chicago Ohare", "41.9", "-87.9")], "faa string, name string, lat string, lon string"
         )
     )
 
-    joined = flights.with_airports(flights.with_weather(frame, weather), airports).orderBy("origin").collect()
+    joined = (
+        flights_pipeline.with_airports(flights_pipeline.with_weather(frame, weather), airports)
+        .orderBy("origin")
+        .collect()
+    )
 
     assert [(row["visibility_miles"], row["destination"]) for row in joined] == [(10.0, "Chicago Ohare"), (None, None)]
 
 
 def test_a_flight_knows_its_plane_and_its_airline(spark: SparkSession) -> None:
-    tables = flights.read_tables(spark)
+    tables = flights_pipeline.read_tables(spark)
     frame = spark.createDataFrame([("UA", "N14228"), ("ZZ", None)], "carrier string, tailnum string")
 
-    known = flights.with_airlines(flights.with_planes(frame, tables.planes), tables.airlines).orderBy("carrier")
+    known = flights_pipeline.with_airlines(flights_pipeline.with_planes(frame, tables.planes), tables.airlines).orderBy(
+        "carrier"
+    )
     united, unknown = known.collect()
 
     assert (united["airline"], united["plane_model"], united["plane_built"]) == (
@@ -89,14 +96,14 @@ def test_flights_are_handled_each_with_a_notice_and_one_that_fails_is_kept(spark
     ]
     known = spark.createDataFrame(rows, KNOWN)
 
-    outcomes = {row["flight"]: row for row in flights.handled(known).collect()}
+    outcomes = {row["flight"]: row for row in flights_pipeline.handled(known).collect()}
     told = [outcomes[number]["notice"] for number in (1, 2, 3)]
     assert told == ["United 1 to Chicago: 90 minutes late", "United 2 to ORD: on time", "ZZ 3 to ORD did not arrive"]
 
     def refuse(flight: Any, _: Context) -> str:
         raise ValueError(f"no {flight.flight}")
 
-    [failed] = flights.handled(known.where("flight = 1"), refuse).collect()
+    [failed] = flights_pipeline.handled(known.where("flight = 1"), refuse).collect()
     assert (failed["outcome"], failed["notice"], failed["error"]["message"]) == ("failed", None, "no 1")
 
 
@@ -140,7 +147,7 @@ def test_each_handled_flight_has_a_notice_and_a_late_one_a_follow_up_and_a_faile
 
 def test_tables_that_are_not_there_are_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=rf"There is no weather.csv in {tmp_path}"):
-        flights.read_tables(spark, tmp_path)
+        flights_pipeline.read_tables(spark, tmp_path)
 
 
 @pytest.mark.slow
@@ -158,17 +165,18 @@ def test_the_command_goes_on_where_a_program_with_the_same_pipeline_was(
     send(slice(0, 200))
     outputs = Outputs(str(tmp_path), kafka, names[0], names[1], f"{orders.topic}-dead")
     outputs.create_topics(orders.topic, orders.levels)
-    source = flights.source(spark, kafka, orders.topic, orders.levels)
-    flights.run(spark, source, flights.read_tables(spark), outputs, orders.levels, once=True)
+    source = flights_pipeline.source(spark, kafka, orders.topic, orders.levels)
+    flights_pipeline.run(spark, source, flights_pipeline.read_tables(spark), outputs, orders.levels, once=True)
     send(slice(200, 300))
-    command = [sys.executable, "-c", "from headway.cli import main; main()", "pipeline", "run", "flights"]
-    command += ["--topic", orders.topic, "--output", str(tmp_path), "-b", orders.servers, "--after", "1"]
-    command += ["--notices", names[0], "--follow-ups", names[1], "--dead-letters", outputs.dead_letters]
+    command = [sys.executable, "-c", "from headway.cli import main; main()", "pipeline", "run", FLIGHTS]
+    command += ["--topic", orders.topic, "--output", str(tmp_path), "-b", orders.servers]
+    own = {"notices": names[0], "follow_ups": names[1], "dead_letters": outputs.dead_letters, "after": 1}
+    command += [f"--set={name}={value}" for name, value in own.items()]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
 
     assert done.returncode == 0, done.stderr
     assert "Traceback" not in done.stderr
-    assert done.stdout.startswith("300 flights are in")
+    assert done.stdout.startswith("300 rows are in")
     noticed = [len(committed(orders.servers, f"{names[0]}-{level}")) for level in range(3)]
     assert noticed == [sum(flight.level == level for flight in sent) for level in range(3)]
     page = (tmp_path / "report.html").read_text()
@@ -187,9 +195,9 @@ def test_the_command_goes_on_where_a_program_with_the_same_pipeline_was(
 def test_a_mistake_of_the_command_is_one_sentence_and_creates_nothing(
     orders: "LevelTopics", mistake: list[str], sentence: str, tmp_path: Path
 ) -> None:
-    command = [sys.executable, "-c", "from headway.cli import main; main()", "pipeline", "run", "flights"]
+    command = [sys.executable, "-c", "from headway.cli import main; main()", "pipeline", "run", FLIGHTS]
     command += ["--topic", orders.topic, "--output", str(tmp_path), "-b", orders.servers]
-    command += ["--notices", f"{orders.topic}-notices", *mistake]
+    command += [f"--set=notices={orders.topic}-notices", *mistake]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=250, check=False)
 
     assert done.returncode == 1
@@ -211,10 +219,12 @@ def test_a_replayed_micro_batch_adds_nothing_and_a_new_checkpoint_does(
     create_topics(kafka, name, Ladder.exponential(1, 2, 2), 2)
     outputs = Outputs(str(tmp_path), kafka, f"{name}-notices", f"{name}-later", f"{name}-dead", scheduler_name=name)
     outputs.create_topics(name, orders.levels)
-    tables = flights.read_tables(spark)
+    tables = flights_pipeline.read_tables(spark)
 
     def run() -> tuple[int, int, int]:
-        flights.run(spark, flights.source(spark, kafka, name, orders.levels), tables, outputs, 3, once=True)
+        flights_pipeline.run(
+            spark, flights_pipeline.source(spark, kafka, name, orders.levels), tables, outputs, 3, once=True
+        )
         noticed = sum(len(committed(orders.servers, f"{name}-notices-{level}")) for level in range(3))
         return (
             spark.read.parquet(str(tmp_path / "flights")).count(),
@@ -250,9 +260,9 @@ def test_the_example_runs_with_spark_submit(orders: "LevelTopics", tmp_path: Pat
     submit = [str(Path(sys.executable).with_name("spark-submit")), "--master", "local[2]"]
     submit += [f"--conf={name}={value}" for name, value in quick.items()]
     program = [str(ROOT / "examples" / "flights_pipeline.py"), orders.servers, orders.topic, str(tmp_path)]
-    environment = os.environ | {"JAVA_HOME": str(java_home(find_java())), "PYSPARK_PYTHON": sys.executable}
+    own = {"PYTHONPATH": str(ROOT), "JAVA_HOME": str(java_home(find_java())), "PYSPARK_PYTHON": sys.executable}
     done = subprocess.run(
-        [*submit, *program], env=environment, capture_output=True, text=True, timeout=250, check=False
+        [*submit, *program], env=os.environ | own, capture_output=True, text=True, timeout=250, check=False
     )
 
     assert done.returncode == 0, done.stderr[-4000:]

@@ -13,10 +13,10 @@ from pyspark.errors import AnalysisException, StreamingQueryException
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
+from demo.flight_outputs import Outputs
 from headway.broker import LocalBroker
 from headway.kafka.admin import Admin
 from headway.kafka.reading.group_inspector import GroupInspector
-from headway.pipelines.flight_outputs import Outputs
 from headway.spark import delay, run_workers
 from headway.spark.source.schema import has_level_topics
 from tests.spark.stored import committed

@@ -35,8 +35,7 @@ ALLOWED = {
     "broker": {"errors", "kafka", "runtime"},
     "spark": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "runtime", "workers"}
     | _BASE,
-    "pipelines": {"core", "delay", "errors", "execution", "kafka", "parallel", "runtime", "settings"}
-    | {"spark", "workers"},
+    "pipelines": {"settings"},
     "testing": {"broker", "core", "dead_letters", "delay", "execution", "kafka", "parallel", "priority", "runtime"}
     | {"workers"}
     | _BASE,

@@ -26,7 +26,7 @@ SUMMARIES = {
     "worker": "Run the handlers that are declared with @worker, and keep them running.",
     "offsets": "Show what groups have committed, draw their offset maps, copy and reset commits.",
     "dead": "List dead letters, inspect them, and send them again.",
-    "pipeline": "Run pipelines on Spark: the example, or your own.",
+    "pipeline": "Run pipelines on Spark.",
     "report": "Show a pipeline's throughput, waiting times and lag, as a page with plots.",
     "acls": "Show the least rights (ACLs) that a role needs, as commands that grant them.",
     "levels": "Show how a capacity is shared among levels.",

@@ -1,6 +1,7 @@
-"""`headway pipeline`: run the example pipeline or your own on Spark."""
+"""`headway pipeline`: run your own pipelines on Spark."""
 
-from collections.abc import Sequence
+import difflib
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,15 +11,15 @@ from headway.cli.commands.levels import LEVELS
 from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
 from headway.cli.options.spark_session import master_option, on_spark
 from headway.cli.options.topic_choice import topic_and_level
-from headway.pipelines.discovery import find_pipeline
+from headway.errors import ConfigError
+from headway.workers.find_workers import import_module
 
 
 @click.group()
 def pipeline() -> None:
-    """Run pipelines on Spark: the example, or your own.
+    """Run pipelines on Spark.
 
     \b
-      headway pipeline run flights --topic flights --levels 3 --output out
       headway pipeline run shop.charging:pipeline --topic orders --levels 3
     """
 
@@ -29,8 +30,7 @@ def pipeline() -> None:
     "--topic",
     "topics",
     multiple=True,
-    default=["flights"],
-    show_default=True,
+    required=True,
     help="The topics to read: with levels, or without them as payments=2.",
 )
 @click.option("--levels", type=LEVELS, help="The number of levels of the topics; 3 by default.")
@@ -39,16 +39,7 @@ def pipeline() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="The directory for results. By default NAME-output.",
 )
-@click.option("--set", "own", type=KeyValue("region=eu"), multiple=True, help="An option of your own pipeline.")
-@click.option("--notices", metavar="TOPIC", help="flights: where notices go; by default flight-notices.")
-@click.option("--follow-ups", metavar="TOPIC", help="flights: where follow-ups go; by default flight-follow-ups.")
-@click.option("--dead-letters", metavar="TOPIC", help="flights: where failed flights go; by default flight-dead.")
-@click.option(
-    "--after", type=click.FloatRange(min=0), help="flights: the delay of follow-ups in seconds; by default 3600."
-)
-@click.option(
-    "--tables", type=click.Path(exists=True, file_okay=False, path_type=Path), help="flights: CSV files to join with."
-)
+@click.option("--set", "own", type=KeyValue("region=eu"), multiple=True, help="An option of the pipeline itself.")
 @master_option
 @click.option("--forever", is_flag=True, help="Keep running on new records until Ctrl-C. By default it ends.")
 @kafka_options
@@ -61,63 +52,56 @@ def run(
     master: str | None,
     forever: bool,
     connection: ConnectionSettings,
-    **of_flights: Any,
 ) -> None:
     """Run the pipeline NAME on the records in Kafka, and write a report.
 
-    NAME is flights, or a function of yours as package.module:pipeline. The function is called with a
-    headway.pipelines.PipelineRun, which gives it the source and starts its queries.
-
-    flights: the flights of New York by priority, joined with weather, airports, planes and airlines, and handled in
-    parallel. Each sends a notice to Kafka at its level, and a late flight a follow-up, which `headway relay` delivers;
-    flights that failed become dead letters. The notices are kept as Parquet. When started again, it goes on where it
-    was. Its stages are functions in `headway.pipelines.flights`.
+    NAME is a function, as package.module:pipeline. It is called with a headway.pipelines.PipelineRun, which gives it
+    the source and starts its queries. When started again, it goes on where it was.
 
     \b
-      headway pipeline run flights --topic flights --levels 3 --output out
-      headway pipeline run flights --master spark://host:7077
+      headway pipeline run shop.charging:pipeline --topic orders --levels 3 --output out
+      headway pipeline run shop.charging:pipeline --topic orders --master spark://host:7077
       headway pipeline run shop.charging:pipeline --topic payments=2 --topic clicks=0
     """
-    given = {name: str(value) for name, value in of_flights.items() if value is not None}
-    is_flights = name == "flights"
-    if given and not is_flights:
-        first = next(iter(given)).replace("_", "-")
-        raise click.UsageError(
-            f"--{first} applies to the pipeline flights only. Give options to your own pipeline with --set NAME=VALUE."
-        )
-    if own and is_flights:
-        raise click.UsageError("--set applies to your own pipelines. The options of flights are --notices and others.")
     chosen, count = _topics(topics, levels)
     place = output or Path(f"{name.replace(':', '-')}-output")
     page = place / "report.html"
+    function = find_pipeline(name)  # before Spark starts
 
     def work(spark: Any) -> tuple[int | None, str]:
-        from headway.pipelines.pipeline_run import PipelineRun  # noqa: PLC0415 - needs PySpark
+        from headway.pipelines import PipelineRun  # noqa: PLC0415 - needs PySpark
         from headway.spark.report.file import write_report  # noqa: PLC0415
 
-        results = "flights" if is_flights else "results"
-        options = given if is_flights else dict(own)
-        running = PipelineRun(spark, connection.config, chosen, count, str(place), not forever, options, results)
-        (find_pipeline(name) if own_one is None else own_one)(running)
+        running = PipelineRun(spark, connection.config, chosen, count, str(place), not forever, dict(own))
+        function(running)
         running.wait()
         if not running.kept:
             return None, running.results
-        title = "Flights by priority" if is_flights else f"{name} by priority"
-        return write_report(spark, running.results, page, title=title), running.results
+        return write_report(spark, running.results, page, title=f"{name} by priority"), running.results
 
-    own_one = None if is_flights else find_pipeline(name)  # before Spark starts
     click.echo(f"Reading {', '.join(topics)} …", err=True)
     written, results = on_spark(f"headway {name}", master, work, for_long=forever)
     if written is None:
         click.echo(f"{name} has finished. It kept no results, so there is no report.")
-        return
-    what = "flights" if is_flights else "rows"
-    click.echo(f"{written:,} {what} are in {results}, and the report on them is {page}.")
-    if is_flights:
-        notices, follow_ups = given.get("notices", "flight-notices"), given.get("follow_ups", "flight-follow-ups")
-        click.echo(
-            f"Notices are in {notices}; `headway relay` delivers the follow-ups to {follow_ups} when they are due."
-        )
+    else:
+        click.echo(f"{written:,} rows are in {results}, and the report on them is {page}.")
+
+
+def find_pipeline(name: str) -> Callable[[Any], Any]:
+    """Return the function of this name; raises `ConfigError` if there is none. PySpark is not imported for that."""
+    module_name, colon, function = name.partition(":")
+    if not colon:
+        raise ConfigError(f"There is no pipeline {name}. Name yours as package.module:pipeline.")
+    module = import_module(module_name, "headway pipeline run")
+    found = getattr(module, function, None)
+    if found is None:
+        own = [each for each, value in vars(module).items() if callable(value) and not each.startswith("_")]
+        near = difflib.get_close_matches(function, own, n=1)
+        hint = f"Did you mean {module_name}:{near[0]}?" if near else "Name a function of it."
+        raise ConfigError(f"{module_name} has no {function!r}. {hint}")
+    if not callable(found):
+        raise ConfigError(f"{name} is not a function, but {type(found).__name__}. A pipeline is a function of a run.")
+    return found  # type: ignore[no-any-return]
 
 
 def _topics(names: Sequence[str], levels: int | None) -> tuple[Sequence[str] | dict[str, int], int]:

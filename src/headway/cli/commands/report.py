@@ -31,12 +31,12 @@ def report(parquet: str, output: Path, window: int | None, title: str, master: s
     """Show a pipeline's throughput, waiting times and lag, as a page with plots.
 
     They are shown by level and time window. The records in PARQUET need the columns level, produced_at, read_at and
-    done_at, as Headway's pipelines write them. The page is one file that needs no network. Records without a level or
-    one of the times are left out, and the page shows how many.
+    done_at, as `headway pipeline run` writes them. The page is one file that needs no network. Records without a level
+    or one of the times are left out, and the page shows how many.
 
     \b
-      headway pipeline run flights --topic flights --levels 3 --output out
-      headway report out/flights --output flights.html
+      headway pipeline run shop.charging:pipeline --topic orders --levels 3 --output out
+      headway report out/results --output orders.html
     """
 
     def write(spark: Any) -> int:

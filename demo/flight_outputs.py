@@ -17,7 +17,7 @@ from headway.core.levels.naming import level_topic
 from headway.delay.topic_names import DEFAULT_NAME
 from headway.kafka.reading.catalog import Catalog
 from headway.kafka.reading.topic_naming import TopicNaming
-from headway.pipelines.pipeline_run import Topics
+from headway.pipelines import Topics
 from headway.settings.connection_settings import connection_of
 from headway.spark.stage.output_records import Output, outputs
 

@@ -11,6 +11,8 @@ from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 from headway.settings.connection_settings import connection_of
 
+__all__ = ["PipelineRun"]
+
 Topics = str | Sequence[str] | Mapping[str, int]
 
 

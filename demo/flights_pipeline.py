@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
 from pyspark.sql.streaming.query import StreamingQuery
 
+from demo.flight_outputs import Outputs, from_notices, to_send
 from headway.errors import ConfigError
 from headway.execution.context import Context
-from headway.pipelines.flight_outputs import Outputs, from_notices, to_send
-from headway.pipelines.pipeline_run import PipelineRun, parquet_writer, source, triggered
+from headway.pipelines import PipelineRun, parquet_writer, source, triggered
 from headway.settings.connection_settings import connection_of
 from headway.spark.report.timestamps import stamped
 from headway.spark.stage.parallel_map import parallel_map
@@ -162,7 +162,11 @@ def packaged_tables() -> Path:
 
 
 def pipeline(run_: PipelineRun) -> None:
-    """Run the whole pipeline. Its options are `notices`, `follow_ups`, `dead_letters`, `after` in seconds, `tables`."""
+    """Run the whole pipeline, as `headway pipeline run demo.flights_pipeline:pipeline` does.
+
+    Its options (`--set`) are the topics `notices`, `follow_ups` and `dead_letters`, the delay of follow-ups in seconds
+    (`after`), and the directory of the `tables`.
+    """
     given = run_.options
     names = {name: given[name] for name in ("notices", "follow_ups", "dead_letters") if name in given}
     after = timedelta(seconds=float(given.get("after", 3600)))
@@ -171,7 +175,7 @@ def pipeline(run_: PipelineRun) -> None:
     outputs.create_topics(run_.topics, run_.levels)
     tables = read_tables(run_.spark, Path(given["tables"]) if "tables" in given else None)
     run(run_.spark, records, tables, outputs, run_.levels, once=run_.once)
-    run_.kept = True
+    run_.kept, run_.results_name = True, "flights"
 
 
 def run(spark: SparkSession, records: DataFrame, tables: Tables, outputs: Outputs, levels: int, *, once: bool) -> None:
