@@ -5,6 +5,7 @@ from headway.core.engine.lanes import Ordering
 from headway.core.levels.capacity import exponential_shares, linear_shares, weighted_shares
 from headway.core.retry import Retries, exponential_backoff, fixed_backoff
 from headway.delay.async_scheduler import AsyncScheduler
+from headway.delay.change_request import AsyncChangeRequest, ChangeRequest
 from headway.delay.handle import ScheduleHandle
 from headway.delay.relay.relay import Relay
 from headway.delay.scheduler import Scheduler
@@ -26,6 +27,7 @@ from headway.records.record_types import ConsumerRecord, ProducerRecord, RecordM
 from headway.workers.worker import worker
 
 __all__ = [
+    "AsyncChangeRequest",
     "AsyncPriorityConsumer",
     "AsyncPriorityProducer",
     "AsyncProducer",
@@ -33,6 +35,7 @@ __all__ = [
     "BatchError",
     "BatchResult",
     "Batches",
+    "ChangeRequest",
     "CircuitBreaker",
     "ConsumerRecord",
     "Context",

@@ -84,8 +84,8 @@ def test_the_largest_record_that_can_be_scheduled_can_be_moved_and_become_a_dead
 
     with cluster.scheduler() as scheduler, cluster.relay():
         moved = schedule_largest(large, 60)
-        assert scheduler.reschedule(moved, 100) is Settled.RESCHEDULED
-        assert scheduler.reschedule(moved, 0) is Settled.RESCHEDULED
+        assert scheduler.reschedule(moved, 100).settled() is Settled.RESCHEDULED
+        assert scheduler.reschedule(moved, 0).settled() is Settled.RESCHEDULED
         schedule_largest("no-such-topic", 0)
         cluster.wait_for(1, large)
         cluster.dead_letters(3)  # the search for the largest has found two smaller ones
@@ -157,10 +157,10 @@ def test_a_cancelled_record_does_not_arrive_and_a_delivered_one_is_said_to_be(cl
         gone = scheduler.send_later("k", b"gone", cluster.target, 6)
         there = scheduler.send_later("k", b"there", cluster.target, 0.1)
         cluster.wait_for(1)
-        assert scheduler.cancel(gone) is Settled.CANCELLED
-        assert scheduler.cancel(str(gone)) is Settled.CANCELLED
-        assert scheduler.cancel(there) is Settled.DELIVERED
-        assert scheduler.reschedule(gone, 1) is Settled.CANCELLED
+        assert scheduler.cancel(gone).settled() is Settled.CANCELLED
+        assert scheduler.cancel(str(gone)).settled() is Settled.CANCELLED
+        assert scheduler.cancel(there).settled() is Settled.DELIVERED
+        assert scheduler.reschedule(gone, 1).settled() is Settled.CANCELLED
         scheduler.send_later("k", b"after it", cluster.target, timedelta(seconds=gone.due + 0.1 - time.time()))
         assert [message.value() for message in cluster.wait_for(2)] == [b"there", b"after it"]
 
@@ -172,10 +172,10 @@ def test_a_reschedule_moves_to_both_sides_and_the_later_wins(cluster: DelayClust
         later = scheduler.send_later("later", b"v", cluster.target, 5)
         scheduler.flush()
         began = time.time()
-        assert scheduler.reschedule(later, 7) is Settled.RESCHEDULED
-        assert scheduler.reschedule(sooner, 20) is Settled.RESCHEDULED
+        assert scheduler.reschedule(later, 7).settled() is Settled.RESCHEDULED
+        assert scheduler.reschedule(sooner, 20).settled() is Settled.RESCHEDULED
         again = time.time()
-        assert scheduler.reschedule(sooner, 1) is Settled.RESCHEDULED
+        assert scheduler.reschedule(sooner, 1).settled() is Settled.RESCHEDULED
         cluster.wait_for(2)
     found = {message.key(): message.timestamp()[1] / 1000 for message in cluster.read()}
     assert len(cluster.read()) == len(found) == 2
@@ -188,9 +188,9 @@ def test_without_a_relay_a_cancellation_says_so_and_is_settled_by_the_next_one(c
         handle = scheduler.send_later("k", b"v", cluster.target, 5)  # not due before the relay has begun
         handle.wait(30)
         with pytest.raises(NoRelayError, match=r"No relay has answered within 0\.2"):
-            scheduler.cancel(handle, timeout=0.2)
+            scheduler.cancel(handle).settled(timeout=0.2)
         with cluster.relay():
-            assert scheduler.cancel(handle) is Settled.CANCELLED
+            assert scheduler.cancel(handle).settled() is Settled.CANCELLED
             wait_until(lambda: time.time() > handle.due + 0.3)  # for what must not come
         assert cluster.read() == []
 
@@ -257,7 +257,7 @@ def test_a_recurring_record_comes_until_it_is_cancelled(cluster: DelayCluster) -
     with cluster.scheduler() as scheduler, cluster.relay():
         handle = scheduler.every(0.2, "k", b"every 0.2 s", cluster.target)
         cluster.wait_for(3)
-        assert scheduler.cancel(handle) is Settled.CANCELLED
+        assert scheduler.cancel(handle).settled() is Settled.CANCELLED
         count = len(cluster.read())
         after = scheduler.send_later("k", b"after it", cluster.target, 0.5)
         found = cluster.wait_for(count + 1)
@@ -271,11 +271,11 @@ def test_a_cron_expression_fires_and_goes_on_from_where_it_was_moved_to(cluster:
         handle = scheduler.every("0 17 * * *", "k", b"v", cluster.target, zone="Europe/Berlin")
         first = datetime.fromtimestamp(handle.due, ZoneInfo("Europe/Berlin"))
         assert (first.hour, first.minute, first.second) == (17, 0, 0)
-        assert scheduler.reschedule(handle, 0.3) is Settled.RESCHEDULED
+        assert scheduler.reschedule(handle, 0.3).settled() is Settled.RESCHEDULED
         cluster.wait_for(1)
         following = wait_until(lambda: [each for each in cluster.pending() if each.message.key() == b"k"])
         assert {each.due / 1000 for each in following} <= {handle.due, handle.due + 86_400}
-        assert scheduler.cancel(handle) is Settled.CANCELLED
+        assert scheduler.cancel(handle).settled() is Settled.CANCELLED
     assert len(cluster.read()) == 1
 
 
@@ -292,14 +292,14 @@ def test_a_relay_without_data_about_a_time_zone_says_what_to_install_and_drops_n
         with monkeypatch.context() as patch, cluster.relay():
             patch.setattr("headway.core.delay.recurrence.ZoneInfo", unknown)
             for handle in (berlin, utc):
-                assert scheduler.reschedule(handle, 0.2) is Settled.RESCHEDULED
+                assert scheduler.reschedule(handle, 0.2).settled() is Settled.RESCHEDULED
             cluster.wait_for(2)
             wait_until(lambda: "'Europe/Berlin'" in caplog.text)
             wait_until(lambda: len(cluster.pending()) == 2)
-            assert scheduler.reschedule(berlin, 1) is Settled.RESCHEDULED
+            assert scheduler.reschedule(berlin, 1).settled() is Settled.RESCHEDULED
             cluster.wait_for(3)
         with cluster.relay():
-            assert scheduler.reschedule(berlin, 0.2) is Settled.RESCHEDULED
+            assert scheduler.reschedule(berlin, 0.2).settled() is Settled.RESCHEDULED
             cluster.wait_for(4)
             wait_until(lambda: all(each.due > (time.time() + 3600) * 1000 for each in cluster.pending()))
     assert "pip install --upgrade tzdata" in caplog.text

@@ -178,7 +178,7 @@ def test_bad_records_in_all_topics_of_a_scheduler_stop_nothing_beside_them(
             scheduler.send_later(key, b"v", cluster.target, 0.1 + 0.35 * number)
             expected[key] += 1
         cancelled = scheduler.send_later(f"{name}-cancelled", b"v", cluster.target, 60)
-        assert scheduler.cancel(cancelled) is Settled.CANCELLED
+        assert scheduler.cancel(cancelled).settled() is Settled.CANCELLED
 
     with cluster.scheduler() as scheduler:
         with cluster.relay(mode=mode):
@@ -218,7 +218,7 @@ def test_what_is_stored_beyond_the_end_of_a_log_or_cannot_be_read_is_begun_anew(
             scheduler.send_later(f"{number}", b"v", cluster.target, 0.2 * number)
         cluster.wait_for_keys([b"%d" % number for number in range(8)])
         handle = scheduler.send_later("x", b"v", cluster.target, 60)
-        assert scheduler.cancel(handle) is Settled.CANCELLED
+        assert scheduler.cancel(handle).settled() is Settled.CANCELLED
     more = Stranger(cluster)
     for key, value in ((b"memory", b"oops"), (b"memory", b"[-1,-1,[1e400],[]]"), (b"commands", b"\xff 1")):
         more.put(cluster.names.state, key, value)

@@ -210,7 +210,7 @@ def test_what_came_due_while_no_relay_ran_is_delivered_when_one_does(cluster: De
         wait_until(lambda: time.time() * 1000 > max(dues.values()) + 200)
         with cluster.relay():
             assert_exactly_once(cluster, dues | {b"cancelled": round(cancelled.due * 1000)})
-            assert scheduler.cancel(cancelled) is Settled.DELIVERED
+            assert scheduler.cancel(cancelled).settled() is Settled.DELIVERED
 
 
 def test_a_relay_that_is_stopped_for_longer_than_any_retention_loses_nothing(tmp_path: Path) -> None:
@@ -278,13 +278,13 @@ def test_cancellations_are_settled_through_kills(cluster: DelayCluster) -> None:
             }
             scheduler.flush()
             for _ in range(4):
-                asked = {key: scheduler.begin_to_cancel(handles[key]) for key in draw.sample(sorted(handles), 30)}
+                asked = {key: scheduler.cancel(handles[key]) for key in draw.sample(sorted(handles), 30)}
                 victim = relays.pop(0)
                 victim.kill()
                 victim.wait()
                 relays.append(cluster.relay_process())
-                for key, answer in asked.items():
-                    settled.setdefault(key, answer.result(90))
+                for key, request in asked.items():
+                    settled.setdefault(key, request.settled(90))
         cancelled = {key for key, outcome in settled.items() if outcome is Settled.CANCELLED}
         assert cancelled
         expected = {key: round(handle.due * 1000) for key, handle in handles.items() if key not in cancelled}

@@ -42,12 +42,12 @@ def test_a_relay_that_wakes_when_another_has_its_place_does_not_store_what_it_de
     try:
         with cluster.scheduler() as scheduler:
             handle = scheduler.send_later("x", b"v", cluster.target, 60)
-            moved = scheduler.begin_to_reschedule(handle, 90)
+            moved = scheduler.reschedule(handle, 90)
             wait_until(lambda: process_state(frozen.pid) == "T")
             with cluster.relay(mode="low-latency") as other:
                 wait_until(lambda: other.partitions)
-                assert moved.result(60) is Settled.RESCHEDULED
-                assert scheduler.cancel(handle) is Settled.CANCELLED
+                assert moved.settled(60) is Settled.RESCHEDULED
+                assert scheduler.cancel(handle).settled() is Settled.CANCELLED
                 frozen.send_signal(signal.SIGCONT)
                 wait_until(lambda: members() == 2)  # it was expelled, has noticed, and has joined again
                 time.sleep(0.5)  # for what it might still write

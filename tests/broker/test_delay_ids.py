@@ -55,7 +55,7 @@ def test_the_same_id_again_is_refused_or_dropped_where_that_is_asked_for(cluster
             with pytest.raises(IdPendingError, match="with the id 'reminder-42' is pending, so this one"):
                 again.wait(30)
             other.send_later("k", b"kept away", cluster.target, 0.1, id="reminder-42", if_pending="keep").wait(30)
-        assert scheduler.reschedule(first, 0.1) is Settled.RESCHEDULED
+        assert scheduler.reschedule(first, 0.1).settled() is Settled.RESCHEDULED
         cluster.wait_for(1)
         scheduler.send_later("k", b"free again", cluster.target, 0.1, id="reminder-42", if_pending="refuse").wait(30)
         found = cluster.wait_for(2)
@@ -75,30 +75,31 @@ def test_what_recurs_is_one_schedule_however_often_its_service_starts(cluster: D
         with cluster.scheduler() as scheduler:
             with pytest.raises(IdPendingError):  # which is answered behind all that was asked of the id before
                 scheduler.send_later("hour", b"", cluster.target, 1, id=hourly.id, if_pending="refuse").wait()
-            assert scheduler.cancel(daily) is Settled.CANCELLED
-            assert scheduler.cancel(other) is Settled.CANCELLED
+            assert scheduler.cancel(daily).settled() is Settled.CANCELLED
+            assert scheduler.cancel(other).settled() is Settled.CANCELLED
             assert [each.due / 1000 for each in cluster.pending()] == first[:1]
-            assert scheduler.cancel(hourly) is Settled.CANCELLED
+            assert scheduler.cancel(hourly).settled() is Settled.CANCELLED
             assert cluster.pending() == []
 
 
 def test_by_ones_own_id_a_schedule_is_cancelled_and_rescheduled_from_anywhere(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler, cluster.relay():
-        assert scheduler.cancel("id:cancelled") is Settled.UNKNOWN
+        assert scheduler.cancel("id:cancelled").settled() is Settled.UNKNOWN
         for id_ in ("cancelled", "sooner", "later"):
             scheduler.send_later("k", id_.encode(), cluster.target, 2 if id_ == "later" else 600, id=id_)
         scheduler.flush()
         with cluster.scheduler() as other:
-            assert other.cancel("id:cancelled") is Settled.CANCELLED
-            assert other.reschedule("id:later", 600) is Settled.RESCHEDULED
-            assert other.reschedule("id:sooner", 0.2) is Settled.RESCHEDULED  # and its record may still be on its way
+            assert other.cancel("id:cancelled").settled() is Settled.CANCELLED
+            assert other.reschedule("id:later", 600).settled() is Settled.RESCHEDULED
+            # Its record may still be on its way.
+            assert other.reschedule("id:sooner", 0.2).settled() is Settled.RESCHEDULED
         cluster.wait_for(1)
-        assert scheduler.cancel("id:sooner") is Settled.DELIVERED
-        assert scheduler.reschedule("id:later", 0.1) is Settled.RESCHEDULED
+        assert scheduler.cancel("id:sooner").settled() is Settled.DELIVERED
+        assert scheduler.reschedule("id:later", 0.1).settled() is Settled.RESCHEDULED
         found = cluster.wait_for(2)
         every = scheduler.every(0.2, "k", b"every", cluster.target, id="every")
         cluster.wait_for(4)
-        assert scheduler.cancel(str(every)) is Settled.CANCELLED
+        assert scheduler.cancel(str(every)).settled() is Settled.CANCELLED
         count = len(cluster.read())
         time.sleep(0.6)
         assert len(cluster.read()) == count
@@ -111,7 +112,7 @@ async def test_an_async_scheduler_has_ids_too(cluster: DelayCluster) -> None:
             handle = await scheduler.send_later("k", b"v", cluster.target, 600, id="async", if_pending="refuse")
             with pytest.raises(IdPendingError):
                 await scheduler.send_later("k", b"v", cluster.target, 600, id="async", if_pending="refuse")
-            assert await scheduler.cancel(str(handle)) is Settled.CANCELLED
+            assert await (await scheduler.cancel(str(handle))).settled() is Settled.CANCELLED
 
 
 def test_whether_an_id_is_refused_is_not_known_without_a_relay(cluster: DelayCluster) -> None:
@@ -183,33 +184,35 @@ def test_of_ids_that_were_delivered_nothing_stays_stored(cluster: DelayCluster) 
         wait_until(lambda: not stored(), within=90)
 
 
-def test_to_ask_to_cancel_needs_no_relay_and_the_next_one_carries_it_out(cluster: DelayCluster) -> None:
+def test_a_request_is_stored_without_a_relay_and_the_next_one_carries_it_out(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler:
         handle = scheduler.send_later("k", b"cancelled", cluster.target, 4)
         for id_ in ("own", "own too", "moved"):
             scheduler.send_later("k", id_.encode(), cluster.target, 600 if id_ == "moved" else 4, id=id_)
         began = time.monotonic()
         for each in (handle, "id:own", "id:own too", "id:unknown"):
-            scheduler.ask_to_cancel(each)
-        scheduler.ask_to_reschedule("id:moved", 0.1)
+            scheduler.cancel(each, answered=False).stored()
+        scheduler.reschedule("id:moved", 0.1, answered=False).stored()
         assert time.monotonic() - began < 10  # it waits for no answer
         with pytest.raises(ConfigError, match="is not a handle of a schedule"):
-            scheduler.ask_to_cancel("own")
+            scheduler.cancel("own")
     with cluster.relay(), cluster.scheduler() as other:
         due = other.send_later("k", b"after", cluster.target, 4.5).due
         cluster.wait_for(2)
         assert time.time() >= due
         assert [message.value() for message in cluster.read()] == [b"moved", b"after"]
-        assert other.cancel("id:own") is Settled.CANCELLED
+        assert other.cancel("id:own").settled() is Settled.CANCELLED
     assert cluster.read(cluster.names.answers)[:-1] == []
 
 
-async def test_an_async_scheduler_asks_too(cluster: DelayCluster) -> None:
+async def test_an_async_scheduler_stores_a_request_without_a_relay_too(cluster: DelayCluster) -> None:
     async with AsyncScheduler(cluster.config, name=cluster.name) as scheduler:
         await scheduler.send_later("k", b"cancelled", cluster.target, 600, id="own")
         await scheduler.send_later("k", b"moved", cluster.target, 600, id="moved")
-        await scheduler.ask_to_cancel("id:own")
-        await scheduler.ask_to_reschedule("id:moved", 0.1)
+        unanswered = await scheduler.cancel("id:own", answered=False)
+        with pytest.raises(ConfigError, match="was sent with answered=False"):
+            await unanswered.settled()
+        await scheduler.reschedule("id:moved", 0.1, answered=False)
         with cluster.relay():
-            assert await scheduler.cancel("id:own") is Settled.CANCELLED
+            assert await (await scheduler.cancel("id:own")).settled() is Settled.CANCELLED
             cluster.wait_for(1)

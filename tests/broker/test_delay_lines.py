@@ -62,7 +62,7 @@ def test_a_scheduler_of_short_delays_makes_ten_topics_and_each_longer_delay_the_
         assert cluster.lines == [0, 1000, 2000, 4000, 8000, 16_000, 32_000]
         daily = scheduler.every("0 9 * * *", "k", b"v", cluster.target)
         assert cluster.lines[-1] == 65_536_000
-        scheduler.begin_to_reschedule(daily, 86_400 * 365 * 50)
+        scheduler.reschedule(daily, 86_400 * 365 * 50)
         assert tuple(cluster.lines) == (0, *Ladder.exponential().lines)
     assert len(cluster.own_topics) == 33
 
@@ -122,15 +122,15 @@ def test_a_schedule_in_a_line_that_no_relay_knows_yet_is_found_and_moved_earlier
         scheduler.send_later("warm", b"", cluster.target, 0.1)
         cluster.wait_for_keys([b"warm"])  # so a relay is at work, with the lines up to 8 s
         moved = scheduler.send_later("moved", b"", cluster.target, 40)
-        assert scheduler.reschedule(moved, 1) is Settled.RESCHEDULED
+        assert scheduler.reschedule(moved, 1).settled() is Settled.RESCHEDULED
         text = str(scheduler.send_later("by text", b"", cluster.target, 100))
         scheduler.flush()
         with cluster.scheduler() as other:
-            assert other.reschedule(text, 1) is Settled.RESCHEDULED
+            assert other.reschedule(text, 1).settled() is Settled.RESCHEDULED
         scheduler.send_later("own", b"", cluster.target, 200, id="own")
-        assert scheduler.reschedule("id:own", 1) is Settled.RESCHEDULED
+        assert scheduler.reschedule("id:own", 1).settled() is Settled.RESCHEDULED
         cancelled = scheduler.send_later("cancelled", b"", cluster.target, 400)
-        assert scheduler.cancel(cancelled) is Settled.CANCELLED
+        assert scheduler.cancel(cancelled).settled() is Settled.CANCELLED
         cluster.wait_for_keys([b"moved", b"by text", b"own"], within=30)
         assert cluster.pending() == []
     assert sorted(message.key() for message in cluster.read()) == [b"by text", b"moved", b"own", b"warm"]

@@ -43,7 +43,7 @@ def send(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler:
         scheduler.send_later("scheduler", b"", cluster.target, DELAY, expires=EXPIRES)
         scheduler.every(DELAY, "recurring", b"", cluster.target)
-        scheduler.reschedule(scheduler.send_later("moved", b"", cluster.target, 1000), DELAY)
+        scheduler.reschedule(scheduler.send_later("moved", b"", cluster.target, 1000), DELAY).settled()
     asyncio.run(send_async(cluster))
 
 

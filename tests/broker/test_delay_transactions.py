@@ -23,6 +23,7 @@ from headway import (
     ProducerRecord,
     Retries,
     Scheduler,
+    Settled,
 )
 from headway.broker import LocalBroker
 from headway.core.delay.ladder import Ladder
@@ -145,7 +146,7 @@ def test_what_a_relay_has_to_answer_is_refused_within_a_transaction(cluster: Del
                 producer.scheduler.send_later("k", b"v", cluster.target, 60, id="1", if_pending="refuse")
             producer.scheduler.send_later("k", b"v", cluster.target, 60, id="1", if_pending="keep")
         with cluster.relay():
-            assert producer.scheduler.cancel(handle).name == "CANCELLED"
+            assert producer.scheduler.cancel(handle).settled() is Settled.CANCELLED
 
 
 REFUSED: list[tuple[dict[str, Any], str]] = [
@@ -363,9 +364,9 @@ async def test_an_async_producer_begins_and_ends_transactions_and_its_scheduler_
         assert values(cluster) == {b"committed now": 1}
         wait_until(lambda: [each.message.value() for each in cluster.pending()] == [b"committed later"])
         with cluster.relay():
-            assert (await producer.scheduler.cancel(handle)).name == "CANCELLED"
-            assert (await producer.scheduler.cancel("id:committed")).name == "CANCELLED"
-            assert (await producer.scheduler.cancel("id:aborted")).name == "UNKNOWN"
+            assert await (await producer.scheduler.cancel(handle)).settled() is Settled.CANCELLED
+            assert await (await producer.scheduler.cancel("id:committed")).settled() is Settled.CANCELLED
+            assert await (await producer.scheduler.cancel("id:aborted")).settled() is Settled.UNKNOWN
 
 
 async def test_a_cancelled_transaction_is_aborted_with_its_schedules_also_with_those_not_sent_yet(

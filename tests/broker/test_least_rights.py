@@ -258,7 +258,7 @@ def test_a_scheduler_makes_its_topics_and_a_relay_delivers_and_answers(
             made.send_later(str(number), b"v", f"{name}-target", 0.2 + number / 20)
         made.send_later("lost", b"v", f"{name}.state-none", 0.1)
         cancelled = made.send_later("cancelled", b"v", f"{name}-target", 3600)
-        assert made.cancel(cancelled, PATIENCE) is Settled.CANCELLED
+        assert made.cancel(cancelled, PATIENCE).settled() is Settled.CANCELLED
         assert len(records(broker, f"{name}-target", 10)) == 10
         # A target that the relay may not see is not known to be missing: what is due for it waits.
         assert str(kept) in [each.handle for each in read_pending(shows.config, name)]
@@ -276,7 +276,7 @@ def test_who_may_not_read_commands_sees_schedules_and_hears_that_commands_seem_t
         kept = scheduler.send_later("kept", b"v", f"{name}-target", 3600)
         kept.wait(PATIENCE)
         assert headway(shows, "schedule", "list", "--name", name).stderr == ""
-        scheduler.ask_to_cancel(kept)
+        scheduler.cancel(kept, answered=False).stored()
     listed = headway(shows, "schedule", "list", "--name", name, "--json")
     assert json.loads(listed.stdout)["handle"] == str(kept)
     assert listed.stderr == (

@@ -276,7 +276,7 @@ def test_a_cancellation_whose_answer_may_not_be_read_says_so(user: User, cluster
     with Scheduler(user.config, name=user.name) as scheduler:
         began = time.monotonic()
         with pytest.raises(AuthorizationError, match=f"--operation Read --topic {user.name}.answers"):
-            scheduler.cancel(handle, timeout=30)
+            scheduler.cancel(handle).settled(timeout=30)
         assert after(began) < SOON
 
 

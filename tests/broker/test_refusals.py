@@ -187,7 +187,7 @@ def test_an_answer_that_may_not_be_written_is_left_out_and_its_command_carried_o
         handles = [scheduler.send_later(f"{number}", b"v", cluster.target, 2.0) for number in range(20)]
         for handle in handles[:3]:
             with pytest.raises(NoRelayError):
-                scheduler.cancel(handle, timeout=0.3)
+                scheduler.cancel(handle).settled(timeout=0.3)
         cluster.wait_for(17)
         assert keys_of(cluster.read()) == Counter(map(str, range(3, 20)))
     [said] = [record.getMessage() for record in caplog.records if "Nothing can be written to" in record.getMessage()]

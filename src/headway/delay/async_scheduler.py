@@ -3,15 +3,15 @@
 import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Sequence
-from concurrent.futures import Future
 from functools import partial
 from types import TracebackType
 from typing import Any, Self, TypedDict, TypeVar, Unpack
 
-from headway.core.delay.changes import IfPending, Settled
+from headway.core.delay.changes import IfPending
 from headway.core.delay.recurrence import Misfire
 from headway.declarations import checked_timeout
-from headway.delay.commands import ANSWER_WITHIN, no_relay
+from headway.delay.change_request import AsyncChangeRequest, ChangeRequest
+from headway.delay.commands import ANSWER_WITHIN, settled_in_loop
 from headway.delay.due_time import When
 from headway.delay.handle import ScheduleHandle
 from headway.delay.scheduler import Scheduler
@@ -90,32 +90,30 @@ class AsyncScheduler:
         scheduler = await self._made()
         return await _stored(await self._call(partial(scheduler.every, rule, key, value, topic, **options)))
 
-    async def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
-        """Cancel a schedule; see `Scheduler.cancel`."""
+    async def cancel(
+        self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN, *, answered: bool = True
+    ) -> AsyncChangeRequest:
+        """Ask for a schedule to be cancelled, and wait until the request is stored; see `Scheduler.cancel`.
+
+        `await` the result's `settled` to learn the outcome.
+        """
+        return await self._asked(lambda scheduler, left: scheduler.cancel(handle, left, answered=answered), timeout)
+
+    async def reschedule(
+        self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN, *, answered: bool = True
+    ) -> AsyncChangeRequest:
+        """Ask for another due time, and wait until the request is stored; see `Scheduler.reschedule`."""
+        return await self._asked(
+            lambda scheduler, left: scheduler.reschedule(handle, when, left, answered=answered), timeout
+        )
+
+    async def _asked(self, ask: Callable[[Scheduler, float], ChangeRequest], timeout: float) -> AsyncChangeRequest:
         timeout = checked_timeout(timeout)
-        scheduler = await self._made()
         left = time_left_of(timeout)
-        return await _settled(await self._call(partial(scheduler.begin_to_cancel, handle, timeout)), left() or 0.0)
-
-    async def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
-        """Deliver a schedule at another time; see `Scheduler.reschedule`."""
-        timeout = checked_timeout(timeout)
         scheduler = await self._made()
-        left = time_left_of(timeout)
-        ask = partial(scheduler.begin_to_reschedule, handle, when, timeout)
-        return await _settled(await self._call(ask), left() or 0.0)
-
-    async def ask_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> None:
-        """Ask for a schedule to be cancelled, whether or not a relay is running; see `Scheduler.ask_to_cancel`."""
-        timeout = checked_timeout(timeout)
-        scheduler = await self._made()
-        await self._call(partial(scheduler.ask_to_cancel, handle, timeout))
-
-    async def ask_to_reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> None:
-        """Ask for another delivery time, whether or not a relay is running; see `Scheduler.ask_to_reschedule`."""
-        timeout = checked_timeout(timeout)
-        scheduler = await self._made()
-        await self._call(partial(scheduler.ask_to_reschedule, handle, when, timeout))
+        request = await self._call(partial(ask, scheduler, left() or 0.0))
+        await request.stored_async(left() or 0.0)
+        return AsyncChangeRequest(request)
 
     async def close(self) -> None:
         """Wait until all schedules are stored, and release everything."""
@@ -154,13 +152,5 @@ class AsyncScheduler:
 async def _stored(handle: ScheduleHandle) -> ScheduleHandle:
     await asyncio.wrap_future(handle.future)
     if handle.answer is not None:
-        handle.check(await _settled(handle.answer, ANSWER_WITHIN))
+        handle.check(await settled_in_loop(handle.answer, ANSWER_WITHIN))
     return handle
-
-
-async def _settled(answer: Future[Settled], timeout: float) -> Settled:
-    try:
-        async with asyncio.timeout(timeout):
-            return await asyncio.wrap_future(answer)
-    except TimeoutError:
-        raise no_relay(timeout) from None

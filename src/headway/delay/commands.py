@@ -1,5 +1,6 @@
 """Commands to a relay to cancel or reschedule, and its answers."""
 
+import asyncio
 import logging
 import random
 import threading
@@ -38,25 +39,20 @@ class Commands:
         self._reader: TailReader | None = None
         self._refusal: AuthorizationError | None = None
 
-    def ask(self, parts: HandleParts, to: int | None) -> Future[Settled]:
-        """Send a command. The future resolves when a relay has settled it."""
-        token, answer = self.expect()
+    def ask(self, parts: HandleParts, to: int | None, *, answered: bool) -> tuple[Future[Any], Future[Settled] | None]:
+        """Send a command. Returns a future for when it is stored, and one for a relay's answer if that is wanted."""
+        token, answer = self.expect() if answered else (_UNANSWERED, None)
         command = Command(parts.id, parts.due, parts.at, token, self.reply, to)
         sent = self._send(self._names.commands, command.encode(), command.id, parts.partition)
-        self.is_sent(token, sent)
-        return answer
-
-    def tell(self, parts: HandleParts, to: int | None) -> Future[Any]:
-        """Send a command that wants no answer. The future resolves when it is stored."""
-        command = Command(parts.id, parts.due, parts.at, _UNANSWERED, self.reply, to)
-        return self._send(self._names.commands, command.encode(), command.id, parts.partition)
+        if answered:
+            self.is_sent(token, sent)
+        return sent, answer
 
     def expect(self) -> tuple[str, Future[Settled]]:
         """Return a token for a command that is about to be sent, and the future for its answer."""
         with self._lock:
-            if (
-                self._reader and self._refusal
-            ):  # librdkafka reports a refusal only once, so a new reader finds out if it still holds
+            if self._reader and self._refusal:
+                # librdkafka reports a refusal only once, so a new reader finds out if it still holds.
                 self._reader.close()
                 self._reader = None
             if self._reader is None:
@@ -111,6 +107,15 @@ def settled_within(answer: Future[Settled], timeout: float, left: float) -> Sett
     """Wait for the answer for the rest of the timeout. Raises `NoRelayError` if none arrives."""
     try:
         return answer.result(left)
+    except TimeoutError:
+        raise no_relay(timeout) from None
+
+
+async def settled_in_loop(answer: Future[Settled], timeout: float) -> Settled:
+    """Wait as `settled_within` does, without blocking the event loop."""
+    try:
+        async with asyncio.timeout(timeout):
+            return await asyncio.wrap_future(answer)
     except TimeoutError:
         raise no_relay(timeout) from None
 

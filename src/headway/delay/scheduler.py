@@ -12,7 +12,8 @@ from headway.core.outgoing_record import NOW, OutgoingRecord
 from headway.core.untrusted import LATEST
 from headway.declarations import checked_timeout
 from headway.delay import limits
-from headway.delay.commands import ANSWER_WITHIN, Commands, settled_within
+from headway.delay.change_request import ChangeRequest
+from headway.delay.commands import ANSWER_WITHIN, Commands
 from headway.delay.due_time import When, due_at, lifetime, with_expiry
 from headway.delay.handle import ScheduleHandle
 from headway.delay.line_choice import LineChoice
@@ -26,7 +27,7 @@ from headway.kafka.producer.delivery import DeliveryFuture, Destination, OnDeliv
 from headway.kafka.producer.hand_over import send
 from headway.kafka.serialization import key_writer, value_writer
 from headway.records.record_types import Header
-from headway.runtime.lifecycle import Closable, time_left_of
+from headway.runtime.lifecycle import Closable
 from headway.settings.config import Config, OutputSettings
 from headway.settings.connection_settings import connection_of
 
@@ -191,59 +192,36 @@ class Scheduler(Closable):
             gap=gap,
         )
 
-    def cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Settled:
-        """Cancel a schedule. Returns `Settled.CANCELLED`, or `Settled.DELIVERED` if the record was delivered first.
+    def cancel(
+        self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN, *, answered: bool = True
+    ) -> ChangeRequest:
+        """Ask for a schedule to be cancelled, whether or not a relay is running.
+
+        Returns at once, or as soon as the handle's own schedule is stored. Wait for `stored` of the result, until Kafka
+        has the request, or for `settled`, until a relay has decided: it returns `Settled.CANCELLED`, or
+        `Settled.DELIVERED` if the record was delivered first.
+
+        Args:
+            handle: The handle of the schedule, or its text.
+            timeout: The seconds to wait for the handle's own schedule.
+            answered: False if you will not wait for `settled`. Relays then write no answer, and this client reads
+                none; it needs no right to.
 
         Raises:
-            NoRelayError: No relay has answered within `timeout` seconds. The next relay that runs still cancels the
-                schedule, unless it has been delivered by then.
+            KafkaError: The handle's own schedule was not stored within `timeout` seconds. Nothing was asked.
             ConfigError: The text is not a handle.
         """
-        timeout = checked_timeout(timeout)
-        left = time_left_of(timeout)
-        return settled_within(self.begin_to_cancel(handle, timeout), timeout, left() or 0.0)
+        return self._ask(handle, None, timeout, answered)
 
-    def reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> Settled:
-        """Change the due time of a schedule, to sooner or later. The handle stays valid.
+    def reschedule(
+        self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN, *, answered: bool = True
+    ) -> ChangeRequest:
+        """Ask for another due time, sooner or later, as `cancel` asks. The handle stays valid.
 
-        Returns `Settled.RESCHEDULED`, or another value that explains why not. If a schedule is rescheduled twice, the
-        last call wins. Raises as `cancel` does.
+        `settled` returns `Settled.RESCHEDULED`, or another value that explains why not. If a schedule is rescheduled
+        twice, the last call wins.
         """
-        timeout = checked_timeout(timeout)
-        left = time_left_of(timeout)
-        return settled_within(self.begin_to_reschedule(handle, when, timeout), timeout, left() or 0.0)
-
-    def ask_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> None:
-        """Ask for a schedule to be cancelled, whether or not a relay is running. Returns when Kafka has stored that.
-
-        Unlike `cancel`, it waits for no answer, so you do not learn whether the record was delivered first. The relay
-        that runs now, or the next one, carries it out. This suits a handler, whose record can then be done.
-
-        Raises:
-            DeliveryError: Kafka refused the request, so nothing was asked.
-            KafkaError: The request was not stored within `timeout` seconds, but may be later. Asking again is harmless.
-            ConfigError: The text is not a handle.
-        """
-        timeout = checked_timeout(timeout)
-        self._tell(handle, None, timeout)
-
-    def ask_to_reschedule(self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN) -> None:
-        """Ask for another due time, whether or not a relay is running. Raises as `ask_to_cancel` does."""
-        timeout = checked_timeout(timeout)
-        self._tell(handle, self._due_for(when), timeout)
-
-    def begin_to_cancel(self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN) -> Future[Settled]:
-        """Cancel as `cancel` does, but wait (up to `timeout` seconds) only until the handle's schedule is stored."""
-        timeout = checked_timeout(timeout)
-        return self._asking.ask(self._parts(handle, timeout), None)
-
-    def begin_to_reschedule(
-        self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN
-    ) -> Future[Settled]:
-        """Reschedule as `reschedule` does, but wait only until the handle's schedule is stored."""
-        timeout = checked_timeout(timeout)
-        due = self._due_for(when)
-        return self._asking.ask(self._parts(handle, timeout), due)
+        return self._ask(handle, self._due_for(when), timeout, answered)
 
     def _due_for(self, when: When) -> int:
         """Return the due time in milliseconds, after creating any delay lines that it needs."""
@@ -253,16 +231,10 @@ class Scheduler(Closable):
         self._choice.reaching(due - int(now * 1000))
         return due
 
-    def _tell(self, handle: ScheduleHandle | str, to: int | None, timeout: float) -> None:
-        left = time_left_of(timeout)
-        stored = self._asking.tell(self._parts(handle, timeout), to)
-        try:
-            stored.result(left())
-        except TimeoutError:
-            raise KafkaError(
-                f"The request about the schedule {handle} is not stored yet: Kafka has not answered within "
-                f"{timeout:g} s. It may still be stored later. Check that a broker is running, and ask again."
-            ) from None
+    def _ask(self, handle: ScheduleHandle | str, to: int | None, timeout: float, answered: bool) -> ChangeRequest:
+        parts = self._parts(handle, checked_timeout(timeout))
+        stored, answer = self._asking.ask(parts, to, answered=answered)
+        return ChangeRequest(str(handle), stored, answer)
 
     def may_wait_for_lines(self, when: When) -> bool:
         """Return whether a schedule for this time may block, because lines are missing or Kafka must be asked again."""

@@ -84,7 +84,7 @@ class EarlyDelivery:
         pending = [each for each in self._new() if self._is_ours(each)]
         reached = self._clock.jump(pending, _now())
         for each in reached:
-            self._scheduler.reschedule(each.handle, _RIGHT_NOW)
+            self._scheduler.reschedule(each.handle, _RIGHT_NOW).settled()
         return len(reached)
 
     def advance_by(self, seconds: float) -> None:
@@ -106,8 +106,8 @@ class EarlyDelivery:
 
     def _cancel(self, scheduler: Scheduler, earlier: Iterable[Pending]) -> None:
         """Cancel schedules left behind for the topics: they could come due by the real clock during this run."""
-        for cancelled in [scheduler.begin_to_cancel(each.handle) for each in earlier]:
-            cancelled.result(self._timeout)
+        for request in [scheduler.cancel(each.handle) for each in earlier]:
+            request.settled(self._timeout)
 
     def _is_left(self, schedule: Schedule) -> bool:
         return (str(self._settings.get(_SERVERS)), schedule.id, schedule.at) in _left

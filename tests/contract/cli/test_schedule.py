@@ -352,10 +352,10 @@ async def test_the_async_twin_stores_cancels_and_reschedules(cluster: DelayClust
             gone = await scheduler.send_later("gone", b"v", cluster.target, 60)
             moved = await scheduler.send_later("moved", b"v", cluster.target, 60)
             again = await scheduler.every(0.2, "again", b"v", cluster.target)
-            assert await scheduler.cancel(gone) is Settled.CANCELLED
-            assert await scheduler.reschedule(str(moved), 0.3) is Settled.RESCHEDULED
+            assert await (await scheduler.cancel(gone)).settled() is Settled.CANCELLED
+            assert await (await scheduler.reschedule(str(moved), 0.3)).settled() is Settled.RESCHEDULED
             found = wait_until(lambda: len({message.key() for message in cluster.read()}) == 2 and cluster.read())
-            assert await scheduler.cancel(again) is Settled.CANCELLED
+            assert await (await scheduler.cancel(again)).settled() is Settled.CANCELLED
     assert {message.key() for message in found} == {b"moved", b"again"}
 
 

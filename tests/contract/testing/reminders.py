@@ -25,7 +25,7 @@ def remind(record: ConsumerRecord, context: Context) -> ProducerRecord | None:
     """Remind of an order three times, a day apart from each other, until it is paid."""
     kind, _, number = record.value.decode().partition(" ")
     if kind == "paid":
-        context.state.ask_to_cancel(f"id:{number}")
+        context.state.cancel(f"id:{number}", answered=False).stored()
     elif kind == "ordered":
         context.state.send_later(number, f"last call {number}", "carts", 3 * 86_400, id=number).wait(10)
         return ProducerRecord("carts", f"reminder {number}", number, due=86_400)

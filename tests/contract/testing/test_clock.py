@@ -48,7 +48,7 @@ def order(settings: Settings, topic: str, number: str, *, pays: bool) -> None:
     with Scheduler(settings, name=SCHEDULER) as scheduler:
         scheduler.send_later(number, f"pay {number}", topic, TEN_MINUTES, id=f"{topic}-{number}")
         if pays:
-            scheduler.ask_to_cancel(f"id:{topic}-{number}")
+            scheduler.cancel(f"id:{topic}-{number}", answered=False).stored()
 
 
 def test_a_reminder_that_a_service_cancels_does_not_come_and_any_other_does(

@@ -14,12 +14,13 @@ from headway.cli.records.lines import LongLine
 from headway.core.delay.changes import Settled
 from headway.core.delay.schedule import HandleParts
 from headway.core.levels.naming import level_topic
+from headway.delay.change_request import ChangeRequest
 from headway.delay.commands import ANSWER_WITHIN, no_relay
 from headway.delay.due_time import When
 from headway.delay.scheduler import Scheduler
 from headway.delay.topic_names import TopicNames
 from headway.delay.topics import MAX_MESSAGE_BYTES
-from headway.errors import AuthorizationError, ConfigError, HeadwayError
+from headway.errors import AuthorizationError, ConfigError, HeadwayError, NoRelayError
 from headway.kafka.topic_listing import TopicListing
 from headway.runtime.lifecycle import time_left_of
 
@@ -95,7 +96,7 @@ def cancel_all(
     handles: Sequence[str], timeout: float, name: str, connection: ConnectionSettings
 ) -> list[Settled | str]:
     """Ask the relays to cancel schedules, print each outcome, and return the outcomes."""
-    return _asked_of_all(handles, timeout, name, connection, Scheduler.begin_to_cancel)
+    return _asked_of_all(handles, timeout, name, connection, Scheduler.cancel)
 
 
 def reschedule_all(
@@ -103,8 +104,8 @@ def reschedule_all(
 ) -> list[Settled | str]:
     """Ask the relays to give schedules another due time. Otherwise like `cancel_all`."""
 
-    def ask(scheduler: Scheduler, handle: str) -> Future[Settled]:
-        return scheduler.begin_to_reschedule(handle, due)
+    def ask(scheduler: Scheduler, handle: str) -> ChangeRequest:
+        return scheduler.reschedule(handle, due)
 
     return _asked_of_all(handles, timeout, name, connection, ask)
 
@@ -114,7 +115,7 @@ def _asked_of_all(
     timeout: float,
     name: str,
     connection: ConnectionSettings,
-    ask: Callable[[Scheduler, str], Future[Settled]],
+    ask: Callable[[Scheduler, str], ChangeRequest],
 ) -> list[Settled | str]:
     for handle in handles:
         HandleParts.read(handle)  # check all handles first, so that a mistake in one changes nothing
@@ -123,8 +124,8 @@ def _asked_of_all(
         asked = [ask(scheduler, handle) for handle in handles]
         left = time_left_of(timeout)
         if timeout > _IN_SILENCE:
-            _tell_of_wait(asked, timeout - _IN_SILENCE)
-        outcomes = [_outcome(answer, left() or 0.0) for answer in asked]
+            _tell_of_wait([each.answer for each in asked if each.answer], timeout - _IN_SILENCE)
+        outcomes = [_outcome(each, left() or 0.0) for each in asked]
     for handle, outcome in zip(handles, outcomes, strict=True):
         click.echo(f"{handle}: {outcome}")
     if Settled.UNKNOWN in outcomes:
@@ -143,10 +144,10 @@ def _tell_of_wait(answers: Collection[Future[Settled]], longest: float) -> None:
         )
 
 
-def _outcome(answer: Future[Settled], timeout: float) -> Settled | str:
+def _outcome(request: ChangeRequest, timeout: float) -> Settled | str:
     try:
-        return answer.result(timeout)
-    except TimeoutError:
+        return request.settled(timeout)
+    except NoRelayError:
         return _UNANSWERED
     except HeadwayError as error:
         return str(error)

@@ -2,13 +2,13 @@
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
-from concurrent.futures import Future
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 from pyspark.sql import Column, DataFrame, SparkSession
 
 from headway.core.delay.changes import Settled
+from headway.delay.change_request import ChangeRequest
 from headway.delay.scheduler import Scheduler
 from headway.delay.topic_names import DEFAULT_NAME
 from headway.errors import NoRelayError
@@ -73,25 +73,25 @@ _SCHEMA = pa.schema([("outcome", pa.string()), ("count", pa.int64())])
 def _cancel(handles: Iterator[str], config: Mapping[str, Any], name: str, timeout: float) -> Counter[str]:
     """Ask for all cancellations of a task, so many at a time."""
     counts: Counter[str] = Counter()
-    asked: deque[Future[Settled]] = deque()
+    asked: deque[ChangeRequest] = deque()
     first = next(handles, None)
     if first is None:
         return counts
     with Scheduler(config, name=name) as scheduler:
-        asked.append(scheduler.begin_to_cancel(first))
+        asked.append(scheduler.cancel(first))
         for handle in handles:
             if len(asked) >= _ASKED_AT_A_TIME:
                 _settle(asked.popleft(), counts, timeout)
-            asked.append(scheduler.begin_to_cancel(handle))
-        for answer in asked:
-            _settle(answer, counts, timeout)
+            asked.append(scheduler.cancel(handle))
+        for request in asked:
+            _settle(request, counts, timeout)
     return counts
 
 
-def _settle(answer: Future[Settled], counts: Counter[str], timeout: float) -> None:
+def _settle(request: ChangeRequest, counts: Counter[str], timeout: float) -> None:
     # After one answer was late, wait for no other: no relay runs.
     try:
-        outcome: str = answer.result(0 if counts[_UNANSWERED] else timeout)
-    except TimeoutError:
+        outcome: str = request.settled(0 if counts[_UNANSWERED] else timeout)
+    except NoRelayError:
         outcome = _UNANSWERED
     counts[outcome] += 1
