@@ -2,10 +2,14 @@
 
 import contextlib
 import multiprocessing
+import sys
 from collections.abc import Iterator
 from multiprocessing.connection import Connection
+from pathlib import Path
 
-from headway.testing.proxy import KafkaProxy
+sys.path.append(str(Path(__file__).parents[1]))  # a program in benchmarks/ finds only its neighbours by itself
+
+from tests.kafka_proxy import KafkaProxy
 
 
 @contextlib.contextmanager

@@ -19,8 +19,8 @@ from headway.delay.pending import read_pending
 from headway.delay.topic_names import TopicNames
 from headway.delay.topics import create_topics, read_layout
 from headway.kafka.reading.group_inspector import GroupInspector
-from headway.testing.proxy import KafkaProxy
 from tests.broker.delay_cluster import DelayCluster, wait_until
+from tests.kafka_proxy import KafkaProxy
 
 LIST_OFFSETS = 2
 

@@ -22,8 +22,8 @@ from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.priority.consumer import PriorityConsumer
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.wakeup import Wakeup
-from headway.testing.proxy import KafkaProxy
 from tests.contract.conftest import PARTITIONS, Cluster, cluster_of
+from tests.kafka_proxy import KafkaProxy
 
 Place = tuple[str, int, int, int]
 

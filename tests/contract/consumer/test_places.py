@@ -22,9 +22,9 @@ from headway.priority.consumer import PriorityConsumer
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.background import in_background
 from headway.runtime.wakeup import Wakeup
-from headway.testing.proxy import KafkaProxy
 from tests.contract.conftest import LEVELS, PARTITIONS, Cluster
 from tests.contract.mock_brokers import mock_brokers
+from tests.kafka_proxy import KafkaProxy
 from tests.made import made_by
 from tests.membership import expel
 

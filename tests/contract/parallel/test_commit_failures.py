@@ -19,12 +19,12 @@ from headway.kafka.binding import capi
 from headway.kafka.producer.client import ProducerClient
 from headway.parallel.fetching import Fetching
 from headway.records.record_types import TopicPartition
-from headway.testing.proxy import KafkaProxy
 from tests.broker.delay_cluster import MISSED_SOON
 from tests.contract.conftest import Cluster, cluster_of
 from tests.contract.parallel.members import client_of, committed, plain_topic, send, wait_for
 from tests.contract.parallel.test_rebalance import COOPERATIVE, EAGER
 from tests.contract.parallel.test_transactions import Running, member, reader, twice
+from tests.kafka_proxy import KafkaProxy
 from tests.membership import expel
 
 pytestmark = pytest.mark.kafka

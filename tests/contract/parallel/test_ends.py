@@ -9,9 +9,9 @@ import confluent_kafka as ck
 import pytest
 
 from headway import ParallelConsumer, PriorityConsumer
-from headway.testing.proxy import KafkaProxy
 from tests.contract.conftest import LEVELS, Cluster
 from tests.contract.parallel.members import settings_of, wait_for
+from tests.kafka_proxy import KafkaProxy
 
 pytestmark = pytest.mark.kafka
 

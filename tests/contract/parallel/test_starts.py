@@ -14,10 +14,10 @@ from headway import Context, ParallelConsumer, PriorityConsumer
 from headway.core.offsets.offset_map import OffsetMap, encode
 from headway.kafka.binding import capi
 from headway.records.record_types import ConsumerRecord
-from headway.testing.proxy import KafkaProxy
 from tests.contract.conftest import Cluster
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
 from tests.contract.parallel.members import client_of, settings_of, topic_of, wait_for
+from tests.kafka_proxy import KafkaProxy
 
 OFFSET_FETCH = 9
 PARTITIONS = range(4)

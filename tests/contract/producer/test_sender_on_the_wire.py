@@ -11,8 +11,8 @@ from confluent_kafka.cimpl import NewTopic
 
 from headway import PriorityProducer, Producer
 from headway.kafka.producer.delivery import DeliveryFuture
-from headway.testing.proxy import METADATA, PRODUCE, KafkaProxy
 from tests.contract.conftest import Cluster
+from tests.kafka_proxy import METADATA, PRODUCE, KafkaProxy
 
 MEBIBYTE = 1024 * 1024
 
