@@ -7,7 +7,7 @@ RECORDS ?=
 # Tests wait more than they compute, so more run at a time than there are cores; each process has its own broker.
 TESTERS ?= 5
 
-.PHONY: help setup demo test test-slow test-all lint bench speed lock clean
+.PHONY: help setup demo test test-slow test-all lint bench speed quirks lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -51,6 +51,9 @@ bench: $(READY)  ## every benchmark, quickly; results as JSON in bench-output/
 
 speed: $(READY)  ## CPU a record on each hot path, beside a fixed commit, in turns [ARGS="--paths relay"]
 	$(BIN)/python benchmarks/speed.py $(ARGS)
+
+quirks: $(READY)  ## which of librdkafka's faults still exist, shown on plain confluent-kafka [ARGS=close_in_a_callback]
+	$(BIN)/python -m quirks $(ARGS)
 
 lock: $(READY)  ## resolve the dependencies anew into requirements.lock
 	$(BIN)/uv pip compile pyproject.toml --all-extras --group dev --group demo --universal --python-version 3.11 \

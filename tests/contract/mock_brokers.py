@@ -29,6 +29,12 @@ class MockBrokers:
         partitions = self._holder.list_topics(topic, timeout=10).topics[topic].partitions
         return {number: about.leader for number, about in partitions.items()}
 
+    def create_with(self, topic: str, partitions: int) -> None:
+        """Make a topic of this many partitions."""
+        create = self._librdkafka.rd_kafka_mock_topic_create
+        create.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_int, ctypes.c_int]
+        assert create(self._cluster, topic.encode(), partitions, 1) == 0
+
     def lead(self, topic: str, partition: int, broker: int = _NOBODY) -> None:
         """Let a broker lead a partition from now on, or nobody."""
         set_leader = self._librdkafka.rd_kafka_mock_partition_set_leader
@@ -52,6 +58,22 @@ class MockBrokers:
         clear = self._librdkafka.rd_kafka_mock_clear_request_errors
         clear.restype, clear.argtypes = None, [ctypes.c_void_p, ctypes.c_int16]
         clear(self._cluster, request)
+
+    def coordinate(self, kind: str, key: str, broker: int) -> None:
+        """Let a broker coordinate a "group" or a "transaction"."""
+        set_coordinator = self._librdkafka.rd_kafka_mock_coordinator_set
+        set_coordinator.argtypes = [ctypes.c_void_p, ctypes.c_char_p, ctypes.c_char_p, ctypes.c_int32]
+        assert set_coordinator(self._cluster, kind.encode(), key.encode(), broker) == 0
+
+    def stop(self, broker: int) -> None:
+        """Close a broker's connections, and refuse new ones."""
+        self._librdkafka.rd_kafka_mock_broker_set_down.argtypes = [ctypes.c_void_p, ctypes.c_int32]
+        assert self._librdkafka.rd_kafka_mock_broker_set_down(self._cluster, broker) == 0
+
+    def start(self, broker: int) -> None:
+        """Let a stopped broker be reached again."""
+        self._librdkafka.rd_kafka_mock_broker_set_up.argtypes = [ctypes.c_void_p, ctypes.c_int32]
+        assert self._librdkafka.rd_kafka_mock_broker_set_up(self._cluster, broker) == 0
 
     def wait_for(self, request: int, count: int) -> None:
         """Return once so many requests of a kind have come, from the call of `count_requests` on."""
