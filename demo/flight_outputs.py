@@ -1,7 +1,7 @@
 """The outputs of the flights pipeline: all records of a flight go to Kafka together, and from there to Parquet.
 
-A handler that is called again may answer otherwise. So its answers are stored in one place, and everything else is made
-of the stored answers.
+A handler that is called again may give another answer. So its answers are stored in one place, and everything else is
+derived from the stored answers.
 """
 
 from collections import Counter
@@ -31,7 +31,7 @@ HANDLED = (
     "level int, partition int, offset long, produced_at timestamp, read_at timestamp, done_at timestamp, "
     "notice string, attempts int, done timestamp"
 )
-"""The columns of a handled flight in its notice and in Parquet; their times are in milliseconds."""
+"""The columns of a handled flight, in its notice and in Parquet. Their times are in milliseconds."""
 
 _OF_FOLLOW_UPS = ("carrier", "flight", "time_hour", "notice")
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
@@ -39,10 +39,10 @@ _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """The targets of results: a directory, two topics with the levels of the flights, and one for dead letters.
+    """Where results go: a directory, two topics with the levels of the flights, and one for dead letters.
 
-    `kafka` is librdkafka's settings. A follow-up comes `follow_up_after` its flight was handled, if a relay of this
-    scheduler runs (`headway relay`).
+    `kafka` is librdkafka's settings. A follow-up is delivered `follow_up_after` its flight was handled, if a relay of
+    this scheduler is running (`headway relay`).
     """
 
     directory: str
@@ -60,10 +60,10 @@ class Outputs:
         return {**kafka, "schedulerName": self.scheduler_name}
 
     def create_topics(self, like: Topics, levels: int) -> None:
-        """Create the missing topics, each with as many partitions as the topics `like` have at its level.
+        """Create missing topics, each with as many partitions as the topics `like` have at its level.
 
-        Brokers set the timestamps of follow-ups, which so show the time of delivery. Raises `KafkaError`, and creates
-        none, if a level of `like` does not exist.
+        Brokers set the timestamps of follow-ups, which therefore show the time of delivery. Raises `KafkaError`, and
+        creates nothing, if a level of `like` does not exist.
         """
         catalog = Catalog(connection_of(self.kafka))
         names = [like] if isinstance(like, str) else list(like)
@@ -80,7 +80,7 @@ class Outputs:
 
 
 def to_send(handled: DataFrame, to: Outputs) -> DataFrame:
-    """Return the records of these flights: a notice and maybe a follow-up of each, or a dead letter."""
+    """Return the records to send for these flights: a notice and perhaps a follow-up, or a dead letter."""
     due = _later("done", to.follow_up_after)
     notice = Output(to.notices, key="tailnum", level="level", value=_json(*_names(HANDLED)))
     follow_up = Output(
@@ -95,12 +95,12 @@ def to_send(handled: DataFrame, to: Outputs) -> DataFrame:
 
 
 def from_notices(records: DataFrame) -> DataFrame:
-    """Return the handled flights of the notices in Kafka."""
+    """Return the handled flights in the notices in Kafka."""
     return records.select(F.from_json(F.col("value").cast("string"), HANDLED).alias("flight")).select("flight.*")
 
 
 def follow_ups(handled: DataFrame, after: timedelta) -> DataFrame:
-    """Return `value` and `due` of the follow-ups of these flights, as `to_send` has scheduled them."""
+    """Return `value` and `due` of the follow-ups of these flights, as `to_send` schedules them."""
     late = handled.where(f"arr_delay > {LATE_MINUTES}")
     return late.select(_json(*_OF_FOLLOW_UPS).alias("value"), _later("done", after).alias("due"))
 

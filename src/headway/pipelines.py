@@ -18,16 +18,16 @@ Topics = str | Sequence[str] | Mapping[str, int]
 
 @dataclass(slots=True)
 class PipelineRun:
-    """The parameters of a run, as `headway pipeline run package.module:pipeline` hands them to the pipeline.
+    """The parameters of a run, as `headway pipeline run package.module:pipeline` passes them to the pipeline.
 
     Args:
         spark: The session.
         kafka: librdkafka's settings.
-        topics: The topics to read; as a mapping, topics that exist already, each with its level.
+        topics: The topics to read; as a mapping, existing topics without levels, each with its level.
         levels: The number of levels.
         directory: The directory for checkpoints and results.
-        once: Whether each query ends with what is there now; otherwise it goes on until it is stopped.
-        options: The options of the pipeline itself, as `--set name=value` gives them.
+        once: Whether each query ends with the records that are there now; otherwise it goes on until it is stopped.
+        options: The options of the pipeline itself, from `--set name=value`.
         results_name: The name of the results in the directory.
     """
 
@@ -44,7 +44,7 @@ class PipelineRun:
 
     @property
     def results(self) -> str:
-        """The directory of the results, of which the report is made."""
+        """The directory of the results, which the report is made from."""
         return f"{self.directory}/{self.results_name}"
 
     @property
@@ -53,19 +53,19 @@ class PipelineRun:
         return {f"kafka.{name}": str(value) for name, value in connection_of(self.kafka).items()}
 
     def source(self, topics: Topics | None = None, **options: Any) -> DataFrame:
-        """Return the records of the topics by priority, as a stream from the first one on.
+        """Return the records of the topics by priority, as a stream from the first record on.
 
-        `topics` are others than those of the run, with as many levels. `options` are further ones of
-        `format("headway")`, or in place of those that are chosen here.
+        `topics` can name others than those of the run, with as many levels. `options` are further options of
+        `format("headway")`, and replace those chosen here.
         """
         topics = self.topics if topics is None else topics
         kafka = self.kafka if topics is self.topics else connection_of(self.kafka)
         return source(self.spark, kafka, topics, self.levels, **options)
 
     def start(self, writer: DataStreamWriter, name: str) -> StreamingQuery:
-        """Start a query with a checkpoint of this name; if the run is `once`, wait for its end.
+        """Start a query with a checkpoint of this name. If the run is `once`, wait for it to end.
 
-        So a query that is started next reads all that this one has written.
+        So a query that is started next reads everything that this one has written.
         """
         query = triggered(writer.option("checkpointLocation", f"{self.directory}/checkpoint/{name}"), self.once).start()
         self._queries.append(query)
@@ -74,16 +74,16 @@ class PipelineRun:
         return query
 
     def keep(self, rows: DataFrame, name: str = "kept") -> StreamingQuery:
-        """Start a query that keeps rows as Parquet, for the report; wait for its end if the run is `once`.
+        """Start a query that keeps rows as Parquet for the report. If the run is `once`, wait for it to end.
 
-        The report needs the columns `level`, `produced_at`, `read_at` and `done_at`, as `stamped` makes the last two. A
-        micro-batch that comes again replaces its earlier files.
+        The report needs the columns `level`, `produced_at`, `read_at` and `done_at`; `stamped` creates the last two. A
+        micro-batch that is repeated replaces its earlier files.
         """
         self.kept = True
         return self.start(rows.writeStream.foreachBatch(parquet_writer(self.results)), name)
 
     def wait(self) -> None:
-        """Wait until one of the queries has ended, then stop the others; raise the error of one that failed."""
+        """Wait until one of the queries ends, then stop the others. Raises the error of a query that failed."""
         try:
             if not self.once and self._queries:
                 self.spark.streams.awaitAnyTermination()
@@ -93,11 +93,11 @@ class PipelineRun:
 
 
 Pipeline = Callable[[PipelineRun], Any]
-"""A function that starts the queries of a pipeline on a run."""
+"""A function that starts the queries of a pipeline in a run."""
 
 
 def source(spark: SparkSession, kafka: Mapping[str, Any], topics: Topics, levels: int, **options: Any) -> DataFrame:
-    """Return the records of all levels, as a stream from the first record on; `kafka` is librdkafka's settings."""
+    """Return the records of all levels, as a stream from the first record on. `kafka` is librdkafka's settings."""
     if isinstance(topics, Mapping):
         chosen: dict[str, Any] = {"priorities": json.dumps(dict(topics))}
     else:
@@ -111,12 +111,12 @@ def source(spark: SparkSession, kafka: Mapping[str, Any], topics: Topics, levels
 
 
 def triggered(writer: DataStreamWriter, once: bool) -> DataStreamWriter:
-    """Return the writer of a query that ends with what is there now, or goes on each second."""
+    """Set the trigger of a query: it ends with the records that are there now, or goes on every second."""
     return writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
 
 
 def parquet_writer(directory: str) -> Callable[[DataFrame, int], None]:
-    """Return a function for `foreachBatch`: it writes a micro-batch, and replaces its earlier files."""
+    """Return a function for `foreachBatch` that writes a micro-batch, replacing its earlier files."""
 
     def write(rows: DataFrame, batch: int) -> None:
         rows.write.mode("overwrite").parquet(f"{directory}/batch={batch}")

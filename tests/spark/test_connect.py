@@ -98,7 +98,9 @@ def test_source_sink_stage_and_schedules_work_over_connect(
     assert "rate_limit" in found["rate_limit"]
     assert "Divide the rate by your tasks, and limit it in the handler." in found["rate_limit"]
     assert found["follow_cluster"].endswith("which has none. Set the source's option minPartitions.")
-    assert found["run_workers"].startswith("run_workers needs a session with a SparkContext, and this one is of Spark")
+    assert found["run_workers"].startswith(
+        "run_workers needs a session with a SparkContext, but this is a session of Spark"
+    )
     assert copies(cluster, topic) == [f"{number:03}" for number in range(90)]
 
 

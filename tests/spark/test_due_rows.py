@@ -147,7 +147,7 @@ def test_a_write_that_lasts_looks_every_ten_minutes_which_lines_are_in_use(order
     write_after(600)
     assert records_by_line(orders) == {3000: 0, 60_000: 1}
     Admin(config).delete([topic for topic in Admin(config).topics() if names.owns(topic)])
-    with pytest.raises(KafkaError, match=f"The scheduler {orders.topic} has no topics any more.*Start the write again"):
+    with pytest.raises(KafkaError, match=f"The scheduler {orders.topic} no longer has topics.*Start the write again"):
         write_after(600)
 
 

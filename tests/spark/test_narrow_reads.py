@@ -133,5 +133,5 @@ def test_a_session_that_pushes_no_filters_reads_all(spark: SparkSession, day: "L
 def test_offsets_that_are_gone_are_a_sentence_with_a_filter_too(spark: SparkSession, day: "LevelTopics") -> None:
     start = json.dumps({day.topic: {str(level): {"0": 0, "1": 0} for level in range(3)}})
     day.cut_off(0, 0, 5)
-    with pytest.raises(AnalysisException, match="Offsets from 0 to before 12 are asked for"):
+    with pytest.raises(AnalysisException, match="Offsets from 0 to before 12 were requested for"):
         read(spark, day, startingOffsets=start).where("offset >= 7").collect()

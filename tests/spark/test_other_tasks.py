@@ -125,7 +125,7 @@ def test_a_copied_checkpoint_or_an_older_one_does_not_pass_over_rows_for_other_t
 
     with pytest.raises(StreamingQueryException, match="micro-batch 1 writes to other topics, or another cluster"):
         run(handed_on(spark, orders, here, there), orders, backup)
-    with pytest.raises(StreamingQueryException, match="a second query, with a copy of the checkpoint"):
+    with pytest.raises(StreamingQueryException, match="a second query that started with a copy"):
         run(handed_on(spark, orders, there), orders, copy)
     run(handed_on(spark, orders, there), orders, copy, markerTopic="headway-markers-of-the-copy")
     assert copies(orders, there) == dict.fromkeys(range(100, 200), 1)

@@ -214,7 +214,7 @@ def test_a_checkpoint_of_topics_without_levels_is_refused_by_a_query_with_some(
     topics.send(topics.payments, 2)
     read_available(stream(spark, topics, subscribe=topics.payments), micro_batches(), tmp_path)
     topics.make(f"{topics.payments}-0", f"{topics.payments}-1")
-    with pytest.raises(StreamingQueryException, match="The checkpoint is of a query whose topics have no levels"):
+    with pytest.raises(StreamingQueryException, match="The checkpoint is for a query whose topics have no levels"):
         read_available(stream(spark, topics, subscribe=topics.payments, levels=2), micro_batches(), tmp_path)
 
 

@@ -243,7 +243,7 @@ def test_a_task_that_takes_longer_than_its_transaction_may_is_told_so_and_waits_
             yield pa.RecordBatch.from_pydict({"value": pa.array(["x"])})
             time.sleep(0.5)
 
-    with pytest.raises(TransactionError, match=r"A task took \d+ s, and its transaction may take 1 s"):
+    with pytest.raises(TransactionError, match=r"A task took \d+ s, but its transaction may take 1 s"):
         write_part(Target(options, None), slowly(), Part(orders.topic, 0, 0))
 
 
@@ -308,7 +308,7 @@ def test_another_attempt_at_a_task_is_known_by_its_run_and_a_replay_after_a_rest
     assert write_part(target, batches(1, 2), part).rows == 2
     assert write_part(target, batches(3), part).rows == 0  # with handlers that answer otherwise
     assert write_all(target, part._replace(run="second run"), batches(2, 1)) == [0]
-    with pytest.raises(TransactionError, match="version 0 has 1 rows, and Kafka has 2 others of it"):
+    with pytest.raises(TransactionError, match="version 0 has 1 rows, but Kafka has 2 different ones"):
         write_all(target, part._replace(run="third run"), batches(3))
     assert values(orders.servers, f"{orders.topic}-0") == [1, 2]
 
@@ -326,8 +326,8 @@ def test_an_older_checkpoint_is_refused_and_its_new_rows_are_written_as_the_sent
             shutil.copytree(checkpoint, backup)
     there = 10 + 10 * behind
     orders.send(0, range(there, there + 10))
-    others = "10 others of it" if behind == 1 else "others, up to number 2"
-    sentence = f"micro-batch 1 has {there} rows, and Kafka has {others}, so it writes none.*the checkpoint is an older"
+    others = "10 different ones" if behind == 1 else "others, up to version 2"
+    sentence = f"micro-batch 1 has {there} rows, but Kafka has {others}, so it writes none.*the checkpoint is an older"
     with pytest.raises(StreamingQueryException, match=sentence):
         run(frame, orders, backup, topic)
     assert values(orders.servers, topic) == list(range(there))
@@ -375,7 +375,7 @@ def test_rows_that_come_out_otherwise_in_a_replay_are_refused_and_kept_as_the_se
     frame, topic = answered(stream(spark, orders)), f"{orders.topic}-2"
     run(frame, orders, tmp_path, topic)
     forget_commit(tmp_path, 0)
-    with pytest.raises(StreamingQueryException, match="micro-batch 0 has 10 rows, and Kafka has 10 others of it"):
+    with pytest.raises(StreamingQueryException, match="micro-batch 0 has 10 rows, but Kafka has 10 different ones"):
         run(frame, orders, tmp_path, topic)
     orders.send(0, range(10, 20))
     run(frame, orders, tmp_path, topic, keepVersion="0")
@@ -387,7 +387,7 @@ def test_rows_with_an_identity_may_come_out_otherwise_in_a_replay(orders: "Level
     assert write_part(target, batches(1, 2, identity=["a", "b"]), part).rows == 2
     part = part._replace(run="second run")
     assert write_all(target, part, batches(4, 3, identity=["a", "b"])) == [0]
-    with pytest.raises(TransactionError, match="has 2 rows, and Kafka has 2 others of it"):
+    with pytest.raises(TransactionError, match="has 2 rows, but Kafka has 2 different ones"):
         write_all(target, part._replace(run="third run"), batches(1, 2, identity=["a", "c"]))
     with pytest.raises(DeliveryError, match="Row 1 of its task has no identity: it is null"):
         write_part(target, batches(5, identity=[None]), part._replace(version=1))
@@ -400,9 +400,9 @@ def test_other_rows_under_a_version_that_is_done_are_refused_and_written_under_a
     options = {"topic": f"{orders.topic}-0", "txnAppId": orders.topic}
     write(numbers(spark, 10, 1), orders, txnVersion="1", **options)
     new = spark.range(10, 20, 1, 1).select(sf.col("id").cast("string").alias("value"))
-    for version, found in (("1", "10 others of it"), ("0", "others, up to number 1")):
+    for version, found in (("1", "10 different ones"), ("0", "others, up to version 1")):
         text = refusal(new, orders, txnVersion=version, **options)
-        assert f"version {version} has 10 rows, and Kafka has {found}, so it writes none." in text
+        assert f"version {version} has 10 rows, but Kafka has {found}, so it writes none." in text
     assert "Traceback" not in text
     write(new, orders, txnVersion="2", **options)
     assert values(orders.servers, options["topic"]) == list(range(20))
@@ -478,7 +478,7 @@ def test_a_row_without_a_place_is_one_sentence_and_nothing_of_its_task_is_writte
     rows = [(orders.topic, 2, "fine"), (orders.topic, 7, "too high")]
     frame = spark.createDataFrame(rows, "topic string, level int, value string").coalesce(1)
     text = refusal(frame, orders)
-    assert f"Row 2 of its task is for level 7 of {orders.topic}, and Kafka has no topic {orders.topic}-7." in text
+    assert f"Row 2 of its task is for level 7 of {orders.topic}, but Kafka has no topic {orders.topic}-7." in text
     assert committed(orders.servers, f"{orders.topic}-2") == []
 
 
@@ -520,7 +520,7 @@ def test_a_version_that_is_there_in_part_is_refused_in_other_tasks_and_goes_on_i
     for number, ends in enumerate([(0, 60, 100), (0, 50, 75, 100), (0, 100), (0, 75, 90, 95, 100)]):
         tasks = [batches(*range(begin, end)) for begin, end in itertools.pairwise(ends)]
         last = tasks.pop()
-        with pytest.raises(TransactionError, match=r"version 0 has .* divided into other tasks than then"):
+        with pytest.raises(TransactionError, match=r"version 0 has .* now divided into other tasks"):
             # The last one first: whichever task comes to it first, the others write nothing.
             write_all(target, part._replace(run=f"in other tasks {number}"), last, *tasks)
     assert values(orders.servers, f"{orders.topic}-0") == list(range(50, 100))

@@ -148,7 +148,7 @@ def test_a_batch_is_what_lies_between_two_bounds(spark: SparkSession, orders: "L
     assert values(batch(spark, orders, startingOffsets="2026-01-01T14:30:00Z", endingOffsets="latest")) == [3, 4, 5]
     assert values(batch(spark, orders, endingOffsets="2026-01-01T15:00:00+02:00")) == [0]
     assert values(batch(spark, orders, startingOffsets="2030-01-01T00:00:00Z")) == []
-    with pytest.raises(AnalysisException, match=r"from 2 to before 9 are asked for of .* which holds .* to before 6"):
+    with pytest.raises(AnalysisException, match=r"from 2 to before 9 were requested for .* which holds .* to before 6"):
         batch(spark, orders, startingOffsets=at(2), endingOffsets=at(9)).collect()
     with pytest.raises(AnalysisException, match="endingOffsets gives no offset for partition 0 of the"):
         batch(spark, orders, endingOffsets=json.dumps({orders.topic: {"2": {"0": 1}}})).collect()
@@ -230,7 +230,7 @@ def test_a_topic_that_was_deleted_and_created_again_fails_the_query_or_is_read_f
     # More than before: the offsets alone would not tell that these are other records.
     orders.send(1, range(100, 109), partition=0)
 
-    with pytest.raises(StreamingQueryException, match=r"was deleted and created again.*failOnDataLoss"):
+    with pytest.raises(StreamingQueryException, match=r"was deleted and recreated.*failOnDataLoss"):
         read_available(spark, orders, seen, tmp_path)
     read_available(spark, orders, seen, tmp_path, failOnDataLoss="false")
 
@@ -300,7 +300,7 @@ def test_sparks_real_time_mode_refuses_the_source_as_any_of_python(
     [
         ({"maxRecordsPerTrigger": "10"}, "maxRecordsPerTrigger is for spark.readStream"),
         ({"minRecordsPerTrigger": "10"}, "minRecordsPerTrigger is for spark.readStream"),
-        ({"maxTriggerDelay": "1m"}, "maxTriggerDelay says how long to wait for minRecordsPerTrigger"),
+        ({"maxTriggerDelay": "1m"}, "maxTriggerDelay limits how long to wait for minRecordsPerTrigger"),
         ({"startingOffsets": "latest"}, "With startingOffsets=latest spark.read would read nothing"),
         ({"group.id": "billing"}, "group.id is for spark.readStream"),
         ({}, r"Kafka cannot be reached at 127.0.0.1:1 \(.*Connection refused\)"),

@@ -18,7 +18,7 @@ HABITS = {
     r"may not": "must not, cannot or might not: it can mean each of them",
     r"(?<!there )(?:is|are|was|were) none": "is not one, has none",
     r"(?<!there )(?:is|are|was|were) no (?!longer|more\b)\w+": "is not a …",
-    r"Return what": "name the thing that it returns",
+    r"Return what(?= \w)": "name the thing that it returns",
     r"so (?:many|few)(?! that)": "this many, that many",
     r"for so long(?! that)": "for this long, for that long",
     r"(?:is|are|was|were) to be": "must be, should be, will be",
@@ -50,11 +50,10 @@ STILL_TO_DO: tuple[str, ...] = (
     "src/headway/execution",
     "src/headway/kafka",
     "src/headway/parallel",
-    "src/headway/pipelines",
     "src/headway/priority",
     "src/headway/records",
     "src/headway/settings",
-    "src/headway/spark",
+    "src/headway/spark/stage",
     "src/headway/workers",
 )
 

@@ -1,4 +1,4 @@
-"""Parsers of options, which Spark hands over as text; each raises `ConfigError` with a sentence."""
+"""Parsers for options, which Spark passes as text. Each raises `ConfigError` with a sentence."""
 
 import json
 import re
@@ -25,12 +25,16 @@ _DURATION = re.compile(r"(\d{1,18})\s*(ms|s|m|h|d)")
 
 
 def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) -> None:
-    """Refuse any option that is neither of these nor Kafka's, and suggest the nearest; `options` are in lower case."""
-    if not options or "provider" in options:  # with which Spark asks for the columns of a table in its catalog
+    """Raise for an option that is neither one of these nor Kafka's, and suggest the nearest.
+
+    `options` are lower case.
+    """
+    if not options or "provider" in options:  # Spark asks for the columns of a table in its catalog
         raise ConfigError(
-            f"The headway {kind} needs the option kafka.bootstrap.servers, and it got no options. Give them, as in "
-            '.option("kafka.bootstrap.servers", "host:9092"). Spark passes those of CREATE TABLE to no data source in '
-            "Python: use CREATE TEMPORARY VIEW … USING headway OPTIONS (…), which SELECT and INSERT INTO accept."
+            f"The headway {kind} needs the option kafka.bootstrap.servers, but it got no options. Give them, as in "
+            '.option("kafka.bootstrap.servers", "host:9092"). Spark does not pass the options of CREATE TABLE to data '
+            "sources in Python: use CREATE TEMPORARY VIEW … USING headway OPTIONS (…), which SELECT and INSERT INTO "
+            "accept."
         )
     known = {name.lower(): name for name in names}
     for name in options:
@@ -41,7 +45,7 @@ def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) 
 
 
 def whole_number(name: str, value: str, least: int, meaning: str, most: int = LARGEST) -> int:
-    """Return a whole number from `least` to `most`; `meaning` is its meaning, or the reason for its bound."""
+    """Parse a whole number from `least` to `most`. `meaning` explains it, or its bound, in the error."""
     number = _number(value)
     if number is None or number < least:
         raise ConfigError(
@@ -53,27 +57,28 @@ def whole_number(name: str, value: str, least: int, meaning: str, most: int = LA
 
 
 def _number(value: str) -> int | None:
-    """Return the number in a text of digits; None for other texts.
+    """Parse a text of digits. Returns None for other text.
 
-    Python converts no text of thousands of digits. A number of more than 40 digits is too large everywhere.
+    Python refuses to convert text with thousands of digits. A number of more than 40 digits is too large for any
+    option.
     """
     return int(value[:_DIGITS]) if value.isdecimal() else None
 
 
 def choice(name: str, value: str, choices: Sequence[str]) -> str:
-    """Return one of several words, in lower case; accept any case."""
+    """Return one of several words, in lower case. Any case is accepted."""
     if value.lower() not in choices:
         raise ConfigError(f"The option {name} is {value!r}. Choose {', '.join(choices[:-1])} or {choices[-1]}.")
     return value.lower()
 
 
 def true_or_false(name: str, value: str) -> bool:
-    """Return whether the value is `true`; accept `true` and `false` in any case."""
+    """Return whether the value is `true`. Any case is accepted."""
     return choice(name, value, ("true", "false")) == "true"
 
 
 def duration(name: str, value: str) -> float:
-    """Return a duration in seconds.
+    """Parse a duration into seconds.
 
     >>> duration("maxTriggerDelay", "15m"), duration("maxTriggerDelay", "500ms")
     (900, 0.5)
@@ -85,9 +90,9 @@ def duration(name: str, value: str) -> float:
 
 
 def moment_ms(value: str) -> int | None:
-    """Return a time in milliseconds since the epoch; None for text that is no time, or a time without a zone.
+    """Parse a time into milliseconds since the epoch. Returns None for other text, and for a time without a zone.
 
-    A time before 1970 becomes 0: no record is older, and Kafka reads numbers below 0 as something else.
+    A time before 1970 becomes 0: no record is older, and to Kafka, numbers below 0 mean something else.
 
     >>> moment_ms("2026-01-01T00:00:00Z"), moment_ms("1767225600000"), moment_ms("soon")
     (1767225600000, 1767225600000, None)
@@ -102,18 +107,18 @@ def moment_ms(value: str) -> int | None:
 
 
 def json_object(name: str, value: str, example: str) -> Mapping[str, Any]:
-    """Return a JSON object; raise `ConfigError` with `example` for any other value."""
+    """Parse a JSON object. For any other value it raises `ConfigError` with `example`."""
     try:
         form = json.loads(value)
-    except (ValueError, RecursionError):  # also for a number of thousands of digits
+    except (ValueError, RecursionError):  # ValueError also for a number with thousands of digits
         form = None
     if not isinstance(form, dict):
-        raise ConfigError(f"The option {name} is {shown(value)}; it must be JSON, as {example}.")
+        raise ConfigError(f"The option {name} is {shown(value)}; it must be JSON, such as {example}.")
     return form
 
 
 def topic_priorities(value: str) -> dict[str, int]:
-    """Return the option `priorities`: the level of each topic that has no level topics.
+    """Parse the option `priorities`: the level of each topic without levels.
 
     >>> topic_priorities('{"payments": 2, "clicks": 0}')
     {'payments': 2, 'clicks': 0}
@@ -126,5 +131,5 @@ def topic_priorities(value: str) -> dict[str, int]:
                 f"lowest, to {MOST_LEVELS - 1}."
             )
     if not form:
-        raise ConfigError(f"The option priorities names no topic. Name some, as {_PRIORITIES_EXAMPLE}.")
+        raise ConfigError(f"The option priorities names no topic. Name some, such as {_PRIORITIES_EXAMPLE}.")
     return dict(form)

@@ -1,8 +1,9 @@
-"""A worker's process, and the task that outlives it: the task knows which records killed the process.
+"""A worker's process, and the task that outlives it, so that the task can find out which records killed the process.
 
-Spark would only see that a Python worker is gone, and start the same task again with the same record. So the task
-itself runs no handler: it starts a process for them. After a death it reads which records ran there, and starts another
-process. It tells all tasks of the run through Kafka, since any of them may get the partition next.
+Spark would only notice that a Python worker is gone, and start the same task again with the same record. So the task
+itself runs no handler, but starts a process for them. If the process dies, the task reads which records it was running,
+and starts another process. It informs all tasks of the run through Kafka, because any of them may be assigned the
+partition next.
 """
 
 import contextlib
@@ -29,15 +30,15 @@ from headway.parallel.consumer import ParallelConsumer
 log = logging.getLogger(__name__)
 
 STOP = b"stop"
-"""The message to all workers of a run: drain, and leave the group."""
+"""The message that tells all workers of a run to drain and leave the group."""
 
 _LOOK_FOR_TASK_EVERY = 0.2  # seconds
-_LEAVE_WITHIN = 10.0  # seconds for a process whose task is gone
-_IN_ONE_RECORD = 500  # suspects, each of at most some hundred bytes
+_LEAVE_WITHIN = 10.0  # seconds; how long a process may take to leave its group once its task is gone
+_IN_ONE_RECORD = 500  # suspects, each of a few hundred bytes at most
 
 
 class Task(Protocol):
-    """The protocol for what a process runs; it is pickled for the process."""
+    """What a process runs. It is pickled for the process."""
 
     @property
     def name(self) -> str: ...
@@ -49,11 +50,11 @@ class Task(Protocol):
 
 
 class WorkerDiedError(HeadwayError):
-    """The error for a worker's process that died while no record ran."""
+    """A worker's process died while no record was running."""
 
 
 class TaskSupervisor:
-    """The keeper of one task's process until it ends by itself. Tasks of a `run` reach each other by `control`."""
+    """Keeps one task's process alive until it ends by itself. Tasks of a `run` reach each other through `control`."""
 
     def __init__(self, task: Task, control: Callable[[], ControlTopic], run: str) -> None:
         self._task = task
@@ -65,7 +66,7 @@ class TaskSupervisor:
         self._stopped = threading.Event()
 
     def hear(self, word: bytes) -> None:
-        """Take a message to all tasks of the run; may be called from any thread."""
+        """Receive a message to all tasks of the run. Can be called from any thread."""
         with self._lock:
             if word == STOP:
                 self._stopped.set()
@@ -74,9 +75,9 @@ class TaskSupervisor:
                 self._tell(news)
 
     def work(self) -> Any:
-        """Return the process's outcome; None if it died while it was to end.
+        """Return the process's outcome, or None if it died while it was stopping.
 
-        Raises `WorkerDiedError` if it died for another reason than a record; then Spark starts the task again.
+        Raises `WorkerDiedError` if it died although no record was running. Spark then starts the task again.
         """
         deaths = RestartPolicy()
         while True:
@@ -92,14 +93,21 @@ class TaskSupervisor:
                     how = how_it_ended(process.exit_code())
                     ran = process.ran()
             if self._stopped.is_set():
-                log.error("%s %s while it was to end; what it ran comes again.", self._task.name, how)
+                log.error(
+                    "%s %s while it was stopping; its running records are handled again later.", self._task.name, how
+                )
                 return None
             if not ran:
                 raise WorkerDiedError(f"The process of {self._task.name} {how} while no record ran.")
             with self._lock:
                 news = self._suspects.died(ran, how, time.time())
             delay = deaths.delay(time.monotonic() - born, by_records=True)
-            log.error("%s %s while it was at %d records, each run alone from now on.", self._task.name, how, len(ran))
+            log.error(
+                "%s %s while it was handling %d records. From now on each of them runs alone.",
+                self._task.name,
+                how,
+                len(ran),
+            )
             self._say(news)
             self._stopped.wait(delay)
 
@@ -113,32 +121,38 @@ class TaskSupervisor:
             for start in range(0, len(suspects), _IN_ONE_RECORD):
                 control.say(self._run, msgspec.json.encode(suspects[start : start + _IN_ONE_RECORD]))
         except KafkaError as error:
-            log.warning("Other tasks do not know yet which records ran as a process died, and may find out: %s", error)
+            log.warning(
+                "Other tasks could not be told which records were running when a process died, so these may kill other "
+                "processes: %s",
+                error,
+            )
 
 
 class _Process:
-    """A worker's process, seen from its task."""
+    """A worker's process, as seen from its task."""
 
     def __init__(self, task: Task, suspects: list[Suspect]) -> None:
-        context = multiprocessing.get_context("spawn")  # a fork would share the task's socket to Spark, and its clients
+        context = multiprocessing.get_context(
+            "spawn"
+        )  # a fork would share the task's socket to Spark, and its Kafka clients
         self._table = make_table_file()
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, task, suspects))
         self._process.start()
         theirs.close()
-        with contextlib.suppress(OSError):  # the process has died already
+        with contextlib.suppress(OSError):  # the process has already died
             send_handle(self._pipe, self._table, self._process.pid)
 
     def tell(self, what: bytes | list[Suspect]) -> None:
         """Tell the process to stop, or which records are suspects."""
-        with contextlib.suppress(OSError):  # the process has died, as `outcome` says
+        with contextlib.suppress(OSError):  # the process has died, which `outcome` reports
             self._pipe.send(what)
 
     def outcome(self) -> Any:
-        """Wait for the process's outcome; raise `EOFError` if it died."""
+        """Wait for the process's outcome. Raises `EOFError` if it died."""
         try:
             while not self._pipe.poll(_LOOK_FOR_TASK_EVERY):
-                # The pipe does not end while a fork of the process holds its other end.
+                # The pipe is not closed while a child of the process holds its other end, so check for its exit.
                 if self._process.exitcode is not None and not self._pipe.poll(0):
                     raise EOFError
             return self._pipe.recv()
@@ -146,17 +160,17 @@ class _Process:
             raise EOFError from error
 
     def exit_code(self) -> int | None:
-        """Return the exit code of the process; None if it has not ended."""
+        """Return the exit code of the process, or None if it has not ended."""
         if self._process.exitcode is None:
             self._process.join(1.0)
         return self._process.exitcode
 
     def ran(self) -> Any:
-        """Return the attempts that ran when the process died."""
+        """Return the attempts that were running when the process died."""
         return read_table(self._table)
 
     def close(self) -> None:
-        """End the process if it has not ended by itself, and release all that it held."""
+        """End the process if it has not ended by itself, and release everything that it held."""
         self._pipe.close()  # this ends the process
         self._process.join(_LEAVE_WITHIN)
         self._process.kill()
@@ -168,7 +182,7 @@ class _Process:
 
 
 def _serve(pipe: connection.Connection, task: Task, suspects: list[Suspect]) -> None:
-    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is for the driver
+    signal.signal(signal.SIGINT, lambda *_: None)  # Ctrl-C is handled by the driver
     os.register_at_fork(after_in_child=pipe.close)
     table = recv_handle(pipe)
     os.set_inheritable(table, False)
@@ -185,7 +199,7 @@ def _serve(pipe: connection.Connection, task: Task, suspects: list[Suspect]) -> 
     except HeadwayError as error:
         outcome = task.mistake(error)
     pipe.send(outcome)
-    # A thread of a handler's own may never end, and Python would wait for it.
+    # A handler may have started a thread that never ends, and Python would wait for it.
     os._exit(0)
 
 
@@ -197,7 +211,7 @@ def _obey(pipe: connection.Connection, consumer: ParallelConsumer, supervision: 
                 consumer.stop(timeout=drain_timeout)
             elif supervision:
                 supervision.suspect(said)
-    # The task is gone, and Spark starts another.
+    # The task is gone, and Spark starts another one.
     consumer.stop(drain=False)
     time.sleep(_LEAVE_WITHIN)
     os._exit(1)

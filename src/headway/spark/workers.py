@@ -1,8 +1,9 @@
-"""`run_workers`: `@worker` handlers as long-lived tasks of a cluster.
+"""`run_workers`: `@worker` handlers as long-running tasks on a cluster.
 
-Each worker is a Spark job of one task. If its executor dies, Spark starts the task elsewhere, without disturbing other
-workers. To end a task Spark would kill its Python within two seconds. So a stop message through Kafka tells workers to
-drain and to leave their groups.
+Each worker is a Spark job with one task. If its executor dies, Spark starts the task elsewhere, without disturbing
+other
+workers. To end a task, Spark would kill its Python process within two seconds. So instead, a stop message through Kafka
+tells workers to drain and leave their groups.
 """
 
 import logging
@@ -40,14 +41,14 @@ from headway.workers.find_workers import find_workers
 log = logging.getLogger(__name__)
 
 CONTROL_TOPIC = "headway-control"
-_LEAVE_WITHIN = 30.0  # seconds to leave a group and end, when no record runs any more
+_LEAVE_WITHIN = 30.0  # seconds to leave a group and end, once no record is running
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
     """A task's parameters, which are sent to the cluster.
 
-    `config` comes from the user of the worker; `connection` also has the settings that the worker itself declares.
+    `config` comes from the worker's user; `connection` also has the settings that the worker itself declares.
     """
 
     worker: str
@@ -60,7 +61,7 @@ class WorkerTask:
     index: int = 0
 
     def work(self, index: int) -> "Ended":
-        """Run worker number `index` in a process of its own until this run's stop message arrives."""
+        """Run worker number `index` in its own process until the stop message of this run arrives."""
         in_process = replace(self, index=index, connection={})
         supervisor = TaskSupervisor(in_process, lambda: ControlTopic(self.connection, CONTROL_TOPIC), self.run)
         with listening(self.connection, CONTROL_TOPIC, self.since, self.run, supervisor.hear):
@@ -70,11 +71,11 @@ class WorkerTask:
 
     @property
     def name(self) -> str:
-        """The worker and its number, as in logs."""
+        """The worker and its number, as logs show it."""
         return f"{self.worker}[{self.index}]"
 
     def consumer(self) -> ParallelConsumer:
-        """Return a consumer that is ready to run the handler."""
+        """Create a consumer that is ready to run the handler."""
         [worker] = find_workers([self.worker]).values()
         return worker.consumer(self.config, self.max_concurrency, self.index)
 
@@ -85,7 +86,7 @@ class WorkerTask:
         return Ended(consumer.metrics(), "")
 
     def mistake(self, error: HeadwayError) -> "Ended":
-        """Return an error's meaning for the run; raise the error if another attempt may help."""
+        """Return the task's end for an error. Raises the error if another attempt may succeed."""
         is_refused = isinstance(error, AuthenticationError) and not error.was_connected
         if is_refused or isinstance(error, (AuthorizationError, ConfigError, HandlerError, LifespanError)):
             return Ended(None, f"{self.worker}: {error}")
@@ -94,7 +95,7 @@ class WorkerTask:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a task: its metrics, or the sentence that says why it cannot go on."""
+    """The end of a task: its metrics, or a sentence on why it cannot go on."""
 
     metrics: ParallelMetrics | None
     mistake: str
@@ -109,21 +110,22 @@ def run_workers(
     max_concurrency: int | None = None,
     drain_timeout: float = 30.0,
 ) -> "ClusterWorkers":
-    """Run a `@worker` in `n` tasks of the cluster, each a member of its group; return while they start.
+    """Run a `@worker` in `n` tasks on the cluster, each a member of its group. Returns while they start.
 
-    They are the workers that `headway worker` runs: each record is acknowledged on its own, and a worker that dies with
+    They are the same workers that `headway worker` runs: each record is acknowledged individually, and a worker that
+    dies with its executor is replaced. Each worker occupies a core for as long as it runs.
     its executor is replaced. Each worker occupies a core for as long as it runs.
 
     Args:
         spark: The session; its cluster needs a free core for each worker.
         handler_path: `module:handler`, importable on the cluster (`spark-submit --py-files`).
-        n: The number of workers. They share the partitions: more workers than partitions would idle.
+        n: The number of workers. They share the partitions; workers beyond the number of partitions are idle.
         config: Kafka's address and further settings, as for a `ParallelConsumer`.
-        max_concurrency: How many records each worker handles at a time. By default as declared.
+        max_concurrency: How many records each worker handles at once. By default as declared.
         drain_timeout: How many seconds running records may take after `stop`.
 
-    Raises `ConfigError` for a session of Spark Connect, and for a handler that is not found here, or is no worker;
-    `KafkaError` if Kafka refuses the topic `headway-control`, through which workers receive their stop message.
+    Raises `ConfigError` for a session of Spark Connect, and for a handler that is not found here or is not a worker.
+    Raises `KafkaError` if Kafka refuses the topic `headway-control`, which the stop message is sent through.
     """
     check_whole("n", n, 1)
     if max_concurrency is not None:
@@ -140,7 +142,7 @@ def run_workers(
 
 
 class ClusterWorkers:
-    """Workers that run on a cluster. As a context manager it stops them at the end."""
+    """Workers that run on a cluster. At the end of a `with` block they are stopped."""
 
     def __init__(self, spark: SparkContext, task: WorkerTask, n: int, control: ControlTopic) -> None:
         self._spark = spark
@@ -154,9 +156,9 @@ class ClusterWorkers:
             thread.start()
 
     def stop(self) -> None:
-        """Tell all workers to drain and to leave their groups; do not wait until they have.
+        """Tell all workers to drain and leave their groups, without waiting for that.
 
-        If Kafka refuses the stop message, the workers are cancelled, and running records come again.
+        If Kafka refuses the stop message, the workers are cancelled, and running records are handled again later.
         """
         if self._ending.is_set():
             return
@@ -164,19 +166,19 @@ class ClusterWorkers:
         try:
             self._control.say(self._task.run, STOP)
         except KafkaError as error:
-            log.error("Workers of %s cannot be told to stop, and are cancelled. %s", self._task.worker, error)
+            log.error("Workers of %s cannot be told to stop, so they are cancelled. %s", self._task.worker, error)
             self._spark.cancelJobGroup(self._task.run)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all workers have ended; return False if they have not within `timeout` seconds.
+        """Wait until all workers have ended. Returns False if they have not within `timeout` seconds.
 
-        Raises `HeadwayError` if the workers could not go on: a record failed for good and there is no dead-letter
-        topic, or a worker died again and again.
+        Raises `HeadwayError` if the workers could not go on because a record failed for good and there is no
+        dead-letter topic, or because a worker kept dying.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for thread in self._threads:
             while thread.is_alive() and (deadline is None or time.monotonic() < deadline):
-                thread.join(0.1)  # in pieces, for Ctrl-C
+                thread.join(0.1)  # in short pieces, so that Ctrl-C is handled
         if any(thread.is_alive() for thread in self._threads):
             return False
         if self._mistake:
@@ -196,10 +198,10 @@ class ClusterWorkers:
     ) -> None:
         self.stop()
         if not self.wait(self._task.drain_timeout + _LEAVE_WITHIN):
-            log.error("Workers of %s did not end, and are cancelled.", self._task.worker)
+            log.error("Workers of %s did not end in time, so they are cancelled.", self._task.worker)
             self._spark.cancelJobGroup(self._task.run)
 
-    # A thread for each worker
+    # One thread per worker
 
     def _keep_alive(self, index: int) -> None:
         deaths = RestartPolicy()
@@ -207,7 +209,7 @@ class ClusterWorkers:
             born = time.monotonic()
             try:
                 ended = self._run_job(index)
-            except Exception as error:  # Spark's: the task died as often as Spark tries one, or the application ends
+            except Exception as error:  # from Spark: the task used up its attempts, or the application is ending
                 self._mourn(index, error, deaths.delay(time.monotonic() - born))
             else:
                 self._note(ended)
@@ -231,11 +233,11 @@ class ClusterWorkers:
     def _mourn(self, index: int, error: Exception, delay: float | None) -> None:
         name = f"{self._task.worker}[{index}]"
         if self._ending.is_set():
-            log.error("%s died while it was to end: %s", name, error)
+            log.error("%s died while it was stopping: %s", name, error)
         elif delay is None:
-            self._give_up(f"{name} died {MOST_DEATHS} times in a row, and is given up: {error}")
+            self._give_up(f"{name} died {MOST_DEATHS} times in a row and is not restarted: {error}")
         else:
-            log.error("%s died; it is started again in %g s: %s", name, delay, error)
+            log.error("%s died; restarting it in %g s: %s", name, delay, error)
             self._ending.wait(delay)
 
     def _give_up(self, mistake: str) -> None:

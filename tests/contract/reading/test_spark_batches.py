@@ -106,7 +106,7 @@ def test_of_partitions_in_one_batch_those_are_named_whose_timestamps_spark_does_
 
     assert sorted(row["value"] for row in batch.to_pylist() if row["timestamp"] is None) == [b"4", b"5"]
     [told] = caplog.messages
-    assert told.startswith(f"In partition 1 of the Kafka topic {topic}-1 2 records have a timestamp outside of")
+    assert told.startswith(f"In partition 1 of the Kafka topic {topic}-1 2 records have a timestamp outside")
     assert f"at offset 1, has {TOO_LATE_MS}" in told
 
 

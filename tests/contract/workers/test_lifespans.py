@@ -153,7 +153,7 @@ def test_a_killed_process_has_no_shut_down_and_its_successor_starts_anew(kafka_c
     command = start(KILLED.format(topic))
     assert [word for _, word in command.lines(2)] == ["start", "0"]
     assert command.line()[1] == "start"
-    wait_for(lambda: "is started again" in command.log)
+    wait_for(lambda: "restarting it in" in command.log)
     command.signal(signal.SIGTERM)
     assert [line.split()[1] for line in command.ends(0)][-1:] == ["end"]
 

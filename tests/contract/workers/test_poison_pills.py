@@ -118,7 +118,7 @@ def test_several_records_that_kill_are_told_apart(kafka_cluster: Cluster, start:
     command.ends(0)
     assert {letter["value"] for letter in found} == killers
     # At the most two deaths for each, and each had its own.
-    assert 4 <= command.log.count("each run alone from now on") <= 6
+    assert 4 <= command.log.count("From now on each of them runs alone") <= 6
 
 
 @pytest.mark.slow
@@ -215,9 +215,9 @@ def test_a_process_that_dies_with_nothing_running_accuses_no_record(kafka_cluste
     assert command.line()[1] == "ended 1 1"
     wait_for(lambda: committed(kafka_cluster, topic))
     os.kill(pid, signal.SIGKILL)
-    command.says("started again in 0.5 s")
+    command.says("restarting it in 0.5 s")
     send(kafka_cluster, topic, [("a", "2")])
     assert command.line()[1] == "began 2 1 NoneType"
     command.signal(signal.SIGTERM)
     command.ends(0)
-    assert "run alone" not in command.log
+    assert "runs alone" not in command.log

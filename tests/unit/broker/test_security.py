@@ -109,7 +109,7 @@ def test_names_that_cannot_be_a_users_are_refused(security: Security) -> None:
         with pytest.raises(ConfigError, match="it must be 1 to 60 letters"):
             security.require_new(name)
     for name in ("app", "admin", "headway-broker"):
-        with pytest.raises(LocalBrokerError, match=f"has a user '{name}' already"):
+        with pytest.raises(LocalBrokerError, match=f"already has a user '{name}'"):
             security.require_new(name)
     with pytest.raises(LocalBrokerError, match="has no user 'nobody', only admin, app"):
         security.client_config("nobody", "")

@@ -1,6 +1,6 @@
-"""An audit of scheduled records against cancelled and delivered ones: nothing lost, doubled or early, and how late.
+"""Audits scheduled records against cancelled and delivered ones: any lost, duplicated or early, and how late?
 
-The functions know nothing of Kafka: any DataFrames with an `id` for each record serve.
+The functions do not depend on Kafka: any DataFrames with an `id` for each record will do.
 """
 
 from datetime import datetime
@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
 
 FAULTS = ("never_scheduled", "delivered_though_cancelled", "lost", "duplicated", "early")
-"""The verdicts that should not occur; a record with several gets the first."""
+"""The verdicts that should not occur. If several apply to a record, the first one counts."""
 
 VERDICTS = ("delivered", "cancelled", "pending", *FAULTS)
 
@@ -20,18 +20,18 @@ _ACCURACY = 10_000
 def audit(
     scheduled: DataFrame, delivered: DataFrame, cancelled: DataFrame | None = None, *, until: datetime | None = None
 ) -> DataFrame:
-    """Return a row for each id, with a `verdict` and the milliseconds that its first copy was late.
+    """Return one row per id, with a `verdict` and how many milliseconds late its first copy was.
 
-    `delivered` means once and not early; `cancelled` means not delivered; `pending` means not delivered, and not due
-    before `until`. For the rest see `FAULTS`.
+    `delivered` means delivered once and not early; `cancelled` means not delivered; `pending` means not delivered, and
+    not due before `until`. For the others see `FAULTS`.
 
     Args:
-        scheduled: `id` and `due`, a timestamp. An id that occurs twice is expected twice, each time when it is due:
-            the first delivery is compared with the first due time, and so on.
-        delivered: `id` and `delivered`, the timestamp of the record: the brokers' own, if the topic has
+        scheduled: `id` and `due`, a timestamp. An id that occurs twice is expected twice, each at its own due time: the
+            first delivery is compared with the first due time, and so on.
+        delivered: `id` and `delivered`, the timestamp of the record. It is the brokers' own time if the topic has
             message.timestamp.type=LogAppendTime.
         cancelled: `id` of each record that was settled as cancelled.
-        until: The time up to which records are expected; by default now.
+        until: The time up to which records are expected. By default now.
     """
     now = F.current_timestamp() if until is None else F.lit(until)
     expected = scheduled.groupBy("id").agg(
@@ -53,7 +53,7 @@ def audit(
 
 
 def summary(audited: DataFrame) -> DataFrame:
-    """Return one row: how many ids have each verdict, and how late they were: `late_p50` … `late_max`, in ms."""
+    """Return one row: how many ids have each verdict, and how late they were (`late_p50` … `late_max`) in ms."""
     counts = [F.count_if(F.col("verdict") == verdict).alias(verdict) for verdict in VERDICTS]
     percentiles = [F.percentile_approx("late_ms", p / 100, _ACCURACY).alias(f"late_p{p}") for p in _PERCENTS]
     return audited.agg(F.count("*").alias("ids"), *counts, *percentiles, F.max("late_ms").alias("late_max"))

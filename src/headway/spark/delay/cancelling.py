@@ -1,4 +1,4 @@
-"""Cancelling all schedules that match a predicate: the relay of each schedule is asked."""
+"""Cancels all schedules that match a predicate, by asking the relay of each schedule."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
@@ -29,23 +29,24 @@ def cancel_where(
     *,
     timeout: float = 60.0,
 ) -> dict[Settled, int]:
-    """Cancel the pending schedules that match the predicate, and count their outcomes; relays have to run.
+    """Cancel the pending schedules that match the predicate, and count the outcomes. Relays must be running.
 
     The predicate is over the columns of `pending`. A schedule that a relay delivered before it saw the cancellation
-    counts as `Settled.DELIVERED`. It is safe to call it again: a cancelled schedule is not pending any more.
+    counts as `Settled.DELIVERED`. Calling this again is safe, because a cancelled schedule is no longer pending.
 
     Raises:
-        NoRelayError: Some were not answered within `timeout` seconds. They are cancelled as soon as a relay runs.
+        NoRelayError: Some cancellations were not answered within `timeout` seconds. They take effect once a relay runs.
         ConfigError: The scheduler has no topics.
     """
-    # A record that moves while the lines are read is seen twice.
+    # A record that moves while the lines are being read is seen twice.
     handles = pending(spark, config, name).where(predicate).select("handle").distinct()
     asking = shown_as("headway delay.cancel_where", _asking(dict(config), name, timeout))
     counts = _total(handles.mapInArrow(asking, _COUNTS))
     if unanswered := counts.pop(_UNANSWERED, 0):
         raise NoRelayError(
-            f"Of {counts.total() + unanswered:,} cancellations {unanswered:,} were not answered within {timeout:g} s. "
-            "They are stored, and settled as soon as a relay runs (`headway relay`). Ask again then, to learn how."
+            f"Of {counts.total() + unanswered:,} cancellations, {unanswered:,} were not answered within {timeout:g} s. "
+            "They are stored, and settled as soon as a relay runs (`headway relay`). Ask again then to learn the "
+            "outcome."
         )
     return {Settled(outcome): count for outcome, count in counts.items()}
 
@@ -71,7 +72,7 @@ _SCHEMA = pa.schema([("outcome", pa.string()), ("count", pa.int64())])
 
 
 def _cancel(handles: Iterator[str], config: Mapping[str, Any], name: str, timeout: float) -> Counter[str]:
-    """Ask for all cancellations of a task, so many at a time."""
+    """Send the cancellations of a task, with a bounded number of them unanswered at a time."""
     counts: Counter[str] = Counter()
     asked: deque[ChangeRequest] = deque()
     first = next(handles, None)
@@ -89,7 +90,7 @@ def _cancel(handles: Iterator[str], config: Mapping[str, Any], name: str, timeou
 
 
 def _settle(request: ChangeRequest, counts: Counter[str], timeout: float) -> None:
-    # After one answer was late, wait for no other: no relay runs.
+    # Once an answer is late, do not wait for the others: no relay is running.
     try:
         outcome: str = request.settled(0 if counts[_UNANSWERED] else timeout)
     except NoRelayError:

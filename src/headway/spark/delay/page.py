@@ -1,4 +1,4 @@
-"""The content of the delay lines, as one HTML page that needs nothing else. Pure: rows in, text out."""
+"""Shows the content of the delay lines as a self-contained HTML page. It does no I/O: rows in, text out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -18,16 +18,16 @@ def page(
     delays: Mapping[int, float],
     ladders: Mapping[str, Ladder],
 ) -> str:
-    """Return the page; its rows are those of `headway.spark.delay.counting`, `ladders` have names, as `in use`."""
+    """Return the page. Its rows come from `headway.spark.delay.counting`; `ladders` are named, such as `in use`."""
     total = sum(int(row["pending"]) for row in occupancy)
     hours = sorted({row["hour"] for row in occupancy})
     left_out = f" (the first {_MOST_HOURS} of {len(hours)} hours)" if len(hours) > _MOST_HOURS else ""
     body = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{total:,} schedules are pending.</p>",
-        f"<h2>Due by the hour, and the line in which they wait now{left_out}</h2>",
+        f"<h2>Schedules by the hour in which they are due, and the line in which they wait now{left_out}</h2>",
         _bars(occupancy, hours[:_MOST_HOURS]),
-        "<h2>The seconds in which most is due</h2>",
+        "<h2>The seconds in which most schedules are due</h2>",
         _table(("second", "pending"), ((_time(row["second"]), f"{row['pending']:,}") for row in hot_seconds)),
         "<h2>Delay lines</h2>",
         _table(

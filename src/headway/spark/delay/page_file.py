@@ -1,4 +1,4 @@
-"""The content of a scheduler's delay lines, as a file."""
+"""Writes the page about a scheduler's delay lines to a file."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -20,7 +20,7 @@ _LINES = 8
 def write_occupancy(
     spark: SparkSession, config: Mapping[str, Any], output: Path, name: str = DEFAULT_NAME, lines: int = _LINES
 ) -> int:
-    """Write the page, with at most `lines` proposed lines; return how many schedules are pending, read once.
+    """Write the page, proposing at most `lines` lines. Returns how many schedules are pending. Reads them once.
 
     Raises `ConfigError` if the scheduler has no topics.
     """
@@ -33,7 +33,7 @@ def write_occupancy(
     if in_use:
         ladders["proposed"] = fit(in_use, lines)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page(f"What is pending in {name}", counted, hottest, in_use, ladders), encoding="utf-8")
+    output.write_text(page(f"Pending schedules of {name}", counted, hottest, in_use, ladders), encoding="utf-8")
     return sum(int(row["pending"]) for row in counted)
 
 

@@ -1,4 +1,4 @@
-"""Pending schedules as a DataFrame, read from the delay lines, beside the relays."""
+"""Pending schedules as a DataFrame, read from the delay lines without disturbing the relays."""
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,18 +33,18 @@ _AT_A_TIME = 5_000
 
 
 def pending(spark: SparkSession, config: Mapping[str, Any], name: str = DEFAULT_NAME) -> DataFrame:
-    """Return a row for each schedule that is not delivered yet; each action reads the lines anew.
+    """Return one row for each schedule that is not delivered yet. Each action reads the lines again.
 
-    `handle` is the text by which the schedule is cancelled, `due` the time after all changes. `line_ms` is its line (0
-    for memory), `topic` its target Kafka topic; `partition` is null if the key decides. There is a task for each
-    partition of the scheduler's topics.
+    `handle` is the text that cancels the schedule, and `due` its time after all changes. `line_ms` is its line (0 for
+    memory), and `topic` its target Kafka topic; `partition` is null if the key decides. There is one task per partition
+    of the scheduler's topics.
 
-    Relays go on meanwhile: for a schedule that they move or deliver just then there can be two rows, or an outdated
-    one. `config` is librdkafka's. Raises `ConfigError` if the scheduler has no topics.
+    Relays go on in the meantime: for a schedule that they are just moving or delivering, there can be two rows, or an
+    outdated one. `config` is librdkafka's settings. Raises `ConfigError` if the scheduler has no topics.
     """
     with one_sentence():
         partitions = layout_of(config, name).partitions
-    # With a unique column: for an equal plan Spark would take the cached rows of another DataFrame.
+    # The unique column is needed because Spark would use another DataFrame's cached rows for an equal plan.
     numbers = spark.range(0, partitions, 1, partitions).select("id", F.lit(uuid.uuid4().hex))
     return numbers.mapInArrow(shown_as("headway delay.pending", _reading(dict(config), name)), PENDING)
 

@@ -1,1 +1,1 @@
-"""Reports of a pipeline: throughput, waits and lag by level, as a page."""
+"""Reports on a pipeline: throughput, waiting times and lag by level, as a page."""

@@ -1,6 +1,6 @@
-"""Throughput, waits and lag by level, from the times at which records were produced, read and done.
+"""Throughput, waiting times and lag by level, from the times at which records were produced, read and done.
 
-Each figure is a function from a DataFrame to a DataFrame; `headway.spark.report.html` makes a page of them.
+Each figure is a function from a DataFrame to a DataFrame; `headway.spark.report.html` turns them into a page.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +29,7 @@ STAGES: Mapping[str, tuple[str, str]] = {
     "processing": (READ, DONE),
     "end_to_end": (PRODUCED, DONE),
 }
-"""The times between which each duration lies."""
+"""The start and the end of each duration."""
 
 PERCENTS = (50, 95, 99)
 NEEDED = ("level", PRODUCED, READ, DONE)
@@ -39,45 +39,46 @@ _TYPES: Sequence[tuple[tuple[type[DataType], ...], str]] = (
     ((ByteType, ShortType, IntegerType, LongType), "an integer"),
 )
 _LAST_SECOND = 253_370_764_799
-"""The last second of the year 9998: a day later Python's calendar may have ended, in some zone."""
+"""The last second of the year 9998. A day later, Python's calendar may have ended in some time zone."""
 
-_ACCURACY = 1_000  # of percentiles: one part in so many
+_ACCURACY = 1_000  # of percentiles: one part in 1,000
 _MOST_WINDOWS = 60
 _SIZES = (1, 2, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 86_400)
 
 
 def check(records: DataFrame) -> DataFrame:
-    """Return the records; raise `ConfigError` when a column that the report needs is missing or of another type."""
+    """Return the records. Raises `ConfigError` if a column that the report needs is missing or has another type."""
     missing = [name for name in NEEDED if name not in records.columns]
     if missing:
         raise ConfigError(
-            f"The records have no column {missing[0]}. A report needs {', '.join(NEEDED)}: an integer, and when each "
-            "record was produced, read and done, as `headway.spark.report.timestamps.stamped` adds them."
+            f"The records have no column {missing[0]}. A report needs {', '.join(NEEDED)}: the level as an integer, "
+            "and "
+            "when each record was produced, read and done, as `headway.spark.report.timestamps.stamped` adds them."
         )
     for name in NEEDED:
         kind, (kinds, meant) = records.schema[name].dataType, _TYPES[name == "level"]
         if not isinstance(kind, kinds):
             raise ConfigError(
-                f"The column {name} is a {kind.simpleString()}, and a report needs {meant} there. Cast it before it is "
+                f"The column {name} is a {kind.simpleString()}, but a report needs {meant} there. Cast it before it is "
                 "written."
             )
     return records
 
 
 def usable(records: DataFrame) -> DataFrame:
-    """Return the records with a level from 0 to 999 and three times from 1970 to 9998: others are in no window."""
+    """Keep the records with a level from 0 to 999 and three times from 1970 to 9998; others fit no window."""
     given = records.select("level", *(F.col(name).cast("timestamp").alias(name) for name in (PRODUCED, READ, DONE)))
     times = [F.unix_seconds(name).between(0, _LAST_SECOND) for name in (PRODUCED, READ, DONE)]
     return given.where(reduce(and_, times, F.col("level").between(0, MOST_LEVELS - 1)))
 
 
 def by_level(records: DataFrame) -> DataFrame:
-    """Return one row per level: the number of records, and the percentiles of each duration in milliseconds."""
+    """Return one row per level: the number of records, and percentiles of each duration in milliseconds."""
     return records.groupBy("level").agg(F.count("*").alias("records"), *_percentiles()).orderBy("level")
 
 
 def by_window(records: DataFrame, seconds: int) -> DataFrame:
-    """Return the same per level and window of the time at which records were done, with records per second."""
+    """Return the same per level and per window of the time at which records were done, with records per second."""
     window = F.window(DONE, f"{seconds} seconds").getField("start").alias("window")
     return (
         records.groupBy("level", window)
@@ -87,9 +88,9 @@ def by_window(records: DataFrame, seconds: int) -> DataFrame:
 
 
 def lag(records: DataFrame, seconds: int) -> DataFrame:
-    """Return per level and window how many records had been produced but were not done at its end.
+    """Return, per level and window, how many records had been produced but were not done at its end.
 
-    The windows begin with the first in which a record was done: a backlog of days counts from there on.
+    The windows start with the first in which a record was done: an older backlog counts from there on.
     """
     first = records.select(F.min(DONE).alias("first"))
     produced = records.crossJoin(first).withColumn(PRODUCED, F.greatest(PRODUCED, "first"))
@@ -102,9 +103,9 @@ def lag(records: DataFrame, seconds: int) -> DataFrame:
 
 
 def window_seconds(records: DataFrame) -> int:
-    """Return the shortest usual window, or number of days, that gives 60 windows or fewer.
+    """Return the shortest usual window, or number of days, that gives at most 60 windows.
 
-    They cover the time in which the records were done.
+    Together they cover the time in which the records were done.
     """
     span = records.select(F.unix_seconds(F.max(DONE)) - F.unix_seconds(F.min(DONE))).collect()[0][0] or 0
     days = ceil(span / _MOST_WINDOWS / _SIZES[-1])
@@ -115,7 +116,7 @@ def _percentiles() -> list[Column]:
     columns = []
     for name, (begin, end) in STAGES.items():
         milliseconds = F.unix_millis(end) - F.unix_millis(begin)
-        # One digest for all, since Spark computes equal expressions once.
+        # One digest serves all percentiles, because Spark computes equal expressions only once.
         digest = F.percentile_approx(milliseconds, [p / 100 for p in PERCENTS], _ACCURACY)
         columns += [digest.getItem(index).alias(f"{name}_p{p}") for index, p in enumerate(PERCENTS)]
         columns.append(F.max(milliseconds).alias(f"{name}_max"))

@@ -1,4 +1,4 @@
-"""A report of a directory of Parquet, as a file."""
+"""Writes the report on a directory of Parquet to a file."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +16,10 @@ from headway.spark.report.html import Row, page
 def write_report(
     spark: SparkSession, parquet: str, output: Path, *, title: str = "Headway report", seconds: int | None = None
 ) -> int:
-    """Write the page; return the number of its records. `seconds` is the length of a window.
+    """Write the page. Returns the number of its records. `seconds` is the length of a window.
 
-    Records without a level or a time, or with one that is out of all bounds, are left out; the page says how many.
-    Raises `ConfigError` if there is no Parquet at that place, it is damaged, or it lacks a column.
+    Records without a level or a time, or with one that is out of bounds, are left out, and the page shows how many.
+    Raises `ConfigError` if there is no Parquet at that path, it is damaged, or it lacks a column.
     """
     with _readable(parquet):
         given = figures.check(spark.read.parquet(parquet)).select(*figures.NEEDED)
@@ -42,10 +42,11 @@ def write_report(
 def _readable(parquet: str) -> Iterator[None]:
     try:
         yield
-    except (PySparkException, Py4JJavaError) as error:  # a file without a footer raises the latter
+    except (PySparkException, Py4JJavaError) as error:  # Py4JJavaError is raised for a file without a footer
         raise ConfigError(
-            f"No Parquet can be read at {parquet}. Name the directory that a pipeline wrote, as out/flights; if it is "
-            "that one, a file in it is damaged."
+            f"{parquet} cannot be read as Parquet. Name the directory that a pipeline wrote, such as out/flights. If "
+            "it "
+            "is the right one, one of its files is damaged."
         ) from error
 
 

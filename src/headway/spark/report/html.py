@@ -1,4 +1,4 @@
-"""A report as one HTML page that needs nothing else: its plots are SVG. Pure: rows in, text out."""
+"""The report as a self-contained HTML page whose plots are SVG. It does no I/O: rows in, text out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -9,7 +9,7 @@ Row = Mapping[str, Any]
 Points = Sequence[tuple[float, float]]
 
 COLOURS = ("#78909c", "#f0a030", "#c62828", "#5e35b1", "#00897b", "#3949ab")
-"""The colours of the levels, lowest first; with more levels they repeat."""
+"""The colours of the levels, lowest first. With more levels they repeat."""
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 860, 240, 70, 24, 10
 TICKS = 4
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 def page(
     title: str, levels: Sequence[Row], windows: Sequence[Row], lags: Sequence[Row], seconds: int, left_out: int = 0
 ) -> str:
-    """Return the page. The rows are those of `headway.spark.report.figures`, `seconds` is the length of a window.
+    """Return the page. The rows come from `headway.spark.report.figures`; `seconds` is the length of a window.
 
     `left_out` is how many records are in none of the rows.
     """
@@ -39,13 +39,11 @@ def page(
     plots += [
         plot(f"{text}, p99 in ms, per window", _lines(windows, f"{name}_p99")) for name, text in DURATIONS.items()
     ]
-    plots.append(plot("Lag: produced and not done", _lines(lags, "lag")))
+    plots.append(plot("Lag: produced but not done", _lines(lags, "lag")))
     begins = min((row["window"] for row in windows), default=None)
     since = f"Windows of {seconds} s since {begins:%Y-%m-%d %H:%M:%S}." if begins else "No records."
     if left_out:
-        since += (
-            f" {left_out:,} records are left out: they have no level, or lack a time, or have one out of all bounds."
-        )
+        since += f" {left_out:,} records are left out: they lack a level or a time, or have one that is out of bounds."
     body = "\n".join([f"<h1>{escape(title)}</h1>", f"<p>{since}</p>", _table(levels), *plots])
     return document(title, body)
 
@@ -56,7 +54,7 @@ def document(title: str, body: str) -> str:
 
 
 def plot(title: str, lines: Sequence[Line]) -> str:
-    """Return a plot of lines over time, one for each level, with the largest value at the top."""
+    """Return a plot of lines over time, one per level, with the largest value at the top."""
     right = max((x for line in lines for x, _ in line.points), default=0) or 1
     top = max((y for line in lines for _, y in line.points), default=0) or 1
     drawn = "".join(_polyline(line, right, top) for line in lines)

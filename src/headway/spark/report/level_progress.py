@@ -1,4 +1,4 @@
-"""The progress of queries by level: a listener that prints a table for each micro-batch."""
+"""The progress of queries by level, and a listener that prints a table for each micro-batch."""
 
 import json
 from collections import Counter
@@ -20,11 +20,10 @@ from headway.spark.stage.outcomes import OBSERVED_OUTPUTS, OBSERVED_STAGE
 
 
 class LevelProgress(NamedTuple):
-    """One level of a micro-batch: the offsets it read, those it left, and for how long the oldest of these waits.
+    """One level of a micro-batch: how many offsets it read, how many it left, and how long the oldest has waited.
 
-    A record has one offset. The markers of transactions have one each, too, and records that compaction removed leave
-    theirs behind, so there can be fewer records. The wait is in seconds since the query saw the offset, None if it is
-    not known.
+    Each record has one offset. So do transaction markers and records that compaction removed, so there can be fewer
+    records than offsets. The wait is in seconds since the query first saw the offset, or None if that is not known.
     """
 
     level: int
@@ -34,10 +33,10 @@ class LevelProgress(NamedTuple):
 
 
 def level_progress(source: Mapping[str, Any]) -> list[LevelProgress]:
-    """Return what each level of a source has read in a micro-batch and still waits, the highest level first.
+    """Return how much of each level a source has read in a micro-batch and how much still waits, highest level first.
 
-    `source` is one of `sources` in `query.lastProgress`, for metrics of your own. The list is empty for a source that
-    is not Headway's.
+    `source` is one of the `sources` in `query.lastProgress`. Use it for your own metrics. The list is empty for a
+    source that is not Headway's.
     """
     start, end, latest = (_form(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
     if "offsets" not in end or "topicIds" not in end:
@@ -58,16 +57,16 @@ def level_progress(source: Mapping[str, Any]) -> list[LevelProgress]:
 
 
 def limit_of(source: Mapping[str, Any]) -> int | None:
-    """Return the limit of the micro-batch that followed from targetTriggerTime; None if there is none."""
+    """Return the limit that targetTriggerTime set for the micro-batch, or None if there is none."""
     limit = _form(source.get("endOffset")).get("limit")
     return limit if isinstance(limit, int) else None
 
 
 def outcomes_of(progress: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Return what a query's progress counts of its stages: of each `parallel_map` the outcomes, by its handler.
+    """Return the counts of a query's stages from its progress: for each `parallel_map` the outcomes, by its handler.
 
-    With them is how many rows had more than one attempt, as `retried`. Of `outputs` there are the records, and the dead
-    letters among them.
+    They include how many rows had more than one attempt, as `retried`. For `outputs` there are the number of records,
+    and of dead letters among them.
     """
     observed = progress.get("observedMetrics") or {}
     return {
@@ -78,7 +77,7 @@ def outcomes_of(progress: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def table(progress: Mapping[str, Any]) -> str:
-    """Return a query's progress as text for people: a line for the micro-batch, and one for each level."""
+    """Format a query's progress for people: one line for the micro-batch, and one for each level."""
     took = progress.get("durationMs", {}).get("triggerExecution", progress.get("batchDuration", 0)) / 1000
     name = progress.get("name") or progress.get("id")
     sources = progress.get("sources", [])
@@ -90,7 +89,7 @@ def table(progress: Mapping[str, Any]) -> str:
         oldest = "" if not each.oldest_wait else f", the oldest for {each.oldest_wait:,.0f} s"
         share = f"{each.read / offsets:>4.0%}" if offsets else "    "
         lines.append(f"  level {each.level}  {each.read:>11,} read {share}  {each.waiting:>11,} waiting{oldest}")
-    # In the order in which they were made; Spark has them by name.
+    # In the order in which the stages were created; Spark sorts them by name.
     for stage, counts in sorted(outcomes_of(progress).items(), key=lambda each: int(each[0].rpartition("#")[2])):
         told = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in counts.items() if number)
         lines.append(f"  {stage.removeprefix('headway ').rpartition(' #')[0]}: {told or 'nothing'}")
@@ -98,23 +97,23 @@ def table(progress: Mapping[str, Any]) -> str:
 
 
 def _counted(rows: int, offsets: int, levels: Sequence[Sequence[LevelProgress]]) -> str:
-    """Return how many records a micro-batch had, as far as that is known, and otherwise how many offsets."""
+    """Format the number of records in a micro-batch if it is known, and otherwise the number of offsets."""
     if not any(levels) or rows == offsets:
         return f"{rows:,} records"
-    # Spark counts the rows of a frame as often as a `foreachBatch` function computes it, and no offset has two records.
+    # Spark counts a frame's rows each time a `foreachBatch` function computes it, but no offset has two records.
     return f"{rows:,} records of {offsets:,} offsets" if rows < offsets else f"{offsets:,} offsets"
 
 
 class ProgressListener(StreamingQueryListener):
-    """A listener that writes how each micro-batch fared, by level: `spark.streams.addListener(ProgressListener())`.
+    """Writes the progress of each micro-batch by level: `spark.streams.addListener(ProgressListener())`.
 
-    `write` gets the text of each micro-batch with rows. It is called on a thread of Spark's.
+    `write` gets the text for each micro-batch that had rows. It is called on one of Spark's threads.
     """
 
     def __init__(self, write: Callable[[str], Any] = print) -> None:
         self._write = write
 
-    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's names
+    def onQueryStarted(self, event: QueryStartedEvent) -> None:  # noqa: N802  # Spark's name
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
@@ -126,13 +125,13 @@ class ProgressListener(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Write that a query has ended with an error."""
+        """Write that a query ended with an error."""
         if event.exception:
             self._write(f"{event.id} has ended: {event.exception.splitlines()[0]}")
 
 
 def _form(offset: Any) -> Mapping[str, Any]:
-    """Return an offset as JSON; an empty object for what is none, as other sources have."""
+    """Decode an offset as JSON. Returns an empty object if it is not JSON, as with other sources."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)

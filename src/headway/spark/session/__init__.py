@@ -1,1 +1,1 @@
-"""A local Spark session, and a filter of its stderr."""
+"""A local Spark session, and a filter for its stderr."""

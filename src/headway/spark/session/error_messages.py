@@ -1,4 +1,4 @@
-"""Our errors as Spark shows them: sentences, without the stack trace of its worker."""
+"""Our errors as Spark shows them: one sentence, without the stack trace of the worker."""
 
 import os
 import re
@@ -9,13 +9,13 @@ from pyspark.errors import PySparkException
 
 from headway.errors import HeadwayError
 
-# One of our errors that was raised in one of Spark's workers, within Spark's message.
+# The last line of one of our errors, raised in one of Spark's workers, inside Spark's message.
 _OURS = re.compile(r"^.*headway\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Let Spark show our errors without the traceback of its worker, which ends with the error."""
+    """Make Spark show our errors without the worker's traceback, so that the error is what one sees."""
     try:
         yield
     except HeadwayError:
@@ -25,7 +25,7 @@ def one_sentence() -> Iterator[None]:
 
 @contextmanager
 def our_sentence() -> Iterator[None]:
-    """Raise the error of ours inside an error of Spark's, if there is one, for code that shows it to people."""
+    """If an error of Spark contains one of ours, raise ours instead, for code that shows it to people."""
     try:
         yield
     except PySparkException as error:

@@ -1,7 +1,7 @@
-"""Spark's work on a thread of its own, so that Ctrl-C ends it at once and quietly.
+"""Runs Spark's work on its own thread, so that Ctrl-C ends it at once and quietly.
 
-On the main thread PySpark handles Ctrl-C itself: it asks Java to cancel its jobs in the middle of another request,
-which causes stack traces.
+On the main thread, PySpark handles Ctrl-C itself: it asks Java to cancel its jobs in the middle of another request,
+which prints stack traces.
 """
 
 import logging
@@ -18,14 +18,14 @@ _ASK_AGAIN_S = 0.1
 
 
 def interruptible(work: Callable[[], T]) -> T:
-    """Return what the work returns, or raise its error; on Ctrl-C end its Java first."""
+    """Run the work and return its result, or raise its error. On Ctrl-C, its Java process is ended first."""
     with beside(work) as result:
         return result.result()
 
 
 @contextmanager
 def beside(work: Callable[[], T]) -> "Iterator[Future[T]]":
-    """Run the work beside the block, which ends after the work; on Ctrl-C end its Java first."""
+    """Run the work in parallel to the block, which ends after it. On Ctrl-C, its Java process is ended first."""
     with ThreadPoolExecutor(1, "headway-spark") as thread:
         future = thread.submit(work)
         try:
@@ -36,10 +36,10 @@ def beside(work: Callable[[], T]) -> "Iterator[Future[T]]":
 
 
 def _end(future: "Future[Any]") -> None:
-    logging.disable()  # each request that is cut off would be reported
+    logging.disable()  # otherwise each request that is cut off would be logged
     _hush_java()
     while not future.done():
-        gateway: Any = SparkContext._gateway  # None while Java is only starting
+        gateway: Any = SparkContext._gateway  # None while Java is still starting
         if gateway is not None:
             gateway.proc.terminate()
         wait([future], _ASK_AGAIN_S)
@@ -48,5 +48,5 @@ def _end(future: "Future[Any]") -> None:
 def _hush_java() -> None:
     context = SparkContext._active_spark_context
     if context is not None:
-        with suppress(Exception):  # the context may be gone by now
+        with suppress(Exception):  # the context may already be gone
             context.setLogLevel("OFF")

@@ -1,7 +1,7 @@
-"""The number of tasks that a session's cluster runs at once, told to the processes that plan its queries.
+"""Tells the processes that plan a session's queries how many tasks its cluster runs at once.
 
-Spark plans a Python source in a process without a `SparkContext`. It shares with the driver the directory of the
-program's files, which Spark makes and removes. The driver writes the number there, whenever it changes.
+Spark plans a Python source in a process without a `SparkContext`. That process shares with the driver the directory of
+the program's files, which Spark creates and removes. The driver writes the number there whenever it changes.
 """
 
 import os
@@ -21,12 +21,12 @@ _followed: set[str] = set()
 
 
 def follow_cluster(session: SparkSession) -> None:
-    """Have the session's queries divide their micro-batches by the cores of its cluster, as executors come and go.
+    """Let the session's queries divide their micro-batches by the cores of its cluster, as executors come and go.
 
-    Without it, and without the option `minPartitions`, they go by the cores of the driver's machine. The number is
-    Spark's `defaultParallelism`. `local_session` calls this.
+    Without this, and without the option `minPartitions`, they use the number of cores of the driver's machine. The
+    number is Spark's `defaultParallelism`. `local_session` calls this.
 
-    Raises `ConfigError` for a session of Spark Connect, which does not tell the number.
+    Raises `ConfigError` for a session of Spark Connect, which does not provide the number.
     """
     context = context_of(session, "follow_cluster", "Set the source's option minPartitions.")
     directory = SparkFiles.getRootDirectory()
@@ -38,12 +38,12 @@ def follow_cluster(session: SparkSession) -> None:
 
 
 def cluster_parallelism() -> int | None:
-    """Return what `follow_cluster` wrote; `None` if it did not. For the processes that plan a query."""
+    """Return the number that `follow_cluster` wrote, or None. Called in processes that plan a query."""
     try:
         root = Path(SparkFiles.getRootDirectory())
-    except (AssertionError, AttributeError):  # outside of Spark
+    except (AssertionError, AttributeError):  # outside Spark
         return None
-    for directory in (root, root.parent):  # a query has a directory of its own in the program's
+    for directory in (root, root.parent):  # a query has its own directory inside the program's
         with suppress(OSError, ValueError):
             count = int((directory / _FILE).read_text())
             return count if count > 0 else None
@@ -52,7 +52,7 @@ def cluster_parallelism() -> int | None:
 
 def _follow(context: SparkContext, directory: str, told: int) -> None:
     pause = threading.Event()
-    # Whatever fails here: the session has ended.
+    # If anything fails here, the session has ended.
     with suppress(Exception):
         while not pause.wait(_LOOK_EVERY):
             told = _tell(context, directory, told)

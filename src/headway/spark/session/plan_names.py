@@ -1,11 +1,11 @@
-"""The names by which Spark's plans, and the pages of its UI, show functions of ours."""
+"""The names under which Spark's plans, and its UI, show our functions."""
 
 from collections.abc import Callable
 from typing import Any
 
 
 def shown_as(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the same function of batches, with the name that Spark shows where it runs it."""
+    """Return the same function of batches under a name, which Spark shows where it runs it."""
 
     def run(batches: Any) -> Any:
         return function(batches)

@@ -1,4 +1,4 @@
-"""The sources of a DataFrame that are `format("headway")`, as its plan tells of them."""
+"""Finds the sources of a DataFrame that are `format("headway")` in its plan."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 
 _FORMAT = "headway"
 
-# Behind these operators rows are in other tasks than those in which the source had them.
+# After these operators, rows are in other tasks than those in which the source put them.
 _MOVING = {
     *("Repartition", "RepartitionByExpression", "RebalancePartitions", "Aggregate", "Window", "Sort", "Distinct"),
     *("Deduplicate", "DeduplicateWithinWatermark", "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"),
@@ -21,7 +21,7 @@ _RELATION = "spark.connect.Relation"
 
 
 class PlannedSource(NamedTuple):
-    """A source in a plan. Names of options are in lower case; `moved` are rows that went to other tasks since."""
+    """A source in a plan. The names of options are in lower case; `moved` is True if rows went to other tasks since."""
 
     options: Mapping[str, str]
     is_stream: bool
@@ -29,9 +29,9 @@ class PlannedSource(NamedTuple):
 
 
 def planned_sources(df: DataFrame) -> list[PlannedSource]:
-    """Return the sources from which a DataFrame reads, of a classic session or of Spark Connect.
+    """Return the sources that a DataFrame reads from, in a classic session or Spark Connect.
 
-    Those behind a view are not found over Spark Connect, nor any in a `foreachBatch` function.
+    Over Spark Connect, sources behind a view are not found, nor are any in a `foreachBatch` function.
     """
     if hasattr(df, "_jdf"):
         return list(_of_classic(df._jdf.queryExecution().analyzed()))

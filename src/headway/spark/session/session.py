@@ -1,4 +1,4 @@
-"""A Spark session, set up for quick micro-batches and a quiet console."""
+"""A Spark session set up for fast micro-batches and a quiet console."""
 
 import os
 import sys
@@ -20,11 +20,11 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Without this setting PySpark sets the level to WARN, whatever the file says.
+    # Without this setting, PySpark sets the level to WARN, whatever the file says.
     "spark.log.level": "ERROR",
-    # An idle query asks this often for new records, not as often as it can.
+    # An idle query asks for new records at this interval, rather than as often as it can.
     "spark.sql.streaming.pollingDelay": "100ms",
-    # Over TCP each task of a Python source waits 40 ms: its small writes meet delayed acknowledgements.
+    # Over TCP, each task of a Python source waits 40 ms, because its small writes meet delayed acknowledgements.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
     # A batch reads only what its filters need.
@@ -34,9 +34,9 @@ SETTINGS: Mapping[str, str] = {
 ON_THIS_MACHINE: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # The forks of PySpark's own daemon each import Arrow, pandas and Headway: 17 s to a first micro-batch, not 12.
+    # Forks of PySpark's own daemon each import Arrow, pandas and Headway: the first micro-batch takes 17 s, not 12.
     "spark.python.daemon.module": "headway.spark.warm_daemon",
-    # Micro-batches are small: more tasks than cores in a shuffle only cost their start.
+    # Micro-batches are small, so more shuffle tasks than cores would only cost their start.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
     # On a local disk these two take a third off the time of a micro-batch (165 to 110 ms).
     "spark.sql.streaming.checkpointFileManagerClass": (
@@ -44,12 +44,12 @@ ON_THIS_MACHINE: Mapping[str, str] = {
     ),
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
-"""On a cluster the executors have to reach the driver, shuffles are larger, and a checkpoint is on no local disk.
+"""On a cluster, the executors must reach the driver, shuffles are larger, and a checkpoint is not on a local disk.
 
-Headway may be sent there with the job, and is then not there yet when a daemon starts.
+Headway may be sent there with the job, and so is not there yet when a daemon starts.
 """
 
-# In its first half minute Java is busy compiling: with the quick compiler alone the demo takes two thirds of the time.
+# In its first half minute, Java is busy compiling: with only the fast compiler, the demo takes two thirds of the time.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -60,16 +60,16 @@ def local_session(
     master: str | None = None,
     short_lived: bool = False,
 ) -> SparkSession:
-    """Return a session on all cores of this machine or on the cluster of `master`, or the session that already runs.
+    """Return a session on all cores of this machine or on the cluster of `master`, or the session that already exists.
 
-    The session becomes the active one of the calling thread: in a thread without an active session Spark does not find
+    It becomes the active session of the calling thread, because in a thread without one Spark does not find
     `format("headway")` for writing.
 
-    `settings` are Spark's and take precedence over ours. `short_lived` is for a session of a minute or so: it is quick
-    at once, but does not get quicker. Sets JAVA_HOME to a Java that Spark can run on, and fetches one if there is none.
-    Sets PYSPARK_PYTHON to this Python, unless it already names the Python of a cluster. On this machine it sets
-    SPARK_HOME, unless it is set, to a directory of links in Headway's cache: Python workers start in a third of the
-    time. Spark takes all three from the environment of the process that starts it.
+    `settings` are Spark's, and take precedence over ours. `short_lived` is for a session of about a minute: it is fast
+    from the start, but does not get faster. Sets JAVA_HOME to a Java that Spark can run on, downloading one if needed.
+    Sets PYSPARK_PYTHON to this Python, unless it already names the Python of a cluster. On this machine, unless it is
+    already set, SPARK_HOME becomes a directory of links in Headway's cache, with which Python workers start in a third
+    of the time. Spark takes all three from the environment of the process that starts it.
     """
     os.environ["JAVA_HOME"] = str(java_home(find_java()))
     if _is_this_machine(master):
@@ -90,7 +90,7 @@ def local_session(
 
 
 def settings_for(master: str | None, *, short_lived: bool = False) -> dict[str, str]:
-    """Return Spark's settings of a session on this machine or on the cluster of `master`."""
+    """Return Spark's settings for a session on this machine or on the cluster of `master`."""
     java_options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {SHORT_LIVED if short_lived else ''}"
     here = ON_THIS_MACHINE if _is_this_machine(master) else {}
     return {"spark.driver.extraJavaOptions": java_options.rstrip(), **SETTINGS, **here}
@@ -101,9 +101,9 @@ def _is_this_machine(master: str | None) -> bool:
 
 
 def _write_no_checksums(session: SparkSession) -> None:
-    """Stop Hadoop from writing a file of checksums beside each local file, with a `chmod` for both: 10 ms apiece.
+    """Keep Hadoop from writing a checksum file beside each local file, with a `chmod` for both, at 10 ms each.
 
-    A micro-batch writes two files to its checkpoint. A disk has checksums of its own.
+    A micro-batch writes two files to its checkpoint. Disks have their own checksums.
     """
     java: Any = session._jvm
     java.org.apache.hadoop.fs.FileSystem.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)
@@ -115,7 +115,7 @@ def _make_active(session: SparkSession) -> None:
 
 
 def _start_java(conf: SparkConf) -> None:
-    """Start the Java of this process, if it has none; under `spark-submit` Java has started this process."""
+    """Start this process's Java unless it has one. Under `spark-submit`, Java has started this process."""
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         with filtered_stderr() as stderr:
             gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]

@@ -1,7 +1,7 @@
-"""A home of Spark without the archive of PySpark, so that Python workers import the package that is installed.
+"""A Spark home without the archive of PySpark, so that Python workers import the installed package.
 
-Spark puts `python/lib/pyspark.zip` of its home first on the path of its Python processes. Python keeps no bytecode of
-what it imports from an archive. So each process that starts compiles PySpark anew, for a second or two of a core.
+Spark puts `python/lib/pyspark.zip` of its home first on the path of its Python processes. Python does not cache the
+bytecode of modules in an archive, so each process that starts would compile PySpark again, for a second or two of CPU.
 """
 
 import hashlib
@@ -16,7 +16,7 @@ from headway.broker.jars import cache_dir
 
 
 def use_installed_pyspark() -> None:
-    """Set SPARK_HOME to a directory of links to the installed Spark, unless it is set or links cannot be made."""
+    """Set SPARK_HOME to a directory of links to the installed Spark, unless it is set or links cannot be created."""
     if "SPARK_HOME" in os.environ:
         return
     with suppress(OSError):
@@ -24,7 +24,7 @@ def use_installed_pyspark() -> None:
 
 
 def linked_home(spark: Path, cache: Path) -> Path:
-    """Return a directory with links to all of an installed Spark but its Python archives; make it if there is none."""
+    """Return a directory of links to everything in a Spark except its Python archives, creating it if necessary."""
     place = hashlib.sha256(str(spark).encode()).hexdigest()[:12]
     home = cache / f"spark-{pyspark.__version__}-{place}"
     if home.is_dir():
@@ -36,7 +36,7 @@ def linked_home(spark: Path, cache: Path) -> Path:
             (made / each.name).symlink_to(each)
     try:
         made.rename(home)
-    except OSError:  # another process was quicker
+    except OSError:  # another process was faster
         for link in made.iterdir():
             link.unlink()
         made.rmdir()

@@ -1,7 +1,7 @@
-"""The stderr of Java and Spark's Python workers, without the messages that every session has and that mean nothing.
+"""Filters the stderr of Java and of Spark's Python workers: messages that every session prints and that mean nothing.
 
-Java warns of a module that Spark asks for at each start. And Spark ends Python workers by closing their connection:
-workers that were idle for a minute, and workers of a stream that is stopped. Each of them then prints stack traces.
+Java warns about a module that Spark asks for at each start. And Spark ends Python workers by closing their connection:
+those that were idle for a minute, and those of a stream that is stopped. Each of them then prints stack traces.
 """
 
 import os
@@ -28,7 +28,7 @@ _OURS = 2
 
 @contextmanager
 def filtered_stderr() -> Iterator[int]:
-    """Yield a descriptor for the stderr of a new process; its lines worth reading come out of this process's stderr."""
+    """Yield a descriptor for the stderr of a new process. Lines worth reading go to this process's stderr."""
     readable, writable = os.pipe()
     threading.Thread(target=_pass_on, args=(readable,), name="headway-java-stderr", daemon=True).start()
     try:
@@ -44,15 +44,15 @@ def _pass_on(readable: int) -> None:
 
 
 def worth_reading(lines: Iterable[str]) -> Iterator[str]:
-    r"""Yield the lines without harmless ones; stack traces are held back until it is clear whether they are harmless.
+    r"""Drop harmless lines. Stack traces are held back until it is clear whether they are harmless.
 
-    Workers that end together mix their stack traces, and some traces are cut off.
+    Workers that end at the same time mix their stack traces, and some traces are cut off.
 
     >>> list(worth_reading(["WARNING: Using incubator modules: jdk.incubator.vector\n", "out of memory\n"]))
     ['out of memory\n']
     """
     held, unended = "", 0
-    dropped = chained = False  # chained: to a stack trace that was passed on
+    dropped = chained = False  # chained means that this follows a stack trace that was let through
     for line in lines:
         if line == _BEGINS:
             unended += 1

@@ -1,7 +1,7 @@
-"""The end of a version: what the driver concludes from the reports of all tasks.
+"""Closing a version: what the driver concludes from the reports of all tasks.
 
-A task sees its own rows and the markers of others. Whether all rows of a version are in Kafka shows when all tasks have
-reported: the digests of the tasks add up to the same, however the rows are divided into tasks. Pure.
+A task sees its own rows and the markers of others. Whether all rows of a version are in Kafka is clear once all tasks
+have reported: the digests of the tasks add up to the same total, however the rows are divided into tasks. Does no I/O.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,9 +13,9 @@ from headway.spark.sink.markers import MOST_REMEMBERED, Marker, Part, Report, re
 
 
 class Closing(NamedTuple):
-    """What the driver does at the end of a version: write `marker`, if there is one, and log `told`, if it says more.
+    """What the driver does at the end of a version: write `marker` if there is one, and log `told` unless it is empty.
 
-    `marker` is None for a version that is closed already.
+    `marker` is None for a version that is already closed.
     """
 
     marker: Marker | None
@@ -27,9 +27,9 @@ def close(
     markers_in_kafka: Callable[[], Iterable[Marker]],
     marker_topic: str,
 ) -> Closing:
-    """Return how to close the version of these reports; `markers_in_kafka` is only asked where tasks are in doubt.
+    """Decide how to close the version of these reports. `markers_in_kafka` is called only if tasks are in doubt.
 
-    Raises `TransactionError` if the rows of some task are neither written now nor known to be in Kafka.
+    Raises `TransactionError` if the rows of some task were neither written now nor are known to be in Kafka.
     """
     part = reports[0].part
     closed = max((each.closed for each in reports if each.closed), key=lambda each: each.version, default=None)
@@ -51,17 +51,19 @@ def close(
 
 
 def _refuse_more(part: Part, total: tuple[str, str], markers_in_kafka: Callable[[], Iterable[Marker]]) -> None:
-    """Raise `TransactionError` if Kafka has other rows of the version than those of these tasks, or some twice.
+    """Raise `TransactionError` if Kafka has other rows of the version than these tasks have, or has some twice.
 
-    Tasks do not notice if rows that are all alike were divided otherwise in an earlier run, or if tasks are missing.
+    Tasks do not notice if identical rows were divided differently in an earlier run, or if tasks are missing.
     """
     in_kafka = _in_kafka(part, markers_in_kafka)
     if in_kafka is None or in_kafka[0] != total[0]:
         there = "rows for several targets" if in_kafka is None else f"{_rows(in_kafka):,} rows"
         raise TransactionError(
-            f"As a whole, {part.version_name} has {_rows(total):,} rows, and by its markers Kafka has {there} of it: "
-            "an earlier run had others, or divided them otherwise. Look at what is there; to go on all the same, say "
-            f'.option("keepVersion", "{part.version}").'
+            f"As a whole, {part.version_name} has {_rows(total):,} rows, but by its markers Kafka has {there} of it: "
+            "an "
+            "earlier run had different rows, or divided them differently. Check what is in the topics; to go on "
+            "anyway, "
+            f'use .option("keepVersion", "{part.version}").'
         )
 
 
@@ -75,7 +77,7 @@ def _is_there(
     closed: Marker | None,
     markers_in_kafka: Callable[[], Iterable[Marker]],
 ) -> bool:
-    """Return whether Kafka has all of a version's rows, in whichever tasks they were written."""
+    """Return whether Kafka has all rows of a version, whichever tasks wrote them."""
     if total is None:
         return False
     if closed is not None and closed.version == part.version:
@@ -96,5 +98,5 @@ def _told(part: Part, idle: Sequence[Report], tasks: int, marker_topic: str) -> 
     rows = sum(_rows((each.what, "")) for each in idle)
     return (
         f"{len(idle)} of {tasks} tasks with rows of {part.version_name} wrote nothing: by the markers in "
-        f"{marker_topic}, Kafka has their {rows:,} rows already, from an earlier run or another attempt."
+        f"{marker_topic}, Kafka already has their {rows:,} rows, from an earlier run or another attempt."
     )

@@ -1,7 +1,8 @@
-"""A digest of the rows of one task, by which the sink recognizes them when they come again.
+"""A digest of one task's rows, by which the sink recognises them when they are written again.
 
-After a shuffle the same rows come in another order, and on other cores they are divided into other tasks. So each row
-is hashed alone, and the hashes are added up. The digests of all tasks then add up to the same in each division.
+After a shuffle, the same rows arrive in another order, and on other cores they are divided into other tasks. So each
+row is hashed alone, and the hashes are added up. The digests of all tasks then add up to the same total, however the
+rows are divided.
 """
 
 import re
@@ -23,13 +24,13 @@ _WHEN = re.compile(r":([0-9a-f]{16})")
 
 
 class RowsDigest:
-    """The number of rows and a digest of them, in any order.
+    """The number of rows and a digest of them, independent of their order.
 
     Two rows have the same hash once in 2**32: Python computes a CRC-32 in a tenth of a microsecond.
 
     Args:
-        target: Where the rows go: the same rows for another target are others. Identities do not say it.
-        written: The rows that other parts are known to have, which are looked for among these.
+        target: Where the rows go. The same rows for another target count as different, even if identities are equal.
+        written: Rows that other parts are known to have, which are looked for among these.
     """
 
     def __init__(self, target: str = "", written: SampledRows | None = None) -> None:
@@ -42,7 +43,7 @@ class RowsDigest:
         self._last_identity: Any = None
 
     def add_identities(self, identities: Sequence[Any]) -> None:
-        """Add the rows' identities instead of their content; a run of equal identities counts as one row.
+        """Add the rows' identities instead of their content. A run of equal identities counts as one row.
 
         Such a run comes from one input row, and its length may differ from one attempt to the next.
         """
@@ -58,7 +59,7 @@ class RowsDigest:
 
         def rows() -> Iterable[Any]:
             return zip(
-                columns.values,  # the first, since it has an end
+                columns.values,  # first, because this iterable is finite and ends the zip
                 columns.keys,
                 columns.topics,
                 columns.partitions,
@@ -73,7 +74,7 @@ class RowsDigest:
             self._when = _sum(self._when or 0, what ^ _mixed(_checksums(due, columns.rows)))
 
     def _looked_at(self, rows: Callable[[], Iterable[Any]], count: int) -> Hashes:
-        """Return the hashes of rows, after a look for those to remember and for those that are known."""
+        """Return the hashes of rows, after updating the sample and looking for known rows."""
         checksums = _checksums(rows(), count)
         hashes = _mixed(checksums)
 
@@ -93,7 +94,7 @@ class RowsDigest:
 
     @property
     def when(self) -> str:
-        """A digest of the rows' due times, as text; empty if no row has a due time of its own."""
+        """A digest of the rows' due times, as text. Empty if no row has its own due time."""
         return "" if self._when is None else f":{self._when:016x}"
 
 
@@ -103,9 +104,9 @@ def target_of(what: str) -> str:
 
 
 def summed(digests: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
-    """Return the digest of the rows of all tasks, as `what` and `when`; None if a text is no digest, or targets differ.
+    """Add up the digests of all tasks, as `what` and `when`. Returns None if one is malformed or targets differ.
 
-    It is the same for each division of the rows into tasks.
+    The result is the same however the rows are divided into tasks.
     """
     rows = whats = whens = 0
     targets, has_due = set(), False
@@ -128,14 +129,14 @@ def _checksums(rows: Iterable[Any], count: int) -> Hashes:
 
 
 def _sum(sum_so_far: int, hashes: Hashes) -> int:
-    # Mix once more: a hash may be made of two, as of a row and its due time, and the pairing must count.
+    # Mix once more: a hash may combine two, such as those of a row and its due time, and the pairing must matter.
     return (sum_so_far + int(_mixed(hashes).sum())) & _MOST
 
 
 def _mixed(hashes: Hashes) -> Hashes:
-    """Return the hashes after the finalizer of SplitMix64.
+    """Apply the finalizer of SplitMix64 to the hashes.
 
-    A checksum is linear: without the finalizer, the sums over 10 to 17 and over 20 to 27 are often equal.
+    A CRC is linear: without the finalizer, sums such as those over 10 to 17 and over 20 to 27 are often equal.
     """
     mixed = hashes + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

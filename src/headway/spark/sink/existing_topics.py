@@ -1,4 +1,4 @@
-"""The topics of rows where each level is a topic under its own name, as the option `priorities` says."""
+"""Finds the topic of each row if each level is an existing topic, as the option `priorities` says."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,7 +9,7 @@ from headway.declarations import shown
 from headway.errors import DeliveryError
 
 NameOf = Callable[[int], str]
-"""Returns the name of the row at an index, for a sentence."""
+"""Returns a name for the row at an index, for use in a sentence."""
 
 
 def existing_topics(
@@ -17,8 +17,8 @@ def existing_topics(
 ) -> pa.Array:
     """Return the Kafka topic of each row: its own topic, or that of its level.
 
-    Raises `DeliveryError` for a topic or level that `priorities` does not have, and for a row whose level is not the
-    priority of its topic.
+    Raises `DeliveryError` for a topic or level that is not in `priorities`, and for a row whose level is not that of
+    its topic.
     """
     if topics is None:
         assert levels is not None  # noqa: S101 - the columns were checked
@@ -28,7 +28,7 @@ def existing_topics(
     expected = _levels_of(topics, priorities, name_of)
     if levels is not None and (index := first_true(pc.not_equal(levels.cast(pa.int64()), expected))) >= 0:
         raise DeliveryError(
-            f"{name_of(index)} is for level {levels[index]} of {topics[index]}, to which the option priorities gives "
+            f"{name_of(index)} is for level {levels[index]} of {topics[index]}, but the option priorities gives it "
             f"level {expected[index]}. Drop the column level, or correct the option."
         )
     return topics
@@ -39,14 +39,14 @@ def _topics_of(levels: pa.Array, priorities: Mapping[str, int], name_of: NameOf)
     if found.null_count:
         index = first_true(pc.is_null(found))
         raise DeliveryError(
-            f"{name_of(index)} is for level {levels[index]}, and the option priorities gives no topic this level. Add "
+            f"{name_of(index)} is for level {levels[index]}, but the option priorities gives no topic this level. Add "
             "one, or correct the column level."
         )
     return pa.array(priorities, pa.string()).take(found)
 
 
 def _levels_of(topics: pa.Array, priorities: Mapping[str, int], name_of: NameOf) -> pa.Array:
-    # In bytes, since Spark's text need not be UTF-8.
+    # Compare bytes, because text in Spark need not be UTF-8.
     names = pa.array([name.encode() for name in priorities], pa.large_binary())
     in_bytes = topics.cast(pa.binary() if pa.types.is_string(topics.type) else pa.large_binary())
     found = pc.index_in(in_bytes.cast(pa.large_binary()), names)
@@ -61,7 +61,7 @@ def _levels_of(topics: pa.Array, priorities: Mapping[str, int], name_of: NameOf)
 
 
 def first_true(found: pa.Array) -> int:
-    """Return the index of the first true element, -1 if there is none."""
+    """Return the index of the first true element, or -1 if there is none."""
     return int(pc.index(found, pa.scalar(True)).as_py())
 
 
@@ -69,5 +69,5 @@ def refuse_null(name: str, column: pa.Array, name_of: NameOf) -> None:
     """Raise `DeliveryError` for the first null of a column."""
     if column.null_count:
         raise DeliveryError(
-            f"{name_of(first_true(pc.is_null(column)))} has no {name}: it is null. Fill it in, or filter such rows out."
+            f"{name_of(first_true(pc.is_null(column)))} has no {name}: it is null. Fill it in, or filter out such rows."
         )

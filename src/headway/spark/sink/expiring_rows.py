@@ -1,4 +1,4 @@
-"""Rows that expire: the column `expires`, as the header that consumers read."""
+"""Turns the column `expires` into the header that consumers read."""
 
 from collections.abc import Sequence
 from itertools import repeat
@@ -11,9 +11,9 @@ from headway.records.expiry import expiry_header
 
 
 def expiring(columns: Columns, expires: Sequence[int | None], due: Sequence[int | None] | None) -> Columns:
-    """Return the records with the header of those that expire; times are in microseconds since the epoch.
+    """Add the header to records that expire. Times are in microseconds since the epoch.
 
-    Raises `DeliveryError` for a time out of bounds, and for a row that would have expired when it is due.
+    Raises `DeliveryError` for a time out of bounds, and for a row that would expire before it is due.
     """
     headers: list[Any] = []
     rows = zip(expires, due or repeat(None), columns.headers or repeat(None), strict=False)
@@ -23,13 +23,13 @@ def expiring(columns: Columns, expires: Sequence[int | None], due: Sequence[int 
             continue
         if not 0 <= at // 1000 <= LATEST:
             raise DeliveryError(
-                f"{columns.name_of(index)} expires {at // 1000} ms after 1970; it must be after 1970, and before the "
-                "year 10,000. Correct the column expires, or leave it null."
+                f"{columns.name_of(index)} expires {at // 1000} ms after 1970; the time must be from 1970 to the year "
+                "9999. Correct the column expires, or leave it null."
             )
         if due_at is not None and at <= due_at:
             raise DeliveryError(
-                f"{columns.name_of(index)} expires {at // 1000} ms after 1970 and is due at {due_at // 1000}: it would "
-                "have expired by then. Give a later time in the column expires, or leave it null."
+                f"{columns.name_of(index)} expires {at // 1000} ms after 1970, but is due at {due_at // 1000}, when it "
+                "would have expired already. Give a later time in the column expires, or leave it null."
             )
         headers.append([*(own or ()), expiry_header(at // 1000)])
     return columns._replace(headers=headers)

@@ -27,20 +27,20 @@ Delivery = Literal["exactly_once", "at_least_once"]
 
 _TRANSACTION = "transaction.timeout.ms"
 NAMES = ("topic", "priorities", "delivery", "txnAppId", "txnVersion", "keepVersion", "markerTopic", "schedulerName")
-_OF_SPARK = ("checkpointlocation", "queryname")  # Spark hands its own on, the last in declarative pipelines
+_OF_SPARK = ("checkpointlocation", "queryname")  # Spark passes its own options on, queryName in declarative pipelines
 MARKER_TOPIC = "headway-markers"
 TARGETS = "headway.topics"
-"""The key in the metadata of the column identity, under which `outputs` names the topics of its records."""
+"""The key in the metadata of the column identity under which `outputs` names the topics of its records."""
 
 _VERSION = "a number that grows with each write"
 
-# The settings that the sink decides itself.
+# Settings that the sink decides itself.
 _OWN = ("transactional.id", "enable.idempotence", "allow.auto.create.topics", "delivery.report.only.error")
 
 
 @dataclass(frozen=True, slots=True)
 class SinkOptions:
-    """The parsed options of a write; `None` for an option that was not given."""
+    """The parsed options of a write. `None` means that an option was not given."""
 
     kafka: Mapping[str, str] = field(repr=False)
     topic: str | None = None
@@ -54,7 +54,7 @@ class SinkOptions:
 
 
 def parse(given: Mapping[str, str]) -> SinkOptions:
-    """Parse options as Spark hands them over: names in any case, values as text.
+    """Parse options as Spark passes them: names in any case, values as text.
 
     Raises `ConfigError` for the first option that is unknown, missing or out of bounds.
     """
@@ -62,7 +62,9 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
     for name in _OF_SPARK:
         options.pop(name, None)
     if path := options.pop("path", ""):
-        raise ConfigError(f"The headway sink has no path, and it is {path!r}. Name the topic by the option topic.")
+        raise ConfigError(
+            f"The headway sink has no path, but {path!r} was given. Name the topic with the option topic."
+        )
     refuse_unknown("sink", NAMES, options)
     app_id, version = options.get("txnappid"), options.get("txnversion")
     if (app_id is None) != (version is None):
@@ -72,18 +74,18 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         )
     if app_id is not None and not app_id.strip():
         raise ConfigError(
-            "The option txnAppId is empty. Give the name of the job, which is the same whenever it runs again."
+            "The option txnAppId is empty. Give the name of the job, which stays the same when it runs again."
         )
     delivery = _delivery(options)
     keep_version = options.get("keepversion")
     if keep_version is not None and delivery == "at_least_once":
-        raise ConfigError("The option keepVersion is for delivery=exactly_once. Remove it.")
+        raise ConfigError("The option keepVersion applies to delivery=exactly_once only. Remove it.")
     if "markertopic" in options and delivery == "at_least_once":
-        raise ConfigError("The option markerTopic is for delivery=exactly_once. Remove it.")
+        raise ConfigError("The option markerTopic applies to delivery=exactly_once only. Remove it.")
     if app_id is not None and delivery == "at_least_once":
         raise ConfigError(
-            "The options txnAppId and txnVersion say what is there already, which delivery=at_least_once does not look "
-            "for. Remove them, or choose exactly_once."
+            "The options txnAppId and txnVersion identify rows that are already written, but delivery=at_least_once "
+            "does not look for these. Remove the options, or choose exactly_once."
         )
     return SinkOptions(
         kafka=_kafka(options),
@@ -99,20 +101,21 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
 
 
 def for_stream(options: SinkOptions) -> SinkOptions:
-    """Return the options, if they suit a stream."""
+    """Return the options if they suit a stream."""
     if options.app_id is not None:
         raise ConfigError(
-            "The options txnAppId and txnVersion are for df.write; a stream has the query's id and the batch's number. "
+            "The options txnAppId and txnVersion are for df.write; a stream uses the query's id and the batch's "
+            "number. "
             "Remove them."
         )
     return options
 
 
 def for_batch(options: SinkOptions) -> SinkOptions:
-    """Return the options, if they suit a `df.write`."""
+    """Return the options if they suit a `df.write`."""
     if options.keep_version is not None and options.app_id is None:
         raise ConfigError(
-            "The option keepVersion is for a write with txnAppId and txnVersion; another never comes again. Remove it."
+            "The option keepVersion is for a write with txnAppId and txnVersion; others are never repeated. Remove it."
         )
     return options
 
@@ -124,7 +127,7 @@ def _kafka(options: Mapping[str, str]) -> dict[str, str]:
         name.removeprefix(KAFKA_PREFIX): value for name, value in options.items() if name.startswith(KAFKA_PREFIX)
     }
     if (timeout := settings.get(_TRANSACTION)) is not None:
-        whole_number(f"{KAFKA_PREFIX}{_TRANSACTION}", timeout, 1, "milliseconds, as 300000 for five minutes")
+        whole_number(f"{KAFKA_PREFIX}{_TRANSACTION}", timeout, 1, "milliseconds, such as 300000 for five minutes")
     for name in filter(settings.__contains__, _OWN):
         raise ConfigError(f"The option {KAFKA_PREFIX}{name} cannot be set: the option delivery decides it. Remove it.")
     return settings
@@ -171,12 +174,12 @@ _COLUMNS: Final[Mapping[str, tuple[Callable[[DataType], bool], str]]] = {
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raise `ConfigError` for a column that is unknown or of a wrong type, or if nothing gives the topic."""
+    """Raise `ConfigError` for a column that is unknown or has the wrong type, or if nothing gives the topic."""
     names = schema.fieldNames()
     for column in schema:
         _check_column(column.name, column.dataType, names)
     if "value" not in names:
-        raise ConfigError(f"The headway sink needs a column value, and has {_listed(names)}. Name one so.")
+        raise ConfigError(f"The headway sink needs a column value, but the columns are {_listed(names)}. Rename one.")
     if options.priorities is not None:
         _check_priorities(options.priorities, names, options)
     elif "topic" not in names and options.topic is None:
@@ -188,9 +191,9 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 
 
 def topics_of(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
-    """Return the topics to which rows can go, as far as they are known before the first row.
+    """Return the topics that rows can go to, as far as they are known before the first row.
 
-    `outputs` names its topics beside the column identity. A column topic of the user's own names them row by row.
+    `outputs` names its topics in the metadata of the column identity. A user's own column topic names them row by row.
     """
     named = {TARGETS: [options.topic] if options.topic else list(options.priorities or ())}
     if "identity" in schema.fieldNames() and not named[TARGETS]:
@@ -199,10 +202,10 @@ def topics_of(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
 
 
 def _check_priorities(priorities: Mapping[str, int], names: Collection[str], options: SinkOptions) -> None:
-    """Raise `ConfigError` if it does not follow from the priorities which topic a row is for."""
+    """Raise `ConfigError` if the priorities do not determine which topic a row is for."""
     if options.topic is not None:
         raise ConfigError(
-            "The option topic is for all rows, and priorities says which topic each level has. Remove one of the two."
+            "The option topic gives all rows one topic, but priorities gives each level its own. Remove one of the two."
         )
     if "topic" in names:
         return
@@ -212,15 +215,16 @@ def _check_priorities(priorities: Mapping[str, int], names: Collection[str], opt
     for topic, level in priorities.items():
         if (other := topics.setdefault(level, topic)) != topic:
             raise ConfigError(
-                f"The option priorities gives both {other} and {topic} the level {level}, so a row's level does not "
-                "say its topic. Add a column topic, or give them different levels."
+                f"The option priorities gives both {other} and {topic} the level {level}, so the level of a row does "
+                "not "
+                "determine its topic. Add a column topic, or give them different levels."
             )
 
 
 def _check_column(name: str, kind: DataType, names: Collection[str]) -> None:
     if name not in _COLUMNS:
         near = get_close_matches(name, [known for known in _COLUMNS if known not in names], n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"Drop it, or use it in one of {_listed(_COLUMNS)}."
+        hint = f"Did you mean {near[0]}?" if near else f"Drop it, or move its content to one of {_listed(_COLUMNS)}."
         raise ConfigError(f"The headway sink has no column {name}. {hint}")
     suits, wanted = _COLUMNS[name]
     if not suits(kind):

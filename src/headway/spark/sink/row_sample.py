@@ -1,8 +1,8 @@
-"""A few of a task's rows, by which a task in another division of the same rows finds out that it has them, too.
+"""A sample of a task's rows, by which a task finds out that its rows were written before in another division.
 
-The number of a task says nothing about its rows once they are divided otherwise, as on other cores. Then a task without
-a marker of its own must find out whether its rows were written under another number. All hashes of all rows would take
-as much room as small rows do. So a marker has those of the lowest ones, which are a random part of the rows.
+The number of a task says nothing about its rows once they are divided differently, as on other cores. Then a task
+without its own marker must find out whether its rows were written under another number. All hashes of all rows would
+take as much space as small rows do. So a marker holds those with the lowest values, which are a random sample.
 """
 
 from collections import Counter
@@ -20,18 +20,18 @@ Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.intp]
 
 RowsAt = Callable[[Places], Iterable[bytes]]
-"""Returns the rows at some places, in their order, as the bytes of which hashes are made."""
+"""Returns the rows at some places, in order, as the bytes that hashes are computed from."""
 
 
 class RowSample:
     """The rows with the lowest hashes among all that were added, without those that were added twice."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, int]] = {}  # by hash: the fingerprint, and how often
-        self._limit: int | None = None  # no row above this hash is looked at
+        self._seen: dict[int, tuple[int, int]] = {}  # by hash: the fingerprint, and how often it was added
+        self._limit: int | None = None  # rows with a higher hash are ignored
 
     def add(self, checksums: Hashes, hashes: Hashes, rows_at: RowsAt) -> None:
-        """Add rows: the CRC-32 of each, its hash, and the bytes of which they were made."""
+        """Add rows: the CRC-32 of each, its hash, and the bytes that these were computed from."""
         limit = self._limit
         if limit is None and len(hashes) > _MOST:
             limit = int(np.partition(hashes, _MOST)[_MOST])
@@ -52,7 +52,7 @@ class RowSample:
             self._limit = max(self._seen)
 
     def encode(self) -> bytes:
-        """Return the fingerprints of the rows, for a marker."""
+        """Encode the fingerprints of the rows for a marker."""
         once = [fingerprint for fingerprint, count in self._seen.values() if count == 1]
         return np.array(sorted(once), dtype="<u8").tobytes()
 
@@ -68,7 +68,7 @@ class SampledRows:
         self._seen: Counter[int] = Counter()
 
     def look(self, checksums: Hashes, rows_at: RowsAt) -> None:
-        """Look for the known rows among these."""
+        """Look for known rows among these."""
         if self._fingerprints:
             places = np.flatnonzero(np.isin(checksums, self._checksums))
             found = _fingerprints(checksums, places, rows_at)
@@ -76,7 +76,7 @@ class SampledRows:
 
     @property
     def seen(self) -> int:
-        """How many known rows were there, once each: where rows are alike, one more says nothing."""
+        """How many known rows were seen exactly once. If rows are identical, seeing one again proves nothing."""
         return sum(1 for count in self._seen.values() if count == 1)
 
 
@@ -87,8 +87,8 @@ def in_common(sample: bytes, other: bytes) -> bool:
 
 
 def _fingerprints(checksums: Hashes, places: Places, rows_at: RowsAt) -> list[int]:
-    """Return the fingerprints of the rows at these places, in the order of the places from the lowest."""
-    # A checksum of 32 bits alone would find a row of another part in every large one.
+    """Return the fingerprints of the rows at these places, in ascending order of places."""
+    # A 32-bit checksum alone would match some row of another part in every large one.
     return [
         checksum << 32 | int.from_bytes(blake2b(row, digest_size=4).digest(), "little")
         for checksum, row in zip(checksums[np.sort(places)].tolist(), rows_at(places), strict=True)

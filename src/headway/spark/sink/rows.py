@@ -1,6 +1,6 @@
-"""Rows of Arrow batches in the producer's form, in chunks of a bounded size.
+"""Turns rows in Arrow batches into the producer's form, in chunks of a bounded size.
 
-Each error names the row, since a query that is started again meets the same row again.
+Each error names the row, because a query that is restarted meets the same row again.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -35,16 +35,15 @@ def chunks(
     first: int = 0,
     priorities: Mapping[str, int] | None = None,
 ) -> Iterator[Columns]:
-    """Yield the rows in order; `topic` is for rows without a topic column, `partitions_of` returns a topic's size.
+    """Yield the rows in order. `topic` is for rows without a topic column; `partitions_of` returns a topic's size.
 
-    With `priorities` each level is a topic under its own name.
+    With `priorities`, each level is an existing topic.
 
-    With `due_rows`, rows that are due later go to the delay lines. A `digest` takes in each chunk before the chunk is
-    yielded. A row with `skip` is not written: only its identity counts. `first` is the number of earlier rows of the
-    task.
+    With `due_rows`, rows that are due later go to the delay lines. A `digest` takes in each chunk before it is yielded.
+    A row with `skip` is not written: only its identity counts. `first` is the number of earlier rows in the task.
 
     Raises `DeliveryError` for a row that names no topic, or a topic, level or partition that Kafka does not have, for
-    headers that Kafka does not accept, and for a time of expiry that cannot be.
+    headers that Kafka does not accept, and for an invalid time of expiry.
     """
     pieces = -(-batch.nbytes // _MOST_BYTES) or 1
     length = -(-batch.num_rows // pieces) or 1
@@ -63,21 +62,21 @@ def chunks(
         due = _microseconds(piece.column("due")) if "due" in piece.schema.names else None
         if digest is not None and identities is None:
             digest.add(columns, due)
-        if "expires" in piece.schema.names:  # like a due time it may be another in a second run
+        if "expires" in piece.schema.names:  # like a due time, it may differ in a second run
             columns = expiring(columns, _microseconds(piece.column("expires")), due)
         yield columns if due_rows is None or due is None else due_rows.routed(columns, due)
 
 
 @dataclass(frozen=True, slots=True)
 class _RowNames:
-    """The rows' names in sentences: by their identity, else by their place in the task, from 1."""
+    """Names rows in sentences: by their identity, or else by their position in the task, from 1."""
 
     piece: pa.RecordBatch
     first: int
     written: pa.Array | None = None
 
     def of(self, written: pa.Array) -> "_RowNames":
-        """Return the names of the rows that are `written`."""
+        """Return names for only the rows that are `written`."""
         return _RowNames(self.piece, self.first, written)
 
     def __call__(self, index: int) -> str:
@@ -127,8 +126,8 @@ def _kafka_topics(
         refuse_null("level", levels, name_of)
         if (index := first_true(pc.less(levels, 0))) >= 0:
             raise DeliveryError(
-                f"{name_of(index)} is for level {levels[index]}, and levels count from 0, the lowest priority. Correct "
-                "the column level, or filter such rows out."
+                f"{name_of(index)} is for level {levels[index]}, but levels count from 0, the lowest priority. Correct "
+                "the column level, or filter out such rows."
             )
         hyphen = pa.scalar(level_topic("", 0)[:1], topics.type)
         topics = pc.binary_join_element_wise(topics, pc.cast(levels, topics.type), hyphen)
@@ -152,13 +151,13 @@ def _partition_counts(
 
 def _no_such_topic(name: str, present: Mapping[str, pa.Array], index: int) -> str:
     if name in _KAFKAS_OWN:
-        return f"{name}, which is Kafka's own topic. Correct the topic."
+        return f"{name}, which is one of Kafka's own topics. Correct the topic."
     if "level" not in present or not name.endswith(f"-{present['level'][index]}"):
-        return f"{shown(name)}, and Kafka has no such topic. {how_to_create(name)} Or correct the topic."
+        return f"{shown(name)}, but Kafka has no such topic. {how_to_create(name)} Or correct the topic."
     level = present["level"][index].as_py()
     topic = name.removesuffix(f"-{level}")
-    hint = how_to_create(topic, level + 1) if level < MOST_LEVELS else f"More than {MOST_LEVELS} levels are a mistake."
-    return f"level {level} of {topic}, and Kafka has no topic {name}. {hint} Or correct the columns topic and level."
+    hint = how_to_create(topic, level + 1) if level < MOST_LEVELS else f"A topic can have at most {MOST_LEVELS} levels."
+    return f"level {level} of {topic}, but Kafka has no topic {name}. {hint} Or correct the columns topic and level."
 
 
 def _check_partitions(
@@ -170,8 +169,8 @@ def _check_partitions(
         is_wrong = pc.or_(pc.less(partitions, 0), pc.greater_equal(partitions, count))
         if (index := first_true(pc.and_(pc.equal(topics, topic), is_wrong))) >= 0:
             raise DeliveryError(
-                f"{name_of(index)} is for partition {partitions[index]} of {topic}; there are 0 to {count - 1}. "
-                "Correct the column partition, or leave it null for the key to decide."
+                f"{name_of(index)} is for partition {partitions[index]} of {topic}, which has 0 to {count - 1}. "
+                "Correct the column partition, or leave it null to let the key decide."
             )
 
 
@@ -199,7 +198,7 @@ def _headers(headers: pa.Array, name_of: _RowNames) -> list[list[tuple[str, Any]
         _refuse_names(headers, name_of)
     try:
         lists = _list(headers)
-    except UnicodeDecodeError:  # raised for a name, since values can be bytes
+    except UnicodeDecodeError:  # it must be a name, because values can be bytes
         _refuse_names(headers, name_of)
         raise
     return list(map(_header_list, lists))
@@ -211,7 +210,7 @@ def _refuse_names(headers: pa.Array, name_of: _RowNames) -> None:
         for header in own if own.is_valid else ():
             if header.is_valid and (wrong := _wrong_name(header["key"])):
                 raise DeliveryError(
-                    f"{name_of(index)} has a header whose name {wrong}. Correct it, or filter such headers out: "
+                    f"{name_of(index)} has a header whose name {wrong}. Correct it, or filter out such headers: "
                     "filter(headers, header -> header.key is not null)."
                 )
 
@@ -223,7 +222,7 @@ def _wrong_name(name: pa.Scalar) -> str | None:
         text = name.as_py()
     except UnicodeDecodeError:
         return "is not UTF-8"
-    return f"is {shown(text)}, with a NUL character, where Kafka's client would cut it" if "\0" in text else None
+    return f"is {shown(text)}, with a NUL character, where Kafka's client would cut it off" if "\0" in text else None
 
 
 def _header_list(headers: list[dict[str, Any] | None] | None) -> list[tuple[str, Any]] | None:
@@ -233,7 +232,7 @@ def _header_list(headers: list[dict[str, Any] | None] | None) -> list[tuple[str,
 def _suspects(
     topics: pa.Array, distinct: Iterable[str], present: Mapping[str, pa.Array], name_of: _RowNames
 ) -> dict[str, Suspects]:
-    """Return the row with the longest value for each topic, and the first without a key."""
+    """Return, for each topic, the row with the longest value and the first row without a key."""
     sizes = pc.fill_null(pc.binary_length(present["value"]), 0)
     has_no_key = pc.is_null(present["key"]) if "key" in present else pa.repeat(True, len(topics))
     found = {}
@@ -247,7 +246,7 @@ def _suspects(
 
 
 def _list(column: pa.Array) -> list[Any]:
-    """Return a column's values. Text that is not UTF-8, as Spark's may be, comes as bytes."""
+    """Return a column's values. Text that is not UTF-8, which Spark allows, is returned as bytes."""
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError:

@@ -1,4 +1,4 @@
-"""Rows with a due time, on their way to the delay lines, from which a relay delivers them."""
+"""Sends rows with a due time to the delay lines, from which a relay delivers them."""
 
 import itertools
 import time
@@ -19,25 +19,25 @@ from headway.runtime.gc_pause import GcPause
 from headway.settings.config import whole_number
 from headway.settings.connection_settings import connection_of
 
-# Relays wait a minute for records that may still be on their way into a line. Brokers look every ten seconds for
-# transactions whose time has run out.
+# Relays wait one minute for records that may still be on their way into a line. Brokers check every ten seconds for
+# transactions that have timed out.
 _MOST_TRANSACTION_MS = 45_000
 _TRANSACTION = "transaction.timeout.ms"
 
 _OF_TRANSACTIONS: Mapping[str, Any] = {
-    # A record's own time limit follows from its transaction's, and the client refuses a longer one.
+    # A record's own time limit is that of its transaction, and the client refuses a longer one.
     **{name: value for name, value in limits.DEFAULTS.items() if name != "message.timeout.ms"},
     _TRANSACTION: _MOST_TRANSACTION_MS,
 }
 
 
 def line_settings(*, in_transaction: bool) -> Mapping[str, Any]:
-    """Return the default settings for a producer of rows that are due later."""
+    """Return the default settings of a producer for rows that are due later."""
     return _OF_TRANSACTIONS if in_transaction else limits.DEFAULTS
 
 
 class Lines(NamedTuple):
-    """The delay lines of a scheduler, as tasks get them from the driver; `seen_at` is in seconds since the epoch."""
+    """The delay lines of a scheduler, as the driver passes them to tasks. `seen_at` is in seconds since the epoch."""
 
     name: str
     layout: Layout
@@ -45,7 +45,7 @@ class Lines(NamedTuple):
 
 
 def find_lines(config: Mapping[str, Any], name: str) -> Lines:
-    """Return the lines of the scheduler of this name, and create the missing ones: tasks cannot, and need any delay.
+    """Return the lines of this scheduler after creating missing ones: tasks cannot, and may need any delay.
 
     Raises `KafkaError`, and `ConfigError` for settings that do not suit the lines.
     """
@@ -53,20 +53,20 @@ def find_lines(config: Mapping[str, Any], name: str) -> Lines:
     if (timeout := whole_number(_TRANSACTION, config.get(_TRANSACTION, _MOST_TRANSACTION_MS))) > _MOST_TRANSACTION_MS:
         raise ConfigError(
             f"The option kafka.{_TRANSACTION} is {timeout}; with a column due it must be at most "
-            f"{_MOST_TRANSACTION_MS}, since relays wait no longer for what may still be on its way. Divide the rows "
+            f"{_MOST_TRANSACTION_MS}, because relays wait no longer for records that are on their way. Divide the rows "
             "into more tasks."
         )
     return Lines(name, add_lines(connection_of(config), name), time.time())
 
 
 class DueRows:
-    """A scheduler of one task's rows.
+    """Schedules the rows of one task.
 
-    A write may take hours, and lines come and go with the delays. So like a `Scheduler` it looks at them again before
-    they may have no topics any more.
+    A write may take hours, and lines come and go with the delays in use. So, like a `Scheduler`, it looks at them again
+    before their topics can have been deleted.
 
     Args:
-        lines: What the driver saw when the write, or the micro-batch, began.
+        lines: The lines as the driver saw them at the start of the write or micro-batch.
         config: The settings to reach Kafka with.
     """
 
@@ -87,16 +87,16 @@ class DueRows:
         seen_at = time.time()
         if (layout := read_layout(connection_of(self._config), self._names.name, "Write")) is None:
             raise KafkaError(
-                f"The scheduler {self._names.name} has no topics any more: they were deleted while rows were written. "
-                "Start the write again, which creates them."
+                f"The scheduler {self._names.name} no longer has topics: they were deleted while rows were being "
+                "written. Start the write again, which creates them."
             )
         self._use(layout, seen_at)
 
     def routed(self, columns: Columns, due: Sequence[int | None]) -> Columns:
-        """Return the records, those with a due time routed to a line; `due` is in microseconds since the epoch.
+        """Route records with a due time to a delay line. `due` is in microseconds since the epoch.
 
-        Raises `DeliveryError` for a header with a schedule's name, and for a topic of the scheduler's own; `KafkaError`
-        if the lines have to be looked at again and cannot be.
+        Raises `DeliveryError` for a header with the name of a schedule, and for one of the scheduler's own topics.
+        Raises `KafkaError` if the lines must be looked at again but cannot be.
         """
         if time.time() >= self._seen_at + LAYOUT_HOLDS_FOR:
             self._look_again()
@@ -113,8 +113,9 @@ class DueRows:
                     line, number, fields = self._to_line(at, now, key, topic, partition, own)
                     if own and any(name == HEADER for name, _ in own):
                         raise DeliveryError(
-                            f"{columns.name_of(len(topics))} is due later and has a header {HEADER}, which is ours. "
-                            "Give yours another name."
+                            f"{columns.name_of(len(topics))} is due later but has a header {HEADER}, which Headway "
+                            "uses. "
+                            "Give your header another name."
                         )
                 topics.append(line)
                 partitions.append(number)
@@ -125,7 +126,7 @@ class DueRows:
         self, at: int, now: int, key: Any, topic: str, partition: int, own: Sequence[Any] | None
     ) -> tuple[str, int, list[Any]]:
         if self._names.owns(topic):
-            raise DeliveryError(f"A row that is due later is for {topic}, which is the scheduler's own topic.")
+            raise DeliveryError(f"A row that is due later is for {topic}, which is one of the scheduler's own topics.")
         due, order = min(max(0, -(-at // 1000)), LATEST), next(self._orders)
         target = partition if partition >= 0 else None
         schedule = Schedule(f"{self._token}{order:x}", due, now, order, topic, target)

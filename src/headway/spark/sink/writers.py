@@ -1,17 +1,18 @@
 """`df.writeStream.format("headway")` and `df.write.format("headway")`: rows to Kafka.
 
-Exactly once: the rows of a task and a marker with the batch's number are one transaction. A task first takes the
-transactional id of its query and partition, which fences off all earlier attempts and ends their transactions. Then it
-looks at the markers. A marker of its own by this same run means that an earlier attempt committed and died before Spark
-knew. One by another run, with the same rows, means that the batch is a replay after a restart. In both cases nothing is
+Exactly once: the rows of a task and a marker with the batch's number are written in one transaction. A task first takes
+the transactional id of its query and partition, which fences off all earlier attempts and ends their transactions. Then
+it reads the markers. If it has a marker from this same run, an earlier attempt committed and died before Spark knew. If
+it has one from another run, with the same rows, the batch is a replay after a restart. In both cases nothing is
 written.
 
-No marker of its own does not mean that its rows are not there: the same rows may have been divided into other tasks. So
-the driver closes each batch with a marker for all of its rows, and no task writes rows of a batch that is closed, or
-behind a later one. In a batch that is not closed, a task whose rows are found in the marker of another task commits
-nothing. It reports a doubt. The driver adds up the digests of all tasks, and knows by the sum whether Kafka has just
-these rows. If it has others, an error is raised: to skip the rows would lose them, and to write them would double
-others.
+If there is no marker of its own, its rows may still be there: the same rows may have been divided into other tasks. So
+the driver closes each batch with a marker for all its rows, and no task writes rows of a batch that is closed, or older
+than a closed one. In a batch that is not closed, a task whose rows are found in the marker of another task commits
+nothing and reports a doubt. The driver adds up the digests of all tasks, and sees from the sum whether Kafka has
+exactly
+these rows. If it has different ones, an error is raised: skipping the rows would lose them, and writing them would
+duplicate others.
 """
 
 import logging
@@ -49,15 +50,15 @@ from headway.spark.sink.scheduled_rows import DueRows, Lines, find_lines, line_s
 log = logging.getLogger(__name__)
 
 _LOOK_FOR_COMMIT_EVERY = 0.5
-_NO_ROWS_WITHIN = 0.005  # seconds, in which a task without rows ends
-_PREPARED_FOR = 10.0  # seconds; Spark makes a writer for each micro-batch
+_NO_ROWS_WITHIN = 0.005  # seconds; a task without rows ends within this time
+_PREPARED_FOR = 10.0  # seconds; Spark creates a writer for each micro-batch, which need not ask Kafka again
 
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """The number of rows that a task has added to Kafka; 0 if Kafka had them already.
+    """The number of rows that a task has added to Kafka; 0 if Kafka already had them.
 
-    `report` is None for a task without rows, and where nothing is ever compared.
+    `report` is None for a task without rows, and for writes that are never compared.
     """
 
     rows: int
@@ -65,10 +66,10 @@ class Written(WriterCommitMessage):
 
 
 class Target(NamedTuple):
-    """The target of rows; `lines` are for rows that are due later, if there is a column for due times.
+    """Where rows go. `lines` are for rows that are due later, if there is a column for due times.
 
-    A write that is `named` may come again after a restart; an unnamed one never does. `place` stands for the cluster
-    and the topics.
+    A write that is `named` may be repeated after a restart; an unnamed one never is. `place` identifies the cluster and
+    the topics.
     """
 
     options: SinkOptions
@@ -77,20 +78,21 @@ class Target(NamedTuple):
     place: str = ""
 
     def producer(self, transactional_id: str | None = None) -> ColumnarProducer:
-        """Return a producer for the rows of one task."""
+        """Create a producer for the rows of one task."""
         defaults = line_settings(in_transaction=transactional_id is not None) if self.lines else {}
         return ColumnarProducer({**defaults, **self.options.kafka}, transactional_id)
 
     def markers(self) -> CommitMarkers:
-        """Return a reader of the markers."""
+        """Create a reader of the markers."""
         return CommitMarkers(self.options.kafka, self.options.marker_topic, read_marker, lasting=self.named)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """A writer of a query's micro-batches.
+    """Writes a query's micro-batches.
 
-    Spark makes another writer to commit and to abort a micro-batch, and an abort needs nothing of Kafka. So a refusal
-    of Kafka is raised where rows are written. Raised earlier, it would hide the reason for which Spark aborts.
+    Spark creates another writer to commit and to abort a micro-batch, and an abort needs nothing from Kafka. So if
+    Kafka refuses something, the error is raised when rows are written. Raised earlier, it would hide the reason for
+    which Spark aborts.
     """
 
     def __init__(self, target: Target | KafkaError) -> None:
@@ -105,7 +107,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         return write_part(self._target, iterator, _part_of_query(self._run))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Close the micro-batch, all of whose tasks have ended."""
+        """Close the micro-batch once all its tasks have ended."""
         if not reports_of(messages):
             return
         if isinstance(self._target, KafkaError):
@@ -115,7 +117,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """A writer that writes a DataFrame once; under the same `txnAppId` and `txnVersion` once for all."""
+    """Writes a DataFrame once; under the same `txnAppId` and `txnVersion` only the first write takes effect."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -128,12 +130,12 @@ class BatchWriter(DataSourceArrowWriter):
         return write_part(self._target, iterator, Part(self._app_id, version, _task().partitionId(), self._run))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Close the version, all of whose tasks have ended."""
+        """Close the version once all its tasks have ended."""
         close_version(self._target, messages)
 
 
 def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
-    """Return the writer for a query; raise `ConfigError` for options and columns."""
+    """Create the writer for a query. Raises `ConfigError` for invalid options and columns."""
     with one_sentence():
         options = for_stream(parse(given))
         try:
@@ -143,16 +145,16 @@ def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
 
 
 def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: bool) -> BatchWriter:
-    """Return the writer for a DataFrame; raise `ConfigError` for options and columns, `KafkaError` if Kafka refuses."""
+    """Create the writer for a DataFrame. Raises `ConfigError` for its arguments, and `KafkaError` if Kafka refuses."""
     with one_sentence():
         if overwrite:
-            raise ConfigError('Kafka\'s topics are added to, not overwritten. Write with .mode("append").')
+            raise ConfigError('Kafka topics can only be appended to. Write with .mode("append").')
         options = for_batch(parse(given))
         return BatchWriter(_checked(schema, options, named=bool(options.app_id)))
 
 
 def _checked(schema: StructType, options: SinkOptions, *, named: bool) -> Target:
-    """Return the target. A `named` write is one of many, as in a query or `foreachBatch`; another never comes again."""
+    """Return the target. A `named` write is one of many, as in a query or `foreachBatch`; others are never repeated."""
     check_columns(schema, options)
     if not named:
         options = replace(options, marker_topic=f"{options.marker_topic}-unnamed")
@@ -171,9 +173,9 @@ def _place(cluster: str, topics: Sequence[str]) -> str:
 def _prepare(
     marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...], named: bool, now: int
 ) -> tuple[Lines | None, str]:
-    """Check Kafka, on the driver and before any task; create the topic for markers, and find or create the lines.
+    """Check Kafka, on the driver and before any task. Creates the topic for markers, and finds or creates the lines.
 
-    Returns the lines and the id of the cluster. Another `now` makes it ask again: topics may be deleted, and Spark
+    Returns the lines and the id of the cluster. A new `now` makes it ask again, because topics can be deleted and Spark
     keeps this process for later queries.
     """
     admin = Admin(dict(kafka), BROKER_RESTARTS_WITHIN if named else 0.0)
@@ -185,7 +187,7 @@ def _prepare(
 
 
 def write_part(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
-    """Write the rows of a task in one transaction with its marker, unless they are there already."""
+    """Write the rows of a task in one transaction with its marker, unless Kafka already has them."""
     is_once = target.options.delivery == "exactly_once"
     with one_sentence(), _opened_beside(target, part) if is_once else nullcontext() as slot_when_open:
         first = next((batch for batch in batches if batch.num_rows), None)
@@ -199,7 +201,7 @@ def write_part(target: Target, batches: Iterator[pa.RecordBatch], part: Part) ->
 
 
 class Slot(NamedTuple):
-    """A part's slot, taken: its producer has fenced off earlier attempts, and then its markers were looked at."""
+    """A part's slot: its producer has fenced off earlier attempts, and its markers were read after that."""
 
     producer: ColumnarProducer
     markers: CommitMarkers
@@ -214,9 +216,9 @@ def _slot(target: Target, part: Part) -> Iterator[Slot]:
 
 @contextmanager
 def _opened_beside(target: Target, part: Part) -> Iterator[Callable[[], Slot]]:
-    """Take the slot while the caller waits for the first rows; yield a function that returns it, or raises.
+    """Open the slot while the caller waits for the first rows. Yields a function that returns the slot, or raises.
 
-    Many tasks have no rows, and end before the slot is taken for them.
+    Many tasks have no rows, and end before a slot is opened for them.
     """
     decided, is_wanted = threading.Event(), True
 
@@ -226,7 +228,7 @@ def _opened_beside(target: Target, part: Part) -> Iterator[Callable[[], Slot]]:
 
     def slot() -> Slot:
         decided.set()
-        return taking.result()  # type: ignore[return-value]  # it is wanted
+        return taking.result()  # type: ignore[return-value]  # not None, because it is wanted
 
     with ExitStack() as opened, ThreadPoolExecutor(1, thread_name_prefix="headway-slot") as thread:
         taking = thread.submit(take)
@@ -247,7 +249,7 @@ def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], p
         raise refused
     if not marked.is_open(part):
         return Written(0, _compared(target, slot, batches, part))
-    # Nothing is ever compared with the rows of an unnamed write, which never comes again after a restart.
+    # Nothing is ever compared with the rows of an unnamed write, which is never repeated after a restart.
     digest = RowsDigest(target.place, None if keeps else marked.written_elsewhere(part)) if target.named else None
     began, may_take = time.monotonic(), producer.transaction_timeout
     try:
@@ -258,7 +260,7 @@ def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], p
                 producer.abandon()
                 _note_misfit(target, slot, part)
                 return Written(0, now.report(part, digest, options.keep_version, doubt=divided_otherwise(part)))
-            if not now.is_open(part):  # the producer ends without a commit: nothing of the transaction is ever read
+            if not now.is_open(part):  # the producer ends without a commit, so nothing of the transaction is ever read
                 doubt = now.refusal(part, digest, options.marker_topic)
                 return Written(0, now.report(part, digest, options.keep_version, doubt=doubt))
         marker = marked.with_this(part, rows, digest or RowsDigest())
@@ -267,7 +269,7 @@ def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], p
     except FencedError as error:
         if (took := time.monotonic() - began) > may_take:
             raise TransactionError(
-                f"A task took {took:.0f} s, and its transaction may take {may_take:g} s. Divide the rows into more "
+                f"A task took {took:.0f} s, but its transaction may take {may_take:g} s. Divide the rows into more "
                 "tasks, or raise the option kafka.transaction.timeout.ms."
             ) from error
         if (other := _other_attempt_commits(markers, part, may_take)) is None:
@@ -277,7 +279,7 @@ def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], p
 
 
 def _compared(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], part: Part) -> Report:
-    """Return the report on rows that must not be written, whatever they are."""
+    """Report on rows that must not be written, whatever they are."""
     options, digest, before = target.options, RowsDigest(target.place), 0
     producer, _, marked = slot
     for batch in batches:
@@ -291,9 +293,9 @@ def _compared(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], par
 
 
 def _note_misfit(target: Target, slot: Slot, part: Part) -> None:
-    """Have no more tasks of this run write: its rows are others than an earlier run's, or are divided otherwise.
+    """Stop further tasks of this run from writing, because its rows, or their division, differ from an earlier run's.
 
-    What they wrote would have to fit to the tasks of both runs for anyone to go on from there.
+    Otherwise whatever they wrote would have to match the tasks of both runs for anyone to continue from there.
     """
     topic, key = target.options.marker_topic, part.misfit_key
     slot.producer.mark(topic, partition_of(key), key, Marker(part.version, 0, run=part.run).encode())
@@ -301,14 +303,14 @@ def _note_misfit(target: Target, slot: Slot, part: Part) -> None:
 
 
 def reports_of(messages: Sequence[WriterCommitMessage | None]) -> list[Report]:
-    """Return the reports in the messages of tasks; there are none without rows, or for at least once."""
+    """Return the reports in the messages of tasks. There are none without rows, or for at-least-once delivery."""
     return [each.report for each in messages if isinstance(each, Written) and each.report]
 
 
 def close_version(target: Target, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Close the version whose tasks have sent these messages, with a marker for all of its rows.
+    """Close the version whose tasks have sent these messages, with a marker for all its rows.
 
-    Raises `TransactionError` if Kafka has other rows of it, and `KafkaError`.
+    Raises `TransactionError` if Kafka has different rows for it, and `KafkaError`.
     """
     reports = reports_of(messages)
     if not reports or not target.named:
@@ -327,13 +329,13 @@ def close_version(target: Target, messages: Sequence[WriterCommitMessage | None]
             log.warning("%s", closing.told)
         if closing.marker is not None:
             with target.producer() as producer:
-                producer.partitions(topic)  # without a connection librdkafka begins only after half a second
+                producer.partitions(topic)  # unless it is connected, librdkafka only starts after half a second
                 producer.mark(topic, partition_of(part.closing_key), part.closing_key, closing.marker.encode())
                 producer.flush()
 
 
 def _other_attempt_commits(markers: CommitMarkers, part: Part, within: float) -> Marked | None:
-    """Wait for the attempt that has fenced off this one; return its markers if it is of the same run and has committed.
+    """Wait for the attempt that fenced off this one. Returns its markers if it belongs to this run and has committed.
 
     If this task failed instead, Spark would start it again, and it would fence off the other attempt. With speculation,
     two attempts would end each other until Spark gives up.

@@ -1,4 +1,4 @@
-"""The driver's plan of each micro-batch: it asks Kafka what there is, and the policy how to share it."""
+"""Plans each micro-batch on the driver: it asks Kafka what there is, and the policy how to share it."""
 
 import logging
 import os
@@ -23,7 +23,7 @@ from headway.spark.source.stream_offset import StreamOffset
 log = logging.getLogger(__name__)
 
 IDLE_PAUSE_S = 0.15
-"""Seconds between the questions of an idle query to Kafka. Spark asks 80 times a second, an eighth of a core."""
+"""How often an idle query asks Kafka, in seconds. Spark asks 80 times a second, which takes an eighth of a core."""
 
 _SIGHTINGS_PER_WAIT = 16
 _LEAST_LIMIT = 16
@@ -31,7 +31,7 @@ _TOO_OFTEN = 10
 
 
 class BatchPlanner:
-    """The planner of one run of a query. Its memory only serves its policy: a restarted query begins without it."""
+    """Plans the micro-batches of one run of a query. Its memory only serves its policy, so a restart can lose it."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -50,41 +50,42 @@ class BatchPlanner:
         self.waits: dict[int, float] = {}
 
     def initial(self) -> StreamOffset:
-        """Return the offsets that the option startingOffsets names."""
+        """Return the offsets that the option startingOffsets gives."""
         partitions, topic_ids = self._options.selection.find(self._catalog, self._options.naming)
         if not partitions:
-            log.warning("%s yet; the query waits for one.", self._options.selection.none_found(self._options.naming))
+            log.warning("%s yet. The query waits for one.", self._options.selection.none_found(self._options.naming))
         bound = self._options.start or "latest"
         offsets = resolve("startingOffsets", bound, partitions, self._catalog)
         refuse_beyond_end("startingOffsets", bound, self._catalog)
         if self._target is not None:
-            self.stop_at_what_is_there()  # again: records may have come since, and the end could be before the start
+            # Again, because records may have arrived since, and the end must not be before the start.
+            self.stop_at_what_is_there()
         return StreamOffset(offsets, topic_ids, begun=offsets)
 
     def stop_at_what_is_there(self) -> None:
-        """Fix the query's end: what can be read now is all that it reads."""
+        """Fix the query's end: it reads only what is there now."""
         self._target = self._ends()
 
     def next(self, begin: StreamOffset, *, limited: bool) -> StreamOffset:
-        """Return the end of the micro-batch that starts at `begin`; `begin` itself if there is too little to read.
+        """Return the end of the micro-batch that starts at `begin`, or `begin` itself if there is too little to read.
 
-        Raises `KafkaError` when Kafka no longer has what comes next, unless failOnDataLoss is false.
+        Raises `KafkaError` if Kafka no longer has the next offsets, unless failOnDataLoss is false.
         """
         self._note_time(begin)
         self._pause_when_idle()
         self.seen = self._with_unfinished(begin, self._with_unlisted(begin, self._target or self._ends()))
-        # An offset of a topic that was created again since would be one in the new topic: its records would be lost.
+        # If a topic has been recreated, do not commit its old offsets: they would skip records of the new topic.
         self._commit({at: offset for at, offset in begin.offsets.items() if begin.same_topic(self.seen, at)})
         if self._commits and self._target and begin.offsets == self._target.offsets:
-            self._commits.await_answers()  # the query ends now, and Spark kills this process without waiting for it
+            self._commits.await_answers()  # the query ends now, and Spark kills this process without waiting
         start, losses = bridge(begin, self.seen, self._starts(begin, self.seen))
         if losses and self._options.fail_on_data_loss:
             raise KafkaError(f"{losses[0]} {HOW_TO_GO_ON}")
-        # A new partition is first recorded at its start, so that its first range is in Spark's log, too.
+        # A new partition is first recorded at its start, so that its first range is in Spark's log too.
         end = {at: stop if at in begin.offsets else start[at] for at, stop in self.seen.offsets.items()}
         now = time.monotonic()
-        if anew := [at for at, offset in start.items() if begin.offsets.get(at) != offset]:
-            self._sightings.forget(anew)
+        if restarted := [at for at, offset in start.items() if begin.offsets.get(at) != offset]:
+            self._sightings.forget(restarted)
         self._sightings.note(end, now)
         if self._too_early(start, end):
             self.waits = longest_waits(self._sightings, start, end, now)
@@ -94,7 +95,7 @@ class BatchPlanner:
         if planned == begin:
             return self._nothing(begin)
         _log(losses)
-        is_first = begin.begun == begin.offsets  # as `initial` says
+        is_first = begin.begun == begin.offsets  # set by `initial`
         limit = self._control.limit if self._control else None
         planned = replace(planned, begun=start if is_first else None, limit=limit)
         wanted = ranges(begin, planned)
@@ -105,16 +106,16 @@ class BatchPlanner:
         return self._last
 
     def replaced_topics(self, end: StreamOffset) -> set[str]:
-        """Return the Kafka topics that were created again since a micro-batch was planned which is to be read again.
+        """Return the Kafka topics that were recreated after this micro-batch was planned, if it is being replayed.
 
-        Raises `KafkaError` if there are some, unless failOnDataLoss is false.
+        Raises `KafkaError` if there are any, unless failOnDataLoss is false.
         """
-        if end == self._last:  # planned in this run, just now
+        if end == self._last:  # it was planned just now, in this run
             return set()
         ids = self._catalog.topic_ids(end.topic_ids)
         replaced = {name for name, planned in end.topic_ids.items() if ids.get(name, planned) != planned}
         losses = [
-            f"A micro-batch of the Kafka topic {name} is to be read again, but the topic was deleted and created again."
+            f"A micro-batch of the Kafka topic {name} must be read again, but the topic was deleted and recreated."
             for name in sorted(replaced)
         ]
         if losses and self._options.fail_on_data_loss:
@@ -132,9 +133,9 @@ class BatchPlanner:
         return StreamOffset(self._catalog.ends(partitions), topic_ids)
 
     def _with_unlisted(self, begin: StreamOffset, seen: StreamOffset) -> StreamOffset:
-        """Return what is seen, with partitions that are not listed although their topic is the same: none can go.
+        """Add partitions that Kafka does not list although their topic is the same, since partitions cannot be removed.
 
-        A broker that lags behind the others may answer so when a topic has just got more partitions.
+        A broker that lags behind the others may answer like this when a topic has just got more partitions.
         """
         if self._options.selection.assigned is not None:
             return seen
@@ -145,9 +146,9 @@ class BatchPlanner:
         return replace(seen, offsets=seen.offsets | unlisted) if unlisted else seen
 
     def _with_unfinished(self, begin: StreamOffset, seen: StreamOffset) -> StreamOffset:
-        """Return what is seen, with no end before what was read while Kafka still has it.
+        """Do not let an end fall behind what was read while Kafka still has it.
 
-        A query whose isolation.level has become read_committed may have read records of open transactions.
+        A query whose isolation.level was changed to read_committed may have read records of open transactions.
         """
         behind = [
             at
@@ -161,7 +162,7 @@ class BatchPlanner:
         return replace(seen, offsets=seen.offsets | kept)
 
     def _starts(self, begin: StreamOffset, seen: StreamOffset) -> Offsets:
-        """Return the first offset of each partition; the end where nothing is left to read, so nothing can be lost."""
+        """Return the first offset of each partition, or its end if there is nothing left to read and so to lose."""
         reached, ends = begin.offsets, seen.offsets
         asked = [at for at, end in ends.items() if reached.get(at) != end or not begin.same_topic(seen, at)]
         return ends | self._catalog.starts(asked)
@@ -173,11 +174,11 @@ class BatchPlanner:
         return self._admission.stops(start, end, now, limit)
 
     def _note_time(self, begin: StreamOffset) -> None:
-        """Note how long the last micro-batch took: Spark asks for the next one when it has ended."""
+        """Record how long the last micro-batch took. Spark asks for the next one when it has ended."""
         if self._control is None:
             return
         if self._planned is None:
-            if begin.limit is not None:  # a query that starts again
+            if begin.limit is not None:  # the query was restarted
                 self._control = _control(self._options, begin.limit)
             self._planned = begin, 0, time.monotonic()
             return
@@ -189,13 +190,13 @@ class BatchPlanner:
         self._control.note(records, took)
         if self._control.at_least_for == _TOO_OFTEN:
             log.warning(
-                "The option targetTriggerTime is %g s, and micro-batches of %d records take %.1f s. Raise it, or "
+                "The option targetTriggerTime is %g s, but micro-batches of %d records take %.1f s. Raise it, or "
                 "shorten the interval of the query's trigger.",
                 *(self._control.target, records, took),
             )
 
     def _too_early(self, start: Offsets, end: Offsets) -> bool:
-        """Return whether records wait, but fewer than minRecordsPerTrigger, and not for long."""
+        """Return whether fewer records than minRecordsPerTrigger wait, and have not waited long."""
         waiting = sum(end.values()) - sum(start.values())
         if self._target is not None or not 0 < waiting < self._options.min_records:
             self._waiting_since = None
@@ -216,14 +217,14 @@ class BatchPlanner:
             time.sleep(max(0, self._found_nothing_at + IDLE_PAUSE_S - time.monotonic()))
 
     def _commit(self, offsets: Offsets) -> None:
-        """Commit to the level groups that all before a micro-batch's start is done."""
+        """Commit to the level groups that everything before a micro-batch's start is done."""
         if self._commits is not None and offsets != self._committed:
             self._commits.commit(offsets)
             self._committed = offsets
 
 
 def _divided(planned: StreamOffset, wanted: Collection[Range], options: TaskOptions, *, slow: bool) -> StreamOffset:
-    """Return the plan with the number of tasks that suits the cluster; it stays with the micro-batch."""
+    """Add the number of tasks that suits the cluster to the plan. It stays with the micro-batch."""
     cores = cluster_parallelism() or os.cpu_count() or 1
     return replace(planned, tasks=options.count(wanted, cores, slow=slow), split=options.split)
 
@@ -251,4 +252,4 @@ def _control(options: Options, limit: int = START) -> LimitControl | None:
 
 def _log(losses: Sequence[str]) -> None:
     for loss in losses:
-        log.warning("%s What is lost is skipped.", loss)
+        log.warning("%s The lost records are skipped.", loss)

@@ -19,7 +19,7 @@ from headway.spark.source.pushed_filters import Bounds, bounds_of
 
 log = logging.getLogger(__name__)
 
-# The same on every machine: a named write that runs again elsewhere then has its rows in the same tasks.
+# A constant, so that it is the same on every machine: a named write that runs again elsewhere then has the same tasks.
 _LEAST_TASKS = 8
 
 _FOR_STREAMS = (
@@ -30,14 +30,16 @@ _FOR_STREAMS = (
 
 
 class BatchReader(DataSourceReader):
-    """A reader of each partition from the bound `startingOffsets` to the bound `endingOffsets`."""
+    """Reads each partition from the bound `startingOffsets` to the bound `endingOffsets`."""
 
     def __init__(self, options: Options, asked: StructType) -> None:
         for field, name in _FOR_STREAMS:
             if getattr(options, field) is not None:
-                raise ConfigError(f"The option {name} is for spark.readStream; spark.read reads all. Remove it.")
+                raise ConfigError(f"The option {name} is for spark.readStream; spark.read reads everything. Remove it.")
         if options.min_records > 1:
-            raise ConfigError("The option minRecordsPerTrigger is for spark.readStream; spark.read waits for nothing.")
+            raise ConfigError(
+                "The option minRecordsPerTrigger is for spark.readStream; spark.read does not wait. Remove it."
+            )
         if options.start == "latest":
             raise ConfigError("With startingOffsets=latest spark.read would read nothing. Choose earliest or a time.")
         if options.end == "earliest":
@@ -48,7 +50,7 @@ class BatchReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> "PushedFilters":  # noqa: N802  # Spark's name
-        """The function to which Spark gives the filters of a query, if the session pushes filters."""
+        """The function that Spark passes the filters of a query to, if the session pushes filters."""
         return PushedFilters(self)
 
     def bound(self, filters: Sequence[Filter]) -> None:
@@ -56,7 +58,7 @@ class BatchReader(DataSourceReader):
         self._bounds = bounds_of(filters)
 
     def partitions(self) -> list[InputPartition]:
-        """Return the ranges, a group for each task."""
+        """Return the ranges, one group per task."""
         with one_sentence():
             wanted = self._ranges()
             options = self._options.tasks
@@ -79,11 +81,11 @@ class BatchReader(DataSourceReader):
         lost = _not_held(start, end, catalog.starts(partitions), catalog.ends(partitions))
         if lost and options.fail_on_data_loss:
             raise KafkaError(
-                f"{lost[0]} Correct startingOffsets and endingOffsets, or set failOnDataLoss to false to read what "
-                "there is."
+                f"{lost[0]} Correct startingOffsets and endingOffsets, or set failOnDataLoss to false to read what is "
+                "there."
             )
         for sentence in lost:
-            log.warning("%s What is not there is skipped.", sentence)
+            log.warning("%s The missing offsets are skipped.", sentence)
         start, end = self._bounded(catalog, start, end)
         return [Range(at, start[at], end[at]) for at in sorted(start) if start[at] < end[at]]
 
@@ -94,7 +96,7 @@ class BatchReader(DataSourceReader):
             found = catalog.at(bounds.first_time, list(start))
             start = {at: max(offset, found[at]) for at, offset in start.items()}
         if bounds.end_time is not None and lateness is not None:
-            # Where no order of timestamps is promised, an older one can come behind any other.
+            # If timestamps need not be in order, an older one can follow any other.
             beyond = min(LARGEST, max(0, bounds.end_time + round(lateness * 1000)))
             found = catalog.at(beyond, list(end))
             end = {at: min(offset, found[at]) for at, offset in end.items()}
@@ -102,9 +104,10 @@ class BatchReader(DataSourceReader):
 
 
 class PushedFilters:
-    """The method `pushFilters` of a reader, which Spark refuses where a session pushes no filters.
+    """Stands in for a reader's method `pushFilters`, which Spark refuses if a session does not push filters.
 
-    Spark tells an implementation by its function. With that of the base class it takes the reader in either session.
+    Spark recognises an implementation by its function. With the function of the base class, it accepts the reader in
+    both kinds of sessions.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -113,16 +116,16 @@ class PushedFilters:
         self._reader = reader
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
-        """Bound what is read; Spark applies all filters to the rows itself, too."""
+        """Bound what is read. Spark also applies all filters to the rows itself."""
         self._reader.bound(filters)
         return filters
 
 
 def _not_held(start: Offsets, end: Offsets, first: Offsets, last: Offsets) -> list[str]:
-    """Return a sentence for each partition that lacks offsets of the options: at once, before any task runs."""
+    """Describe each partition that lacks offsets that the options ask for, before any task runs."""
     return [
-        f"Offsets from {start[at]} to before {end[at]} are asked for of {name_of(at)}, which holds those from "
-        f"{first[at]} to before {last[at]}."
+        f"Offsets from {start[at]} to before {end[at]} were requested for {name_of(at)}, which holds {first[at]} to "
+        f"before {last[at]}."
         for at in sorted(start)
         if start[at] < first[at] or max(start[at], end[at]) > last[at]
     ]

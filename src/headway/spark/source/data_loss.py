@@ -1,4 +1,4 @@
-"""Offsets that Kafka no longer has, noticed when a micro-batch is planned."""
+"""Detects offsets that Kafka no longer has, when a micro-batch is planned."""
 
 from typing import NamedTuple
 
@@ -8,16 +8,16 @@ from headway.spark.source.stream_offset import StreamOffset
 
 
 class Bridged(NamedTuple):
-    """The offset at which reading goes on in each existing partition, and a sentence for each loss."""
+    """The offset at which reading resumes in each existing partition, and a sentence for each loss."""
 
     start: Offsets
     losses: list[str]
 
 
 def bridge(begin: StreamOffset, seen: StreamOffset, first: Offsets) -> Bridged:
-    """Go on from `begin` in the partitions of `seen`, which hold offsets from `first` on.
+    """Resume from `begin` in the partitions of `seen`, which hold offsets from `first` on.
 
-    A partition that `begin` does not name is new, and starts at its first offset.
+    A partition that is not in `begin` is new, and starts at its first offset.
 
     >>> at = TopicPartition("orders", partition=0)
     >>> bridge(StreamOffset({at: 5}, {}), StreamOffset({at: 9}, {}), {at: 0})
@@ -41,8 +41,8 @@ def bridge(begin: StreamOffset, seen: StreamOffset, first: Offsets) -> Bridged:
 
 def _lost_its_end(at: TopicPartition, reached: int, end: int) -> str:
     return (
-        f"The query has read {name_of(at)} up to offset {reached}, but Kafka holds only offsets before {end}: a broker "
-        "that had not got the last records became its leader, and they are lost."
+        f"The query has read {name_of(at)} up to offset {reached}, but Kafka only holds offsets before {end}: a broker "
+        "that did not have the last records became its leader, so they are lost."
     )
 
 
@@ -50,8 +50,8 @@ def _loss(at: TopicPartition, reached: int, begin: StreamOffset, seen: StreamOff
     end = seen.offsets[at]
     if not begin.same_topic(seen, at) or end < reached:
         return (
-            f"The query has read {name_of(at)} up to offset {reached}, but the topic was deleted and created again: it "
-            f"now holds offsets from {first} to before {end}."
+            f"The query has read {name_of(at)} up to offset {reached}, but the topic was deleted and recreated: it now "
+            f"holds offsets from {first} to before {end}."
         )
     if reached < first:
         return no_longer_holds(Range(at, reached, end), f"it begins at {first}")
@@ -59,4 +59,4 @@ def _loss(at: TopicPartition, reached: int, begin: StreamOffset, seen: StreamOff
 
 
 def _gone(at: TopicPartition) -> str:
-    return f"The query has read {name_of(at)}, but it is gone, or the options no longer name it or its level."
+    return f"The query has read {name_of(at)}, but it no longer exists, or the options no longer name it or its level."

@@ -1,7 +1,7 @@
-"""The end of the next micro-batch: the policies of the priority consumer, applied to offsets.
+"""Computes the end of the next micro-batch: the policies of the priority consumer, applied to offsets.
 
-Invariants: a micro-batch takes no more offsets than its limit; `fair` and `strict` take the whole limit while so many
-wait. Spark's checkpoint has what was decided. To read it again nothing of this module's memory is needed.
+Invariants: a micro-batch takes no more offsets than its limit; `fair` and `strict` use the whole limit if that many are
+waiting. Spark's checkpoint holds each decision, so a replay does not need this module's memory.
 """
 
 from collections import defaultdict, deque
@@ -18,32 +18,33 @@ _SIGHTINGS = 128
 
 
 class Sightings:
-    """The partitions' ends at past times: a record before such an end has waited at least since then.
+    """The ends of partitions at past times: a record before such an end has been waiting at least since then.
 
-    Times are kept `spacing` seconds apart, those older than 32 of these up to an eighth of their age, and the last 128.
-    So a wait is known for days, an eighth too short at the most.
+    Times are kept `spacing` seconds apart. Those older than 32 times that are thinned out to an eighth of their age,
+    and
+    only the last 128 are kept. So waits are known for days, and are at most an eighth too short.
     """
 
     def __init__(self, spacing: float = 0) -> None:
         self._spacing = spacing
         self._ends: deque[tuple[float, Offsets]] = deque(maxlen=_SIGHTINGS)
-        self._partitions: dict[TopicPartition, TopicPartition] = {}  # one object for each, in all sightings
+        self._partitions: dict[TopicPartition, TopicPartition] = {}  # one object per partition, shared by all sightings
 
     def note(self, ends: Offsets, now: float) -> None:
-        """Note where the partitions end now."""
+        """Record where the partitions end now."""
         if not self._ends or now - self._ends[-1][0] >= self._spacing:
             self._thin_out(now)
             own = self._partitions
             self._ends.append((now, {own.setdefault(at, at): offset for at, offset in ends.items()}))
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget what was seen of partitions whose offsets begin anew."""
+        """Forget the ends of partitions whose offsets have started again."""
         for _, ends in self._ends:
             for each in partitions:
                 ends.pop(each, None)
 
     def _thin_out(self, now: float) -> None:
-        """Drop old times whose neighbours are near each other, as seen from now."""
+        """Drop old times that are close to their neighbours, relative to their age."""
         times = [seen for seen, _ in self._ends]
         kept = times[:1]
         for seen, following in pairwise(times[1:]):
@@ -59,14 +60,14 @@ class Sightings:
         return next((ends for seen, ends in reversed(self._ends) if seen < time), {})
 
     def first_beyond(self, offsets: Offsets) -> float | None:
-        """Return the time at which a partition was first seen to end behind its offset."""
+        """Return when a partition was first seen to end after its offset, or None."""
         return next(
             (seen for seen, ends in self._ends if any(ends.get(at, 0) > offset for at, offset in offsets.items())), None
         )
 
 
 def longest_waits(sightings: Sightings, reached: Offsets, end: Offsets, now: float) -> dict[int, float]:
-    """Return for each level with records from `reached` to `end` for how many seconds the first has been seen waiting.
+    """Return, for each level with records from `reached` to `end`, for how many seconds the first has been waiting.
 
     >>> at, sightings = TopicPartition("orders", partition=0, level=2), Sightings()
     >>> sightings.note({at: 5}, now=10.0)
@@ -82,7 +83,7 @@ def longest_waits(sightings: Sightings, reached: Offsets, end: Offsets, now: flo
 
 
 class Unread:
-    """The waiting records of one level, as a policy sees them: at most `count` offsets from `start` on."""
+    """The waiting records of one level, in the form that a policy takes: at most `count` offsets from `start` on."""
 
     def __init__(self, start: Offsets, count: int, sightings: Sightings) -> None:
         self._start = start
@@ -98,12 +99,12 @@ class Unread:
         return min(self._count, sum(max(0, ends.get(at, 0) - offset) for at, offset in self._start.items()))
 
     def oldest(self) -> float | None:
-        """Return the time at which the first record was seen."""
+        """Return when the first record was first seen."""
         return self._sightings.first_beyond(self._start)
 
 
 class LevelSplit:
-    """A policy and its memory from one micro-batch to the next; `capacity` is the limit of one micro-batch."""
+    """A policy, and its memory from one micro-batch to the next. `capacity` is the limit of one micro-batch."""
 
     def __init__(self, policy: Policy, levels: int, capacity: int, sightings: Sightings) -> None:
         self._policy = policy
@@ -112,10 +113,10 @@ class LevelSplit:
         self._sightings = sightings
 
     def stops(self, start: Offsets, end: Offsets, now: float, limit: int | None = None) -> Offsets:
-        """Return where to stop so that the levels share the capacity, or less, as the policy says.
+        """Return where to stop so that the levels share the capacity, or a smaller limit, as the policy decides.
 
-        `end` is what can be read, `now` is in seconds; `start` and `end` have the same partitions. The partitions of a
-        level take turns.
+        `end` is what can be read, and `now` is in seconds. `start` and `end` have the same partitions. The partitions
+        of a level take turns.
         """
         self._sightings.note(end, now)
         levels = _by_level(end, self._levels)
@@ -126,7 +127,7 @@ class LevelSplit:
         return stops
 
     def _found(self, levels: Sequence[Sequence[TopicPartition]], start: Offsets, end: Offsets) -> list[Unread]:
-        """Return what a consumer would find if it fetched as much as the policy demands."""
+        """Return the records that a consumer would have waiting if it fetched as much as the policy demands."""
         demand = self._policy.demand([Unread({}, 0, self._sightings)] * self._levels)
         return [
             Unread(
@@ -146,13 +147,13 @@ def _by_level(partitions: Offsets, levels: int) -> list[list[TopicPartition]]:
 
 
 def _in_turns(partitions: Sequence[TopicPartition], start: Offsets, end: Offsets, count: int) -> Offsets:
-    """Return the stops for `count` records: equal parts for all partitions that have so many.
+    """Return the stops for `count` records, divided equally among partitions that have enough.
 
-    The turn follows from how much has been read before. So with a count below the number of partitions every partition
-    gets its turn, and only the offsets need be remembered.
+    Whose turn it is follows from how much has been read before. So if `count` is below the number of partitions, every
+    partition gets its turn, and only the offsets need to be remembered.
     """
     turn = sum(start[partition] for partition in partitions) % max(1, len(partitions))
-    # Of equal claims `Fair` serves the last first.
+    # Among equal claims, `Fair` serves the last one first.
     queue = [*partitions[turn:], *partitions[:turn]][::-1]
     parts = Fair([1] * len(queue)).pick([end[partition] - start[partition] for partition in queue], count)
     return {partition: start[partition] + part for partition, part in zip(queue, parts, strict=True)}

@@ -1,26 +1,26 @@
-"""The limit of a micro-batch that follows from the time that micro-batches take: a controller, without a clock.
+"""A controller that adapts the limit of micro-batches to the time that they take. It has no clock.
 
-A micro-batch of n records takes an overhead and a time for each record, both unknown. After each one the limit moves
-to n times wanted/taken. With any overhead below the wanted time this converges from one side: the step's derivative at
-the fixed point is the overhead's part of the wanted time. It falls at once, so that a slower handler costs one late
-micro-batch, and rises by half of the way, so that noise does not make it swing.
+A micro-batch of n records takes an overhead and a time for each record, both unknown. After each one, the limit moves
+towards n times wanted/taken. If the overhead is below the wanted time, this converges from one side: the derivative of
+the step at the fixed point is the overhead's fraction of the wanted time. The limit falls at once, so that a slower
+handler costs only one late micro-batch, and rises halfway, so that noise does not make it oscillate.
 """
 
 from dataclasses import dataclass, field
 
 AIM = 0.8
-"""The part of the target that is aimed at, so that a micro-batch that is slower than most still ends in time."""
+"""The fraction of the target to aim at, so that a micro-batch that is slower than most still ends in time."""
 
 START = 256
-"""The limit before anything is known: it doubles with each micro-batch that is quick."""
+"""The limit before anything is known. It doubles with each fast micro-batch."""
 
-_USED = 0.5  # the part of the limit from which on a micro-batch tells about it
-_MOST_FALL, _MOST_RISE = 4, 2  # in one step, since one micro-batch may have met a pause of the machine
+_USED = 0.5  # a micro-batch below this fraction of the limit says little about it
+_MOST_FALL, _MOST_RISE = 4, 2  # in one step, because the machine may have paused during one micro-batch
 
 
 @dataclass(slots=True)
 class LimitControl:
-    """The control of a limit between `least` and `most` records, for micro-batches of `target` seconds.
+    """Controls a limit between `least` and `most` records, for micro-batches of `target` seconds.
 
     >>> control = LimitControl(target=1.0, least=10, most=1_000_000, limit=1_000)
     >>> control.note(1_000, 2.0)
@@ -36,18 +36,18 @@ class LimitControl:
     most: int
     limit: int = START
     at_least_for: int = 0
-    """How many micro-batches in a row have taken too long with the least limit."""
+    """How many micro-batches in a row have taken too long although the limit was at its minimum."""
     _was_late: bool = False
-    _each: float = field(default=0.0, init=False)  # seconds of a record of the last micro-batch; 0 if not known
-    _exact: float = field(default=0.0, init=False)  # small steps add up, which a whole number would forget
+    _each: float = field(default=0.0, init=False)  # seconds per record in the last micro-batch; 0 if not known
+    _exact: float = field(default=0.0, init=False)  # not rounded, so that small steps add up
 
     def __post_init__(self) -> None:
         self._move_to(self.limit)
 
     def note(self, records: int, seconds: float) -> None:
-        """Note that a micro-batch of so many records took so many seconds."""
+        """Record that a micro-batch of this many records took this many seconds."""
         is_late = seconds > self.target
-        # A small micro-batch tells little about the limit. One that is late may be a pause of the machine, two are not.
+        # A small micro-batch says little about the limit. A late one may be a pause of the machine, but not two.
         tells = records >= self.limit * _USED or (is_late and self._was_late)
         self._was_late = is_late
         self._each = seconds / records if records > 0 else self._each
@@ -61,7 +61,7 @@ class LimitControl:
             self._move_to(min(self._exact + (suited - self._exact) / 2, self._exact * _MOST_RISE))
 
     def is_slow(self, records: int) -> bool:
-        """Return whether so many records take more than half of the time that is aimed at, by the last micro-batch."""
+        """Return whether this many records would take over half of the wanted time, judging by the last micro-batch."""
         return records * self._each > AIM * self.target / 2
 
     def _move_to(self, limit: float) -> None:

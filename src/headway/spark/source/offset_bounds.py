@@ -26,7 +26,7 @@ Bound = Literal["earliest", "latest"] | int | BoundOfEach
 """The first or the last record, a time in milliseconds since the epoch, or a bound for each partition."""
 
 EARLIEST, LATEST = -2, -1
-"""The numbers in JSON for the first offset of a partition and for its end, as in Spark's Kafka source."""
+"""The numbers in JSON that mean the first offset of a partition and its end, as in Spark's Kafka source."""
 
 _EXPLAINED = "offset (-2 earliest, -1 latest) or time as text"
 _PLAIN_EXAMPLE = f'{{"orders": {{"0": 23, "1": -2}}}}: topic, partition, {_EXPLAINED}'
@@ -34,7 +34,7 @@ _EXAMPLE = f'{{"orders": {{"2": {{"0": 23, "1": -2}}}}}}: topic, level, partitio
 
 
 class Catalog(Protocol):
-    """The protocol for an object that knows the partitions' offsets, as `headway.kafka.reading.catalog.Catalog`."""
+    """An object that knows the partitions' offsets, such as `headway.kafka.reading.catalog.Catalog`."""
 
     def starts(self, partitions: Collection[TopicPartition]) -> Offsets: ...
     def ends(self, partitions: Collection[TopicPartition]) -> Offsets: ...
@@ -43,7 +43,7 @@ class Catalog(Protocol):
 
 
 def parse_bound(name: str, value: str, naming: TopicNaming) -> Bound:
-    """Return an option's value as a bound. Raise `ConfigError` for one that is none of the four kinds."""
+    """Parse an option's value as a bound. Raises `ConfigError` if it is not one of the four kinds."""
     if value.lower() == "earliest":
         return "earliest"
     if value.lower() == "latest":
@@ -65,7 +65,7 @@ def parse_bound(name: str, value: str, naming: TopicNaming) -> Bound:
 
 
 def resolve(name: str, bound: Bound, partitions: Collection[TopicPartition], catalog: Catalog) -> Offsets:
-    """Return the bound's offset in each partition. Raise `ConfigError` if the option names other partitions."""
+    """Return the bound's offset in each partition. Raises `ConfigError` if the option names other partitions."""
     if bound == "earliest":
         return catalog.starts(partitions)
     if bound == "latest":
@@ -86,13 +86,13 @@ def resolve(name: str, bound: Bound, partitions: Collection[TopicPartition], cat
 
 
 def refuse_beyond_end(name: str, bound: Bound, catalog: Catalog) -> None:
-    """Raise `ConfigError` for an offset that its partition has not reached: nobody could tell when it does."""
+    """Raise `ConfigError` for an offset that its partition has not reached, since it is unknown when it will."""
     if not isinstance(bound, BoundOfEach):
         return
     for partition, end in catalog.written([each for each, offset in bound.offsets.items() if offset >= 0]).items():
         if (offset := bound.offsets[partition]) > end:
             raise ConfigError(
-                f"The option {name} gives {name_of(partition)} the offset {offset}, and it ends at {end}. Give at most "
+                f"The option {name} gives {name_of(partition)} the offset {offset}, but it ends at {end}. Give at most "
                 "that, or -1 for the end."
             )
 
@@ -102,7 +102,7 @@ def _each(name: str, value: str, naming: TopicNaming) -> BoundOfEach:
     try:
         given = from_json(json_object(name, value, example), naming)
     except (AttributeError, ValueError):
-        raise ConfigError(f"The option {name} is {shown(value)}; it must be JSON, as {example}.") from None
+        raise ConfigError(f"The option {name} is {shown(value)}; it must be JSON, such as {example}.") from None
     times = {each: _time_of(name, each, text) for each, text in given.items() if isinstance(text, str)}
     offsets = {each: _offset_of(name, each, number) for each, number in given.items() if each not in times}
     return BoundOfEach(offsets, times)
@@ -110,11 +110,11 @@ def _each(name: str, value: str, naming: TopicNaming) -> BoundOfEach:
 
 def _time_of(name: str, partition: TopicPartition, text: str) -> int:
     said = f"The option {name} gives {name_of(partition)} the text {shown(text)}"
-    # Digits would be milliseconds elsewhere; here they may as well be an offset between quotes.
+    # Elsewhere digits would mean milliseconds; here they might be an offset that was put in quotes.
     time = None if text.strip().isdigit() else moment_ms(text)
     if time is None:
         raise ConfigError(
-            f"{said}; a text is a time with its zone, as 2026-05-01T12:00:00Z, and an offset is a number."
+            f"{said}; text must be a time with its zone, such as 2026-05-01T12:00:00Z. An offset is a number."
         )
     return time
 
@@ -123,7 +123,7 @@ def _offset_of(name: str, partition: TopicPartition, number: Any) -> int:
     if not isinstance(number, int) or isinstance(number, bool) or not EARLIEST <= number <= LARGEST:
         raise ConfigError(
             f"The option {name} gives {name_of(partition)} the offset {shown(number)}; it must be a whole number "
-            f"from 0 to {LARGEST}, -1 for the end, or -2 for the first that is there."
+            f"from 0 to {LARGEST}, -1 for the end, or -2 for the first that exists."
         )
     return number
 
@@ -137,7 +137,7 @@ def _refuse_other_partitions(name: str, given: Collection[TopicPartition], there
     if missing:
         raise ConfigError(
             f"The option {name} gives no offset for {name_of(missing[0])}. Name every partition of every level; -2 "
-            "stands for the first offset, -1 for the end."
+            "means the first offset, and -1 the end."
         )
     if unknown:
         raise ConfigError(f"The option {name} names {name_of(unknown[0])}, which is not subscribed to. Leave it out.")

@@ -1,7 +1,7 @@
 """Offsets as JSON: in Spark's checkpoint, and as users write them in `startingOffsets`.
 
-With levels it is by topic, level and partition; without levels by topic and partition, as in Spark's Kafka source. The
-priority of a topic is not in it, so it can change when a query starts again.
+With levels it is by topic, level and partition; without levels by topic and partition, as in Spark's Kafka source. It
+does not contain the priority of a topic, which can therefore change when a query is restarted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ OffsetJson = Mapping[str, Mapping[str, Any]]
 
 
 def to_json(offsets: Offsets) -> OffsetJson:
-    """Return offsets as JSON, in one order, since Spark compares it as text.
+    """Encode offsets as JSON. Their order is fixed, because Spark compares the text.
 
     >>> to_json({TopicPartition("orders", partition=0, level=1): 7, TopicPartition("orders", partition=0): 5})
     {'orders': {'0': {'0': 5}, '1': {'0': 7}}}
@@ -32,7 +32,7 @@ def to_json(offsets: Offsets) -> OffsetJson:
 
 
 def from_json(form: OffsetJson, naming: TopicNaming) -> dict[TopicPartition, Any]:
-    """Return what JSON has for each partition. Raise `AttributeError` or `ValueError` for another form."""
+    """Decode the value for each partition from JSON. Raises `AttributeError` or `ValueError` if it is malformed."""
     return {
         naming.partition(topic, int(partition), int(level)): offset
         for topic, level, partition, offset in _entries(form, naming)

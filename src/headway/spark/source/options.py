@@ -37,7 +37,7 @@ _ISOLATIONS = ("read_committed", "read_uncommitted")
 _OWN_OPTION = {"group.id": "group.id", "isolation.level": "isolation"}
 _DISTRIBUTORS: Mapping[str, Distributor] = {"exponential": exponential_shares, "linear": linear_shares}
 
-# Spark itself slows down with more tasks in a stage; a number beyond is a mistake.
+# Spark itself slows down with more tasks in a stage, so a higher number is a mistake.
 _MOST_TASKS = 100_000
 
 _OFFSET_RESET = "auto.offset.reset"
@@ -47,7 +47,7 @@ _LEAST_TARGET_S = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """The parsed options of a read; `None` for an option that was not given. Durations are in seconds."""
+    """The parsed options of a read. `None` means that an option was not given. Durations are in seconds."""
 
     selection: Selection
     naming: TopicNaming
@@ -70,13 +70,13 @@ class Options:
 
     @property
     def most_records(self) -> int | None:
-        """The most records of a micro-batch, which a target can bring down; `None` without a limit."""
+        """The most records of a micro-batch, which a target can lower. `None` means no limit."""
         if self.max_records is None and self.target_trigger_time is not None:
             return _MOST_UNDER_TARGET
         return self.max_records
 
     def make_policy(self) -> Policy | None:
-        """Return a new policy that splits the limit over the levels; `None` without a limit."""
+        """Create a policy that divides the limit among the levels. Returns `None` without a limit."""
         if (most := self.most_records) is None:
             return None
         distributor = None if self.distributor is None else _distributor(self.distributor)
@@ -85,9 +85,9 @@ class Options:
 
 
 def parse(given: Mapping[str, str], *, in_streams: bool = True) -> Options:
-    """Parse options as Spark hands them over: names in any case, values as text.
+    """Parse options as Spark passes them: names in any case, values as text.
 
-    Partitions are not split unless that is asked for in streams, and are in batches.
+    By default, partitions are split in batches, but not in streams.
 
     Raises `ConfigError` for the first option that is unknown, missing or out of bounds.
     """
@@ -124,7 +124,7 @@ def parse(given: Mapping[str, str], *, in_streams: bool = True) -> Options:
 
 
 def check_kafka(options: Options) -> None:
-    """Raise `ConfigError` for a `kafka.*` option that librdkafka does not know or accept."""
+    """Raise `ConfigError` for a `kafka.*` option that librdkafka does not know, or whose value it does not accept."""
     RangeReader(options.kafka).close()
 
 
@@ -134,7 +134,8 @@ def _naming(selection: Selection, options: Mapping[str, str]) -> TopicNaming:
         return TopicNaming(None, selection.priorities or {})
     if selection.priorities is not None:
         raise ConfigError(
-            "The option levels is for topics with a level topic each, and priorities gives topics as they are a level. "
+            "The option levels is for topics that have level topics, but priorities gives existing topics a level "
+            "each. "
             "Remove one of the two."
         )
     return TopicNaming(
@@ -151,7 +152,7 @@ def _required(name: str, options: Mapping[str, str]) -> str:
 
 def _limit(name: str, options: Mapping[str, str]) -> int | None:
     value = options.get(name.lower())
-    return None if value is None else values.whole_number(name, value, 1, "the records of one micro-batch")
+    return None if value is None else values.whole_number(name, value, 1, "the number of records in one micro-batch")
 
 
 def _target(options: Mapping[str, str]) -> float | None:
@@ -160,8 +161,8 @@ def _target(options: Mapping[str, str]) -> float | None:
     seconds = values.duration("targetTriggerTime", value)
     if seconds < _LEAST_TARGET_S:
         raise ConfigError(
-            f"The option targetTriggerTime is {value!r}; it must be at least {_LEAST_TARGET_S:g} s, since a "
-            "micro-batch of no records takes about half of that."
+            f"The option targetTriggerTime is {value!r}; it must be at least {_LEAST_TARGET_S:g} s, because even an "
+            "empty micro-batch takes about half of that."
         )
     return seconds
 
@@ -184,31 +185,33 @@ def _check_sharing(parsed: Options, options: Mapping[str, str]) -> None:
     """Raise `ConfigError` unless the policy exists, its options fit, and the limit gives each level something."""
     if parsed.target_trigger_time is not None and parsed.policy == "capacity_burst":
         raise ConfigError(
-            "The option targetTriggerTime moves the limit, and the policy capacity_burst has fixed parts of it. Choose "
-            "fair or strict."
+            "The option targetTriggerTime changes the limit, but the policy capacity_burst divides it into fixed "
+            "shares. "
+            "Choose fair or strict."
         )
     if parsed.most_records is None:
         for name in ("policy", "distributor", "strictMaxWait"):
             if name.lower() in options:
                 raise ConfigError(
-                    f"The option {name} says how the levels share maxRecordsPerTrigger, which is not given: without a "
-                    "limit all that waits is read. Set it or targetTriggerTime, or remove the other."
+                    f"The option {name} decides how the levels share maxRecordsPerTrigger, but that is not given, so "
+                    "everything that waits is read. Set it or targetTriggerTime, or remove the other."
                 )
     if parsed.policy != "strict" and "strictmaxwait" in options:
         raise ConfigError(f"The option strictMaxWait is for the policy strict, not for {parsed.policy}. Remove it.")
     if "maxtriggerdelay" in options and "minrecordspertrigger" not in options:
         raise ConfigError(
-            "The option maxTriggerDelay says how long to wait for minRecordsPerTrigger, which is not given. Set it, or "
-            "remove the other."
+            "The option maxTriggerDelay limits how long to wait for minRecordsPerTrigger, but that is not given. Set "
+            "it, or remove the other."
         )
     if parsed.max_records is not None and parsed.min_records > parsed.max_records:
         raise ConfigError(
-            f"The option minRecordsPerTrigger is {parsed.min_records}, above maxRecordsPerTrigger={parsed.max_records}."
+            f"The option minRecordsPerTrigger is {parsed.min_records}, which is above "
+            f"maxRecordsPerTrigger={parsed.max_records}. Lower it."
         )
     if parsed.target_trigger_time is not None and parsed.min_records > 1:
         raise ConfigError(
-            "The option minRecordsPerTrigger waits for many records, and targetTriggerTime wants micro-batches that "
-            "are short. Remove one of the two, or have two queries."
+            "The option minRecordsPerTrigger waits for many records, but targetTriggerTime asks for short "
+            "micro-batches. Remove one of the two, or use two queries."
         )
     parsed.make_policy()
 
@@ -220,7 +223,7 @@ def _distributor(text: str) -> Distributor:
     if not all(map(str.isdecimal, weights)):
         raise ConfigError(
             f"The option distributor is {text!r}. Choose exponential, linear, or a weight for each level, lowest "
-            "first, as 1,1,8."
+            "first, such as 1,1,8."
         )
     return weighted_shares(*map(int, weights))
 
@@ -234,7 +237,7 @@ def _kafka(options: Mapping[str, str]) -> dict[str, str]:
         raise ConfigError(f"The option {KAFKA_PREFIX}{name} cannot be set. Use the option {_OWN_OPTION[name]}.")
     for name in settings.keys() & {*OURS, _OFFSET_RESET}:
         raise ConfigError(
-            f"The option {KAFKA_PREFIX}{name} cannot be set: Spark's checkpoint says what is read next. Remove it, and "
-            "use startingOffsets for where a new query starts."
+            f"The option {KAFKA_PREFIX}{name} cannot be set, because Spark's checkpoint decides what is read next. "
+            "Remove it, and use startingOffsets to say where a new query starts."
         )
     return settings

@@ -1,7 +1,8 @@
-"""Filters of a query on columns of the source, as bounds on what has to be read.
+"""Turns a query's filters on columns of the source into bounds on what must be read.
 
-Spark applies every filter to the rows itself as well. So a bound may let rows through that a filter refuses, and must
-never leave out one that all filters accept.
+Spark also applies every filter to the rows itself. So a bound may let through rows that a filter rejects, but must
+never
+leave out one that all filters accept.
 """
 
 from collections.abc import Collection, Iterable
@@ -32,10 +33,10 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The values that rows can have; `None` stands for any.
+    """The values that rows can have. `None` means any value.
 
-    `offsets` and `times` are half-open intervals: from the first value to before the second. Times are in milliseconds
-    since the epoch.
+    `offsets` and `times` are half-open intervals: from the first value up to but not including the second. Times are in
+    milliseconds since the epoch.
     """
 
     topic: frozenset[Any] | None = None
@@ -53,14 +54,14 @@ class Bounds:
         return all(allowed is None or value in allowed for allowed, value in own)
 
     def within(self, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
-        """Return what of the ranges can pass by partition and offset."""
+        """Return the parts of the ranges that can pass, judged by partition and offset."""
         kept = [at for at in start if self.has(at)]
         first = {at: _later(start[at], self.first_offset) for at in kept}
         return first, {at: max(first[at], _earlier(end[at], self.end_offset)) for at in kept}
 
 
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
-    """Return the bounds that follow from filters, all of which hold for a row.
+    """Return the bounds that follow from filters that must all hold for a row.
 
     >>> bounds_of([EqualTo(("level",), 2), GreaterThan(("offset",), 7)])
     Bounds(topic=None, level=frozenset({2}), partition=None, key=None, first_offset=8, end_offset=None, \
@@ -87,7 +88,7 @@ def _with(bounds: Bounds, wanted: Filter) -> Bounds:
 def _with_values(bounds: Bounds, column: str, values: Collection[Any]) -> Bounds:
     given = [value for value in values if value is not None]
     if len(given) < len(values):
-        return bounds  # a null stands for null rows, or makes the whole filter unknown
+        return bounds  # a null matches null rows, or makes the result of the whole filter unknown
     if column in _PLACES:
         changed: dict[str, Any] = {column: _common(getattr(bounds, column), frozenset(given))}
         return replace(bounds, **changed)
@@ -104,7 +105,7 @@ def _with_least(bounds: Bounds, column: str, value: Any, *, strictly: bool) -> B
         return bounds
     if column == "offset":
         return replace(bounds, first_offset=_later(value + strictly, bounds.first_offset))
-    # Kafka cannot look for a time before 1970, which records without a timestamp seem to have.
+    # Kafka cannot search for a time before 1970, and records without a timestamp seem to have one.
     if column == "timestamp" and (time := (value - _EPOCH) // _MILLISECOND) > 0:
         return replace(bounds, first_time=_later(time, bounds.first_time))
     return bounds

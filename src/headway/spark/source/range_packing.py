@@ -1,8 +1,9 @@
-"""The ranges of a micro-batch and its tasks: pure functions over offsets.
+"""Divides the ranges of a micro-batch into tasks: pure functions over offsets.
 
-Invariants: a partition's range is split only where that is asked for. Ranges and tasks follow from the start and the
-end alone, which Spark keeps in its checkpoint. So a replayed micro-batch reads exactly what it read before, in the same
-tasks, on any machine. The sink relies on it: it knows by a task's number which rows it has written.
+Invariants: a partition's range is split only if that is asked for. Ranges and tasks depend only on the start and the
+end, which Spark keeps in its checkpoint. So a replayed micro-batch reads exactly what it read before, in the same
+tasks,
+on any machine. The sink relies on this: it tells from a task's number which rows it has written.
 """
 
 from collections.abc import Collection, Iterable
@@ -15,24 +16,24 @@ from headway.records.record_types import TopicPartition
 from headway.spark.source.stream_offset import StreamOffset
 
 RECORDS_PER_TASK = 100_000
-"""The records for which one more task pays: a wave of tasks costs about the time to read a third of them."""
+"""For this many records, another task pays off: a wave of tasks costs about the time to read a third of them."""
 
 RECORDS_FOR_ONE = 1_000
-"""The records up to which one task reads all sooner than two have started."""
+"""Up to this many records, one task has read all of them before two would have started."""
 
 RANGES_FOR_ONE = 100
-"""The ranges up to which it does: each costs a task 0.3 ms, and 1.5 ms where a backlog is behind it."""
+"""Up to this many ranges, the same holds: each costs a task 0.3 ms, or 1.5 ms if it has a backlog behind it."""
 
 RECORDS_OF_A_RANGE = 300
-"""The records that take as long as it takes to begin a range."""
+"""This many records take as long to read as it takes to start a range."""
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
     """Return the ranges between two offsets, without empty ones.
 
-    A partition that `start` does not name has no range yet: it begins at the offset in `end`. A topic that was created
-    again in between is read from its first offset. A query's first `end` also stores where its micro-batch begins,
-    since Spark's `start` is then the place where the query would begin by now.
+    A partition that is not in `start` has no range yet: it starts at the offset in `end`. A topic that was recreated in
+    between is read from its first offset. The first `end` of a query also stores where its micro-batch starts, because
+    Spark's `start` is then where the query would start by now.
     """
     if end.begun is not None:
         start = replace(end, offsets=end.begun)
@@ -45,23 +46,23 @@ def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
 
 def _begin(start: StreamOffset, end: StreamOffset, partition: TopicPartition) -> int:
     if start.is_surely_same_topic(end, partition):
-        return start.offsets[partition]  # if the end is before that, Kafka has lost records, and there are none to read
+        return start.offsets[partition]  # if the end is before that, Kafka has lost records, and the range is empty
     begun_anew = not start.same_topic(end, partition) or end.offsets[partition] < start.offsets[partition]
     return 0 if begun_anew else start.offsets[partition]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """The user's bounds for tasks: the fewest, the most records of one, and whether ranges can be split for them."""
+    """The user's bounds for tasks: the fewest, the most records in one, and whether ranges can be split for them."""
 
     least: int | None = None
     most_records: int | None = None
     split: bool = False
 
     def count(self, wanted: Collection[Range], cores: int, *, slow: bool = False) -> int:
-        """Return how many tasks read the ranges where `cores` run at once; `slow` if their records are known to be.
+        """Return how many tasks read the ranges if `cores` run at once. `slow` if the records are known to be slow.
 
-        Without options it is one for few records, then one for each core, and more where that many pay their start.
+        Without options, it is one for few records, otherwise one per core, or more if enough records justify them.
         """
         records = sum(item.length for item in wanted)
         few = records <= RECORDS_FOR_ONE and len(wanted) <= RANGES_FOR_ONE and not slow
@@ -75,7 +76,7 @@ class TaskOptions:
 
     @staticmethod
     def _packed_within(wanted: Collection[Range], tasks: int, most: int) -> int:
-        """Return how many tasks it takes so that only a partition that is longer has more records than `most`."""
+        """Return how many tasks are needed so that only a partition that is longer has more records than `most`."""
         while tasks < len(wanted):
             full = sum(len(group) > 1 and sum(item.length for item in group) > most for group in pack(wanted, tasks))
             if not full:
@@ -85,12 +86,12 @@ class TaskOptions:
 
 
 def divide(wanted: Iterable[Range], tasks: int, *, split: bool) -> list[list[Range]]:
-    """Return the ranges in at most `tasks` groups, none of them empty, of about equal length."""
+    """Divide the ranges into at most `tasks` groups of about equal length, none of them empty."""
     return cut(wanted, tasks) if split else pack(wanted, tasks)
 
 
 def cut(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:
-    """Return the ranges in at most `tasks` groups of equal length, higher levels first; ranges are split for it."""
+    """Divide the ranges into at most `tasks` groups of equal length, higher levels first, splitting ranges for it."""
     ordered = sorted(wanted, key=lambda item: (-item.partition.level, item))
     most = -(-sum(item.length for item in ordered) // tasks)
     groups: list[list[Range]] = []
@@ -109,7 +110,7 @@ def cut(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:
 
 
 def pack(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:
-    """Return the ranges in at most `tasks` groups that take about the same time; none is split, no group is empty."""
+    """Divide the ranges into at most `tasks` groups that take about the same time. None is split; no group is empty."""
     groups: list[tuple[int, int, list[Range]]] = [(0, number, []) for number in range(tasks)]
     heapify(groups)
     for item in sorted(wanted, key=attrgetter("length"), reverse=True):

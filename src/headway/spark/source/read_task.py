@@ -1,4 +1,4 @@
-"""The work of Spark's tasks: the records of a group of ranges, as Arrow batches."""
+"""The work of Spark's tasks: reading the records of a group of ranges, as Arrow batches."""
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -23,15 +23,15 @@ from headway.spark.source.schema import Run
 log = logging.getLogger(__name__)
 
 ENOUGH_RECORDS, ENOUGH_BYTES = 1_000, 1_000_000
-"""The least of a batch, but the last, if there are ranges with so much."""
+"""The minimum size of a batch, except the last one and if there are no ranges of that size."""
 
 
 def input_partitions(
     wanted: Sequence[Range], tasks: int, *, split: bool, without: Collection[str] = ()
 ) -> list[InputPartition]:
-    """Return the ranges in a group for each task, in at most `tasks` groups.
+    """Divide the ranges into one group per task, at most `tasks` groups.
 
-    Ranges of the Kafka topics `without` are left out; the others stay in the same tasks.
+    Ranges of the Kafka topics `without` are left out, while the others stay in the same tasks.
     """
     groups = range_packing.divide(wanted, tasks, split=split)
     return [InputPartition([each for each in group if kafka_topic(each.partition) not in without]) for group in groups]
@@ -40,8 +40,11 @@ def input_partitions(
 def read(
     options: Options, asked: StructType, partition: InputPartition, keys: Collection[bytes] | None = None
 ) -> Iterator[pa.RecordBatch]:
-    """Yield the columns that are asked for of the records of one group of ranges; with `keys`, of these keys alone."""
-    wanted: list[Range] = partition.value or []  # Spark hands out `None` for a batch with no partitions
+    """Yield the requested columns of the records in one group of ranges.
+
+    With `keys`, only of records with these keys.
+    """
+    wanted: list[Range] = partition.value or []  # Spark passes `None` for a batch without partitions
     schema = to_arrow_schema(asked, timezone="UTC")
     kafka = {**fetched_ahead(wanted), **options.kafka, "isolation.level": options.isolation}
     without_time: dict[TopicPartition, _WithoutTime] = {}
@@ -58,14 +61,14 @@ def read(
 
 
 def _with_keys(found: Iterable[Run], keys: Collection[bytes] | None) -> Iterator[Run]:
-    """Yield the runs, with the records of these keys alone if there are any."""
+    """Yield the runs, keeping only records with these keys if there are any."""
     for source, records in found:
         if wanted := records if keys is None else [record for record in records if record.key() in keys]:
             yield source, wanted
 
 
 def _joined(found: Iterable[Run]) -> Iterator[list[Run]]:
-    """Yield the runs in lists, several to a list if they are short: a batch of two rows costs Spark 1 ms."""
+    """Yield the runs in lists, several to a list if they are short, because each batch costs Spark 1 ms."""
     joined: list[Run] = []
     records = size = 0
     for run in found:
@@ -92,7 +95,7 @@ class _WithoutTime:
     stamp: int = 0
 
     def add(self, timestamps: pa.Array, records: Sequence[Message]) -> None:
-        """Count such records of a batch, and note the first of all."""
+        """Count such records in a batch, and remember the very first."""
         if not self.count:
             first = records[timestamps.is_null().to_pylist().index(True)]
             self.offset, self.stamp = first.offset(), first.timestamp()[1]
@@ -100,8 +103,8 @@ class _WithoutTime:
 
     def __str__(self) -> str:
         return (
-            f"{self.count} records have a timestamp outside of the years 1 to 9999, which is null in Spark. The first, "
-            f"at offset {self.offset}, has {self.stamp}. Kafka's timestamps are milliseconds since 1970: let the "
+            f"{self.count} records have a timestamp outside the years 1 to 9999, which is null in Spark. The first, at "
+            f"offset {self.offset}, has {self.stamp}. Kafka's timestamps are milliseconds since 1970. Make the "
             "producer send these."
         )
 

@@ -1,4 +1,4 @@
-"""The columns of `format("headway")`: those of Spark's own Kafka source, and `level`."""
+"""The columns of `format("headway")`: those of Spark's own Kafka source, plus `level`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -24,29 +24,29 @@ from headway.records.record_types import TopicPartition, headers_of
 from headway.spark.session.plan_sources import planned_sources
 
 EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The bounds of the years 1 to 9999, as in Spark and Python. In the column `timestamp` other times are null."""
+"""The bounds of the years 1 to 9999, as in Spark and Python. In the column `timestamp`, other times are null."""
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
 
-_OWN_NAMES = "headway.topicsUnderOwnNames"  # in the metadata of `level`, which Spark keeps through projections
+_OWN_NAMES = "headway.topicsUnderOwnNames"  # a key in the metadata of `level`, which Spark keeps through projections
 
 
 def has_level_topics(df: DataFrame) -> bool:
     """Return whether the Kafka topic of a row has its level at the end, as in `orders-2`.
 
-    Not for rows that were read without the option `levels`: there the topic is Kafka's, and the level a priority.
+    It has not for rows read without the option `levels`: there, the topic is Kafka's, and the level a priority.
     """
     if "level" not in df.columns or df.schema["level"].metadata.get(_OWN_NAMES, False):
         return False
-    sources = planned_sources(df)  # the metadata are not in a schema of the user's, nor behind a cast
+    sources = planned_sources(df)  # the metadata are lost in a user's own schema, and after a cast
     return not sources or any("levels" in source.options for source in sources)
 
 
 def schema(include_headers: bool, *, level_topics: bool = True) -> StructType:
-    """Return the columns; `topic` is the topic that was subscribed to, for records of every level.
+    """Return the columns. `topic` is the topic that was subscribed to, for records of every level.
 
-    Without `level_topics` topics have their own names in Kafka, as `has_level_topics` tells of the columns then.
+    Without `level_topics`, topics have their own names in Kafka, which `has_level_topics` recognises by the columns.
     """
     columns = (
         StructType()
@@ -64,22 +64,27 @@ def schema(include_headers: bool, *, level_topics: bool = True) -> StructType:
 
 
 def projection(asked: StructType, include_headers: bool) -> StructType:
-    """Return the columns of `.schema(…)`; raise `ConfigError` for one that the source does not have in this type."""
+    """Return the columns of `.schema(…)`. Raises `ConfigError` for one that the source does not have in that type."""
     known = {each.name: each for each in schema(include_headers=True)}
     if not asked.fields:
-        raise ConfigError("The schema has no columns. Name some of the source's, or leave out .schema(…) for all.")
+        raise ConfigError(
+            "The schema has no columns. Name some of the source's columns, or leave out .schema(…) for all of them."
+        )
     if include_headers and "headers" not in asked.fieldNames():
         raise ConfigError(
-            "The option includeHeaders is true, and the schema has no column headers. Remove one of them."
+            "The option includeHeaders is true, but the schema has no column headers. Remove the option, or add it."
         )
     for each in asked:
         if each.name not in known:
-            raise ConfigError(f"The schema has a column {each.name}; the headway source has {', '.join(known)}.")
+            raise ConfigError(
+                f"The schema has a column {each.name}, but the headway source has only {', '.join(known)}."
+            )
         own = known[each.name].dataType
         if each.dataType != own:
             raise ConfigError(
-                f"The schema has the column {each.name} as {each.dataType.simpleString()}; the headway source reads it "
-                f"as {own.simpleString()}. Correct the schema, and cast the column behind it."
+                f"The schema has the column {each.name} as {each.dataType.simpleString()}, but the headway source "
+                "reads "
+                f"it as {own.simpleString()}. Correct the schema, and cast the column after reading."
             )
     return asked
 
@@ -97,7 +102,7 @@ def record_batch(runs: Sequence[Run], columns: pa.Schema) -> pa.RecordBatch:
 
 
 def _of_runs(values: Iterable[str | int], runs: Sequence[Run], type: pa.DataType) -> pa.Array:
-    """Return the column with one value for all records of a run."""
+    """Return a column with one value for all records of each run."""
     indices = np.repeat(np.arange(len(runs)), [len(found) for _, found in runs])
     return pa.array(values, type).take(pa.array(indices))
 
@@ -114,7 +119,7 @@ def _timestamps(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
 
 def _offsets(messages: Sequence[Message], runs: Sequence[Run]) -> pa.Array:
     first, last = messages[0].offset() or 0, messages[-1].offset() or 0
-    # No gaps by compaction or transactions: a hundredth of the time.
+    # Without gaps from compaction or transactions, this takes a hundredth of the time.
     if len(runs) == 1 and last - first == len(messages) - 1:
         return pa.array(np.arange(first, last + 1))
     return pa.array(map(Message.offset, messages), pa.int64())
@@ -122,15 +127,15 @@ def _offsets(messages: Sequence[Message], runs: Sequence[Run]) -> pa.Array:
 
 def _timestamp_types(messages: Sequence[Message]) -> pa.Array:
     stamps = list(map(Message.timestamp, messages))
-    # Kafka's own numbers are -1 for none, 0 for the creation's and 1 for the log's; librdkafka's are one more.
+    # Kafka's own numbers are -1 for none, 0 for creation time and 1 for log append time; librdkafka's are one higher.
     kinds = set(map(itemgetter(0), stamps))
-    if len(kinds) == 1:  # nearly always: a topic's timestamps are of one kind
+    if len(kinds) == 1:  # nearly always, because a topic's timestamps are of one kind
         return pa.repeat(pa.scalar(kinds.pop() - 1, pa.int32()), len(stamps))
     return pa.array([kind - 1 for kind, _ in stamps], pa.int32())
 
 
 def _headers(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
-    """Return the column of headers: null for a record without any, as in Spark's Kafka source."""
+    """Return the column of headers. It is null for a record without any, as in Spark's Kafka source."""
     return pa.array([_header_list(message) for message in messages], type)
 
 
@@ -141,7 +146,7 @@ def _header_list(message: Message) -> list[dict[str, str | bytes | None]] | None
 
 _Maker = Callable[[Sequence[Message], Sequence[Run], pa.DataType], pa.Array]
 
-# Each column is a `map` over a method of the message: no Python code runs for a record.
+# Each column is a `map` over a method of the message, so that no Python code runs per record.
 _MAKERS: Mapping[str, _Maker] = {
     "key": lambda messages, _, kind: pa.array(map(Message.key, messages), kind),
     "value": lambda messages, _, kind: pa.array(map(Message.value, messages), kind),

@@ -13,13 +13,14 @@ from headway.spark.source.offset_json import from_json, to_json
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The next offset of each partition, and the ids of the Kafka topics to which the offsets belong.
+    """The next offset of each partition, and the ids of the Kafka topics that the offsets belong to.
 
-    A topic that is deleted and created again has another id, and its offsets begin anew. `tasks` is the most tasks that
-    read the micro-batch that ends here, and `split` is whether ranges are split for them. A replay uses the same on any
-    machine and with any options, so each task gets the same rows.
-    `begun` is the micro-batch's start, if it is a query's first: Spark's log has no offset before it, and Spark asks
-    anew. `limit` is the one that followed from targetTriggerTime, with which a query that starts again goes on.
+    A topic that is deleted and recreated has another id, and its offsets start again. `tasks` is the most tasks that
+    read the micro-batch that ends here, and `split` is whether ranges are split for them. A replay uses the same values
+    on any machine and with any options, so that each task gets the same rows.
+    `begun` is the start of the micro-batch if it is a query's first: Spark's log has no offset before it, and Spark
+    asks
+    for it again. `limit` is the one that targetTriggerTime has led to, which a restarted query continues with.
     """
 
     offsets: Offsets
@@ -41,7 +42,7 @@ class StreamOffset:
         return name in self.topic_ids and self.topic_ids[name] == other.topic_ids.get(name)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form for the checkpoint, in one order, since Spark compares it as text."""
+        """Encode the offset for the checkpoint. The order is fixed, because Spark compares the text."""
         form: dict[str, Any] = {"offsets": to_json(self.offsets), "topicIds": dict(sorted(self.topic_ids.items()))}
         if priorities := {at.topic: at.level for at in sorted(self.offsets) if isinstance(at, PlainPartition)}:
             form["priorities"] = priorities
@@ -54,14 +55,15 @@ class StreamOffset:
 
     @classmethod
     def from_json(cls, form: Mapping[str, Any], naming: TopicNaming) -> "StreamOffset":
-        """Return the offset from its form for the checkpoint.
+        """Decode an offset from the checkpoint.
 
-        Raises `ConfigError` for a checkpoint of topics with levels where the query reads some without, and the reverse.
+        Raises `ConfigError` if the checkpoint is for topics with levels and the query reads some without, or vice
+        versa.
         """
         if form["offsets"] and ("priorities" in form) != (naming.levels is None):
             had, has = ("no levels", "levels") if "priorities" in form else ("levels", "no levels")
             raise ConfigError(
-                f"The checkpoint is of a query whose topics have {had}, and those of this query have {has}. Correct "
+                f"The checkpoint is for a query whose topics have {had}, but those of this query have {has}. Correct "
                 "the option levels, or start with a new checkpoint."
             )
         offsets = from_json(form["offsets"], naming)
@@ -72,6 +74,6 @@ class StreamOffset:
 def naming_of(form: Mapping[str, Any], naming: TopicNaming) -> TopicNaming:
     """Return the naming with the priorities of an offset in the checkpoint.
 
-    A replay has the same tasks, though the query's priorities are others by now.
+    So a replay has the same tasks even if the query's priorities have changed.
     """
     return replace(naming, priorities=form["priorities"]) if "priorities" in form else naming

@@ -1,7 +1,8 @@
 """`spark.readStream.format("headway")`: micro-batches by priority.
 
 Spark owns the progress: `latestOffset` decides what each micro-batch reads, and Spark's checkpoint keeps it. This
-module translates between Spark's calls and the planner.
+module
+translates between Spark's calls and the planner.
 """
 
 from collections.abc import Iterator
@@ -21,12 +22,12 @@ from headway.spark.source.stream_offset import StreamOffset, naming_of
 
 
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
-    """A reader that plans micro-batches by priority, and reads them."""
+    """Plans micro-batches by priority, and reads them."""
 
     def __init__(self, options: Options | ConfigError, asked: StructType) -> None:
         self._parsed = options
         self._asked = asked
-        # Spark sends this object to its tasks, so the planner is made only where it is needed, on the driver.
+        # Spark sends this object to its tasks, so the planner is only created where it is needed, on the driver.
         self._planner: BatchPlanner | None = None
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802
@@ -35,29 +36,29 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._plan().initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit of the options maxRecordsPerTrigger and targetTriggerTime."""
+        """Return the limit that the options maxRecordsPerTrigger and targetTriggerTime set."""
         with one_sentence():
             most = self._options.most_records
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note what is available now: the query reads this and no more."""
+        """Note what is available now. The query reads this and no more."""
         with one_sentence():
             self._plan().stop_at_what_is_there()
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802
-        """Return the end of the next micro-batch; the levels share the limit.
+        """Return the end of the next micro-batch. The levels share the limit.
 
-        Raises `KafkaError` when Kafka no longer has what comes next, unless failOnDataLoss is false.
+        Raises `KafkaError` if Kafka no longer has the next offsets, unless failOnDataLoss is false.
         """
         with one_sentence():
             limited = not isinstance(limit, ReadAllAvailable)
             return self._plan().next(StreamOffset.from_json(start, self._options.naming), limited=limited).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the topics' ends at the last call of `latestOffset`; Spark shows them beside the progress.
+        """Return the topics' ends as of the last call of `latestOffset`, which Spark shows with the progress.
 
-        With them are the seconds for which the oldest record of each level waits that the micro-batch leaves behind.
+        They include how many seconds the oldest record of each level has waited that the micro-batch leaves behind.
         """
         planner = self._planner
         if planner is None or planner.seen is None:
@@ -66,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**planner.seen.to_json(), "oldestWaitSeconds": waits}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the ranges of a micro-batch, a group for each task."""
+        """Return the ranges of a micro-batch, one group per task."""
         with one_sentence():
             naming = naming_of(end, self._options.naming)
             stop = StreamOffset.from_json(end, naming)
@@ -85,14 +86,16 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _options(self) -> Options:
-        # Not in the constructor: PySpark would replace an error there by another one.
+        # Raised here and not in the constructor, where PySpark would replace the error with another one.
         if isinstance(self._parsed, ConfigError):
             raise self._parsed
         return self._parsed
 
     def _plan(self) -> BatchPlanner:
         if self._options.timestamp_lateness is not None:
-            raise ConfigError("The option timestampLateness is for spark.read; filters bound no stream. Remove it.")
+            raise ConfigError(
+                "The option timestampLateness is for spark.read; filters do not bound streams. Remove it."
+            )
         if self._options.end is not None:
             raise ConfigError("The option endingOffsets is for spark.read; a stream has no end. Remove it.")
         if self._planner is None:

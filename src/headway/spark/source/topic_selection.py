@@ -1,4 +1,4 @@
-"""The choice of topics and partitions: the options `subscribe`, `subscribePattern`, `assign` and `priorities`."""
+"""The selection of topics and partitions: the options `subscribe`, `subscribePattern`, `assign` and `priorities`."""
 
 import re
 from collections import Counter
@@ -17,9 +17,9 @@ _ASSIGN_EXAMPLE = '{"orders": [0, 1]}: topic, partitions of every level'
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Topics by name, or by a pattern; of `assigned` topics only these partitions.
+    """Topics by name, or by a pattern. Of `assigned` topics, only these partitions are read.
 
-    `priorities` has the level of each topic that is read under its own name, if the option gives them.
+    `priorities` has the level of each existing topic, if the option is given.
     """
 
     topics: tuple[str, ...] = ()
@@ -28,29 +28,29 @@ class Selection:
     priorities: Mapping[str, int] | None = None
 
     def find(self, catalog: Catalog, naming: TopicNaming) -> TopicLevels:
-        """Return the selected partitions; raise `KafkaError` if a named topic, level or partition does not exist.
+        """Return the selected partitions. Raises `KafkaError` if a named topic, level or partition does not exist.
 
-        A topic that matches a pattern counts as existing when all its levels exist.
+        A topic that matches a pattern only counts once all its levels exist.
         """
         if self.pattern is not None:
-            seen = catalog.topics().seen  # a topic can be deleted before the next question
+            seen = catalog.topics().seen  # a topic can be deleted before the next request
             return catalog.find(_matching(self.pattern, seen, naming.levels), naming, may_be_gone=True)
         found = catalog.find(self.topics, naming)
         return found if self.assigned is None else _only(self.assigned, found, naming.levels or 1)
 
     def none_found(self, naming: TopicNaming) -> str:
-        """Return the beginning of the sentence for a pattern that no topic matches."""
+        """Return the beginning of a sentence about a pattern that no topic matches."""
         having = "" if naming.levels is None else f" and has {naming.levels} levels"
         return f"No topic in Kafka matches subscribePattern={self.pattern!r}{having}"
 
 
 def parse_selection(options: Mapping[str, str]) -> Selection:
-    """Parse the selection from options with names in lower case; raise `ConfigError` unless there is just one."""
+    """Parse the selection from options with names in lower case. Raises `ConfigError` unless there is exactly one."""
     given = [name for name in NAMES if options.get(name.lower(), "").strip()]
     if len(given) != 1:
         raise ConfigError(
-            f"The headway source needs one of the options {', '.join(NAMES[:-1])} and {NAMES[-1]}, "
-            f"and {'none' if not given else ' and '.join(given)} is given. Say which topics to read, as in "
+            f"The headway source needs exactly one of the options {', '.join(NAMES[:-1])} and {NAMES[-1]}, but "
+            f"{'none was' if not given else ' and '.join(given) + ' were'} given. Say which topics to read, as in "
             '.option("subscribe", "orders").'
         )
     value = options[given[0].lower()].strip()
@@ -68,7 +68,7 @@ def parse_selection(options: Mapping[str, str]) -> Selection:
 def _names(value: str) -> tuple[str, ...]:
     topics = dict.fromkeys(topic for topic in map(str.strip, value.split(",")) if topic)
     if not topics:
-        raise ConfigError(f"The option subscribe is {value!r}. Name one topic or more, with commas between them.")
+        raise ConfigError(f"The option subscribe is {value!r}. Name one or more topics, separated by commas.")
     return tuple(topics)
 
 
@@ -77,8 +77,9 @@ def _pattern(value: str) -> str:
         re.compile(value)
     except re.error as error:
         raise ConfigError(
-            f"The option subscribePattern is {value!r}, which is no regular expression: {error}. It has to match the "
-            "whole name of a topic, without its level, as shop_.* does."
+            f"The option subscribePattern is {value!r}, which is not a valid regular expression: {error}. It must "
+            "match "
+            "the whole name of a topic, without its level, such as shop_.*."
         ) from None
     return value
 
@@ -87,9 +88,11 @@ def _assigned(value: str) -> dict[str, tuple[int, ...]]:
     form = json_object("assign", value, _ASSIGN_EXAMPLE)
     for partitions in form.values():
         if not isinstance(partitions, list) or not all(type(each) is int and each >= 0 for each in partitions):
-            raise ConfigError(f"The option assign is {value!r}; it must be JSON, as {_ASSIGN_EXAMPLE}.")
+            raise ConfigError(f"The option assign is {value!r}; it must be JSON, such as {_ASSIGN_EXAMPLE}.")
     if not any(form.values()):
-        raise ConfigError(f"The option assign is {value!r}, which names no partition. Name some, as {_ASSIGN_EXAMPLE}.")
+        raise ConfigError(
+            f"The option assign is {value!r}, which names no partition. Name some, such as {_ASSIGN_EXAMPLE}."
+        )
     return {topic: tuple(partitions) for topic, partitions in form.items()}
 
 
@@ -112,6 +115,6 @@ def _only(assigned: Mapping[str, tuple[int, ...]], found: TopicLevels, levels: i
         if (there := levels_of[topic, partition]) < levels:
             raise KafkaError(
                 f"The option assign names partition {partition} of {topic}, which {levels - there} of its {levels} "
-                "levels do not have. Leave it out, or give every level as many partitions."
+                "levels do not have. Leave it out, or give every level the same number of partitions."
             )
     return TopicLevels(kept, found.topic_ids)

@@ -16,7 +16,7 @@ def test_the_page_counts_by_hour_and_line_and_compares_the_ladders() -> None:
     ]
     ladders = {"in use": Ladder.exponential(), "proposed": Ladder((1000, 60_000))}
 
-    text = page("What is pending", occupancy, [{"second": NOON, "pending": 900}], {60_000: 2_008}, ladders)
+    text = page("Pending schedules", occupancy, [{"second": NOON, "pending": 900}], {60_000: 2_008}, ladders)
 
     assert "2,008 schedules are pending" in text
     assert text.count("<rect") == 3

@@ -136,22 +136,22 @@ def test_other_rows_of_a_closed_version_are_refused_as_a_whole() -> None:
     there: dict[bytes, bytes] = {}
     run_of([[1, 2], [3]], there)
     later = {key: value.replace(b"this run", b"first run") for key, value in there.items()}
-    sentence = "As a whole, txnAppId job, version 3 has 4 rows, and Kafka has 3 others of it, so it writes none."
+    sentence = "As a whole, txnAppId job, version 3 has 4 rows, but Kafka has 3 different ones, so it writes none."
     with pytest.raises(TransactionError, match=re.escape(sentence)):
         run_of([[1], [2, 3], [4]], later)
 
 
 def test_a_task_that_is_gone_in_a_second_run_is_noticed() -> None:
     there = markers([[1], [2], [3]], "an earlier run")
-    with pytest.raises(TransactionError, match="has 2 rows, and by its markers Kafka has 3 rows of it"):
+    with pytest.raises(TransactionError, match="has 2 rows, but by its markers Kafka has 3 rows of it"):
         run_of([[1], [2]], there)
 
 
 def test_who_writes_nothing_is_told_once_with_the_rows_that_are_there() -> None:
     closing = run_of([[1, 2], [3], [4]], markers([[1, 2], [], [4]], "an earlier run"))
     assert closing.told == (
-        "2 of 3 tasks with rows of txnAppId job, version 3 wrote nothing: by the markers in markers, Kafka has their 3 "
-        "rows already, from an earlier run or another attempt."
+        "2 of 3 tasks with rows of txnAppId job, version 3 wrote nothing: by the markers in markers, Kafka already "
+        "has their 3 rows, from an earlier run or another attempt."
     )
 
 

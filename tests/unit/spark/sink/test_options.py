@@ -32,14 +32,14 @@ def test_settings_that_can_be_secret_are_not_in_the_repr() -> None:
 @pytest.mark.parametrize(
     ("given", "sentence"),
     [
-        ({}, "Spark passes those of CREATE TABLE to no data source in Python: use CREATE TEMPORARY VIEW"),
+        ({}, "Spark does not pass the options of CREATE TABLE to data sources in Python: use CREATE TEMPORARY VIEW"),
         ({}, "needs the option kafka.bootstrap.servers"),
         ({**KAFKA, "topc": "orders"}, "no option topc. Did you mean topic?"),
         ({**KAFKA, "delivery": "once"}, "The option delivery is 'once'. Choose exactly_once or at_least_once."),
         ({**KAFKA, "txnAppId": "job"}, "belong together"),
         (
             {**KAFKA, "txnAppId": "job", "txnVersion": "1", "delivery": "at_least_once"},
-            "which delivery=at_least_once does not look for",
+            "but delivery=at_least_once does not look for these",
         ),
         ({**KAFKA, "txnAppId": "job", "txnVersion": "-1"}, "txnVersion is '-1'; it must be a whole number"),
         (
@@ -51,9 +51,15 @@ def test_settings_that_can_be_secret_are_not_in_the_repr() -> None:
             "keepVersion is '10000000000000000000000'; it must be at most 9223372036854775807",
         ),
         ({**KAFKA, "keepVersion": "last"}, "keepVersion is 'last'; it must be a whole number"),
-        ({**KAFKA, "keepVersion": "1", "delivery": "at_least_once"}, "keepVersion is for delivery=exactly_once."),
-        ({**KAFKA, "markerTopic": "m", "delivery": "at_least_once"}, "markerTopic is for delivery=exactly_once."),
-        ({**KAFKA, "path": "orders"}, "has no path, and it is 'orders'. Name the topic by the option topic."),
+        (
+            {**KAFKA, "keepVersion": "1", "delivery": "at_least_once"},
+            "keepVersion applies to delivery=exactly_once only.",
+        ),
+        (
+            {**KAFKA, "markerTopic": "m", "delivery": "at_least_once"},
+            "markerTopic applies to delivery=exactly_once only.",
+        ),
+        ({**KAFKA, "path": "orders"}, "has no path, but 'orders' was given. Name the topic with the option topic."),
         ({**KAFKA, "kafka.transactional.id": "x"}, "kafka.transactional.id cannot be set"),
     ],
 )
@@ -63,7 +69,7 @@ def test_a_wrong_option_is_one_sentence(given: dict[str, str], sentence: str) ->
 
 
 def test_a_stream_takes_no_version_of_its_own() -> None:
-    with pytest.raises(ConfigError, match="a stream has the query's id"):
+    with pytest.raises(ConfigError, match="a stream uses the query's id"):
         for_stream(parse({**KAFKA, "txnAppId": "job", "txnVersion": "1"}))
 
 
@@ -87,7 +93,7 @@ def columns(text: str) -> StructType:
     [
         (columns("value string"), None, "needs a column topic, or the option topic"),
         (columns("topic string, value string"), "orders", "both a column topic and the option topic"),
-        (columns("topic string"), None, "needs a column value, and has topic"),
+        (columns("topic string"), None, "needs a column value, but the columns are topic"),
         (columns("value string, levle int"), "orders", "no column levle. Did you mean level?"),
         (columns("value string, due string"), "orders", "due is string; the headway sink needs a timestamp."),
         (columns("value string, offset int"), "orders", "no column offset"),

@@ -62,9 +62,12 @@ def test_a_bound_is_a_word_a_time_or_an_offset_or_time_of_each_partition(value: 
         ('{"orders": {"0": {"%s": 1}}}' % ("9" * 5_000), "it must be JSON"),
         (
             '{"orders": {"0": {"0": "noon"}}}',
-            "partition 0 of the Kafka topic orders-0 the text 'noon'; a",
+            "partition 0 of the Kafka topic orders-0 the text 'noon'; text",
         ),
-        ('{"orders": {"0": {"0": "23"}}}', "the text '23'; a text is a time with its zone, as 2026-05-01T12:00:00Z"),
+        (
+            '{"orders": {"0": {"0": "23"}}}',
+            "the text '23'; text must be a time with its zone, such as 2026-05-01T12:00:00Z",
+        ),
         ('{"orders": {"-1": {"0": -3}}}', "The level -1 of orders does not exist"),
         ("0000-01-01T00:00:00Z", "Choose earliest, latest, a time with its zone"),
         ("{" * 100_000, "it must be JSON"),
@@ -111,10 +114,10 @@ def test_a_new_partition_starts_at_its_first_offset() -> None:
     ("seen", "first", "start", "loss"),
     [
         (StreamOffset({ONE: 9}, {"orders-0": "a"}), 7, {ONE: 7}, "no longer holds all offsets from 5 to before 9"),
-        (StreamOffset({ONE: 9}, {"orders-0": "b"}), 0, {ONE: 0}, "was deleted and created again"),
-        (StreamOffset({ONE: 3}, {"orders-0": "a"}), 1, {ONE: 3}, "Kafka holds only offsets before 3"),
-        (StreamOffset({ONE: 3}, {}), 1, {ONE: 1}, "was deleted and created again"),
-        (StreamOffset({}, {}), 0, {}, "is gone, or the options no longer name it or its level"),
+        (StreamOffset({ONE: 9}, {"orders-0": "b"}), 0, {ONE: 0}, "was deleted and recreated"),
+        (StreamOffset({ONE: 3}, {"orders-0": "a"}), 1, {ONE: 3}, "Kafka only holds offsets before 3"),
+        (StreamOffset({ONE: 3}, {}), 1, {ONE: 1}, "was deleted and recreated"),
+        (StreamOffset({}, {}), 0, {}, "no longer exists, or the options no longer name it or its level"),
     ],
 )
 def test_what_is_lost_is_told_and_reading_goes_on_with_what_there_is(
@@ -136,5 +139,7 @@ def test_of_topics_without_levels_the_offsets_are_by_partition_as_in_sparks_kafk
     unknown = parse_bound("startingOffsets", '{"orders": {"0": 12, "1": -1, "3": 0}}', plain)
     with pytest.raises(ConfigError, match="names partition 3 of the Kafka topic orders, which is not subscribed to"):
         resolve("startingOffsets", unknown, there, Catalog())
-    with pytest.raises(ConfigError, match=r'it must be JSON, as \{"orders": \{"0": 23, "1": -2\}\}: topic, partition'):
+    with pytest.raises(
+        ConfigError, match=r'it must be JSON, such as \{"orders": \{"0": 23, "1": -2\}\}: topic, partition'
+    ):
         parse_bound("startingOffsets", '{"orders": [0]}', plain)

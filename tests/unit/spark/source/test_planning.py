@@ -87,7 +87,7 @@ def test_when_a_leader_lacks_the_last_records_a_query_says_so_and_goes_on_behind
     reached = all_that_is_there(by, by.initialOffset())
     Topics.committed[1] = 6
     if fails:
-        with pytest.raises(KafkaError, match="up to offset 10, but Kafka holds only offsets before 6: a broker"):
+        with pytest.raises(KafkaError, match="up to offset 10, but Kafka only holds offsets before 6: a broker"):
             all_that_is_there(by, reached)
         return
     shorter = all_that_is_there(by, reached)
@@ -124,7 +124,7 @@ def test_a_micro_batch_that_comes_again_reads_nothing_of_a_topic_that_was_create
     Topics.ids["orders-1"] = "second"
     again = reader(failOnDataLoss=str(fails).lower())
     if fails:
-        with pytest.raises(KafkaError, match="orders-1 is to be read again, but the topic was deleted and created"):
+        with pytest.raises(KafkaError, match="orders-1 must be read again, but the topic was deleted and recreated"):
             planned(again, start, end)
     else:
         assert planned(again, start, end) == [(0, 0, 10), (2, 0, 10)]
@@ -153,7 +153,7 @@ def test_no_offset_of_a_topic_is_committed_to_another_one_that_was_created_under
     Topics.ids["orders-1"], Topics.committed[1] = "second", 50
     again = reader(**options)
     if fails:
-        with pytest.raises(KafkaError, match="deleted and created again"):
+        with pytest.raises(KafkaError, match="deleted and recreated"):
             all_that_is_there(again, reached)
     else:
         then = all_that_is_there(again, reached)
@@ -165,7 +165,7 @@ def test_no_offset_of_a_topic_is_committed_to_another_one_that_was_created_under
 
 def test_a_query_does_not_begin_beyond_the_end() -> None:
     start = '{"orders": {"0": {"0": 10}, "1": {"0": -1}, "2": {"0": 11}}}'
-    with pytest.raises(ConfigError, match="partition 0 of the Kafka topic orders-2 the offset 11, and it ends at 10"):
+    with pytest.raises(ConfigError, match="partition 0 of the Kafka topic orders-2 the offset 11, but it ends at 10"):
         reader(startingOffsets=start).initialOffset()
     Topics.written_to[2] = 11
     assert reader(startingOffsets=start).initialOffset()

@@ -187,7 +187,7 @@ def test_a_checkpoint_of_topics_without_levels_can_be_read_under_other_prioritie
 def test_a_checkpoint_of_topics_with_levels_is_not_read_as_one_without() -> None:
     with_levels = StreamOffset({TopicPartition("orders", partition=0, level=1): 5}, {}).to_json()
     without = StreamOffset({PlainPartition("orders", partition=0): 5}, {}).to_json()
-    with pytest.raises(ConfigError, match="The checkpoint is of a query whose topics have levels, and those of this"):
+    with pytest.raises(ConfigError, match="The checkpoint is for a query whose topics have levels, but those of this"):
         StreamOffset.from_json(with_levels, TopicNaming(None))
-    with pytest.raises(ConfigError, match="whose topics have no levels, and those of this query have levels"):
+    with pytest.raises(ConfigError, match="whose topics have no levels, but those of this query have levels"):
         StreamOffset.from_json(without, TopicNaming(2))
