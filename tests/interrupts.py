@@ -43,11 +43,8 @@ class Interrupts:
 
     def __exit__(self, *_: object) -> None:
         self._left.clear()
-        try:
-            sys.settrace(None)  # here a signal may be handled that was sent at the last step
-        finally:
-            sys.settrace(None)
-            signal.signal(signal.SIGINT, self._before)
+        sys.settrace(None)
+        signal.signal(signal.SIGINT, self._before)
 
     def _trace(self, frame: FrameType, event: str, arg: Any) -> Any:
         self._has_begun |= frame.f_code is self._anchor

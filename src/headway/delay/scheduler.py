@@ -27,7 +27,8 @@ from headway.kafka.producer.delivery import DeliveryFuture, Destination, OnDeliv
 from headway.kafka.producer.hand_over import send
 from headway.kafka.serialization import key_writer, value_writer
 from headway.records.record_types import Header
-from headway.runtime.lifecycle import Closable
+from headway.runtime.end_steps import EndSteps
+from headway.runtime.lifecycle import Closable, time_left_of
 from headway.settings.config import Config, OutputSettings
 from headway.settings.connection_settings import connection_of
 
@@ -65,6 +66,9 @@ class Scheduler(Closable):
         self._destinations: dict[str, Destination] = {}
         self._asking = Commands(connection, self._names, self._choice.partitions, self._send_command)
         self._closed = self._is_forked = False
+        self._steps_to_end = EndSteps(lambda: [self._asking.close, self._close_client])
+        self._closing_within = time_left_of(None)
+        self._unstored = 0  # by the end
         tell_of_forks(self)
 
     def send_later(
@@ -256,15 +260,16 @@ class Scheduler(Closable):
     def close(self, timeout: float | None = None) -> int:
         """Store all schedules, and release everything. Returns how many were not stored within `timeout` seconds."""
         timeout = None if timeout is None else checked_timeout(timeout)
-        if self._closed:
+        if self._is_forked or self._steps_to_end.is_over or (self._closed and self._client.serves_here):
             return 0
         self.check_may_close()
         self._closed = True
-        try:
-            self._asking.close()
-        finally:
-            left = self._client.close(timeout)
-        return left
+        self._closing_within = time_left_of(timeout)
+        self._steps_to_end.take()
+        return self._unstored
+
+    def _close_client(self) -> None:
+        self._unstored = self._client.close(0 if self._steps_to_end.hurries else self._closing_within())
 
     def forked(self) -> None:
         """Disable this copy of the object in a forked process, which has none of its threads."""

@@ -25,6 +25,7 @@ from headway.kafka.producer.sender import Sender
 from headway.kafka.serialization import key_writer, value_writer
 from headway.priority.producers_scheduler import ProducersScheduler
 from headway.records.record_types import Header, ProducerRecord, TopicPartition
+from headway.runtime.end_steps import EndSteps
 from headway.runtime.lifecycle import Closable, time_left_of
 from headway.settings.config import ProducerSettings, no_such_level
 
@@ -95,6 +96,9 @@ class BaseProducer(Closable):
         self._scheduler: Scheduler | None = None
         self._making_scheduler = threading.Lock()
         self.is_closed = self._is_forked = False
+        self._steps_to_end = EndSteps(lambda: [self._close_sender, self._close_scheduler])
+        self._closing_within = time_left_of(None)
+        self._undelivered = 0  # by the end
         tell_of_forks(self)
 
     _has_levels = False
@@ -382,22 +386,27 @@ class BaseProducer(Closable):
         `timeout` is in seconds.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
-        if self.is_closed:
+        if self._is_forked or self._steps_to_end.is_over or (self.is_closed and self._sender.calls_back_here):
             return 0
         self._sender.check_may_close()
         if self._scheduler:
             self._scheduler.check_may_close()
+        self._closing_within = time_left_of(timeout)
+        self._steps_to_end.take()
+        return self._undelivered
+
+    def _close_sender(self) -> None:
         with self._making_scheduler:
             self.is_closed = True
-            scheduler = self._scheduler
             self._open = {}
-        left_over = time_left_of(timeout)
-        left = 0
-        try:
-            left = self._sender.close(self._queued, timeout, [each.queues for each in self._those()])
-        finally:
-            left += scheduler.close(left_over()) if scheduler else 0
-        return left
+        self._undelivered += self._sender.close(self._queued, self._patience(), [each.queues for each in self._those()])
+
+    def _close_scheduler(self) -> None:
+        if self._scheduler:
+            self._undelivered += self._scheduler.close(self._patience())
+
+    def _patience(self) -> float | None:
+        return 0 if self._steps_to_end.hurries else self._closing_within()
 
 
 def _not_alone(record: ProducerRecord) -> ConfigError:

@@ -24,6 +24,12 @@ class _Later:
     def __call__(self, *signals: Any) -> None:
         self.came = signals
 
+    def deliver(self) -> None:
+        """Handle the signal now, if one came."""
+        came, self.came = self.came, None
+        if came:
+            self.handle(*came)
+
 
 def _is_main() -> bool:
     return threading.current_thread() is threading.main_thread()
@@ -41,8 +47,7 @@ def defer_signals() -> Iterator[None]:
     finally:
         _handle_as_before(later)
         for each in later.values():
-            if each.came:
-                each.handle(*each.came)
+            each.deliver()
 
 
 def _put_off() -> dict[signal.Signals, _Later]:
@@ -60,13 +65,23 @@ def _handle_as_before(later: dict[signal.Signals, _Later]) -> None:
         signal.signal(number, each.handle)
 
 
+def heed_signals() -> None:
+    """Handle now the signals that a `defer_signals` around this call has put off: for a loop of waits inside it."""
+    if _is_main():
+        for handle in map(signal.getsignal, _SIGNALS):
+            if isinstance(handle, _Later):
+                handle.deliver()
+
+
 @contextmanager
 def allow_signals() -> Iterator[None]:
     """Handle signals at once in this block, even within `defer_signals`, for user code that may take long."""
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if _is_main() else {}
     later = {number: handle for number, handle in handlers.items() if isinstance(handle, _Later)}
-    _handle_as_before(later)
     try:
+        _handle_as_before(later)
+        for each in later.values():
+            each.deliver()
         yield
     finally:
         for number, each in later.items():

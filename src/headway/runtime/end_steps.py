@@ -4,51 +4,71 @@ import threading
 from collections import deque
 from collections.abc import Callable, Iterable
 
-from headway.runtime.deferred_signals import defer_signals
+from headway.runtime.call_stacks import is_on_stack
+from headway.runtime.deferred_signals import allow_signals, defer_signals
 
 Step = Callable[[], object]
+
+_MOST_TRIES = 4
 
 
 class EndSteps:
     """A list of steps that are all taken, even if some raise errors. Each step must be safe to take twice.
 
     If an interrupt ends a step, it is taken again with `hurries` set to True, which means that it should not wait, and
-    with further interrupts deferred until it is over. If an interrupt arrives between two steps, the rest of them, and
-    `is_over`, are left to the next call of `take`.
+    with further interrupts deferred until all steps are over. Between two steps interrupts are deferred, too.
     """
 
     def __init__(self, make: Callable[[], Iterable[Step]]) -> None:
         self._make = make
         self._left: deque[Step] | None = None
+        self._tries = 0  # of the first step that is left
         self._taking = threading.Lock()
-        self.hurries = False
         self.is_over = False
 
+    @property
+    def hurries(self) -> bool:
+        """True while a step is taken again."""
+        return self._tries > 1
+
     def take(self) -> None:
-        """Take the remaining steps. The last error is raised at the end."""
-        with self._taking:
-            if self._left is None:
-                self._left = deque(self._make())
-            raised: BaseException | None = None
-            while self._left:
-                try:
-                    self._take_one(self._left[0])
-                except BaseException as error:
-                    if raised is None or not self.hurries:  # an error while hurrying matters less than the interrupt
-                        error.__context__ = error.__context__ or raised
-                        raised = error
-                    if not isinstance(error, Exception) and not self.hurries:
-                        self.hurries = True
-                        continue
-                self._left.popleft()
-                self.hurries = False
-            self.is_over = True
-            if raised is not None:
-                raise raised
+        """Take the remaining steps. The last error is raised at the end.
+
+        A call from within one of the steps, for example by a callback, does nothing.
+        """
+        if is_on_stack(threading.get_ident(), _TAKE_ALL, self):
+            return
+        with self._taking, defer_signals():
+            self._take_all()
+
+    def _take_all(self) -> None:
+        if self._left is None:
+            self._left = deque(self._make())
+        raised: BaseException | None = None
+        while self._left:
+            self._tries += 1
+            try:
+                self._take_one(self._left[0])
+            except BaseException as error:
+                if raised is None or not self.hurries:  # an error while hurrying matters less than the interrupt
+                    error.__context__ = error.__context__ or raised
+                    raised = error
+                # More than once: a second interrupt can arrive before signals are deferred again.
+                if not isinstance(error, Exception) and self._tries < _MOST_TRIES:
+                    continue
+            self._left.popleft()
+            self._tries = 0
+        self.is_over = True
+        if raised is not None:
+            raise raised
 
     def _take_one(self, step: Step) -> None:
         if self.hurries:
-            with defer_signals():
+            with defer_signals():  # an interrupt may have kept `allow_signals` from restoring it
                 step()
         else:
-            step()
+            with allow_signals():
+                step()
+
+
+_TAKE_ALL = EndSteps._take_all.__code__

@@ -6,6 +6,7 @@ import re
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack
@@ -399,6 +400,25 @@ def test_ctrl_c_ends_it_at_once_without_a_traceback(kafka_cluster: Cluster, star
     command.signal(signal.SIGINT)
     command.ends(130)
     assert "headway: stopped by Ctrl-C." in command.log
+
+
+@pytest.mark.parametrize("apart", [0.0, 0.02], ids=["at once", "20 ms apart"])
+def test_two_ctrl_c_end_it_at_once_and_no_record_is_lost(kafka_cluster: Cluster, start: Start, apart: float) -> None:
+    topic = plain_topic(kafka_cluster)
+    sent = [str(i) for i in range(300)]
+    send(kafka_cluster, topic, [(value, value) for value in sent])
+    command = start(NOTE.format(topic=topic), "--processes", "2")
+    got = {value for _, value in command.lines(30)}
+    command.signal(signal.SIGINT)
+    time.sleep(apart)
+    command.signal(signal.SIGINT)
+    got |= {line.partition(" ")[2] for line in command.ends(130)}
+    command = start(NOTE.format(topic=topic), "--processes", "2")
+    while len(got) < len(sent):
+        got.add(command.line()[1])
+    assert got == set(sent)
+    command.signal(signal.SIGTERM)
+    command.ends(0)
 
 
 # Mistakes

@@ -40,6 +40,7 @@ from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.missing_rights import is_of_the_group, lacks_a_right
 from headway.kafka.reading.compacted import TopicReader
+from headway.runtime.end_steps import EndSteps
 from headway.runtime.flag import Flag
 from headway.runtime.lifecycle import Closable
 from headway.runtime.wakeup import Wakeup
@@ -136,6 +137,8 @@ class Relay(Closable):
         self._unknown_zones = UnknownZones()
         self._deletions = Deletions(self._reader, self._connection)
         self._carrier: RelayOutput | None = None
+        clients = self._consumer, self._reader, self._searcher, self._watch, self._fitter, self._wake
+        self._steps_to_end = EndSteps(lambda: [self._let_go, *(each.close for each in clients)])
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Work until `stop` is called, or `until()` is true.
@@ -212,18 +215,10 @@ class Relay(Closable):
 
     def close(self) -> None:
         """Finish the work in progress and leave the group. In a forked process it does nothing."""
-        if self._closed:
+        if self._is_forked:
             return
         self._closed = True
-        try:
-            self._let_go()
-        finally:
-            self._consumer.close()
-            self._reader.close()
-            self._searcher.close()
-            self._watch.close()
-            self._fitter.close()
-            self._wake.close()
+        self._steps_to_end.take()
 
     def forked(self) -> None:
         """Disable this copy of the object in a forked process, which has none of its threads."""
@@ -306,9 +301,13 @@ class Relay(Closable):
     def _let_go(self) -> None:
         """Drop all partitions, and close the output."""
         self._relays.clear()
-        carrier, self._carrier = self._carrier, None
-        if carrier:
-            carrier.close()
+        try:
+            if self._carrier:
+                self._carrier.close()
+        except KafkaError:
+            self._carrier = None
+            raise
+        self._carrier = None  # not before: after an interrupt `close` comes here again
 
     def _take_over(self) -> None:
         """Read the state of the partitions that are assigned now, and start from it."""

@@ -19,6 +19,8 @@ from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.missing_rights import is_refusal
 from headway.kafka.producer.report_pump import ReportPump
 from headway.runtime.background import in_background
+from headway.runtime.deferred_signals import heed_signals
+from headway.runtime.end_steps import EndSteps
 from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
@@ -80,6 +82,9 @@ class RenewableProducer:
         self._after_reports = after_reports
         self._reports = ReportPump(self._take_reports, serving)
         self._reports.watch(self._producer)
+        self._steps_to_end = EndSteps(
+            lambda: [self._no_more, self._reports.stop, self._let_go_of_last, self._reports.close]
+        )
         self._reports.start()
 
     def _make_producer(self, batches_of_one: bool = False) -> None:
@@ -140,27 +145,29 @@ class RenewableProducer:
     def flush(self, timeout: float | None) -> int:
         """Wait until all is reported on; return how many are not in time. Within a report it does not wait."""
         self._check_process()
-        deadline = math.inf if timeout is None else time.monotonic() + timeout
-        with self._reports.turn(-1 if timeout is None else timeout) as mine:
+        timeout = math.inf if timeout is None else timeout
+        deadline = time.monotonic() + timeout
+        with self._reports.turn(timeout) as mine:
             if not mine:
                 return self.queued()
             left = self._flush(min(FLUSH_SLICE, deadline - time.monotonic()))
             while left and time.monotonic() < deadline:
+                heed_signals()
                 left = self._flush(min(FLUSH_SLICE, deadline - time.monotonic()))
             return left
 
     def _flush(self, timeout: float) -> int:
-        with self._reports.within_reports():
-            try:
-                left = self._producer.flush(max(0.0, timeout))
-                self._heed_refusal()
-                self._heed_end()
-                return left
-            except ck.KafkaException as error:
-                self._note_end(error)
-                return self.queued()
-            finally:
-                self._after_reports()
+        """Flush, in this thread's turn."""
+        try:
+            left = self._producer.flush(max(0.0, timeout))
+            self._heed_refusal()
+            self._heed_end()
+            return left
+        except ck.KafkaException as error:
+            self._note_end(error)
+            return self.queued()
+        finally:
+            self._after_reports()
 
     def await_reports(self, over: Callable[[], bool], within: float) -> None:
         """Wait until all is reported on, or `over` says so; raises `KafkaError` after `within` seconds.
@@ -282,7 +289,7 @@ class RenewableProducer:
 
         In a forked process it does nothing: the client belongs to the other process.
         """
-        if self._is_forked:
+        if self._is_forked or self._steps_to_end.is_over:
             return 0
         try:
             left = self.flush(timeout)
@@ -290,7 +297,7 @@ class RenewableProducer:
                 self._producer.purge()
                 self.flush(1.0)
         finally:
-            self._end()
+            self._steps_to_end.take()
         return left
 
     def forked(self) -> None:
@@ -301,41 +308,36 @@ class RenewableProducer:
         if self._is_forked:
             raise made_before_fork("client")
 
-    def _end(self) -> None:
+    def _no_more(self) -> None:
         with self._making_anew:
             self._ended = True
-        self._reports.stop()
+
+    def _let_go_of_last(self) -> None:
         self._let_go(self._producer, self._calling)
-        self._reports.close()
 
     def _let_go(self, producer: ck.Producer, calling: threading.Lock) -> None:
         def close() -> None:
-            with self._asking:
+            with calling, self._asking:
                 producer.purge()  # after a refusal a batch may be stuck, and closing would wait for it
                 try:
                     close_producer(producer)
                 except ck.KafkaException as error:  # for example of a transaction that the broker has not heard of
                     log.debug("A producer was closed that could not go on: %s", error)
 
-        def close_after_the_call() -> None:
-            with calling:
-                close()
-
         wake_on_events(producer, None)
-        if calling.acquire(blocking=False):  # who is in the call may wait for the turn at reports
-            try:
-                # Closing aborts an open transaction, and waits for brokers as long as they do not answer.
-                in_background(close).result(_CLOSE_WITHIN)
-            except TimeoutError:
-                log.warning(
-                    "The brokers have not confirmed within %g s that the open transaction is aborted, and are not "
-                    "waited for any longer. They abort it when its transaction.timeout.ms is over.",
-                    _CLOSE_WITHIN,
-                )
-            finally:
-                calling.release()
-        else:
-            in_background(close_after_the_call)
+        is_in_call = calling.locked()
+        closing = in_background(close)
+        if is_in_call:  # and whoever is in it may wait for the turn at reports, which this thread may have
+            return
+        try:
+            # Closing aborts an open transaction, and waits for brokers as long as they do not answer.
+            closing.result(_CLOSE_WITHIN)
+        except TimeoutError:
+            log.warning(
+                "The brokers have not confirmed within %g s that the open transaction is aborted, and are not "
+                "waited for any longer. They abort it when its transaction.timeout.ms is over.",
+                _CLOSE_WITHIN,
+            )
 
 
 def _within(refusal: AuthenticationError) -> str:

@@ -15,7 +15,7 @@ from collections.abc import Callable, Iterator
 import confluent_kafka as ck
 
 from headway.kafka.binding.capi import wake_on_events
-from headway.runtime.deferred_signals import defer_signals
+from headway.runtime.deferred_signals import defer_signals, heed_signals
 from headway.runtime.wakeup import Wakeup
 
 # A stream of sends serves the reports so often (seconds): many at a time are quicker, and deferring Ctrl-C takes one to
@@ -89,7 +89,7 @@ class ReportPump:
         patience = SHORT_TURN if self._turns_are_short and not self._awaits_reports else 0
         with self.turn(patience, awaits_reports=False) as mine:
             if mine:
-                self._poll(0)
+                self._take_reports(0)
         if mine or patience:
             self._turns_are_short = mine
         self._served_before, self._served_at = self._served_at, time.monotonic()
@@ -99,7 +99,7 @@ class ReportPump:
         deadline = time.monotonic() + timeout
         with self.turn(timeout, awaits_reports=timeout > 0) as mine:
             if mine:
-                self._poll(deadline - time.monotonic())
+                self._take_reports(deadline - time.monotonic())
 
     def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
         """Take reports until `done`, unless another thread takes them: for a thread that would only wait."""
@@ -108,42 +108,40 @@ class ReportPump:
         # each.
         with self.turn(_A_MOMENT if self._serves_itself else 0) as mine:
             while mine and not done() and (left := deadline - time.monotonic()) > 0:
-                self._poll(min(_LONGEST_WAIT, left))
+                self._take_reports(min(_LONGEST_WAIT, left))
+                heed_signals()
 
     @contextlib.contextmanager
     def turn(self, timeout: float, awaits_reports: bool = True) -> Iterator[bool]:
-        """Take this thread's turn at reports, if it comes within so many seconds; -1 waits for ever."""
-        mine = not self.serves_here and self.serving.acquire(timeout != 0, timeout or -1)
-        try:
-            if mine:
-                self._awaits_reports = awaits_reports
-            yield mine
-        finally:
-            if mine:
-                self._awaits_reports = False
-                self.serving.release()
-                self._wake_loop()
+        """Take this thread's turn at reports, if it comes within `timeout` seconds.
 
-    def _poll(self, timeout: float) -> None:
-        with defer_signals():  # as `within_reports`, which costs more
-            self._server = threading.get_ident()
-            try:
-                self._take_reports(timeout)
-            finally:
-                self._server = None
-
-    @contextlib.contextmanager
-    def within_reports(self) -> Iterator[None]:
-        """Let librdkafka call back in this block, in this thread's turn.
-
-        Signals wait for its end: within a report a signal would lose that report.
+        Signals wait for its end, because one within a report would lose that report, and one just before the block
+        would keep the turn. A loop of waits in the block calls `heed_signals` in between.
         """
         with defer_signals():
-            self._server = threading.get_ident()
+            mine = not self.serves_here and self._acquire(timeout)
             try:
-                yield
+                if mine:
+                    self._awaits_reports = awaits_reports
+                    self._server = threading.get_ident()
+                yield mine
             finally:
-                self._server = None
+                if mine:
+                    self._awaits_reports = False
+                    self._server = None
+                    self.serving.release()
+                    self._wake_loop()
+
+    def _acquire(self, timeout: float) -> bool:
+        if timeout <= 0:
+            return self.serving.acquire(blocking=False)
+        deadline = time.monotonic() + timeout
+        while not self.serving.acquire(timeout=min(_LONGEST_WAIT, timeout)):
+            heed_signals()
+            timeout = deadline - time.monotonic()
+            if timeout <= 0:
+                return False
+        return True
 
     def serve_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let this loop, which is running here, take the reports from now on.
@@ -175,5 +173,9 @@ class ReportPump:
                 time.sleep(_QUIET)
             with self.serving:  # in its turn: reports during another thread's turn wake no thread again
                 self._serves_itself = True
-                self._poll(0)
-                self._serves_itself = False
+                self._server = threading.get_ident()
+                try:
+                    self._take_reports(0)
+                finally:
+                    self._server = None
+                    self._serves_itself = False

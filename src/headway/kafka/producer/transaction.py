@@ -10,6 +10,7 @@ from headway.kafka.binding.error_causes import is_out_of_place, is_retriable, re
 from headway.kafka.missing_rights import raise_if_refused
 from headway.kafka.producer.renewable_producer import SLICE, RenewableProducer
 from headway.runtime.background import in_background
+from headway.runtime.deferred_signals import defer_signals, heed_signals
 
 HANGS_AFTER = 10.0
 """The seconds after which a call that was to take `SLICE` is thought never to return."""
@@ -83,10 +84,11 @@ class TransactionalClient(RenewableProducer):
 
     def hangs(self) -> bool:
         """Return whether `add_offsets` does not return: then only `renew` can end the transaction."""
-        if not self._calling.acquire(timeout=SLICE):
-            return True
-        self._calling.release()
-        return False
+        with defer_signals():  # one between the two calls would leave the lock taken for good
+            if not self._calling.acquire(timeout=SLICE):
+                return True
+            self._calling.release()
+            return False
 
     def commit_transaction(self, timeout: float) -> None:
         """Commit the transaction, or raise an error."""
@@ -110,17 +112,16 @@ class TransactionalClient(RenewableProducer):
             if not mine:
                 raise KafkaError(f"A transaction could not be ended within {timeout:g} s: a callback takes that long.")
             while not self._ends(end, deadline - time.monotonic()):
-                pass
+                heed_signals()
 
     def _ends(self, end: Callable[[float], None], seconds: float) -> bool:
         """Return whether a transaction has ended; raises if it cannot, or not within so many seconds."""
-        with self._reports.within_reports():
-            try:
-                self._call(end, max(0.0, min(SLICE, seconds)))
-                return True
-            except KafkaError as error:
-                if seconds <= SLICE or not is_retriable(error):
-                    raise
-                return False
-            finally:
-                self._after_reports()
+        try:
+            self._call(end, max(0.0, min(SLICE, seconds)))
+            return True
+        except KafkaError as error:
+            if seconds <= SLICE or not is_retriable(error):
+                raise
+            return False
+        finally:
+            self._after_reports()
