@@ -1,4 +1,4 @@
-"""The drawings of docs/design/states.md are the tables of the code."""
+"""The drawings of docs/design/states.md are the tables that the code and the tests go by."""
 
 import re
 from collections.abc import Mapping
@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from headway.core.delay.schedule_states import SCHEDULE_TRANSITIONS
 from headway.core.engine.partition_states import PARTITION_TRANSITIONS
-from headway.core.engine.work_states import WORK_TRANSITIONS
 from headway.core.producer.transaction_states import TRANSACTION_TRANSITIONS
+from tests.models.schedule_life import SCHEDULE_TRANSITIONS
+from tests.models.work_life import WORK_TRANSITIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "design" / "states.md"
 

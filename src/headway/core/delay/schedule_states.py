@@ -1,4 +1,4 @@
-"""The life of a schedule, as the relay of its partition sees it: its states, and the events that change them.
+"""The life of a schedule, as the relay of its partition sees it: its states.
 
 No schedule stores its state: a relay that starts has only the stored changes and the lines, which hold millions of
 schedules that it has not seen. So the state is derived from what the relay knows.
@@ -28,53 +28,6 @@ class ScheduleState(StrEnum):
     """It was delivered, or fired for the last time."""
 
 
-class ScheduleEvent(StrEnum):
-    """An event in the life of a schedule."""
-
-    COMES_BY = "comes by, due much later"
-    COMES_BY_SOON = "comes by, due soon"
-    COMES_BY_CANCELLED = "comes by after all, to be cancelled"
-    COMES_BY_MOVED = "comes by after all, to be moved"
-    NEVER_CAME = "would have come by"
-    DUE = "its time comes"
-    FIRES = "its time comes, and it recurs"
-    CANCEL = "cancel"
-    DEFER = "reschedule to later"
-    ADVANCE = "reschedule to sooner"
-    FOUND = "its record is found"
-    NOT_FOUND = "its record is not found"
-
-
-_S, _E = ScheduleState, ScheduleEvent
-
-SCHEDULE_TRANSITIONS = {
-    (_S.IN_LINE, _E.COMES_BY): _S.IN_LINE,
-    (_S.IN_LINE, _E.COMES_BY_SOON): _S.IN_MEMORY,
-    (_S.IN_LINE, _E.CANCEL): _S.CANCELLED,
-    (_S.IN_LINE, _E.DEFER): _S.CHANGED,
-    (_S.IN_LINE, _E.ADVANCE): _S.SOUGHT,
-    (_S.IN_MEMORY, _E.DUE): _S.DELIVERED,
-    (_S.IN_MEMORY, _E.FIRES): _S.IN_LINE,
-    (_S.IN_MEMORY, _E.CANCEL): _S.CANCELLED,
-    (_S.IN_MEMORY, _E.DEFER): _S.IN_LINE,
-    (_S.IN_MEMORY, _E.ADVANCE): _S.IN_LINE,
-    (_S.CHANGED, _E.COMES_BY): _S.IN_LINE,
-    (_S.CHANGED, _E.CANCEL): _S.CANCELLED,
-    (_S.CHANGED, _E.DEFER): _S.CHANGED,
-    (_S.CHANGED, _E.ADVANCE): _S.SOUGHT,
-    (_S.SOUGHT, _E.FOUND): _S.IN_LINE,
-    (_S.SOUGHT, _E.NOT_FOUND): _S.CHANGED,
-    (_S.SOUGHT, _E.COMES_BY): _S.IN_LINE,
-    (_S.SOUGHT, _E.CANCEL): _S.CANCELLED,
-    (_S.SOUGHT, _E.DEFER): _S.SOUGHT,
-    (_S.SOUGHT, _E.ADVANCE): _S.SOUGHT,
-    (_S.LATE, _E.COMES_BY_CANCELLED): _S.CANCELLED,
-    (_S.LATE, _E.COMES_BY_MOVED): _S.IN_LINE,
-    (_S.LATE, _E.NEVER_CAME): _S.DELIVERED,
-}
-"""(state, event) -> the next state. Any other event changes nothing."""
-
-
 def state_of(change: Change | None, *, is_held: bool, is_delivered: bool, is_undecided: bool) -> ScheduleState:
     """Derive the state of a schedule.
 
@@ -85,12 +38,12 @@ def state_of(change: Change | None, *, is_held: bool, is_delivered: bool, is_und
         is_undecided: True if a command for it is not answered yet.
     """
     if change and change.due is None:
-        return _S.DELIVERED if change.is_delivered else _S.CANCELLED
+        return ScheduleState.DELIVERED if change.is_delivered else ScheduleState.CANCELLED
     if is_held:
-        return _S.IN_MEMORY
+        return ScheduleState.IN_MEMORY
     if is_delivered:
-        return _S.DELIVERED
+        return ScheduleState.DELIVERED
     is_behind = change is not None and change.live < change.generation
     if is_undecided:
-        return _S.SOUGHT if is_behind else _S.LATE
-    return _S.CHANGED if is_behind else _S.IN_LINE
+        return ScheduleState.SOUGHT if is_behind else ScheduleState.LATE
+    return ScheduleState.CHANGED if is_behind else ScheduleState.IN_LINE

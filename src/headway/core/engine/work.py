@@ -108,7 +108,7 @@ class Work(Generic[R]):
         self.next: Work[R] | None = None  # the work behind this one in its lane
         self.not_before = 0.0
         self.not_after = _NEVER  # its record expires then, and is not started any more
-        self.state = _READY  # `work_states.py` has the table; `state_of` knows what a lost partition makes of it
+        self.state = _READY  # the end of its partition changes what it means, and not this: see `work_states.py`
         self.failure: Failure | None = None
         self.batch: Batch[R] | None = None
         self.outcome: Outcome | None = None  # set while a final failure of this attempt is not stored yet

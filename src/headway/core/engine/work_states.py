@@ -1,18 +1,11 @@
-"""The life of a work: its states, and the events that lead from one to the next.
+"""The states in the life of a work.
 
-Each work holds its state. The end of a partition ends all its works at once, and nobody walks over them for that:
-`state_of` reads it off the assignment. The hot path writes the states without a look-up; a test goes through the table.
+Each work holds its state. The end of a partition ends all its works at once, without a walk over them: what it makes of
+their states follows from the assignment's. The hot path writes the states without a look-up; the table of the events
+between them is a model of the tests (`tests/models/work_life.py`).
 """
 
-from __future__ import annotations
-
 from enum import StrEnum
-from typing import TYPE_CHECKING, Any
-
-from headway.core.engine.partition_states import PartitionState
-
-if TYPE_CHECKING:
-    from headway.core.engine.work import Work
 
 
 class WorkState(StrEnum):
@@ -36,56 +29,3 @@ class WorkState(StrEnum):
     """Runs, and its partition is gone, or about to go: its report only frees the slot."""
     DROPPED = "dropped"
     """Will not run, or its report came too late: the record comes again, maybe elsewhere."""
-
-
-class WorkEvent(StrEnum):
-    """An event in the life of a work."""
-
-    RECEIVED_FIRST = "received, none before it"
-    RECEIVED_BEHIND = "received behind another"
-    RECEIVED_EARLY = "received before its time"
-    TURN = "its turn"
-    TURN_EARLY = "its turn, before its time"
-    TIME = "its time comes"
-    TAKEN = "taken"
-    TAKEN_ALONG = "taken in a batch"
-    FINISHED = "reported done"
-    RETRIED = "to be tried again"
-    LEAVES = "its partition leaves"
-    GIVEN_UP = "given up, as its partition leaves"
-    LOST = "its partition is lost"
-
-
-_S, _E = WorkState, WorkEvent
-
-WORK_TRANSITIONS = {
-    (_S.NEW, _E.RECEIVED_FIRST): _S.READY,
-    (_S.NEW, _E.RECEIVED_BEHIND): _S.BEHIND,
-    (_S.NEW, _E.RECEIVED_EARLY): _S.WAITING,
-    (_S.BEHIND, _E.TURN): _S.READY,
-    (_S.BEHIND, _E.TURN_EARLY): _S.WAITING,
-    (_S.BEHIND, _E.TAKEN_ALONG): _S.RUNNING,
-    (_S.WAITING, _E.TIME): _S.READY,
-    (_S.READY, _E.TAKEN): _S.RUNNING,
-    (_S.READY, _E.TAKEN_ALONG): _S.RUNNING,
-    (_S.RUNNING, _E.FINISHED): _S.DONE,
-    (_S.RUNNING, _E.RETRIED): _S.REPLACED,
-    (_S.RUNNING, _E.GIVEN_UP): _S.STALE,
-    (_S.RUNNING, _E.LOST): _S.STALE,
-    (_S.STALE, _E.FINISHED): _S.DROPPED,
-    (_S.STALE, _E.RETRIED): _S.DROPPED,
-    **{(waits, event): _S.DROPPED for waits in (_S.BEHIND, _S.WAITING, _S.READY) for event in (_E.LEAVES, _E.LOST)},
-}
-"""(state, event) -> the state after it; any other event leaves a work as it is."""
-
-_NOT_STARTED = {_S.BEHIND, _S.WAITING, _S.READY}
-
-
-def state_of(work: Work[Any]) -> WorkState:
-    """Return the state of a work, with what the end of its partition has made of it."""
-    state, partition = work.state, work.assignment.state
-    if state in _NOT_STARTED and partition in (PartitionState.LEAVING, PartitionState.GONE):
-        return _S.DROPPED
-    if state is _S.RUNNING and partition is PartitionState.GONE:
-        return _S.STALE
-    return state

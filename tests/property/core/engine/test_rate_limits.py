@@ -13,9 +13,10 @@ from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.rate_limits import RateLimits
 from headway.core.engine.work import Brought, Work
-from headway.core.engine.work_states import WorkState, state_of
+from headway.core.engine.work_states import WorkState
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records.record_types import TopicPartition
+from tests.models.work_life import state_of
 
 TENANTS = ["a", "b", "c"]
 KEYS = [None, b"x", b"y"]

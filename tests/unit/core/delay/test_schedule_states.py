@@ -11,7 +11,8 @@ from headway.core.delay.partition_relay import PartitionRelay
 from headway.core.delay.recurrence import Recurrence
 from headway.core.delay.relay_tick import Search, Tick
 from headway.core.delay.schedule import EmptyRecordError, Schedule
-from headway.core.delay.schedule_states import SCHEDULE_TRANSITIONS, ScheduleEvent, ScheduleState
+from headway.core.delay.schedule_states import ScheduleState
+from tests.models.schedule_life import SCHEDULE_TRANSITIONS, ScheduleEvent
 
 START = 1_760_000_000_000
 SECOND = 1000

@@ -11,9 +11,10 @@ from headway.core.engine import engine as module
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.work import Work
-from headway.core.engine.work_states import WORK_TRANSITIONS, WorkEvent, WorkState, state_of
+from headway.core.engine.work_states import WorkState
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records.record_types import TopicPartition
+from tests.models.work_life import WORK_TRANSITIONS, WorkEvent, state_of
 
 ORDERS = TopicPartition("orders", partition=0)
 NOW = 100.0
