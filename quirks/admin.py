@@ -24,7 +24,7 @@ def request_to_a_coordinator() -> Verdict:
         settings: dict[str, str | int | float | bool] = {"bootstrap.servers": broker.bootstrap_servers, "log_level": 0}
         admins = [AdminClient(settings) for _ in range(10)]
         for number, admin in enumerate(admins):
-            admin.describe_consumer_groups([f"g{number}"])[f"g{number}"].exception(20)
+            admin.describe_consumer_groups([f"g{number}"])[f"g{number}"].exception(60)
         at_risk("a broker comes back after requests to it as a coordinator have timed out", 80)
         for number in range(4):
             node = broker.nodes[number % 3]

@@ -255,6 +255,5 @@ def fork_with_a_client() -> Verdict:
             ended = subprocess.run(command, timeout=20, check=False, capture_output=True, text=True)
         except subprocess.TimeoutExpired:
             return Verdict(True, "the child did not end")
-        return Verdict(
-            ended.returncode == 3, f"the parent ended with {ended.returncode}. {ended.stderr[-200:].strip()}"
-        )
+        seen = f"aborted: {ended.stderr.split(': ')[-1][:80]}" if ended.returncode else "ended well"
+        return Verdict(ended.returncode == 3, f"the child {' '.join(seen.split())}")

@@ -142,7 +142,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     wanted = [fault for fault in faults(PAGE.read_text()) if not given.quirks or _name(fault) in given.quirks]
     if unknown := set(given.quirks) - {_name(fault) for fault in wanted}:
         parser.error(f"The page names no quirk {', '.join(sorted(unknown))}.")
-    print(f"confluent-kafka {ck.version()[0]} with librdkafka {ck.libversion()[0]}; {len(wanted)} faults\n", flush=True)
+    print(f"confluent-kafka {ck.__version__} with librdkafka {ck.libversion()[0]}; {len(wanted)} faults\n", flush=True)
     with _kafka(), ThreadPoolExecutor(_AT_A_TIME) as threads:
         for fault, found in zip(wanted, threads.map(_find, wanted), strict=True):
             print(f"{found.state:<24}{_name(fault) or '-'}\n    {fault.text}")
@@ -154,4 +154,8 @@ def _name(fault: Fault) -> str:
 
 
 def _find(fault: Fault) -> Outcome:
-    return run_apart(fault.quirk) if fault.quirk else Outcome(NOT_SHOWN, fault.why_not)
+    return (
+        run_apart(fault.quirk)
+        if fault.quirk
+        else Outcome(NOT_SHOWN, f"because {fault.why_not.removeprefix('not shown: ')}")
+    )
