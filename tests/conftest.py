@@ -19,6 +19,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from headway.broker import LocalBroker
 from tests.one_broker import BrokerOfTheRun, broker_for
+from tests.quick_choice import leave_the_rest_to_test_all
 from tests.time_limit import TimeLimit
 
 # A test run in the background ignores Ctrl-C, and all that it starts would too; what Ctrl-C does is tested.
@@ -66,11 +67,22 @@ def pytest_collect_file() -> Generator[None, list[pytest.Collector], list[pytest
     return [each for each in (yield) if not isinstance(each, DoctestModule)]
 
 
+# What asks the broker for all of its topics and schedules comes first, while there are few.
+_FIRST = (
+    "tests/contract/testing/",
+    "tests/contract/delay/",
+    "tests/contract/cli/test_schedule.py",
+    "tests/broker/test_delay",
+)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that take a broker, so that `-m "not kafka"` leaves them out."""
+    """Mark the tests that take a broker, for `-m "not kafka"`, and what `make test` leaves to `make test-all`."""
     for item in items:
         if {"headway_broker", "headway_secure_broker"} & set(getattr(item, "fixturenames", ())):
             item.add_marker("kafka")
+    leave_the_rest_to_test_all(items)
+    items.sort(key=lambda item: not item.nodeid.startswith(_FIRST))
 
 
 class TogetherWhatShares(LoadScopeScheduling):  # type: ignore[misc]

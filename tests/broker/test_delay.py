@@ -35,6 +35,7 @@ def assert_not_early(messages: list, dues: dict[bytes, float], latest: float = 2
         assert 0 <= late + 1e-9 < latest
 
 
+@pytest.mark.quick("exactly-once")
 @pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])
 def test_records_arrive_once_byte_for_byte_and_never_early(cluster: DelayCluster, mode: str) -> None:
     headers = [("a", b"\x00\xff"), ("a", None), ("b", "text")]
@@ -209,6 +210,7 @@ def test_a_damaged_header_and_a_missing_target_become_dead_letters(cluster: Dela
     assert messages[2] == b"The topic no-such-topic of a schedule does not exist."
 
 
+@pytest.mark.quick("low-latency")
 @pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])
 def test_what_the_target_refuses_becomes_a_dead_letter_and_the_others_arrive(cluster: DelayCluster, mode: str) -> None:
     small = f"{cluster.target}-small"
@@ -222,6 +224,7 @@ def test_what_the_target_refuses_becomes_a_dead_letter_and_the_others_arrive(clu
     assert b"was refused" in letter["headway.error.message"]
 
 
+@pytest.mark.slow
 def test_of_thousands_that_are_due_at_once_only_those_that_the_target_refuses_become_dead_letters(
     cluster: DelayCluster,
 ) -> None:
@@ -237,6 +240,7 @@ def test_of_thousands_that_are_due_at_once_only_those_that_the_target_refuses_be
     assert all(b"was refused" in letter["headway.error.message"] for letter in letters)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])
 def test_hundreds_that_the_target_refuses_keep_the_others_no_longer_than_a_few_do(
     cluster: DelayCluster, mode: str
@@ -279,6 +283,7 @@ def test_a_cron_expression_fires_and_goes_on_from_where_it_was_moved_to(cluster:
     assert len(cluster.read()) == 1
 
 
+@pytest.mark.slow
 def test_a_relay_without_data_about_a_time_zone_says_what_to_install_and_drops_nothing(
     cluster: DelayCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,6 +346,7 @@ def test_after_an_hour_without_a_relay_recurring_records_fire_as_their_policies_
     assert fired == {misfire: 2 * times for misfire, times in expected.items()}
 
 
+@pytest.mark.quick("fewer lines")
 @pytest.mark.parametrize("ladder", [Ladder((1000, 3000)), Ladder((1000, 4000))], ids=["another line", "fewer lines"])
 def test_running_relays_take_up_other_lines_and_lose_double_and_delay_nothing(
     cluster: DelayCluster, ladder: Ladder
@@ -365,6 +371,7 @@ def test_running_relays_take_up_other_lines_and_lose_double_and_delay_nothing(
     assert_not_early(found, dues)
 
 
+@pytest.mark.slow
 def test_a_relay_and_a_scheduler_go_on_when_all_topics_are_deleted_and_made_anew_with_other_lines(
     cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -465,6 +472,7 @@ def test_relays_go_on_when_the_topic_of_a_line_that_is_not_in_use_any_more_is_de
     assert len(cluster.read()) == 40
 
 
+@pytest.mark.quick("3600")
 @pytest.mark.parametrize("step", [3600, -3600])
 def test_a_step_of_the_relays_clock_changes_nothing(
     cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch, step: int

@@ -162,6 +162,7 @@ def put_all(cluster: DelayCluster, stranger: Stranger) -> int:
     return len(headers) + 3
 
 
+@pytest.mark.quick("low-latency")
 @MODES
 def test_bad_records_in_all_topics_of_a_scheduler_stop_nothing_beside_them(
     cluster: DelayCluster, stranger: Stranger, mode: str
@@ -202,6 +203,7 @@ def test_bad_records_in_all_topics_of_a_scheduler_stop_nothing_beside_them(
     assert all(b"5000000" in each for each in shortened)
 
 
+@pytest.mark.quick("exactly-once")
 @MODES
 def test_what_is_stored_beyond_the_end_of_a_log_or_cannot_be_read_is_begun_anew(
     cluster: DelayCluster, stranger: Stranger, mode: str
@@ -228,6 +230,7 @@ def test_what_is_stored_beyond_the_end_of_a_log_or_cannot_be_read_is_begun_anew(
         cluster.wait_for_keys([b"last"])
 
 
+@pytest.mark.slow
 def test_a_ladder_with_lines_that_are_not_there_delays_nothing(cluster: DelayCluster, stranger: Stranger) -> None:
     with cluster.scheduler() as scheduler, cluster.relay() as relay:
         stranger.put(cluster.names.ladder, b"ladder", b"[1000,1500]")

@@ -8,6 +8,8 @@ from collections.abc import Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 
+import pytest
+
 from headway.broker import LocalBroker
 from tests.broker.delay_cluster import ROOT, DelayCluster
 
@@ -30,6 +32,7 @@ AT_ONCE = [
 ]
 
 
+@pytest.mark.slow
 def test_a_relay_that_dies_at_any_step_leaves_a_successor_that_loses_and_doubles_nothing(
     headway_broker: LocalBroker,
 ) -> None:
@@ -37,6 +40,7 @@ def test_a_relay_that_dies_at_any_step_leaves_a_successor_that_loses_and_doubles
         assert delivered == sorted(scheduled), step
 
 
+@pytest.mark.slow
 def test_with_low_latency_a_relay_that_dies_at_any_step_loses_nothing(headway_broker: LocalBroker) -> None:
     for step, scheduled, delivered in die_and_go_on(headway_broker, "low-latency", AT_ONCE):
         assert set(delivered) == set(scheduled), step

@@ -71,6 +71,7 @@ def test_relays_that_are_killed_at_any_moment_lose_and_double_nothing(cluster: D
             relay.wait()
 
 
+@pytest.mark.slow
 def test_a_relay_that_was_frozen_and_comes_back_delivers_nothing_twice(cluster: DelayCluster) -> None:
     dues = schedule_over(cluster, 1000, 6)
     frozen = cluster.relay_process()
@@ -87,6 +88,7 @@ def test_a_relay_that_was_frozen_and_comes_back_delivers_nothing_twice(cluster: 
         frozen.wait()
 
 
+@pytest.mark.quick("exactly-once")
 @pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])
 def test_relays_that_join_and_leave_lose_and_double_nothing(cluster: DelayCluster, mode: str) -> None:
     dues = schedule_over(cluster, 1500, 5)
@@ -171,6 +173,7 @@ def test_a_store_that_fails_while_partitions_are_handed_over_does_not_keep_the_r
             assert_exactly_once(cluster, schedule_over(cluster, 200, 2))
 
 
+@pytest.mark.slow
 def test_what_brokers_have_not_taken_yet_is_bounded_with_low_latency(
     cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -213,6 +216,7 @@ def test_what_came_due_while_no_relay_ran_is_delivered_when_one_does(cluster: De
             assert scheduler.cancel(cancelled).settled() is Settled.DELIVERED
 
 
+@pytest.mark.slow
 def test_a_relay_that_is_stopped_for_longer_than_any_retention_loses_nothing(tmp_path: Path) -> None:
     soon = {"log.retention.ms": "500", "log.retention.check.interval.ms": "200", "log.initial.task.delay.ms": "200"}
     with LocalBroker(data_dir=tmp_path / "broker", ephemeral=True, properties=soon) as broker:
@@ -228,6 +232,7 @@ def test_a_relay_that_is_stopped_for_longer_than_any_retention_loses_nothing(tmp
             assert_exactly_once(cluster, dues)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])
 def test_a_flood_due_in_one_instant_arrives_once_and_in_order_of_its_keys(cluster: DelayCluster, mode: str) -> None:
     due = datetime.now(UTC) + timedelta(seconds=7)

@@ -68,6 +68,7 @@ def ladder_of(cluster: FreshCluster) -> tuple[int, ...]:
     return layout.ladder.lines
 
 
+@pytest.mark.slow
 def test_lines_come_and_go_with_the_delays_while_relays_are_killed_and_each_record_is_delivered_once(
     cluster: FreshCluster, relays: Relays
 ) -> None:

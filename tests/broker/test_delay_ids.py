@@ -23,6 +23,7 @@ def cluster(headway_broker: LocalBroker) -> DelayCluster:
     return DelayCluster(headway_broker.bootstrap_servers)
 
 
+@pytest.mark.quick("exactly-once")
 @BOTH
 def test_the_same_id_again_replaces_what_is_pending_in_a_line_in_memory_and_before_a_relay_runs(
     cluster: DelayCluster, mode: Mode
@@ -124,6 +125,7 @@ def test_whether_an_id_is_refused_is_not_known_without_a_relay(cluster: DelayClu
             cluster.wait_for(1)
 
 
+@pytest.mark.slow
 def test_many_processes_and_relays_that_are_killed_leave_one_delivery_of_each_id_and_the_last(
     cluster: DelayCluster,
 ) -> None:

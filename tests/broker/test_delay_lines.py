@@ -136,6 +136,7 @@ def test_a_schedule_in_a_line_that_no_relay_knows_yet_is_found_and_moved_earlier
     assert sorted(message.key() for message in cluster.read()) == [b"by text", b"moved", b"own", b"warm"]
 
 
+@pytest.mark.slow
 def test_what_was_scheduled_before_a_relay_ran_is_in_lines_that_it_reads_from_its_start(cluster: FreshCluster) -> None:
     with cluster.scheduler() as scheduler:
         for seconds in (0, 20, 3600):

@@ -60,6 +60,7 @@ def handle(record: ConsumerRecord, context: Context) -> ProducerRecord:
     return ProducerRecord(record.value.decode(), b"", record.key, due=due, expires=EXPIRES)
 
 
+@pytest.mark.quick("behind")
 @pytest.mark.parametrize(("step", "mode"), [(-HOUR, "async"), (HOUR, "transactional")], ids=["behind", "ahead"])
 def test_delays_count_by_the_brokers_clock_in_a_process_whose_own_clock_is_wrong_by_an_hour(
     headway_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch, step: int, mode: Any

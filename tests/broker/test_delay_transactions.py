@@ -210,6 +210,7 @@ def test_a_process_that_is_killed_between_send_and_commit_leaves_nothing(cluster
     assert values(cluster) == {b"after it": 1}
 
 
+@pytest.mark.quick("AsyncPriorityProducer")
 @pytest.mark.parametrize("kind", [AsyncProducer, AsyncPriorityProducer])
 async def test_async_producers_have_schedules_in_their_transactions(
     cluster: DelayCluster, kind: Callable[..., Any]
@@ -283,6 +284,7 @@ async def doubled_in_a_loop(record: ConsumerRecord) -> list[ProducerRecord]:
     return doubled(record)
 
 
+@pytest.mark.quick("doubled-options0-transactional", "doubled_in_a_loop-options1-async")
 @pytest.mark.parametrize("mode", ["async", "sync", "transactional"])
 @pytest.mark.parametrize(
     ("handler", "options"), [(doubled, {}), (doubled_in_a_loop, {}), (doubled, {"executor": "process", "processes": 1})]
@@ -300,6 +302,7 @@ def test_outputs_of_handlers_may_be_due_later(
     assert values(cluster) == expected | {b"one of all": 1}
 
 
+@pytest.mark.quick("transactional")
 @pytest.mark.parametrize("mode", ["async", "transactional"])
 def test_an_output_that_cannot_be_scheduled_fails_its_record_and_no_other(cluster: DelayCluster, mode: str) -> None:
     cluster.create_target(f"{cluster.name}-in")
@@ -393,6 +396,7 @@ async def test_a_cancelled_transaction_is_aborted_with_its_schedules_also_with_t
         wait_until(lambda: [each.message.value() for each in cluster.pending()] == [b"committed"])
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("seed", range(3))
 def test_any_sequence_of_sends_commits_and_aborts_leaves_what_was_committed(cluster: DelayCluster, seed: int) -> None:
     chance = random.Random(seed)

@@ -36,7 +36,7 @@ from headway.kafka.own_rights import OwnRights, Presence
 from tests.broker.delay_cluster import QUICK, wait_until
 from tests.broker.secured_role import AUDITED, SecuredUser, create, user_with
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 PATIENCE = 60
 LADDER = Ladder((1000, 2000))

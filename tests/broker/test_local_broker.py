@@ -109,6 +109,7 @@ def test_records_survive_a_restart_and_given_properties_reach_kafka(tmp_path: Pa
         assert broker.running
 
 
+@pytest.mark.slow
 def test_an_ephemeral_broker_leaves_nothing() -> None:
     with LocalBroker() as broker:
         pid = broker.nodes[0].pid
@@ -134,6 +135,7 @@ def test_three_nodes_lose_nothing_when_one_is_killed_and_take_it_back() -> None:
         assert consume(broker, "orders", 3) == [b"before", b"meanwhile", b"after"]
 
 
+@pytest.mark.slow
 def test_ports_that_are_taken_before_kafka_listens_on_them_are_chosen_again(monkeypatch: pytest.MonkeyPatch) -> None:
     with socket.create_server(("127.0.0.1", 0)) as other:
         taken, [free] = other.getsockname()[1], free_ports(1)
@@ -145,6 +147,7 @@ def test_ports_that_are_taken_before_kafka_listens_on_them_are_chosen_again(monk
             assert consume(broker, "orders", 1) == [b"one"]
 
 
+@pytest.mark.slow
 def test_a_port_that_another_takes_while_java_starts_is_an_error_though_somebody_listens(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -170,6 +173,7 @@ def test_a_property_that_kafka_refuses_is_one_sentence_and_leaves_nothing(tmp_pa
     assert not broker.data_dir.exists()
 
 
+@pytest.mark.slow
 def test_a_damaged_data_directory_is_one_sentence_that_says_what_to_do(tmp_path: Path) -> None:
     broker = LocalBroker(data_dir=tmp_path).start()
     broker.stop()

@@ -180,6 +180,7 @@ COMMANDS = {
 SLOW = ("schedule-stats", "schedule-add")
 
 
+@pytest.mark.quick("dead-list", "topics-create")
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.slow) if each in SLOW else each for each in COMMANDS]
 )
@@ -246,6 +247,7 @@ def test_a_scheduler_that_may_not_see_its_lines_makes_no_others(user: User, clus
     assert own_topics(cluster) == there
 
 
+@pytest.mark.slow
 def test_a_scheduler_that_may_not_create_the_topics_of_a_longer_delay_says_which_and_who_makes_them(
     user: User, cluster: Cluster
 ) -> None:
@@ -432,6 +434,7 @@ def test_a_run_that_may_write_to_no_topic_goes_on_when_its_outputs_may_be_writte
     assert len(cluster.read(f"{user.name}-out")) == 1
 
 
+@pytest.mark.quick("async-Write Topic {}-out")
 @pytest.mark.parametrize("missing", PARALLEL, ids=str)
 @pytest.mark.parametrize("commit_mode", ["async", pytest.param("transactional", marks=pytest.mark.slow)])
 def test_a_right_that_a_run_loses_is_told_and_nothing_is_lost_until_it_is_back(
@@ -526,6 +529,7 @@ def test_the_command_relay_ends_with_the_sentence(user: User, cluster: Cluster) 
     assert user.sentence(RELAY["state"]) in done.output
 
 
+@pytest.mark.slow
 def test_a_relay_that_may_not_delete_what_has_left_its_lines_says_so(
     user: User, cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -571,6 +575,7 @@ def lose_and_give_back(
     assert not cluster.read(cluster.names.dead)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["exactly-once", pytest.param("low-latency", marks=pytest.mark.slow)])
 def test_a_target_whose_right_is_away_for_a_while_makes_no_dead_letters(
     mode: str, user: User, cluster: Cluster, caplog: pytest.LogCaptureFixture

@@ -31,6 +31,8 @@ from headway.errors import ConfigError, DeliveryError, KafkaError, NoRelayError,
 from headway.kafka.producer.columnar import ColumnarProducer, Columns
 from tests.broker.delay_cluster import DelayCluster, wait_until
 
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
+
 MODES = pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])
 COMMIT_MODES = pytest.mark.parametrize("commit_mode", ["async", "transactional"])
 WAYS = pytest.mark.parametrize("way", ["missing", "forbidden"])

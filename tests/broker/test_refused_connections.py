@@ -41,7 +41,7 @@ from headway.kafka.admin import Admin
 from headway.kafka.binding import connection
 from headway.kafka.reading.group_inspector import GroupInspector
 
-pytestmark = pytest.mark.kafka
+pytestmark = [pytest.mark.kafka, pytest.mark.slow]
 
 Config = dict[str, Any]
 

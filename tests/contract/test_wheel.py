@@ -84,6 +84,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Installed:
     return environment
 
 
+@pytest.mark.slow
 def test_every_command_has_its_help_without_any_extra(installed: Installed) -> None:
     found = json.loads(installed.run("python", "-c", EVERY_HELP))
     assert found["failed"] == {}

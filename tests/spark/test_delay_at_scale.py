@@ -71,6 +71,7 @@ def test_what_is_pending_is_a_dataframe_and_what_a_predicate_takes_of_it_is_canc
     assert sorted(row["number"] for row in left) == list(range(1, 200, 2))
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_without_a_relay_a_cancellation_by_predicate_says_so_and_is_settled_by_the_next_one(
     spark: SparkSession, orders: "LevelTopics"

@@ -44,6 +44,7 @@ def test_a_flight_that_arrived_twice_shows(spark: SparkSession) -> None:
     assert (row["rows"], row["distinct"]) == (3, 2)
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_every_flight_goes_from_kafka_to_parquet_and_back_once(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path

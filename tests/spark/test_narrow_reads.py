@@ -82,6 +82,7 @@ def test_a_stream_reads_the_columns_asked_for(
     assert (len(rows), rows[0].asDict()) == (48, {"partition": 0, "offset": 0, "level": 0})
 
 
+@pytest.mark.quick("level in (1, 2) and partition = 0-12-12", "level = 1 or offset = 3-26-48")
 @pytest.mark.parametrize(
     ("where", "found", "read_at_most"),
     [
@@ -121,6 +122,7 @@ def test_a_key_is_looked_for_in_the_task(spark: SparkSession, day: "LevelTopics"
     assert found.count() == 12
 
 
+@pytest.mark.slow
 def test_a_session_that_pushes_no_filters_reads_all(spark: SparkSession, day: "LevelTopics") -> None:
     spark.conf.set("spark.sql.python.filterPushdown.enabled", "false")
     try:

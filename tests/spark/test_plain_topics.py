@@ -87,6 +87,7 @@ def test_the_topic_with_the_higher_priority_is_read_first(
     assert seen.all_values() == sorted([*range(100), *range(20)])
 
 
+@pytest.mark.slow
 def test_a_query_goes_on_under_other_priorities(
     spark: SparkSession, topics: Topics, micro_batches: "type[MicroBatches]", tmp_path: Path
 ) -> None:

@@ -27,6 +27,7 @@ def write(spark: SparkSession, options: dict[str, str]) -> None:
     rows.write.format("headway").mode("append").options(**options).save()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("work", [read, write])
 def test_a_wrong_password_is_told(
     spark: SparkSession, headway_secure_broker: LocalBroker, work: Callable[[SparkSession, dict[str, str]], None]

@@ -137,6 +137,7 @@ def run(cluster: Cluster, protocols: list[dict[str, Any]], examples: int, steps:
     run_state_machine_as_test(machine, settings=chosen)
 
 
+@pytest.mark.quick("cooperative")
 @pytest.mark.parametrize("protocol", MOCK_PROTOCOLS, ids=["eager", "cooperative"])
 def test_whatever_is_called_the_next_record_is_the_next_and_what_was_handed_out_is_committed(
     mock_cluster: Cluster, protocol: dict[str, Any]
@@ -149,6 +150,7 @@ def test_whatever_is_called_kafka_holds_what_was_handed_out(kafka_cluster: Clust
     run(kafka_cluster, KAFKA_PROTOCOLS, examples=6, steps=25)
 
 
+@pytest.mark.quick("eager")
 @pytest.mark.parametrize("protocol", MOCK_PROTOCOLS, ids=["eager", "cooperative"])
 def test_whatever_is_called_one_group_of_all_levels_hands_out_the_next_record_and_commits_it(
     mock_cluster: Cluster, protocol: dict[str, Any]

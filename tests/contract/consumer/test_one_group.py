@@ -90,6 +90,7 @@ def test_commits_of_all_levels_are_in_the_group_of_just_the_given_name(
         assert [record.level for record in read(again, 1)] == [1]
 
 
+@pytest.mark.quick("capacity_burst")
 @pytest.mark.parametrize("policy", ["strict", "fair", "capacity_burst"])
 def test_a_record_of_a_high_level_does_not_wait_behind_a_flood_of_a_low_one(
     kafka_cluster: Cluster, policy: Any

@@ -143,6 +143,7 @@ def test_two_members_share_every_level(kafka_cluster: Cluster) -> None:
         assert not first.consumer.assignment() & second.consumer.assignment()
 
 
+@pytest.mark.slow
 def test_a_rebalance_goes_through_while_a_level_is_asked_for_nothing(kafka_cluster: Cluster) -> None:
     """Under strict a flood at the top leaves a full buffer below, and its level unasked for seconds."""
     topic = kafka_cluster.topic()

@@ -95,6 +95,7 @@ def at(topic: str, partition: int) -> TopicPartition:
     return TopicPartition(topic, partition=partition, level=0)
 
 
+@pytest.mark.quick("kafka")
 def test_a_record_of_a_quiet_partition_does_not_wait_behind_floods(cluster: Cluster, flooded: str) -> None:
     with reader(cluster, flooded) as member:
         member.keep_apart()
@@ -170,6 +171,7 @@ def test_commits_stop_before_what_waits_at_the_fetch(cluster: Cluster, flooded: 
         assert all(other.offsets[each][0] == len(member.offsets[each]) for each in FLOODED)
 
 
+@pytest.mark.quick("mock")
 def test_a_member_leaves_and_joins_again_while_partitions_are_kept_apart(cluster: Cluster, flooded: str) -> None:
     with reader(cluster, flooded) as member:
         for _ in range(2):
@@ -180,6 +182,7 @@ def test_a_member_leaves_and_joins_again_while_partitions_are_kept_apart(cluster
         assert all(member.offsets[partition] == list(range(FLOOD)) for partition in FLOODED)
 
 
+@pytest.mark.quick("kip848")
 @pytest.mark.kafka
 @PROTOCOLS
 def test_flooded_partitions_that_change_hands_lose_and_double_nothing(
@@ -207,6 +210,7 @@ def test_flooded_partitions_that_change_hands_lose_and_double_nothing(
         assert all(sorted(member.offsets[each]) == list(range(FLOOD)) for each in range(PARTITIONS))
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_what_does_not_fit_of_many_floods_comes_again(kafka_cluster: Cluster) -> None:
     topic, partitions, count = f"many-{uuid.uuid4().hex[:8]}", 40, 400

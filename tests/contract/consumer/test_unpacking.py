@@ -52,6 +52,7 @@ def config(cluster: Cluster, **settings: object) -> dict[str, object]:
     return cluster.config({"auto.offset.reset": "earliest", **settings})
 
 
+@pytest.mark.slow
 def test_a_batch_that_unpacks_to_more_than_100_mb_is_read(kafka_cluster: Cluster, topic: str) -> None:
     settings = config(kafka_cluster, **{"group.id": f"{topic}-whole", "levels": 1, "max.poll.records": 500})
     found, deadline = 0, time.monotonic() + 60

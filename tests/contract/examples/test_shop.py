@@ -101,6 +101,7 @@ def test_each_order_is_paid_once_and_its_customer_reminded(
     assert workers.wait(30) == 0
 
 
+@pytest.mark.slow
 def test_one_command_runs_the_whole_shop(start: Start) -> None:
     shop = start(sys.executable, "run_shop.py", "--orders", "4")
     assert shop.wait(120) == 0

@@ -80,6 +80,7 @@ class Feeder:
         assert not self._thread.is_alive()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [COOPERATIVE, CONSUMER_PROTOCOL], ids=["cooperative", "kip848"])
 @pytest.mark.parametrize("least", [20_000, pytest.param(200_000, marks=pytest.mark.slow)])
 def test_processes_that_join_leave_and_are_killed_under_load_lose_nothing_and_keep_the_order_of_each_key(

@@ -96,6 +96,7 @@ def test_what_a_batch_handler_yields_is_stored_and_then_its_records_are_committe
     assert all(output.value in [record.value for record in records] for records, output, _ in told)
 
 
+@pytest.mark.quick("transactional")
 @pytest.mark.parametrize("mode", MODES)
 def test_processes_send_what_their_batch_handler_returns(
     kafka_cluster: Cluster, mode: str, monkeypatch: pytest.MonkeyPatch
@@ -108,6 +109,7 @@ def test_processes_send_what_their_batch_handler_returns(
     assert sorted(values(kafka_cluster, out)) == sorted(str(i) * 2 for i in range(50))
 
 
+@pytest.mark.quick("key")
 @pytest.mark.parametrize("ordering", ORDERINGS)
 def test_the_outputs_of_a_batch_are_committed_with_all_its_offsets_however_the_run_ends(
     kafka_cluster: Cluster, ordering: Ordering

@@ -158,6 +158,7 @@ def test_without_a_dead_letter_topic_one_of_a_batch_that_failed_for_good_ends_th
 # Linger
 
 
+@pytest.mark.quick("key")
 @pytest.mark.parametrize("ordering", [Ordering.KEY, Ordering.UNORDERED])
 def test_a_lone_record_is_handled_after_about_the_linger_and_a_full_batch_at_once(
     kafka_cluster: Cluster, ordering: Ordering

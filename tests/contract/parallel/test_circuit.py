@@ -75,6 +75,7 @@ def in_batches(parallel: ParallelConsumer, bank: Bank) -> None:
     parallel.run_and_produce(handle, batches=Batches(2))
 
 
+@pytest.mark.quick("async", "transactional")
 @pytest.mark.parametrize(
     ("run", "options"),
     [

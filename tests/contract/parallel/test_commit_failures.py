@@ -167,6 +167,7 @@ def test_the_offsets_of_one_that_is_no_member_are_not_committed(kafka_cluster: C
 # Hand-overs
 
 
+@pytest.mark.quick("end")
 @pytest.mark.parametrize(
     "held",
     [

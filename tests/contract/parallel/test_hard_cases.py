@@ -87,6 +87,7 @@ class HalfDone:
         return member
 
 
+@pytest.mark.quick("full")
 @pytest.mark.parametrize("width", [WIDEST, WIDEST + 1], ids=["full", "overfull"])
 def test_a_partition_whose_map_is_full_takes_nothing_new_until_it_eases_and_others_go_on(
     kafka_cluster: Cluster, width: int
@@ -244,6 +245,7 @@ def test_partitions_leave_a_member_whose_handlers_never_end_when_the_hand_over_i
         first.stop()
 
 
+@pytest.mark.slow
 def test_a_kill_repeats_exactly_what_the_last_commit_does_not_have_behind_a_stuck_record(
     kafka_cluster: Cluster, tmp_path: Path
 ) -> None:

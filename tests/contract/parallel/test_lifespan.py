@@ -417,6 +417,7 @@ def test_a_lifespan_that_other_processes_cannot_import_is_refused(mock_cluster: 
         consumer.run(print_nothing)
 
 
+@pytest.mark.slow
 def test_while_a_member_starts_the_others_of_its_group_go_on_with_all_partitions(mock_cluster: Cluster) -> None:
     topic, handled, began, go_on = plain_topic(mock_cluster), set[str](), threading.Event(), threading.Event()
     config = {

@@ -107,6 +107,7 @@ def handle_nothing(record: ConsumerRecord, context: Context) -> None: ...
 async def await_nothing(record: ConsumerRecord, context: Context) -> None: ...
 
 
+@pytest.mark.quick("await_nothing-200")
 @pytest.mark.parametrize("rate", [5, 200, 1500])
 @pytest.mark.parametrize("handler", [handle_nothing, await_nothing])
 def test_records_start_at_the_rate_given(
@@ -206,6 +207,7 @@ def test_an_adaptive_limit_stays_small_where_more_do_not_help(kafka_cluster: Clu
     assert statistics.median(seen_late) <= 10
 
 
+@pytest.mark.quick("async", "process", "adaptive")
 @pytest.mark.parametrize("mode", ["threads", "async", "process", "batches", "results", "adaptive"])
 def test_no_more_run_than_max_concurrency(
     kafka_cluster: Cluster, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -93,6 +93,7 @@ def offsets_in(cluster: Cluster, topic: str, isolation: str = "read_committed") 
                 offsets.append(offset)
 
 
+@pytest.mark.slow
 def test_holes_that_compaction_left_block_nothing_and_all_is_committed(cleaning_cluster: Cluster) -> None:
     topic = compacted_topic(cleaning_cluster)
     there, [end] = offsets_in(cleaning_cluster, topic), log_ends(cleaning_cluster, topic).values()

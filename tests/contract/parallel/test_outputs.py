@@ -165,6 +165,7 @@ IMPOSSIBLE: dict[str, tuple[Callable[[str], Any], str]] = {
 }
 
 
+@pytest.mark.quick("wrong in a list", "wrong headers", "too large", "no such topic", "no such partition")
 @pytest.mark.parametrize("what", IMPOSSIBLE)
 def test_an_output_that_cannot_be_stored_is_a_failed_attempt_and_its_record_ends_as_a_dead_letter(
     kafka_cluster: Cluster, what: str

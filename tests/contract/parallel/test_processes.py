@@ -189,6 +189,7 @@ def test_a_failure_for_good_ends_in_the_dead_letter_topic(kafka_cluster: Cluster
 DEATHS = [("exit 3", "exit code 3"), ("exit 0", "exit code 0"), ("kill", "signal 9 (SIGKILL)")]
 
 
+@pytest.mark.quick("kill-signal 9 (SIGKILL)")
 @pytest.mark.parametrize(("death", "how"), DEATHS)
 def test_where_a_process_dies_only_the_record_that_it_was_at_has_failed(
     kafka_cluster: Cluster, notes: Path, death: str, how: str

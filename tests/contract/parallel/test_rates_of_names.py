@@ -77,6 +77,7 @@ def times_of(notes: Path, prefix: str) -> list[float]:
     return [call.at for call in handlers.calls(notes) if call.key.startswith(prefix)]
 
 
+@pytest.mark.quick("async")
 @pytest.mark.parametrize("executor", ["thread", "async", "process", "batches"])
 def test_a_tenants_records_start_at_its_rate_and_hold_up_nobody_else(
     kafka_cluster: Cluster, notes: Path, executor: str
@@ -152,6 +153,7 @@ def of_plan(tenant: str) -> float | None:
     return {"fast": 40.0, "slow": 10.0}.get(tenant)
 
 
+@pytest.mark.quick("mapping")
 @pytest.mark.parametrize(
     "rates", [{"fast": 40, "slow": 10, "free": None, "*": 1}, of_plan], ids=["mapping", "function"]
 )

@@ -20,6 +20,7 @@ CONSUMER_PROTOCOL = {"group.protocol": "consumer", "heartbeat.interval.ms": None
 pytestmark = pytest.mark.kafka
 
 
+@pytest.mark.quick("kip848")
 @pytest.mark.parametrize("settings", [EAGER, COOPERATIVE, CONSUMER_PROTOCOL], ids=["eager", "cooperative", "kip848"])
 def test_members_joining_and_leaving_under_load_lose_nothing_and_keep_the_order_of_each_key(
     kafka_cluster: Cluster, settings: dict[str, Any]

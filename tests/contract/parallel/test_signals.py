@@ -68,6 +68,7 @@ def complete(cluster: Cluster, topic: str) -> set[int]:
 EASY = {*range(20)} - {0, 10}
 
 
+@pytest.mark.quick("process")
 @executors
 def test_sigterm_lets_what_runs_end_and_nothing_is_repeated(
     kafka_cluster: Cluster, notes: Path, tmp_path: Path, executor: str
@@ -90,6 +91,7 @@ def test_sigterm_lets_what_runs_end_and_nothing_is_repeated(
     assert handled_until_all_is_committed(kafka_cluster, topic) == [(0, 20)]
 
 
+@pytest.mark.quick("threads")
 @executors
 def test_a_second_sigterm_ends_it_at_once_and_what_is_done_is_committed(
     kafka_cluster: Cluster, notes: Path, tmp_path: Path, executor: str
@@ -121,6 +123,7 @@ def test_processes_of_the_pool_do_not_mind_a_sigterm_that_reaches_all(
     assert committed(kafka_cluster, topic) == {0: (20, b"")}
 
 
+@pytest.mark.quick("async")
 @executors
 def test_ctrl_c_ends_it_at_once_and_what_is_done_is_committed(
     kafka_cluster: Cluster, notes: Path, tmp_path: Path, executor: str

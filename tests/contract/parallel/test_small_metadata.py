@@ -73,6 +73,7 @@ def is_warning(message: str) -> bool:
     return "Kafka refuses an offset map of" in message
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "mode", ["async", *(pytest.param(mode, marks=pytest.mark.slow) for mode in ("thread", "process"))]
 )
@@ -99,6 +100,7 @@ def test_offsets_are_committed_with_what_has_room_of_their_map_and_the_partition
     assert not any("A commit of level" in message for message in caplog.messages)
 
 
+@pytest.mark.slow
 def test_each_output_of_a_transaction_is_there_once_though_no_map_remembers_its_record(
     limited: tuple[Cluster, int], goes_on: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

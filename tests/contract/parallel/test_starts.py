@@ -103,6 +103,7 @@ def test_a_partition_whose_offset_is_in_an_open_transaction_holds_up_no_other(
             wait_for(lambda: read[0] == 6)
 
 
+@pytest.mark.slow
 def test_a_leader_that_takes_longer_than_the_limit_of_a_question_is_waited_for_longer_the_next_time() -> None:
     with mock_brokers() as brokers:
         leaders = brokers.create("orders")

@@ -160,6 +160,7 @@ def started(cluster: Cluster, topic: str, out: str) -> Iterator[subprocess.Popen
             process.kill()
 
 
+@pytest.mark.quick("kill")
 @pytest.mark.parametrize(
     ("end", "times"),
     [(signal.SIGKILL, 5), (signal.SIGINT, 2), (signal.SIGTERM, 2)],
@@ -247,6 +248,7 @@ def test_an_interrupt_after_a_tick_is_taken_or_before_it_is_settled_neither_lose
 # Several members
 
 
+@pytest.mark.quick("cooperative")
 @pytest.mark.parametrize("settings", [EAGER, COOPERATIVE, CONSUMER_PROTOCOL], ids=["eager", "cooperative", "kip848"])
 def test_members_that_come_and_go_under_load_repeat_nothing_and_lose_nothing(
     kafka_cluster: Cluster, settings: dict[str, Any]
@@ -352,6 +354,7 @@ def test_dead_letters_are_in_the_transaction_and_each_is_there_once(kafka_cluste
     assert not any(metadata for _, metadata in committed(kafka_cluster, topic).values())
 
 
+@pytest.mark.quick("only by the broker")
 @pytest.mark.parametrize("known", [True, False], ids=["known here", "only by the broker"])
 def test_an_output_that_kafka_refuses_becomes_one_dead_letter_and_holds_up_no_other(
     kafka_cluster: Cluster, known: bool
@@ -391,6 +394,7 @@ def test_an_output_that_kafka_refuses_becomes_one_dead_letter_and_holds_up_no_ot
         assert list(told) == [b"Kafka refuses an output"]
 
 
+@pytest.mark.slow
 def test_of_thousands_of_outputs_in_a_transaction_only_the_one_that_kafka_refuses_becomes_a_dead_letter(
     kafka_cluster: Cluster,
 ) -> None:

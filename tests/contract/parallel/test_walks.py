@@ -31,6 +31,7 @@ def walk(cluster: Cluster, seed: int, steps: int, folder: Path) -> None:
         way.close()
 
 
+@pytest.mark.quick("1")
 @pytest.mark.skipif(SEED is not None, reason="another seed was asked for")
 @pytest.mark.parametrize("seed", FEW)
 def test_a_short_walk_loses_and_doubles_nothing(kafka_cluster: Cluster, tmp_path: Path, seed: int) -> None:

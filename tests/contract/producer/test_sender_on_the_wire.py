@@ -100,6 +100,7 @@ def test_a_flood_fails_no_send_of_another_topic(kafka_cluster: Cluster, proxy: K
         assert all(future is not None and future.exception(30) is None for future in sent)
 
 
+@pytest.mark.slow
 def test_a_keyed_flood_over_many_partitions_that_makes_way_for_a_neighbour_keeps_the_order_of_each_key(
     kafka_cluster: Cluster, proxy: KafkaProxy
 ) -> None:

@@ -110,6 +110,7 @@ def test_of_partitions_in_one_batch_those_are_named_whose_timestamps_spark_does_
     assert f"at offset 1, has {TOO_LATE_MS}" in told
 
 
+@pytest.mark.slow
 def test_of_more_partitions_than_are_read_together_all_are_listed_and_read(kafka_cluster: Cluster) -> None:
     topic, partitions = f"wide-{uuid.uuid4().hex[:8]}", MOST_TOGETHER + 20
     address = {"bootstrap.servers": kafka_cluster.bootstrap_servers}

@@ -121,6 +121,7 @@ def test_several_workers_run_together_until_none_has_anything_to_do(settings: Se
         assert time.run(resize, publish, mail)[2].results == ["a picture"]
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_never_idle_ends_the_run(settings: Settings, remind: Callable[..., Any]) -> None:
     name = f"endless-{uuid.uuid4().hex[:8]}"
 

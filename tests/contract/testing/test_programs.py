@@ -21,6 +21,7 @@ def passed(directory: Path, *arguments: str) -> str:
     return ran.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_the_tests_of_the_page_pass(tmp_path: Path) -> None:
     page = (ROOT / "docs" / "testing.md").read_text()

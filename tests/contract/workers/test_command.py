@@ -229,6 +229,7 @@ async def ship(record, context):
     assert command.ends(0) == []
 
 
+@pytest.mark.slow
 def test_a_process_that_dies_each_time_is_given_up(kafka_cluster: Cluster, start: Start) -> None:
     text = """
 if sys.argv[0].endswith("member.py"):
@@ -247,6 +248,7 @@ if sys.argv[0].endswith("member.py"):
     assert "headway: shop:handle[0] died 5 times in a row, the last time ended with exit code 7" in command.log
 
 
+@pytest.mark.slow
 def test_a_worker_that_cannot_start_is_named_with_its_error_and_shows_one_traceback(
     kafka_cluster: Cluster, start: Start
 ) -> None:
@@ -315,6 +317,7 @@ def handle(record, context):
     again.ends(0)
 
 
+@pytest.mark.slow
 def test_a_second_sigterm_waits_for_nothing_and_the_record_comes_again(kafka_cluster: Cluster, start: Start) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", "stuck")])
@@ -330,6 +333,7 @@ def test_a_second_sigterm_waits_for_nothing_and_the_record_comes_again(kafka_clu
     again.ends(0)
 
 
+@pytest.mark.quick("thread")
 @pytest.mark.parametrize("text", [STUCK, STUCK_COROUTINE], ids=["thread", "coroutine"])
 def test_what_runs_longer_than_the_drain_timeout_is_left_and_the_exit_code_says_so(
     kafka_cluster: Cluster, start: Start, text: str
@@ -375,6 +379,7 @@ def handle(record, context):
     assert command.ends(0) == []
 
 
+@pytest.mark.slow
 def test_a_thread_of_a_handlers_own_that_never_ends_holds_up_nothing_for_long(
     kafka_cluster: Cluster, start: Start
 ) -> None:

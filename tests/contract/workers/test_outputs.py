@@ -58,6 +58,7 @@ CASES = [
 ]
 
 
+@pytest.mark.quick("thread-transactional-batches")
 @pytest.mark.parametrize(("kind", "mode", "text"), CASES)
 def test_each_record_has_its_output_and_what_is_logged_names_it(
     kafka_cluster: Cluster, start: Start, kind: str, mode: str, text: str
@@ -119,6 +120,7 @@ def write(input, value):
 """
 
 
+@pytest.mark.quick("single-process")
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("in_batches", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["single", "batches"])
 def test_results_are_handed_over_one_at_a_time_and_what_that_raises_is_a_failed_attempt(
@@ -161,6 +163,7 @@ def handle(records, contexts):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordering", ["UNORDERED", pytest.param("PARTITION", marks=pytest.mark.slow)])
 def test_a_record_that_kills_in_a_batch_becomes_a_dead_letter_and_all_others_are_handled_in_order(
     kafka_cluster: Cluster, start: Start, ordering: str
@@ -199,6 +202,7 @@ def test_a_declaration_that_cannot_work_is_one_sentence(
     assert sentence in command.log
 
 
+@pytest.mark.slow
 def test_what_a_run_does_not_send_says_how_a_worker_sends_it(kafka_cluster: Cluster, start: Start) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", "1")])

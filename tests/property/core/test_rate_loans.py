@@ -9,7 +9,7 @@ SMALL = 1e-9
 PARTITIONS = 12
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=settings().max_examples, deadline=None)
 @given(st.data())
 def test_members_never_have_more_than_the_whole_rate_together(data: st.DataObject) -> None:
     members = 4

@@ -48,7 +48,7 @@ class Store:
 RECORDS = st.lists(st.tuples(st.integers(0, 3), st.one_of(st.none(), st.integers(-2, 12))), min_size=1, max_size=40)
 
 
-@settings(max_examples=200)
+@settings(max_examples=2 * settings().max_examples)
 @given(
     RECORDS,
     st.sampled_from(Ordering),

@@ -89,7 +89,7 @@ class Run:
         self._wake.close()
 
 
-@settings(max_examples=150)
+@settings(max_examples=3 * settings().max_examples // 2)
 @given(
     st.lists(st.one_of(st.none(), st.integers(0, 5)), min_size=1, max_size=30),
     st.sampled_from(Ordering),

@@ -145,7 +145,7 @@ def options(draw: st.DrawFn) -> Options:
     return Options(draw)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=2 * settings().max_examples, deadline=None)
 @given(options(), st.data())
 def test_a_wait_is_never_over_at_its_beginning_and_never_longer_than_the_next_start(
     options: Options, data: st.DataObject

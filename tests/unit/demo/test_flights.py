@@ -54,6 +54,7 @@ def test_what_is_not_known_is_null() -> None:
     assert (value["tailnum"], value["dep_delay"], value["air_time"]) == (None, None, None)
 
 
+@pytest.mark.slow
 def test_all_flights_of_the_year_are_there_once_with_the_counts_of_their_levels(flights: list[FlightRecord]) -> None:
     assert len(flights) == COUNT
     identities = {(value["carrier"], value["flight"], value["time_hour"]) for value in map(_value, flights)}

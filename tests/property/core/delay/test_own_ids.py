@@ -27,6 +27,7 @@ def numbers(world: World) -> list[int]:
     return [schedule.order for _, schedule in world.delivered]
 
 
+@pytest.mark.quick("0", "1", "2")
 @pytest.mark.parametrize("seed", range(12))
 def test_whatever_is_asked_of_ids_is_done_as_it_is_answered_and_each_is_delivered_once(seed: int) -> None:
     draw = random.Random(seed)

@@ -27,6 +27,7 @@ def delivered_once(world: World, schedules: list[Schedule]) -> None:
     assert Counter(schedule.id for _, schedule in world.delivered) == Counter(schedule.id for schedule in schedules)
 
 
+@pytest.mark.quick("0")
 @pytest.mark.parametrize("seed", range(2))
 def test_delays_up_to_years_are_delivered_once_never_early_and_little_late(seed: int) -> None:
     world = World(LADDER, random.Random(seed))
@@ -41,6 +42,7 @@ def test_delays_up_to_years_are_delivered_once_never_early_and_little_late(seed:
         assert world.writes[schedule.id] <= world.ladder.writes(schedule.due - schedule.at) + 2
 
 
+@pytest.mark.quick("0", "1")
 @pytest.mark.parametrize("seed", range(6))
 def test_nothing_is_lost_or_doubled_by_crashes_at_any_moment(seed: int) -> None:
     world = World(Ladder.exponential(1, 3, 6), random.Random(seed), room=4_000)
@@ -58,6 +60,7 @@ def test_nothing_is_lost_or_doubled_by_crashes_at_any_moment(seed: int) -> None:
     assert all(schedule.due <= at for at, schedule in world.delivered)
 
 
+@pytest.mark.quick("0", "1")
 @pytest.mark.parametrize("seed", range(6))
 def test_an_overdue_backlog_is_worked_off_once_and_in_order_however_often_the_relay_dies_meanwhile(seed: int) -> None:
     world = World(LADDER, random.Random(seed), at_once=150)  # more than leave in one turn
@@ -72,6 +75,7 @@ def test_an_overdue_backlog_is_worked_off_once_and_in_order_however_often_the_re
         assert order == sorted(order)
 
 
+@pytest.mark.quick("0", "1")
 @pytest.mark.parametrize("seed", range(4))
 def test_records_of_one_due_time_keep_their_order_also_when_all_are_overdue(
     seed: int, monkeypatch: pytest.MonkeyPatch
@@ -93,6 +97,7 @@ def test_records_of_one_due_time_keep_their_order_also_when_all_are_overdue(
         assert order == sorted(order)
 
 
+@pytest.mark.quick("0", "1", "2")
 @pytest.mark.parametrize("seed", range(12))
 def test_records_that_were_stored_long_after_they_were_scheduled_keep_their_order_and_are_on_time(seed: int) -> None:
     world = World(Ladder.exponential(1, 2 + seed % 2, 8), random.Random(seed), room=10_000_000)
@@ -110,6 +115,7 @@ def test_records_that_were_stored_long_after_they_were_scheduled_keep_their_orde
         assert order == sorted(order)
 
 
+@pytest.mark.quick("0-False", "1-True", "2-False")
 @pytest.mark.parametrize("low_latency", [False, True])
 @pytest.mark.parametrize("seed", range(8))
 def test_records_of_one_due_time_keep_their_order_though_the_brokers_stop_for_seconds(

@@ -241,5 +241,5 @@ class GatheringOfBatches(RuleBasedStateMachine):
         raise AssertionError("Some records never run.")
 
 
-GatheringOfBatches.TestCase.settings = settings(max_examples=200, stateful_step_count=40)
+GatheringOfBatches.TestCase.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=40)
 test_batches_are_gathered_as_a_model_of_lists_says = GatheringOfBatches.TestCase

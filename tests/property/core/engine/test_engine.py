@@ -358,5 +358,5 @@ class EngineOfALog(RuleBasedStateMachine):
         assert sorted(self.published) == sorted(whole)
 
 
-EngineOfALog.TestCase.settings = settings(max_examples=100, stateful_step_count=50)
+EngineOfALog.TestCase.settings = settings(max_examples=settings().max_examples, stateful_step_count=50)
 test_the_engine_agrees_with_a_model_of_lists = EngineOfALog.TestCase

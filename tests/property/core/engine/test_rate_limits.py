@@ -244,5 +244,5 @@ class EngineWithRates(RuleBasedStateMachine):
         assert all(state_of(work) is not WorkState.WAITING for work in self.waiting_heads())
 
 
-EngineWithRates.TestCase.settings = settings(max_examples=150, stateful_step_count=40)
+EngineWithRates.TestCase.settings = settings(max_examples=3 * settings().max_examples // 2, stateful_step_count=40)
 TestEngineWithRates = EngineWithRates.TestCase

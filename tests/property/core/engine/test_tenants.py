@@ -232,6 +232,6 @@ class QueueOfTenants(RuleBasedStateMachine):
 
 
 TestEngineWithTenants = EngineWithTenants.TestCase
-TestEngineWithTenants.settings = settings(max_examples=100, stateful_step_count=40, deadline=None)
+TestEngineWithTenants.settings = settings(max_examples=settings().max_examples, stateful_step_count=40, deadline=None)
 TestQueueOfTenants = QueueOfTenants.TestCase
-TestQueueOfTenants.settings = settings(max_examples=200, stateful_step_count=40, deadline=None)
+TestQueueOfTenants.settings = settings(max_examples=2 * settings().max_examples, stateful_step_count=40, deadline=None)

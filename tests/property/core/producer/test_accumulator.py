@@ -204,7 +204,7 @@ calls = st.one_of(
 )
 
 
-@settings(max_examples=300)
+@settings(max_examples=3 * settings().max_examples)
 @given(st.lists(calls, max_size=120))
 def test_it_does_what_plain_lists_would_do(script: list[tuple[Any, ...]]) -> None:
     model = Model()
