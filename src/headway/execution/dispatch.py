@@ -8,40 +8,86 @@ At most one executor's thread waits for the lock; others leave their reports wit
 thread waited itself, a thousand of them would queue up whenever one was interrupted with the lock. They would then be
 woken one by one.
 
-The steps that need the lock are in `running_jobs`.
+Optional features are gates (`gate.py`): the dispatch asks only those that it was given.
 """
 
 import math
+import threading
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Sequence
-from functools import partial
 from typing import Any
 
-from headway.core.engine.circuit import Circuit
-from headway.core.engine.rate_limits import RateLimits
+from headway.core.engine.engine import Engine
+from headway.core.engine.work import Outcome
 from headway.core.engine.work_states import WorkState
+from headway.core.retry import Again, DeadLetter, Retries, Verdict
+from headway.core.user_errors import without_frames
 from headway.errors import HeadwayError
 from headway.execution.failures import Failures, Letters, Schedules
+from headway.execution.gate import Gate
 from headway.execution.jobs import Job, RecordWork
 from headway.execution.metrics import ParallelMetrics
-from headway.execution.queue_times import QueueTimes
-from headway.execution.running_jobs import RunningJobs, key_of
-from headway.execution.supervision import Supervision
 from headway.records.record_types import ConsumerRecord, TopicPartition
+from headway.runtime.wakeup import Wakeup
 
-_MOST_TENANTS_TOLD = 5
+_MOST_TENANTS_SHOWN = 5
 
 
-class Dispatch(RunningJobs):
-    """The part that hands out jobs and takes their outcomes; all but `lock` and `engine` may be used from any thread.
+class Dispatch:
+    """The jobs that run, and those that may start; all but `lock` and `engine` may be used from any thread.
 
     The executor and the stores report to the dispatch, so they are made after it, and `begin` gives them to it. Nothing
     starts before that.
+
+    Args:
+        engine: The engine.
+        retries: The rule that decides about failed attempts.
+        slots: The number of jobs that may run at a time.
+        wake: Wakes the control thread.
+        gates: The optional features in use.
     """
 
-    def warn_of_queue_times(self, limit: float) -> None:
-        """Tell of records that wait longer than this before they start, in seconds; call it before any starts."""
-        self._queue_times = QueueTimes(limit)
+    def __init__(
+        self,
+        engine: Engine[ConsumerRecord],
+        retries: Retries,
+        slots: int,
+        wake: Wakeup,
+        gates: Iterable[Gate] = (),
+    ) -> None:
+        # At most 30 attributes: with more, CPython shares no keys between dicts, and each access takes longer.
+        self.lock = threading.Lock()
+        self.engine = engine
+        engine.count_slots(self._slots_in_use)
+        self.paused = False  # True to start nothing; running jobs go on
+        self.ending = False  # True to start nothing any more
+        self.failure: HeadwayError | None = None
+        self._waits_for_outputs = False  # True to start nothing either
+        self._slots = slots
+        self._gates = tuple(gates)
+        self._wake = wake
+        self._failures = Failures(retries)
+        self._starts: Callable[[Sequence[Job]], None] | None = None  # None until the run begins
+        self._batch_size: int | None = None  # None for a handler of single records
+        self._of_one_partition = False
+        self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()  # finished, not in the engine yet
+        self._waiting = threading.Lock()  # held by the thread that waits for `lock` to pass them on
+        # With the number of unfinished works of its job, if the job has more than one. Works of lost partitions stay
+        # until they are reported.
+        self._running: dict[RecordWork, list[int] | None] = {}
+        self._jobs = 0
+        self._to_store: deque[RecordWork] = deque()  # works with an outcome that is due to be stored elsewhere
+        self._control_is_due = False
+        self._alarms = [-1] * len(engine.ready)
+        self._watched = False
+        self._opening_is_awaited = False  # the control thread waits for the time at which the gates let works start
+        self._done = self._failed = self._dead_letters = self._abandoned = 0
+
+    def add(self, gate: Gate) -> None:
+        """Ask this gate, too, from now on."""
+        if gate not in self._gates:
+            self._gates = (*self._gates, gate)  # a new tuple: another thread may be going through the old one
 
     def begin(
         self,
@@ -49,12 +95,9 @@ class Dispatch(RunningJobs):
         *,
         letters: Letters | None = None,
         schedules: Schedules | None = None,
-        supervision: Supervision | None = None,
         batch_size: int | None = None,
         of_one_partition: bool = False,
-        limits: RateLimits[ConsumerRecord] | None = None,
-        keeps_expired: bool = False,
-        circuit: Circuit | None = None,
+        is_supervised: bool = False,
     ) -> None:
         """Let jobs start from now on.
 
@@ -62,30 +105,13 @@ class Dispatch(RunningJobs):
             starts: The executor's method that starts jobs for which no thread asked.
             letters: The store of dead letters.
             schedules: The store of records to be tried again much later.
-            supervision: The care for suspects and the table of running records.
             batch_size: The most works of a job, for handlers of batches; by default a job has one work.
             of_one_partition: True if the works of a job must be of one partition.
-            limits: The engine's rates of tenants and keys, if it has any.
-            keeps_expired: True if records that expired become dead letters; else they are dropped.
-            circuit: The circuit breaker of the handler, if it has one.
+            is_supervised: True if another process takes care of records that kill this one.
         """
-        self.expiries.are_kept = keeps_expired
-        self._circuit = circuit
-        self._is_paced = self._is_paced or circuit is not None
-        self._failures = Failures(self._failures.retries, letters, schedules, supervision)
-        self._supervision = supervision
-        if batch_size is not None:
-            self._batch_size, self._of_one_partition = batch_size, of_one_partition
-            self._take_job = self._take_batch
-        if limits is not None:
-            self._take_job = partial(self._take_at_rates, limits, self._take_job)
+        self._failures.begin(letters, schedules, is_supervised=is_supervised)
+        self._batch_size, self._of_one_partition = batch_size, of_one_partition
         self._starts = starts
-
-    def let_expire(self) -> None:
-        """Look from now on whether works have expired; before one comes that will, it would cost each for nothing."""
-        if not self.expiries.are_expected:
-            self.expiries.are_expected = True
-            self._take_job = partial(self._take_in_time, self._take_job)
 
     def wait_for_outputs(self, waits: bool) -> None:
         """Start nothing while stored outputs wait for the caller to take them."""
@@ -100,6 +126,7 @@ class Dispatch(RunningJobs):
     def metrics(self) -> ParallelMetrics:
         """Return the counts of records done, running and waiting."""
         with self.lock:
+            of_gates = {name: count for gate in self._gates for name, count in gate.metrics().items()}
             return ParallelMetrics(
                 done=self._done,
                 failed=self._failed,
@@ -108,10 +135,8 @@ class Dispatch(RunningJobs):
                 ready=sum(self.engine.ready),
                 remaining=self.engine.work_remaining,
                 abandoned=self._abandoned,
-                late=self._queue_times.late if self._queue_times else 0,
-                busiest_tenants=self.engine.busiest_tenants(_MOST_TENANTS_TOLD),
-                expired=self.expiries.count,
-                circuit_open=self._circuit is not None and self._circuit.is_open,
+                busiest_tenants=self.engine.busiest_tenants(_MOST_TENANTS_SHOWN),
+                **of_gates,
             )
 
     @property
@@ -126,7 +151,7 @@ class Dispatch(RunningJobs):
         """Note that a work is done; return the next job, if there is one for this slot."""
         if not self.lock.acquire(blocking=False):
             self._reports.append((work, outputs))
-            return self._settle_reports()
+            return self._take_reports()
         try:
             now = time.monotonic()
             self._finish(work, outputs, now)
@@ -137,7 +162,7 @@ class Dispatch(RunningJobs):
             self._wake_control()
         return job
 
-    def _settle_reports(self) -> Job | None:
+    def _take_reports(self) -> Job | None:
         if not self._waiting.acquire(blocking=False):
             return None  # the waiting thread takes our report along, and starts the next job in its place
         try:
@@ -148,9 +173,10 @@ class Dispatch(RunningJobs):
             now = time.monotonic()
             slots = 0
             while self._reports:  # further reports may still come
-                self._finish(*self._reports.popleft(), now)
+                work, outputs = self._reports.popleft()
+                self._finish(work, outputs, now)
                 slots += 1
-            jobs = self._start(slots, now)
+            jobs = self._next_jobs(now, slots)
         finally:
             self.lock.release()
         self._wake_control()
@@ -158,51 +184,53 @@ class Dispatch(RunningJobs):
             self._starts(jobs[1:])
         return jobs[0] if jobs else None
 
-    def settle_job(self, job: Job, error: BaseException | None = None) -> Job | None:
+    def complete(self, job: Job, error: BaseException | None = None) -> Job | None:
         """Note all works of a job as done, or as failed; return the next job, if there is one for this slot."""
         if error is None:
-            return self.settle([(work, ()) for work in job], ())
-        return self.settle((), [(work, error) for work in job])
+            return self.complete_each([(work, ()) for work in job], ())
+        return self.complete_each((), [(work, error) for work in job])
 
-    def settle(
+    def complete_each(
         self, done: Iterable[tuple[RecordWork, Sequence[Any]]], failed: Iterable[tuple[RecordWork, BaseException]]
     ) -> Job | None:
         """Note works of a job as done, with their outputs, or failed; return the next job, if one is for this slot."""
         now = time.monotonic()
         # A user's code, log handlers included, runs without the lock: it may ask the consumer something.
-        verdicts = [(work, error, self._failures.decide(work, error, now)) for work, error in failed]
+        judged = [(work, error, self._failures.decide(work, error, now)) for work, error in failed]
+        ours = []
         with self.lock:
             for work, outputs in done:
                 self._finish(work, outputs, now)
-            if self._circuit is not None:
-                verdicts = [(work, error, self._under_circuit(work, error, was, now)) for work, error, was in verdicts]
-            ours = [failure for failure in verdicts if self._fail(*failure, now)]
+            for work, error, verdict in judged:
+                for gate in self._gates:
+                    verdict = gate.judged(work, error, verdict, now)  # noqa: PLW2901
+                if self._fail(work, error, verdict, now):
+                    ours.append((work, error, verdict))
             job = self._next(now)
         self._wake_control()
-        self._failures.circuit_log.tell(self._circuit, verdicts)
-        for failure in ours:
-            if unkept := self._failures.tell(*failure, now):
+        for gate in self._gates:
+            gate.log(now)
+        for work, error, verdict in ours:
+            if unkept := self._failures.tell(work, error, verdict, now):
                 self.give_up(unkept)
         return job
 
-    def done_together(self, job: Job, outputs: Sequence[Any]) -> Job | None:
+    def complete_together(self, job: Job, outputs: Sequence[Any]) -> Job | None:
         """Note a batch of one partition as done, to be committed as a whole with its outputs; return the next job."""
         now = time.monotonic()
         with self.lock:
             for work in job:
-                if self._supervision and self._supervision.finish(work):
-                    self._control_is_due = True  # to commit
-                if self._circuit is not None:
-                    self._circuit.succeeded(key_of(work), work, now)
-                self._end(work, now)
-            self._done += len(job) * self.engine.finish_together(job, now, outputs)
+                self._leave(work, now)
+            if self.engine.finish_together(job, now, outputs):
+                self._done += len(job)
             following = self._next(now)
         self._wake_control()
         return following
 
-    def settle_later(self, job: Job, error: BaseException | None = None) -> None:
-        """Note a job as `settle_job` does, on a thread that runs none: the next one is started for it."""
-        if (following := self.settle_job(job, error)) and self._starts:
+    def complete_elsewhere(self, job: Job, error: BaseException | None = None) -> None:
+        """Note a job as `complete` does, on a thread that runs no jobs: the next one is started by the executor."""
+        following = self.complete(job, error)
+        if following and self._starts:
             self._starts((following,))
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
@@ -210,7 +238,7 @@ class Dispatch(RunningJobs):
         with self.lock:
             work.outcome = None
             self._failed -= 1  # both failures are of one attempt
-        self.settle_later((work,), error)
+        self.complete_elsewhere((work,), error)
 
     def letters_committed(self, count: int) -> None:
         """Count dead letters that were sent in `outputs` and are in Kafka now."""
@@ -230,20 +258,19 @@ class Dispatch(RunningJobs):
 
         Its handler is not called again; its lane waits.
         """
-        self._put_back(work, again_at, unstored=True)
+        now = time.monotonic()
+        with self.lock:
+            self._put_back(work, again_at, now)
+        self._wake_control()
+        self.feed()
 
     def untried(self, work: RecordWork) -> None:
         """Note that a work has not begun: it runs again as if it had not been given out."""
-        self._put_back(work, time.monotonic(), unstored=False)
-
-    def _put_back(self, work: RecordWork, at: float, *, unstored: bool) -> None:
         now = time.monotonic()
         with self.lock:
-            if self._queue_times and not unstored:
-                self._queue_times.put_back(work)
-            self._end(work, now)
-            self._unstored += self.engine.retry(work, at, None, now) and unstored
-            self._control_is_due = True  # the control thread must wait for that time
+            for gate in self._gates:
+                gate.put_back(work)
+            self._put_back(work, now, now)
         self._wake_control()
         self.feed()
 
@@ -260,32 +287,30 @@ class Dispatch(RunningJobs):
         return job
 
     def feed(self) -> float:
-        """Start the jobs that may run now; return the time of this moment, from which on `next_change` looks."""
+        """Start the jobs that may run now; return the time of this moment, after which `next_change` looks."""
         now = time.monotonic()
         self._failures.tell_sums(now)
-        self.expiries.tell(now)
-        self._failures.circuit_log.tell(self._circuit, ())
+        gates = self._gates
+        for gate in gates:
+            gate.log(now)
         with self.lock:
-            if self._supervision and (given_up := self._supervision.give_up(now, self.ending)):
-                self._end(given_up[0], now)
-                self.engine.retry(*given_up, None, now)
-            jobs = self._start(self._free(now), now)
-            late = self._queue_times.take(now) if self._queue_times and self._queue_times.is_due(now) else None
+            for gate in gates:
+                if late := gate.timed_out(now, ending=self.ending):
+                    work, again_at = late
+                    self._put_back(work, again_at, now)
+            jobs = self._next_jobs(now)
         self._wake_control()
         if jobs and self._starts:
             self._starts(jobs)
-        if late and self._queue_times:
-            self._queue_times.tell(late)
         if self._to_store:
             self._failures.store_all(self._to_store)
         return now
 
     # For the control thread
 
-    def alarm(self, level: int, ready: int) -> int:
-        """Wake the control thread once this level has fewer ready works; -1 for never. Return 0."""
+    def alarm(self, level: int, ready: int) -> None:
+        """Wake the control thread once this level has fewer ready works; -1 for never."""
         self._alarms[level] = ready
-        return 0
 
     def is_running(self, partitions: Collection[TopicPartition] | None = None) -> int:
         """Return how many works run, of these partitions or in all. From now on each end wakes the control thread."""
@@ -296,7 +321,7 @@ class Dispatch(RunningJobs):
             return sum(work.assignment.current and work.partition in partitions for work in self._running)
 
     def runs_stale(self, partition: TopicPartition) -> bool:
-        """Return whether works of this partition run that count no more; each end wakes the control thread then."""
+        """Return whether stale works of this partition run; from now on each end wakes the control thread."""
         with self.lock:
             self._watched = True
             return any(work.partition == partition and not work.assignment.current for work in self._running)
@@ -304,11 +329,14 @@ class Dispatch(RunningJobs):
     def slots_idle_behind_keyless(self) -> tuple[int, int] | None:
         """Return (idle, all) slots if half of them idle and nothing may run, with records behind one without a key."""
         with self.lock:
-            slots = self._admission.limit
+            slots = self._slots_in_use()
             idle = slots - self._jobs
-            if 2 * idle < slots or any(self.engine.ready) or self._free(time.monotonic()) <= 0:
-                return None
-            if self._supervision and self._supervision.alone:
+            if (
+                2 * idle < slots
+                or any(self.engine.ready)
+                or self._is_stopped()
+                or not self._may_start(time.monotonic())
+            ):
                 return None
             waits = any(
                 work.record.raw_key is None and work.next is not None and work.next.state is WorkState.BEHIND
@@ -317,7 +345,7 @@ class Dispatch(RunningJobs):
             return (idle, slots) if waits else None
 
     def give_up_running(self, partitions: Collection[TopicPartition]) -> None:
-        """Have the running works of these partitions be none that count, whatever becomes of them."""
+        """Mark the running works of these partitions as stale: their results will be ignored."""
         with self.lock:
             self.engine.give_up([work for work in self._running if work.partition in partitions])
 
@@ -326,12 +354,10 @@ class Dispatch(RunningJobs):
         with self.lock:
             self.ending = True
             self._abandoned = len(self._running)
-            late = self._queue_times.take(time.monotonic(), all_of_them=True) if self._queue_times else None
-        if late and self._queue_times:
-            self._queue_times.tell(late)
         now = time.monotonic()
         self._failures.end(now)
-        self.expiries.tell(now, at_end=True)
+        for gate in self._gates:
+            gate.log(now, at_end=True)
 
     def unwatch(self) -> None:
         """Note that the control thread does not wait for works to end any more."""
@@ -342,26 +368,176 @@ class Dispatch(RunningJobs):
 
         The time is after `fed_at`, when the caller called `feed` last. What has come by then was tried in vain: a slot,
         a probe or a suspect holds it up, and whoever lets go of that takes the next job, or wakes the control thread.
-        Another wait until that time would be none, again and again.
+        Waiting until that time again would be no wait at all.
         """
         with self.lock:
-            self._rate_is_awaited = False
-            if self.paused or self.ending or self._waits_for_outputs:
+            self._opening_is_awaited = False
+            if self._is_stopped():
                 return None
-            due, times = self.engine.next_wake(), []
-            probe_at: float | None = -math.inf
-            if self._circuit is not None and self._circuit.is_open:
-                probe_at = self._circuit.next_probe()
-            if probe_at is None:
+            opens_at = self._opens_at()
+            if opens_at is None:
                 return None
+            times = []
+            due = self.engine.next_wake()
             if due is not None and due > fed_at:
-                times.append(max(due, probe_at))
+                times.append(max(due, opens_at))
             if any(self.engine.ready) or (due is not None and due <= fed_at):
-                allowed = self._admission.next_change()
-                let_in = probe_at if allowed is None else max(allowed, probe_at)
-                times.append(let_in)
-                self._rate_is_awaited = allowed is not None and let_in > fed_at
+                times.append(opens_at)
+                self._opening_is_awaited = opens_at > fed_at
         return min((time for time in times if time > fed_at), default=None)
+
+    # With the lock: which jobs may start
+
+    def _is_stopped(self) -> bool:
+        return self.paused or self.ending or self._waits_for_outputs or self._starts is None
+
+    def _slots_in_use(self) -> int:
+        slots = self._slots
+        for gate in self._gates:
+            slots = gate.slots(slots)
+        return slots
+
+    def _may_start(self, now: float) -> bool:
+        if self._jobs >= self._slots:
+            return False
+        for gate in self._gates:
+            if not gate.may_start(self._jobs, now):
+                self._await_opening(now)
+                return False
+        return True
+
+    def _await_opening(self, now: float) -> None:
+        """Wake the control thread if it does not know yet that it must wait for the gates to open."""
+        if not self._opening_is_awaited and (at := self._opens_at()) is not None and at > now:
+            self._opening_is_awaited = self._control_is_due = True
+
+    def _opens_at(self) -> float | None:
+        """Return when all gates may let a job start; None if only an event can help."""
+        latest = -math.inf
+        for gate in self._gates:
+            at = gate.opens_at()
+            if at is None:
+                return None
+            latest = max(latest, at)
+        return latest
+
+    def _next_jobs(self, now: float, most: float = math.inf) -> list[Job]:
+        jobs: list[Job] = []
+        while len(jobs) < most and (job := self._next(now)):
+            jobs.append(job)
+        return jobs
+
+    def _next(self, now: float) -> Job | None:
+        """Return the next job, which has a slot from now on; None if no job may start."""
+        if self.paused or self.ending or self._waits_for_outputs or self._starts is None:
+            return None
+        gates = self._gates
+        for gate in gates:
+            if kept := gate.kept_back(self._jobs):
+                return kept
+        while self._may_start(now):
+            job: Job = self.engine.take(1, now) if self._batch_size is None else self._take_batch(now)
+            for gate in gates:
+                if gate.changes_wait(now):
+                    self._control_is_due = True
+            if not job:
+                return None
+            if gates or job[0].outcome or len(job) > 1:
+                job = self._admit(job, now)
+            else:  # nearly always
+                self._running[job[0]] = None
+                self._jobs += 1
+            if job and not self._is_kept_back(job, now):
+                level = job[0].assignment.level
+                if self._alarms[level] >= 0 and self.engine.ready_of(level) < self._alarms[level]:
+                    self._alarms[level] = -1
+                    self._control_is_due = True
+                return job
+        return None
+
+    def _take_batch(self, now: float) -> Job:
+        size = self._batch_size or 1
+        for gate in self._gates:
+            size = gate.batch_size(size)
+        return self.engine.take_batch(size, now, self._of_one_partition)
+
+    def _admit(self, taken: Job, now: float) -> Job:
+        """Give the works that the gates admit a slot, and return them; others end, or go back to their lanes."""
+        admitted = taken
+        for gate in self._gates:
+            if admitted:
+                admitted = gate.admit(admitted, now)
+        stored = []
+        for work in taken:
+            if work.outcome and work.outcome.verdict is None:
+                self._finish(work, (), now)
+                self._control_is_due = True  # the buffer has space again, or there is something to commit
+            elif work.outcome:
+                stored.append(work)
+            elif work not in admitted:
+                self.engine.retry(work, now, None, now)
+        job = [work for work in admitted if not work.outcome]
+        held = [*job, *stored]  # what is to be stored elsewhere holds its slot until it is
+        if held:
+            left = [len(held)] if len(held) > 1 else None
+            for work in held:
+                self._running[work] = left
+            self._jobs += 1
+        if stored:
+            self._to_store += stored
+            self._control_is_due = True
+        return job
+
+    def _is_kept_back(self, job: Job, now: float) -> bool:
+        kept = False
+        for gate in self._gates:
+            kept |= gate.started(job, self._jobs, now)
+        return kept
+
+    # With the lock: how works end
+
+    def _finish(self, work: RecordWork, outputs: Sequence[Any], now: float) -> None:
+        self._leave(work, now)
+        if self.engine.finish(work, now, outputs):
+            self._done += 1
+            if work.outcome and not outputs and isinstance(work.outcome.verdict, DeadLetter):
+                self._dead_letters += 1
+
+    def _leave(self, work: RecordWork, now: float) -> None:
+        for gate in self._gates:
+            if gate.done(work, now):
+                self._control_is_due = True
+        self._end(work, now)
+
+    def _end(self, work: RecordWork, now: float) -> None:
+        if self._watched:
+            self._control_is_due = True
+        if work not in self._running:
+            return
+        left = self._running.pop(work)
+        if left is not None:
+            left[0] -= 1
+        if left is None or not left[0]:
+            self._jobs -= 1
+        for gate in self._gates:
+            if gate.ended(work, self._jobs, now):
+                self._control_is_due = True
+
+    def _put_back(self, work: RecordWork, at: float, now: float) -> None:
+        self._end(work, now)
+        self.engine.retry(work, at, None, now)
+        self._control_is_due = True  # the control thread must wait for that time
+
+    def _fail(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> bool:
+        """Note a failure; return whether it counts. A work with a dead letter runs until that is stored."""
+        self._failed += 1
+        ours = self.engine.fail(work, error, verdict, now)
+        if ours and not isinstance(verdict, Again) and self._failures.is_stored(verdict):
+            work.outcome = Outcome(without_frames(error), verdict)
+        else:
+            self._end(work, now)
+            self._control_is_due = True  # its next attempt has a time to wait for
+        return ours
 
     # Without the lock
 

@@ -14,10 +14,8 @@ from headway.core.engine.work import Outcome, Work
 from headway.core.retry import Again, DeadLetter, Later, Retries, Verdict, failure_behind
 from headway.core.user_errors import description_of
 from headway.errors import HandlerError
-from headway.execution.circuit_log import CircuitLog
 from headway.execution.failure_log import FailureLog
 from headway.execution.jobs import RecordWork
-from headway.execution.supervision import Supervision
 from headway.execution.tracebacks import ExcInfo, Tracebacks
 
 log = logging.getLogger(__name__)
@@ -38,33 +36,28 @@ class Schedules(Protocol):
 class Failures:
     """The judge of failed works, with the stores for the records that are not tried again here, if there are any."""
 
-    def __init__(
-        self,
-        retries: Retries,
-        letters: Letters | None = None,
-        schedules: Schedules | None = None,
-        supervision: Supervision | None = None,
-    ) -> None:
-        self.retries = retries
-        self._letters = letters
-        self._schedules = schedules
-        self._supervision = supervision
-        self.circuit_log = CircuitLog()
+    def __init__(self, retries: Retries) -> None:
+        self._retries = retries
+        self._letters: Letters | None = None
+        self._schedules: Schedules | None = None
+        self._is_supervised = False
         self._storing = threading.Lock()
         self._tracebacks = Tracebacks()
         self._attempts = FailureLog(log, logging.WARNING, self._tracebacks)
         self._delays = FailureLog(log, logging.ERROR, self._tracebacks)
 
+    def begin(self, letters: Letters | None, schedules: Schedules | None, *, is_supervised: bool) -> None:
+        """Store records in these stores from now on; `is_supervised` as for `Dispatch.begin`."""
+        self._letters, self._schedules, self._is_supervised = letters, schedules, is_supervised
+
     def decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
         """Return what to do with a work that failed."""
         chance = random.random()  # noqa: S311 - it spreads retries
         death = suspects.as_death(error)
-        if death is None or not (self._letters or self._supervision):
-            verdict = self.retries.decide(work.record, work.attempt, error, now, chance, work.untried)
+        if death is None or not (self._letters or self._is_supervised):
+            verdict = self._retries.decide(work.record, work.attempt, error, now, chance, work.untried)
         else:
-            verdict = suspects.decide(self.retries, work.record, work.attempt, death, now, chance, work.untried)
-            if self._supervision and isinstance(verdict, DeadLetter):
-                self._supervision.condemn(work)
+            verdict = suspects.decide(self._retries, work.record, work.attempt, death, now, chance, work.untried)
         if isinstance(verdict, Again) and verdict.at > work.not_after:  # then it has expired: it need not wait
             return verdict._replace(at=max(now, work.not_after))
         return verdict
@@ -125,7 +118,7 @@ class Failures:
         error, verdict = outcome
         if isinstance(verdict, Later) and self._schedules:
             self._schedules.send(work, error, verdict.delay)
-        elif self._letters:
+        elif self._letters and verdict:
             self._letters.send(work, error, verdict.reason)
 
 

@@ -105,7 +105,7 @@ def needs_no_context(handler: WithContext) -> bool:
 
 def for_each_record(handler: WithContext, settle: Settle | None, dispatch: Dispatch) -> Handlers:
     """Return the calls of `handler(record, context)`; `settle` takes the result, without it the record is done."""
-    done, failed = dispatch.done, dispatch.settle_job
+    done, failed = dispatch.done, dispatch.complete
 
     def returned(job: Job, result: Any) -> Job | None:
         if result is not None:
@@ -146,12 +146,12 @@ def for_batches(handler: WithContext, settle: Settle | None, dispatch: Dispatch)
             if settle is None and (unsent := _unsent(handler, result)):
                 dispatch.give_up(unsent)
                 return None
-        return settle(job, result) if settle else dispatch.settle_job(job)
+        return settle(job, result) if settle else dispatch.complete(job)
 
     def raised(job: Job, error: BaseException) -> Job | None:
         failures = failures_of(job, error)
         done = [(work, ()) for work in job if work not in failures]
-        return dispatch.settle(done, failures.items())
+        return dispatch.complete_each(done, failures.items())
 
     return Handlers(
         lambda job: handler([work.record for work in job], [Context(work) for work in job]),

@@ -6,7 +6,6 @@ from dataclasses import replace
 from types import TracebackType
 from typing import Any, Self, Unpack, overload
 
-from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.rate_limits import RateLimits
@@ -23,9 +22,10 @@ from headway.declarations import (
 )
 from headway.errors import ClosedError, ConfigError
 from headway.execution.dispatch import Dispatch
+from headway.execution.gates.start_rate import StartRate
+from headway.execution.gates.supervision import Supervision
 from headway.execution.handlers import BatchHandler, Handler, Settle
 from headway.execution.metrics import ParallelMetrics
-from headway.execution.supervision import Supervision
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.binding.known_settings import check_taken
@@ -121,15 +121,14 @@ class ParallelConsumer:
         self._levels = _make_levels(settings)
         tenancy = checked.tenancy()
         limits = checked.limits(tenancy)
-        admission = Concurrency(checked.max_concurrency, rate=checked.rate_limit, adaptive=checked.adaptive)
+        rate = None if checked.rate_limit is None else StartRate(checked.rate_limit)
         engine = _make_engine(checked, settings, tenancy, limits)
-        dispatch = self._dispatch = Dispatch(engine, checked.all_retries, admission, self._wake, settings.levels or 1)
-        if checked.queue_time_warning is not None:
-            dispatch.warn_of_queue_times(checked.queue_time_warning)
-        rates = [each for each in (admission, limits) if each is not None]
+        gates = checked.gates(rate, limits)
+        dispatch = self._dispatch = Dispatch(engine, checked.all_retries, checked.max_concurrency, self._wake, gates)
+        rates = [each for each in (rate, limits) if each is not None]
         control = ControlLoop(dispatch, self._levels, self._wake, checked, settings, tenancy, rates)
         self._callbacks, self._fetching, self._commits = control.callbacks, control.fetching, control.commits
-        self._parts = RunParts(checked, settings, dispatch, self._levels, self._commits, self._wake, limits)
+        self._parts = RunParts(checked, settings, dispatch, self._levels, self._commits, self._wake)
         has_lifespan = checked.lifespan is not None
         self._run = Run(self._parts, control, dispatch, self._levels, self._wake, tenancy, joins_late=has_lifespan)
         for level in self._levels:

@@ -9,10 +9,12 @@ import logging
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Protocol
 
 from headway.core.engine.lanes import Ordering
 from headway.execution.dispatch import Dispatch
+from headway.execution.gates.expiry_gate import ExpiryGate
 from headway.execution.jobs import Job
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.parallel.assignment_log import AssignmentLog
@@ -69,7 +71,8 @@ class ControlLoop:
         self._leaves_until = math.inf
         self.callbacks = Callbacks(wake)
         self.rate = GroupRate(settings.kafka, settings.group, levels, rates, dispatch, wake)
-        brought_along = BroughtAlong(settings.group, dispatch.let_expire, options.expires_after)
+        expiry = ExpiryGate(keeps=options.on_expired == "dead_letter")
+        brought_along = BroughtAlong(settings.group, partial(dispatch.add, expiry), options.expires_after)
         self.fetching = Fetching(dispatch, levels, self.callbacks, options, self._hand_over, brought_along, tenancy)
         interval, waits = options.commit_interval(settings), options.commit_mode == "sync"
         self.commits = Commits(dispatch, levels, self.fetching, self.callbacks, interval, waits=waits)

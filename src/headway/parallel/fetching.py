@@ -228,7 +228,9 @@ class Fetching:
         """Return how many records to fetch of each level, and how many of its quiet partitions if none."""
         with self._lock:
             if paused:
-                nothing = [self._dispatch.alarm(level, -1) for level in range(self._levels.count)]
+                for level in range(self._levels.count):
+                    self._dispatch.alarm(level, -1)
+                nothing = [0] * self._levels.count
                 return nothing, nothing
             buffered = self._engine.buffered
             pairs = zip(self._engine.demand(), buffered, self._engine.ready, strict=True)
@@ -238,9 +240,11 @@ class Fetching:
     def _wanted(self, level: int, demand: int, buffered: int, ready: int) -> int:
         """Return how many records to fetch of a level. If none, set the count of ready works at which to look again."""
         if buffered > self._enough:
-            return self._dispatch.alarm(level, self._enough)
+            self._dispatch.alarm(level, self._enough)
+            return 0
         if demand == 0:  # the buffer is full
-            return self._dispatch.alarm(level, ready // 2)
+            self._dispatch.alarm(level, ready // 2)
+            return 0
         self._dispatch.alarm(level, -1)  # librdkafka says when a record comes
         return min(demand, self._at_once)
 

@@ -32,6 +32,12 @@ from headway.declarations import (
 )
 from headway.delay.due_time import lifetime
 from headway.errors import ConfigError, DeserializationError
+from headway.execution.gate import Gate
+from headway.execution.gates.adaptive_limit import AdaptiveLimit
+from headway.execution.gates.circuit_gate import CircuitGate
+from headway.execution.gates.named_rates import NamedRates
+from headway.execution.gates.queue_times import QueueTimes
+from headway.execution.gates.start_rate import StartRate
 from headway.execution.lifespan import Lifespan, check_lifespan
 from headway.parallel.tenancy import Tenancy, Tenant
 from headway.parallel.tenant_rates import TenantRates
@@ -244,6 +250,21 @@ class ParallelOptions:
         if self.key_rate_limit is None and per_tenant is None:
             return None
         return RateLimits(per_tenant=per_tenant, per_key=self.key_rate_limit)
+
+    def gates(self, rate: StartRate | None, limits: RateLimits[ConsumerRecord] | None) -> list[Gate]:
+        """Return the gates of one consumer, usually none; expiry and supervision are added when they are needed."""
+        gates: list[Gate] = []
+        if self.circuit_breaker is not None:
+            gates.append(CircuitGate(self.circuit_breaker))
+        if self.adaptive:
+            gates.append(AdaptiveLimit(self.max_concurrency))
+        if rate is not None:
+            gates.append(rate)
+        if limits is not None:
+            gates.append(NamedRates(limits))
+        if self.queue_time_warning is not None:
+            gates.append(QueueTimes(self.queue_time_warning))
+        return gates
 
 
 def shows_options(function: F) -> F:

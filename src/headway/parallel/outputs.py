@@ -198,9 +198,9 @@ class Sending:
         try:
             outputs = self._outputs.of(job, returned)
         except BaseException as error:  # an error of a user's serialiser or iterator, too, is that record's failure
-            return self._dispatch.settle_job(job, error)
+            return self._dispatch.complete(job, error)
         if not outputs:
-            return self._dispatch.settle_job(job) if job[1:] else self._dispatch.done(job[0])
+            return self._dispatch.complete(job) if job[1:] else self._dispatch.done(job[0])
         pending = _UnstoredOutputs(job, len(outputs), self._dispatch)
         delayed = self._outputs.delayed
         if any(output.schedule is not None and delayed.may_wait(output.schedule) for output in outputs):
@@ -257,7 +257,7 @@ class _UnstoredOutputs:
             if self._left:
                 return
         if self._refused is not None or self._job[1:]:
-            self._dispatch.settle_later(self._job, self._refused)
+            self._dispatch.complete_elsewhere(self._job, self._refused)
         else:
             self._dispatch.stored(self._job[0])
 

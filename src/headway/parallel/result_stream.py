@@ -75,7 +75,7 @@ class ResultStream(Stream[R]):
             while (item := items.get()) and not self.has_ended:
                 failure = _failure_of(on_result, self._results.given(item))
                 self.check_process()
-                self._dispatch.settle_later(item[0], failure)
+                self._dispatch.complete_elsewhere(item[0], failure)
 
 
 class _Results:
@@ -102,7 +102,7 @@ class _Results:
 
     def taken(self, item: _Item) -> None:
         if self._in_batches:
-            self._dispatch.settle_later(item[0])
+            self._dispatch.complete_elsewhere(item[0])
         else:
             self._dispatch.stored(item[0][0])
 

@@ -7,8 +7,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from typing import Any, Protocol
 
-from headway.core.engine.circuit import Circuit
-from headway.core.engine.rate_limits import RateLimits
 from headway.core.engine.suspects import Suspect
 from headway.core.levels.naming import LevelSubscription, unread_levels
 from headway.core.rights import Right
@@ -17,11 +15,11 @@ from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop
 from headway.execution.failures import Letters
+from headway.execution.gates.supervision import Supervision
 from headway.execution.handlers import Handlers, WithContext, for_batches, for_each_record
 from headway.execution.lifespan import Life, with_state
 from headway.execution.processes.messages import Deserializers
 from headway.execution.running_table import RunningTable
-from headway.execution.supervision import Supervision
 from headway.execution.threads import Threads
 from headway.kafka.admin import Admin
 from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
@@ -38,7 +36,6 @@ from headway.parallel.options import ParallelOptions
 from headway.parallel.outputs import HandlerOutputs, Sending, producer_for
 from headway.parallel.stream import Owner
 from headway.parallel.transactions import Transactions
-from headway.records.record_types import ConsumerRecord
 from headway.runtime.deferred_signals import defer_signals
 from headway.runtime.wakeup import Wakeup
 from headway.settings.config import ParallelSettings
@@ -65,7 +62,6 @@ class RunParts:
         levels: LevelConsumers,
         commits: Commits,
         wake: Wakeup,
-        limits: RateLimits[ConsumerRecord] | None,
     ) -> None:
         self._options = options
         self._settings = settings
@@ -73,7 +69,6 @@ class RunParts:
         self._levels = levels
         self._commits = commits
         self._wake = wake
-        self._limits = limits
         self._executor: Executor | None = None
         self._supervision: Supervision | None = None
         self._life = Life(options.lifespan, connection_of(settings.kafka)) if options.lifespan else None
@@ -83,6 +78,7 @@ class RunParts:
         """Note running records in the file of this descriptor, and handle the suspects with care."""
         running = RunningTable(table, self._options.max_concurrency)
         self._supervision = Supervision(running, suspects, self._commits.request)
+        self._dispatch.add(self._supervision)
         return self._supervision
 
     def handler(self, spec: HandlerSpec) -> WithContext:
@@ -163,12 +159,9 @@ class RunParts:
             executor.start,
             letters=letters,
             schedules=schedules,
-            supervision=self._supervision,
+            is_supervised=self._supervision is not None,
             batch_size=spec.batches.max_size if spec.batches else None,
             of_one_partition=of_one_partition,
-            limits=self._limits,
-            keeps_expired=options.on_expired == "dead_letter",
-            circuit=Circuit(options.circuit_breaker) if options.circuit_breaker else None,
         )
 
     def _fill_batches(self, batches: Batches, of_one_partition: bool) -> None:

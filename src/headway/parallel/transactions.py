@@ -145,12 +145,12 @@ class Transactions:
         try:
             outputs = self._outputs.of(job, returned)
         except BaseException as error:  # an error of a user's serialiser or iterator, too, is that record's failure
-            return self._dispatch.settle_job(job, error)
+            return self._dispatch.complete(job, error)
         if len(job) == 1:
             return self._dispatch.done(job[0], outputs)
         if outputs:
-            return self._dispatch.done_together(job, outputs)
-        return self._dispatch.settle_job(job)
+            return self._dispatch.complete_together(job, outputs)
+        return self._dispatch.complete(job)
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
         """Send a work's dead letter with its offset, in the next transaction."""

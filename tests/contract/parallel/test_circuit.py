@@ -205,7 +205,7 @@ def test_a_bad_record_in_each_batch_keeps_the_circuit_open_for_no_healthy_one(mo
         handled.update(record.key for record in records)
         return [ProducerRecord(f"{topic}-out", record.key) for record in records]
 
-    breaker = CircuitBreaker(failing=0.5, least=5, window=30.0, longest=1.0)
+    breaker = CircuitBreaker(failing=0.05, least=2, longest=1.0)
     options: dict[str, Any] = {"retries": Retries(fixed_backoff(0.05)), "circuit_breaker": breaker}
     options |= {"ordering": "unordered", "max_concurrency": 2}
     with closing(Producer(mock_cluster.config({}))) as producer:

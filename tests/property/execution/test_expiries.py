@@ -8,7 +8,6 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.work import Brought
@@ -16,6 +15,7 @@ from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries, fixed_backoff
 from headway.errors import ExpiredError
 from headway.execution.dispatch import Dispatch
+from headway.execution.gates.expiry_gate import ExpiryGate
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
@@ -77,12 +77,12 @@ def test_what_expired_is_never_started_and_everything_is_done_once(
         running.extend(jobs)
 
     with patch("time.monotonic", lambda: clock):
-        dispatch = Dispatch(engine, Retries(fixed_backoff(1.0)), Concurrency(slots), wake, 1)
+        dispatch = Dispatch(engine, Retries(fixed_backoff(1.0)), slots, wake)
         engine.assign(ORDERS, OffsetMap(0))
         store = Store(dispatch, refusals if kept else 0)
-        dispatch.begin(start, letters=store, batch_size=batch, keeps_expired=kept)
+        dispatch.begin(start, letters=store, batch_size=batch)
         if ends:
-            dispatch.let_expire()
+            dispatch.add(ExpiryGate(keeps=kept))
         engine.receive(ORDERS, came, clock, brought={each: Brought(None, end) for each, end in ends.items()})
         done = list[int]()
         while dispatch.work_remaining:
@@ -93,7 +93,7 @@ def test_what_expired_is_never_started_and_everything_is_done_once(
             job = running.pop(data.draw(st.integers(0, len(running) - 1)))
             fails = data.draw(st.integers(0, 3)) == 3
             done += [] if fails else [work.offset for work in job]
-            if following := dispatch.settle_job(job, OSError("no") if fails else None):
+            if following := dispatch.complete(job, OSError("no") if fails else None):
                 start([following])
             clock += data.draw(st.sampled_from([0.0, 0.5, 1.0, 3.0]))
         metrics = dispatch.metrics()

@@ -9,14 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.engine.circuit import Circuit, CircuitBreaker
-from headway.core.engine.concurrency import Concurrency
+from headway.core.engine.circuit import CircuitBreaker
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries, fixed_backoff
 from headway.errors import FatalError
 from headway.execution.dispatch import Dispatch
+from headway.execution.gates.circuit_gate import CircuitGate
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
@@ -58,23 +58,23 @@ class Run:
         self.done: list[int] = []
         self.engine, self._wake = Engine[Any](ordering), Wakeup()
         retries = Retries(fixed_backoff(0.5), max_attempts=max_attempts)
-        self.dispatch = Dispatch(self.engine, retries, Concurrency(slots), self._wake, 1)
-        self.circuit = Circuit(CircuitBreaker(least=2, failing=0.5, longest=4.0))
+        self.circuit = CircuitGate(CircuitBreaker(least=2, failing=0.5, longest=4.0))
+        self.dispatch = Dispatch(self.engine, retries, slots, self._wake, [self.circuit])
         self.store = Store(self.dispatch)
-        self.dispatch.begin(self._start, letters=self.store, batch_size=batch, circuit=self.circuit)
+        self.dispatch.begin(self._start, letters=self.store, batch_size=batch)
         self.engine.assign(ORDERS, OffsetMap(0))
         self.engine.receive(ORDERS, [Record(offset, key) for offset, key in enumerate(keys)], self.now)
 
     def _start(self, jobs: Sequence[Any]) -> None:
         if self.circuit.is_open:
             assert len(jobs) == len(jobs[0]) == 1
-            assert self.circuit.next_probe() is None
+            assert self.circuit.opens_at() is None
         self.running += jobs
 
     def end(self, index: int, error: BaseException | None) -> None:
         job = self.running.pop(index)
         self.done += [] if error else [work.offset for work in job]
-        if following := self.dispatch.settle_job(job, error):
+        if following := self.dispatch.complete(job, error):
             self._start([following])
 
     def feed(self) -> None:

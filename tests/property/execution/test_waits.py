@@ -7,8 +7,7 @@ from unittest.mock import patch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.engine.circuit import Circuit, CircuitBreaker
-from headway.core.engine.concurrency import Concurrency
+from headway.core.engine.circuit import CircuitBreaker
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.rate_limits import RateLimits
@@ -18,8 +17,13 @@ from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries, fixed_backoff
 from headway.errors import RetriableError
 from headway.execution.dispatch import Dispatch
+from headway.execution.gate import Gate
+from headway.execution.gates.adaptive_limit import AdaptiveLimit
+from headway.execution.gates.circuit_gate import CircuitGate
+from headway.execution.gates.named_rates import NamedRates
+from headway.execution.gates.start_rate import StartRate
+from headway.execution.gates.supervision import Supervision
 from headway.execution.running_table import RunningTable, make_table_file
-from headway.execution.supervision import Supervision
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
@@ -86,19 +90,19 @@ class Run:
             tenants={} if options.tenant_rate else None,
             limits=limits,
         )
-        admission = Concurrency(options.slots, rate=options.rate, adaptive=options.adaptive)
-        self.dispatch = Dispatch(self.engine, Retries(fixed_backoff(options.backoff)), admission, wake, LEVELS)
-        self.circuit = Circuit(CircuitBreaker(least=2, failing=0.3, longest=4.0)) if options.circuit else None
         self.supervision = Supervision(RunningTable(table, 64), (), lambda: None) if options.supervised else None
+        gates: list[Gate | None] = [
+            CircuitGate(CircuitBreaker(least=2, failing=0.3, longest=4.0)) if options.circuit else None,
+            AdaptiveLimit(options.slots) if options.adaptive else None,
+            StartRate(options.rate) if options.rate else None,
+            NamedRates(limits) if limits else None,
+            self.supervision,
+        ]
+        in_use = [gate for gate in gates if gate]
+        self.dispatch = Dispatch(self.engine, Retries(fixed_backoff(options.backoff)), options.slots, wake, in_use)
         if options.batch:
             self.engine.let_batches_fill(options.batch, options.linger)
-        self.dispatch.begin(
-            self.running.extend,
-            batch_size=options.batch,
-            limits=limits,
-            circuit=self.circuit,
-            supervision=self.supervision,
-        )
+        self.dispatch.begin(self.running.extend, batch_size=options.batch, is_supervised=options.supervised)
         for level in range(LEVELS):
             self.engine.assign(TopicPartition("orders", level=level, partition=level), OffsetMap(0))
         self._offsets = [0] * LEVELS
@@ -112,7 +116,7 @@ class Run:
 
     def end(self, index: int, error: BaseException | None) -> None:
         job = self.running.pop(index)
-        if following := self.dispatch.settle_job(job, error):
+        if following := self.dispatch.complete(job, error):
             self.running.append(following)
 
     def suspect(self, level: int, offset: int, *, alone: bool) -> None:

@@ -4,12 +4,12 @@ import time
 from types import SimpleNamespace
 from typing import Any
 
-from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries, fixed_backoff
 from headway.execution.dispatch import Dispatch
+from headway.execution.gates.start_rate import StartRate
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
@@ -20,12 +20,12 @@ def test_a_retry_that_is_due_and_waits_for_the_rate_is_looked_at_when_that_allow
     engine, started = Engine[Any](Ordering.KEY), list[Any]()
     engine.assign(ORDERS, OffsetMap(0))
     wake = Wakeup()
-    dispatch = Dispatch(engine, Retries(fixed_backoff(0.0)), Concurrency(10, rate=0.5), wake, 1)
+    dispatch = Dispatch(engine, Retries(fixed_backoff(0.0)), 10, wake, [StartRate(0.5)])
     dispatch.begin(started.extend)
     engine.receive(ORDERS, [SimpleNamespace(offset=0, raw_key=b"k")], time.monotonic())
     dispatch.feed()
     [[work]] = started
-    assert dispatch.settle_job((work,), OSError()) is None  # the next may start in two seconds
+    assert dispatch.complete((work,), OSError()) is None  # the next may start in two seconds
     now = time.monotonic()
     looks = dispatch.next_change(now)
     assert looks is not None

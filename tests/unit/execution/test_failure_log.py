@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.offsets.offset_map import OffsetMap
@@ -95,14 +94,14 @@ def test_attempts_that_fail_in_a_dispatch_are_all_told_when_it_ends(lines: list[
     place = TopicPartition("orders", partition=0)
     engine, started, wake = Engine[Any](Ordering.UNORDERED), list[Any](), Wakeup()
     engine.assign(place, OffsetMap(0))
-    dispatch = Dispatch(engine, Retries(fixed_backoff(0.0)), Concurrency(10), wake, 1)
+    dispatch = Dispatch(engine, Retries(fixed_backoff(0.0)), 10, wake)
     dispatch.begin(started.extend)
     records = [SimpleNamespace(offset=offset, raw_key=None) for offset in range(100)]
     engine.receive(place, records, time.monotonic())
     dispatch.feed()
     for _ in range(200):
         [work] = started.pop(0)
-        if job := dispatch.settle_job((work,), OddError()):
+        if job := dispatch.complete((work,), OddError()):
             started.append(job)
     dispatch.abandon()
     assert len(list(lines)) <= 12

@@ -8,8 +8,7 @@ from unittest.mock import patch
 
 import pytest
 
-from headway.core.engine.circuit import Circuit, CircuitBreaker
-from headway.core.engine.concurrency import Concurrency
+from headway.core.engine.circuit import CircuitBreaker
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.suspects import died
@@ -17,6 +16,10 @@ from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries, fixed_backoff
 from headway.errors import FatalError, RetriableError, RetryLater, TimeLimitError
 from headway.execution.dispatch import Dispatch
+from headway.execution.gates.circuit_gate import CircuitGate
+from headway.execution.gates.expiry_gate import ExpiryGate
+from headway.execution.gates.queue_times import QueueTimes
+from headway.execution.gates.start_rate import StartRate
 from headway.execution.jobs import RecordWork
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
@@ -44,23 +47,19 @@ class World:
     def __init__(self, records: int = 4) -> None:
         self.now, self.wake, self.running = 1000.0, Wakeup(), list[RecordWork]()
         self.engine = Engine[Any](Ordering.KEY, tenants={})
-        self.admission = Concurrency(10, rate=200.0)
-        self.dispatch = Dispatch(
-            self.engine, Retries(fixed_backoff(BACKOFF), max_attempts=MOST), self.admission, self.wake, 1
-        )
-        self.dispatch.warn_of_queue_times(WAITED - 1)
-        self.circuit = Circuit(CircuitBreaker(least=2, failing=1.0, window=1000.0))
+        self.rate, self.circuit = StartRate(200.0), CircuitGate(CircuitBreaker(least=2, failing=1.0, window=1000.0))
+        gates = [self.circuit, self.rate, QueueTimes(WAITED - 1)]
+        retries = Retries(fixed_backoff(BACKOFF), max_attempts=MOST)
+        self.dispatch = Dispatch(self.engine, retries, 10, self.wake, gates)
         self.letters, self.schedules = Store(), Store()
-        self.dispatch.begin(
-            self._start, letters=self.letters, schedules=self.schedules, circuit=self.circuit, keeps_expired=False
-        )
+        self.dispatch.begin(self._start, letters=self.letters, schedules=self.schedules)
         self.engine.assign(ORDERS, OffsetMap(0))
         come = [SimpleNamespace(offset=offset, raw_key=b"%d" % offset) for offset in range(records)]
         self.patched = patch("time.monotonic", lambda: self.now)
         self.patched.start()
         self.engine.receive(ORDERS, come, self.now, tenants=[str(number) for number in range(records)])
         self.now += WAITED
-        self.tokens = self.admission.free(0, self.now)
+        self.tokens = self.rate.allowed(self.now)
         self.dispatch.feed()
 
     def _start(self, jobs: Any) -> None:
@@ -88,11 +87,11 @@ Outcome = Callable[[Dispatch, RecordWork], Any]
 
 
 def raises(error: BaseException) -> Outcome:
-    return lambda dispatch, work: dispatch.settle_job((work,), error)
+    return lambda dispatch, work: dispatch.complete((work,), error)
 
 
 def returns(dispatch: Dispatch, work: RecordWork) -> Any:
-    return dispatch.settle_job((work,))
+    return dispatch.complete((work,))
 
 
 def is_given_back(dispatch: Dispatch, work: RecordWork) -> None:
@@ -172,9 +171,9 @@ class TestCells:
 
     def test_rate(self, world: World, outcome: Outcome, cells: Cells) -> None:
         """Each start is charged, and no end gives it back; what has not begun starts, and is charged, again."""
-        assert world.admission.free(0, world.now) == world.tokens - 4
+        assert world.rate.allowed(world.now) == world.tokens - 4
         world.end(0, outcome)
-        assert world.admission.free(0, world.now) == world.tokens - (5 if outcome is is_given_back else 4)
+        assert world.rate.allowed(world.now) == world.tokens - (5 if outcome is is_given_back else 4)
 
     def test_queue_time(self, world: World, outcome: Outcome, cells: Cells) -> None:
         """The wait before the first start counts once, whatever follows."""
@@ -185,7 +184,7 @@ class TestCells:
 
     def test_expiry(self, world: World, outcome: Outcome, cells: Cells) -> None:
         """A record that expires before its next attempt waits for that no longer; what has not begun starts at once."""
-        world.dispatch.let_expire()
+        world.dispatch.add(ExpiryGate())
         [work] = [work for work in world.running if work.offset == 0]
         work.not_after = world.now + 1.0
         world.end(0, outcome)

@@ -13,7 +13,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.suspects import Attempt, RecordId, Suspect
@@ -21,11 +20,11 @@ from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries, fixed_backoff
 from headway.errors import BatchError, ProcessDiedError
-from headway.execution import supervision as supervising
 from headway.execution.dispatch import Dispatch
+from headway.execution.gates import supervision as supervising
+from headway.execution.gates.supervision import Supervision
 from headway.execution.jobs import Job, RecordWork
 from headway.execution.running_table import RunningTable, make_table_file, read_table
-from headway.execution.supervision import Supervision
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 
@@ -50,12 +49,13 @@ class World:
         self.wake = Wakeup()
         self.engine = Engine[Any](Ordering.UNORDERED)
         self.engine.assign(ORDERS, OffsetMap(0))
-        self.dispatch = Dispatch(self.engine, retries or Retries(fixed_backoff(0.0)), Concurrency(slots), self.wake, 1)
         self.commits = 0
         self.supervision = Supervision(RunningTable(self.descriptor, slots), (), self._commit)
+        retries = retries or Retries(fixed_backoff(0.0))
+        self.dispatch = Dispatch(self.engine, retries, slots, self.wake, [self.supervision])
         self.letters = Letters()
         self.started: list[RecordWork] = []
-        self.dispatch.begin(self._start, letters=self.letters, supervision=self.supervision)
+        self.dispatch.begin(self._start, letters=self.letters, is_supervised=True)
         self.call = self.supervision.fail_as_before(lambda job: job[0].offset)
 
     def _commit(self) -> None:
@@ -88,7 +88,7 @@ class World:
         work = self._leave(offset)
         with pytest.raises(ProcessDiedError) as raised:
             self.call([work])
-        self.take(self.dispatch.settle_job((work,), raised.value))
+        self.take(self.dispatch.complete((work,), raised.value))
         self.dispatch.feed()
         return raised.value
 
@@ -201,7 +201,7 @@ def test_one_that_has_run_alone_is_no_suspect_at_its_next_attempt(make_world: Ma
     world.call_and_fail(0)
     [work] = world.started
     world.started.clear()
-    world.take(world.dispatch.settle_job((work,), ValueError()))
+    world.take(world.dispatch.complete((work,), ValueError()))
     world.come(1, 2)
     assert world.runs == [0, 1, 2]
 
@@ -290,16 +290,15 @@ class BatchWorld(World):
         super().__init__(slots, Retries(fixed_backoff(0.0), max_attempts=3))
         self.engine = Engine[Any](ordering)
         self.engine.assign(ORDERS, OffsetMap(0))
-        self.dispatch = Dispatch(
-            self.engine, Retries(fixed_backoff(0.0), max_attempts=3), Concurrency(slots), self.wake, 1
-        )
+        retries = Retries(fixed_backoff(0.0), max_attempts=3)
+        self.dispatch = Dispatch(self.engine, retries, slots, self.wake, [self.supervision])
         self.supervision.expect_batches(slots, size)
         self.jobs: list[Job] = []
         self.suspected = False  # True if a job may fail without a call, and so without a row
         self.dispatch.begin(
             self._start,
             letters=self.letters,
-            supervision=self.supervision,
+            is_supervised=True,
             batch_size=size,
         )
         self.call = self.supervision.fail_as_before(lambda job: [work.offset for work in job])
@@ -316,9 +315,9 @@ class BatchWorld(World):
             self.calls.append(self.call(job))
         except (BatchError, ProcessDiedError) as error:
             errors = error.failures if isinstance(error, BatchError) else {0: error}
-            self.take(self.dispatch.settle((), [(job[i], each) for i, each in errors.items()]))
+            self.take(self.dispatch.complete_each((), [(job[i], each) for i, each in errors.items()]))
         else:
-            self.take(self.dispatch.settle([(work, ()) for work in job], ()))
+            self.take(self.dispatch.complete_each([(work, ()) for work in job], ()))
         self.dispatch.feed()
 
     def run_all(self) -> list[list[int]]:

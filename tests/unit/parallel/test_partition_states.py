@@ -8,7 +8,6 @@ from typing import Any, cast
 
 import pytest
 
-from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.partition_states import PARTITION_TRANSITIONS, PartitionEvent, PartitionState, after
@@ -75,11 +74,11 @@ class World:
     def __init__(self) -> None:
         self.engine = Engine[Any](Ordering.UNORDERED, room=1000, size_of=lambda record: SIZE)
         self.wake = Wakeup()
-        self.dispatch = Dispatch(self.engine, Retries(), Concurrency(10), self.wake, 1)
+        self.dispatch = Dispatch(self.engine, Retries(), 10, self.wake)
         self.level = Level()
         self.seen: list[PartitionState] = []  # while the partition is handed over
         levels = LevelConsumers(cast(Any, [self.level]))
-        brought = BroughtAlong("group", self.dispatch.let_expire)
+        brought = BroughtAlong("group", lambda: None)
         options = ParallelOptions(buffer_records=100)
         self.fetching = Fetching(self.dispatch, levels, Callbacks(self.wake), options, self._hand_over, brought)
         self.inside: Callable[[], Any] = lambda: None

@@ -34,9 +34,9 @@ from headway.errors import (
     OffsetError,
     OffsetMapError,
 )
+from headway.execution.gates.supervision import Supervision
 from headway.execution.lifespan import SHUT_DOWN_WITHIN
 from headway.execution.metrics import ParallelMetrics
-from headway.execution.supervision import Supervision
 from headway.parallel.consumer import ParallelConsumer
 from headway.runtime.flag import Flag
 from headway.workers.find_workers import find_workers

@@ -54,10 +54,10 @@ NOTHING_BROUGHT: Mapping[Any, Brought] = {}
 
 
 class Outcome(NamedTuple):
-    """An attempt's error, and the verdict by which its record is stored elsewhere."""
+    """An attempt's error, and the verdict by which its record is stored elsewhere; None if the record is dropped."""
 
     error: BaseException
-    verdict: DeadLetter | Later
+    verdict: DeadLetter | Later | None
 
 
 class Work(Generic[R]):

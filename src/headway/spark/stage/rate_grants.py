@@ -11,7 +11,8 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
 from typing import Generic, TypeVar
 
-from headway.core.engine.concurrency import Concurrency
+from headway.execution.gate import Gate
+from headway.execution.jobs import Job
 
 T = TypeVar("T", bound=Hashable)
 
@@ -68,32 +69,33 @@ class Grants(Generic[T]):
         return max(1.0, min(self._rate * _GRAIN, sum(self._asked.values())))
 
 
-class GrantedConcurrency(Concurrency):
-    """A limit on works that run at a time, of which no more start than were granted.
+class GrantedStarts(Gate):
+    """The gate of one task, which starts no more works than it was granted.
 
-    `ready` tells how many works could start now, and `ask` asks for so many; `grant` takes the answer.
+    `ready` returns how many works could start now, and `ask` asks for this many of at most `slots`; `grant` takes the
+    answer.
     """
 
-    def __init__(self, most: int, *, adaptive: bool, ready: Callable[[float], int], ask: Callable[[int], None]) -> None:
-        super().__init__(most, adaptive=adaptive)
-        self.is_paced = True
+    def __init__(self, slots: int, *, ready: Callable[[float], int], ask: Callable[[int], None]) -> None:
+        self._slots = slots
         self._ready = ready
         self._ask = ask
         self._granted = 0  # below 0 after a batch of more works than were granted
         self._is_asking = False
 
-    def free(self, running: int, now: float) -> int:
-        """Return how many works may start now; ask for more starts if there are none for works that could start."""
-        free = super().free(running, now)
-        if free > 0 >= self._granted and not self._is_asking and (ready := self._ready(now)):
+    def may_start(self, running: int, now: float) -> bool:
+        """Return whether a start is granted; ask for more if there is none for works that could start."""
+        if self._granted > 0:
+            return True
+        if not self._is_asking and (ready := self._ready(now)):
             self._is_asking = True
-            self._ask(min(ready, self.limit) - self._granted)
-        return min(free, self._granted)
+            self._ask(min(ready, self._slots) - self._granted)
+        return False
 
-    def started(self, count: int, running: int, now: float) -> None:
-        """Note that `count` works have started, and that `running` run now."""
-        super().started(count, running, now)
-        self._granted -= count
+    def started(self, job: Job, running: int, now: float) -> bool:
+        """Use up a grant for each work."""
+        self._granted -= len(job)
+        return False
 
     def grant(self, starts: int) -> None:
         """Note the answer."""

@@ -22,7 +22,6 @@ from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
 
-from headway.core.engine.concurrency import Concurrency
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import ALONE
 from headway.core.engine.work import Failure
@@ -35,6 +34,9 @@ from headway.errors import ConfigError, ExpiredError, FatalError, RetryLater, Ti
 from headway.execution.context import Context, wall_time
 from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop
+from headway.execution.gate import Gate
+from headway.execution.gates.adaptive_limit import AdaptiveLimit
+from headway.execution.gates.expiry_gate import ExpiryGate
 from headway.execution.handlers import Handlers, failures_of, not_run, with_context
 from headway.execution.jobs import Job
 from headway.execution.lifespan import with_state
@@ -52,7 +54,7 @@ from headway.spark.stage.input_batch import InputBatch, StageRow
 from headway.spark.stage.outcomes import Outcome, OutcomeColumns
 from headway.spark.stage.outcomes import failure as _failure
 from headway.spark.stage.python_worker import Shared
-from headway.spark.stage.rate_grants import GrantedConcurrency
+from headway.spark.stage.rate_grants import GrantedStarts
 from headway.spark.stage.rate_office import RateClient
 from headway.spark.stage.result_type import ResultType
 from headway.spark.stage.row_history import brought_along, failure_after, history_after
@@ -114,16 +116,15 @@ class Stage:
         self._deadline = Deadline(settings.deadline)
         self._rate: RateClient | None = None
         self._fed_at = -math.inf
-        self._granted = GrantedConcurrency(
-            settings.max_concurrency, adaptive=settings.adaptive, ready=self._ready, ask=self._ask
-        )
-        admission = (
-            self._granted if settings.rate else Concurrency(settings.max_concurrency, adaptive=settings.adaptive)
-        )
+        self._granted = GrantedStarts(settings.max_concurrency, ready=self._ready, ask=self._ask)
+        gates: list[Gate] = [AdaptiveLimit(settings.max_concurrency)] if settings.adaptive else []
+        if settings.rate:
+            gates.append(self._granted)  # the last: it asks for starts where all else would let a row start
+        self._expiry = ExpiryGate(keeps=True)
         retries = settings.retries
         if settings.deadline is not None:
             retries = retries_until(retries, self._deadline)
-        self._dispatch = Dispatch(self._engine, retries, admission, self._wake, levels=1)
+        self._dispatch = Dispatch(self._engine, retries, settings.max_concurrency, self._wake, gates)
         self._running = RunningCalls(settings.time_limit, self._deadline)
         self._executor = self._make_executor()
         self._parks: dict[Hashable, int] = {}  # the row of a lane behind which none is handled
@@ -139,7 +140,6 @@ class Stage:
             letters=self,
             schedules=Schedules(self._schedule) if self._settings.later else None,
             batch_size=batches_of.max_size if batches_of else None,
-            keeps_expired=True,
         )
         try:
             if self._settings.rate:
@@ -175,7 +175,7 @@ class Stage:
         now = time.monotonic()
         brought = brought_along(batch, now, self._settings.expires_after)
         if any(each.not_after < math.inf for each in brought.values()):
-            self._dispatch.let_expire()
+            self._dispatch.add(self._expiry)
         with self._dispatch.lock:
             self._engine.receive(_ROWS, batch.rows, now, brought=brought)
         if self._deadline.is_over():
@@ -275,7 +275,7 @@ class Stage:
         if result is _NOT_CALLED:
             for work in job:
                 self._put_unhandled(work)
-            return self._dispatch.settle_job(job)
+            return self._dispatch.complete(job)
         if self._settings.batches is None:
             return (
                 self._dispatch.done(job[0])
@@ -340,7 +340,7 @@ class Stage:
             )
             for work, error in failures.items()
         ]
-        return self._dispatch.settle([(work, ()) for work in job if work not in failures], failed)
+        return self._dispatch.complete_each([(work, ()) for work in job if work not in failures], failed)
 
     def _without_late_ones(self, failures: Mapping[Any, BaseException]) -> Mapping[Any, BaseException]:
         """Put out the rows whose calls took too long with the result that the user's function gives; return the others.
@@ -365,7 +365,7 @@ class Stage:
         """Let no call begin any more, leave those that run, and put out all rows that are here, to come again later."""
         self._dispatch.end()
         for job, error in self._running.leave():
-            self._dispatch.settle_later(job, error)
+            self._dispatch.complete_elsewhere(job, error)
         while works := self._take_all():
             for work in works:
                 self._put_unhandled(work)
@@ -439,7 +439,7 @@ class Stage:
                 self._park_behind(work)  # whose call may still run
                 if isinstance(self._executor, Threads):
                     self._executor.replace_one()
-                self._dispatch.settle_later(*given_up)
+                self._dispatch.complete_elsewhere(*given_up)
 
     def _holds_up(self) -> bool:
         """Return whether a coroutine holds up the loop of all."""

@@ -1,4 +1,4 @@
-"""The consumer's part in its supervision by another process: a table of running records, and care of suspects.
+"""The gate of a supervised process: a table of the running records, and suspects that run alone.
 
 A suspect is a record that ran in a process that died. Here its attempt fails as it did there, without a call of the
 handler, so the retries decide as about any other failure. The suspect's next attempt runs while nothing else does.
@@ -9,22 +9,23 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from headway.core.engine.partition_states import PartitionState
-from headway.core.engine.suspects import MOST_SUSPECTS, Suspect
+from headway.core.engine.suspects import MOST_SUSPECTS, Suspect, as_death
+from headway.core.retry import DeadLetter, Verdict
 from headway.errors import BatchError
+from headway.execution.gate import Gate
 from headway.execution.jobs import Job, RecordWork
 from headway.execution.running_table import RunningTable
 
 PATIENCE = 60.0
-"""The seconds that a suspect waits for others to end, and that others wait for it. Handlers may take for ever."""
+"""The seconds that a suspect waits for others to end, and that others wait for it: a handler may take forever."""
 
 _Address = tuple[str, int, int]
 
 
-class Supervision:
-    """A table of the running records, and the suspects among those that come.
+class Supervision(Gate):
+    """The table of running records, and the suspects among those that come.
 
-    `suspect` may be called from any thread. `fail_as_before` is for the executor, and all else for the dispatch, with
-    its lock.
+    `suspect` may be called from any thread, and `fail_as_before` is for the executor.
     """
 
     def __init__(self, table: RunningTable, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> None:
@@ -47,15 +48,13 @@ class Supervision:
             self._suspects.pop(address, None)
 
     def fail_as_before(self, call: Callable[[Job], Any]) -> Callable[[Job], Any]:
-        """Return the same call, which raises for a suspect whose attempt ended with its process how that ended."""
+        """Return the same call, which for a suspect whose attempt ended with its process raises that death."""
 
         def supervised(job: Job) -> Any:
             if not self._suspects:
                 return call(job)
             failed = {index: error for index, work in enumerate(job) if (error := self._failed_before(work))}
-            if len(failed) < len(
-                job
-            ):  # of a batch that has started before it was known, the others would count as done
+            if len(failed) < len(job):  # a batch that started before this was known: the others would count as done
                 return call(job)
             raise BatchError(failed) if job[1:] else failed[0]
 
@@ -74,71 +73,50 @@ class Supervision:
 
     # For the dispatch
 
-    def set_apart(self, batch: Job) -> tuple[Job, Job]:
-        """Return the part of a batch that may go on, and the part that has to wait again.
+    def admit(self, job: Job, now: float) -> Job:
+        """Return the part of a batch that may go on.
 
         Suspects whose attempt has failed before are called for without the others, and one that is to run alone is a
         batch of its own. What is before it in its lane goes first.
         """
-        suspects = [(index, work, each) for index, work in enumerate(batch) if (each := self._find(work))]
+        if not self._suspects or not job[1:]:
+            return job
+        suspects = [(index, work, each) for index, work in enumerate(job) if (each := self._find(work))]
         if not suspects:
-            return batch, ()
+            return job
         if failed := [work for _, work, suspect in suspects if self._has_failed(work, suspect)]:
-            return failed, [work for work in batch if work not in failed]
-        end = max(1, suspects[0][0])
-        return batch[:end], batch[end:]
+            return failed
+        return job[: max(1, suspects[0][0])]
 
-    def free(self, running: int) -> int:
-        """Return how many jobs may start beside the suspect that is alone, while so many have a slot."""
-        return int(self._is_waiting and running == 1)
+    def may_start(self, running: int, now: float) -> bool:
+        """Return whether no suspect is alone, or waits to be."""
+        return self.alone is None
 
-    def start(self, job: Job, running: int, now: float) -> Job | None:
-        """Note a job that has got a slot, as one of `running`; return it if it may start now."""
+    def started(self, job: Job, running: int, now: float) -> bool:
+        """Enter the job in the table; keep a suspect back that must wait until it is alone."""
         work = job[0]
         if self._suspects and (suspect := self._find(work)):
             if self._has_failed(work, suspect):
-                return job
+                return False
             self.alone, self._since, self._is_waiting = work, now, running > 1
             if self._is_waiting:
-                return None
+                return True
         for each in job:
             self._table.enter(each)
-        return job
+        return False
 
-    def start_waiting(self, now: float) -> Job | None:
-        """Return the suspect that has waited to run alone, if there is one: it starts now."""
-        if self.alone is None or not self._is_waiting:
+    def kept_back(self, running: int) -> Job | None:
+        """Return the suspect that has waited to run alone, if everything else has ended."""
+        if self.alone is None or not self._is_waiting or running > 1:
             return None
-        self._since, self._is_waiting = now, False
+        self._since, self._is_waiting = time.monotonic(), False
         self._table.enter(self.alone)
         return [self.alone]
 
-    def end(self, work: RecordWork) -> bool:
-        """Note that a work has ended, or gives its slot back; return whether others may start now."""
-        self._table.leave(work)
-        if work is not self.alone:
-            return False
-        if not self._is_waiting:  # the suspect has run alone, and the process lives
-            self._suspects.pop(_address(work), None)
-        self.alone = None
-        return True
-
-    def finish(self, work: RecordWork) -> bool:
-        """Note that a record is done, or that its dead letter is stored; return whether it was a suspect.
-
-        Its offset must be committed before another record kills the process, or all would happen again.
-        """
-        if not self._suspects or self._find(work) is None:
-            return False
-        self._suspects.pop(_address(work), None)
-        self._condemned.discard(_address(work))
-        self._request_commit()
-        return True
-
-    def give_up(self, now: float, ending: bool) -> tuple[RecordWork, float] | None:
+    def timed_out(self, now: float, *, ending: bool) -> tuple[RecordWork, float] | None:
         """End the turn of a suspect that has been alone, or has waited for that, for too long.
 
-        Returns the work that must wait again and until when. A suspect that will not start any more does not wait.
+        Returns the suspect that must wait again. One that will not start any more does not wait.
         """
         work = self.alone
         if work is None:
@@ -151,12 +129,33 @@ class Supervision:
             self.alone = None
         return None
 
-    def condemn(self, work: RecordWork) -> None:
-        """Note that a work has killed its processes and becomes a dead letter: it never runs again, even if refused.
+    def judged(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> Verdict:
+        """Note a record that killed its processes and becomes a dead letter: it never runs again, even if refused."""
+        if isinstance(verdict, DeadLetter) and as_death(error):
+            self._condemned.add(_address(work))
+        return verdict
 
-        May be called without the lock.
+    def done(self, work: RecordWork, now: float) -> bool:
+        """Return whether a suspect is done: its offset must be committed before another record kills the process.
+
+        Otherwise all of it would happen again.
         """
-        self._condemned.add(_address(work))
+        if not self._suspects or self._find(work) is None:
+            return False
+        self._suspects.pop(_address(work), None)
+        self._condemned.discard(_address(work))
+        self._request_commit()
+        return True
+
+    def ended(self, work: RecordWork, running: int, now: float) -> bool:
+        """Take a work out of the table; return whether it was alone, so that others may start now."""
+        self._table.leave(work)
+        if work is not self.alone:
+            return False
+        if not self._is_waiting:  # the suspect has run alone, and the process lives
+            self._suspects.pop(_address(work), None)
+        self.alone = None
+        return True
 
     def clear(self) -> None:
         """Note that the run has ended: no record causes the process's later acts."""

@@ -1,150 +1,31 @@
-"""How many may start: the rate against exact sums, the limits against simulated services."""
+"""How many slots are used where their number adapts, beside simulated services."""
 
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from fractions import Fraction
 from heapq import heappop, heappush
+from typing import Any
 
-import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from headway.core.engine.concurrency import AdaptiveLimit, Concurrency
+from headway.execution.gates.adaptive_limit import AdaptiveLimit
 
-rates = st.floats(0.01, 20_000)
-pauses = st.lists(st.one_of(st.just(0.0), st.floats(0, 0.01), st.floats(0, 10)), max_size=60)
-
-# The rate
+WORK: Any = None
 
 
-@given(rates, pauses)
-def test_over_any_stretch_no_more_start_than_the_rate_allows_and_one_burst(rate: float, pauses: list[float]) -> None:
-    burst = burst_of(rate)
-    starts = starts_of(Concurrency(1_000_000, rate=rate), pauses, wanted=1_000_000)
-    for first, (begin, _) in enumerate(starts):
-        count = 0
-        for end, started in starts[first:]:
-            count += started
-            assert count <= burst + Fraction(rate) * (Fraction(end) - Fraction(begin)) + Fraction(1, 1_000_000)
-
-
-@given(rates, pauses, st.integers(1, 5))
-def test_what_the_rate_allows_is_never_refused(rate: float, pauses: list[float], wanted: int) -> None:
-    burst = burst_of(rate)
-    allowed, last = burst, Fraction(0)
-    for now, started in starts_of(Concurrency(1_000_000, rate=rate), pauses, wanted):
-        grown, last = allowed + Fraction(rate) * (Fraction(now) - last), Fraction(now)
-        allowed = grown if grown < burst else burst
-        assert started <= allowed + Fraction(1, 1_000_000)
-        assert started == wanted or allowed - started < 1
-        allowed -= started
-
-
-@given(rates, st.integers(1, 50))
-@example(rate=0.01, count=3)
-def test_who_waits_for_the_next_change_can_start_some_then_and_is_not_woken_in_vain(rate: float, count: int) -> None:
-    admission, now, grain = Concurrency(1_000_000, rate=rate), 5.0, max(1, int(rate / 100))
-    for _ in range(count):
-        while free := admission.free(0, now):
-            admission.started(free, free, now)
-        later = admission.next_change()
-        assert later is not None
-        assert now < later <= now + max(1 / rate, 0.01) + 1e-6
-        now = later
-        assert admission.free(0, now) in (grain, grain + 1)
-
-
-def test_after_a_batch_that_took_more_than_there_was_the_rate_is_made_up_for() -> None:
-    admission = Concurrency(1000, rate=100)
-    assert admission.free(0, 0.0) == 5
-    admission.started(50, running=50, now=0.0)
-    assert admission.free(0, 0.44) == 0
-    assert admission.next_change() == pytest.approx(0.46)
-    assert admission.free(0, 0.46) == 1
-
-
-def test_a_clock_that_stands_still_gives_nothing_twice() -> None:
-    admission = Concurrency(1000, rate=10)
-    admission.started(admission.free(0, 1.0), 1, 1.0)
-    assert [admission.free(1, 1.0), admission.free(1, 0.5), admission.free(1, 1.0)] == [0, 0, 0]
-
-
-shares = st.lists(st.tuples(st.floats(0, 1), st.sampled_from([0.0, 0.001, 0.02, 0.3, 4.0])), max_size=40)
-
-
-@given(st.floats(0.01, 20_000), st.lists(shares, min_size=1, max_size=4))
-def test_members_whose_shares_are_at_most_the_whole_start_no_more_than_the_rate_and_a_burst_each(
-    rate: float, of_members: list[list[tuple[float, float]]]
-) -> None:
-    members = [Concurrency(1_000_000, rate=rate) for _ in of_members]
-    for member in members:
-        member.share(0.0, 0.0)
-    started, now = 0, 0.0
-    for turn in range(max(map(len, of_members))):
-        given_away = 0.0
-        for member, its in zip(members, of_members, strict=True):
-            part, pause = its[turn] if turn < len(its) else (0.0, 0.0)
-            part = min(part, 1.0 - given_away)
-            given_away += part
-            member.share(part, now)
-            free = member.free(0, now)
-            assert free == 0 or part > 0
-            member.started(free, free, now)
-            started += free
-        now += pause
-        assert started <= rate * now * (1 + 1e-9) + len(members) * max(1.0, rate / 20) + 1e-6
-
-
-def test_a_share_that_grows_is_used_from_then_on() -> None:
-    member = Concurrency(1000, rate=100)
-    member.share(0.0, 0.0)
-    assert member.free(0, 50.0) == 0
-    assert member.next_change() is None
-    member.share(0.25, 100.0)
-    member.started(member.free(0, 100.0), 1, 100.0)
-    assert member.next_change() == pytest.approx(100.04)
-    assert [member.free(0, 100.02), member.free(0, 100.0401)] == [0, 1]
-
-
-def burst_of(rate: float) -> Fraction:
-    twentieth = Fraction(rate) / 20
-    return twentieth if twentieth > 1 else Fraction(1)
-
-
-def starts_of(admission: Concurrency, pauses: Sequence[float], wanted: int) -> list[tuple[float, int]]:
-    starts, now = [], 0.0
-    for pause in pauses:
-        now += pause
-        count = max(0, min(wanted, admission.free(0, now)))
-        admission.started(count, count, now)
-        starts.append((now, count))
-    return starts
-
-
-# The limits
-
-
-@given(st.integers(1, 50), st.booleans(), st.lists(st.integers(0, 60)))
-def test_no_more_are_let_in_than_the_limit_which_stays_in_its_bounds(
-    most: int, adaptive: bool, ends: list[int]
-) -> None:
-    admission, running, now = Concurrency(most, adaptive=adaptive), 0, 0.0
+@given(st.integers(1, 50), st.lists(st.integers(0, 60)))
+def test_no_more_are_let_in_than_the_limit_which_stays_in_its_bounds(most: int, ends: list[int]) -> None:
+    gate, running, now = AdaptiveLimit(most), 0, 0.0
     for count in ends:
-        free = admission.free(running, now)
-        running += max(0, free)
-        admission.started(max(0, free), running, now)
-        assert running <= most
+        while gate.may_start(running, now):
+            running += 1
+            gate.started([], running, now)
+        assert running <= gate.slots(most) <= most
         for _ in range(min(count, running)):
             running, now = running - 1, now + 0.01
-            admission.ended(running, now)
-            assert 1 <= admission.limit <= most
-
-
-def test_a_limit_that_is_not_adaptive_is_what_it_was_set_to() -> None:
-    admission = Concurrency(7)
-    assert admission.free(3, 0.0) == 4
-    assert admission.next_change() is None
+            gate.ended(WORK, running, now)
+            assert 1 <= gate.limit <= most
 
 
 # The adaptive limit and services
@@ -196,10 +77,10 @@ class Load:
             at_each(work)
             while self.running < self.limit.limit:
                 self.running += 1
-                self.limit.runs(self.running, self.service.now)
+                self.limit.started([], self.running, self.service.now)
                 self.service.start()
             self.running -= 1
-            self.limit.ended(self.running, self.service.next_end())
+            self.limit.ended(WORK, self.running, self.service.next_end())
             self.limits.append(self.limit.limit)
         return self.limits[-works:]
 
@@ -284,8 +165,8 @@ def test_idle_time_does_not_shrink_it() -> None:
     assert load.limit.limit == 64
     for _ in range(5000):  # now and then a work, alone
         load.service.now += 3.0
-        load.limit.runs(1, load.service.now)
-        load.limit.ended(0, load.service.now + 0.05)
+        load.limit.started([], 1, load.service.now)
+        load.limit.ended(WORK, 0, load.service.now + 0.05)
     assert load.limit.limit == 64
 
 
@@ -296,10 +177,10 @@ def test_bursts_of_works_with_idle_time_between_let_it_grow() -> None:
         while left or running:
             while left and running < limit.limit:
                 left, running = left - 1, running + 1
-                limit.runs(running, now)
+                limit.started([], running, now)
             now += 0.05 / running  # in turn, each after 0.05 s
             running -= 1
-            limit.ended(running, now)
+            limit.ended(WORK, running, now)
         now += 10.0
     assert limit.limit > 32
 

@@ -1,0 +1,116 @@
+"""The circuit breaker of a run: while nearly all attempts fail, one record at a time is tried, without counting."""
+
+import logging
+import math
+import threading
+from collections.abc import Hashable, Mapping
+from typing import Any
+
+from headway.core.engine.circuit import Circuit, CircuitBreaker, may_concern_all
+from headway.core.retry import Again, Verdict, failure_behind
+from headway.core.user_errors import description_of
+from headway.execution.gate import Gate
+from headway.execution.jobs import Job, RecordWork
+
+log = logging.getLogger(__name__)
+
+_MOST_UNCOUNTED = 50  # attempts of a record that failed while the circuit was open: one that always fails ends, too
+_AFTER_AN_OUTAGE = 1.0  # seconds until a record is tried again that would have become a dead letter
+
+
+class CircuitGate(Gate):
+    """The gate of one circuit, and its log."""
+
+    def __init__(self, bounds: CircuitBreaker) -> None:
+        self._circuit = Circuit(bounds)
+        self._last_error: BaseException | None = None  # the failure that opened it, until that is logged
+        self._logged_open = False
+        self._logging = threading.Lock()
+
+    @property
+    def is_open(self) -> bool:
+        """True while one record at a time is tried."""
+        return self._circuit.is_open
+
+    def slots(self, slots: int) -> int:
+        """Return 1 under an open circuit.
+
+        The share of records that failed before is a share of this one. If they went first, a few that always fail
+        would be every probe, and the circuit would stay open though all others could succeed.
+        """
+        return 1 if self._circuit.is_open else slots
+
+    def may_start(self, running: int, now: float) -> bool:
+        """Return whether the circuit is closed, or its next probe may start."""
+        return self._circuit.allows(now)
+
+    def opens_at(self) -> float | None:
+        """Return when the next probe may start; None while one runs."""
+        return self._circuit.next_probe() if self._circuit.is_open else -math.inf
+
+    def batch_size(self, size: int) -> int:
+        """Return 1 under an open circuit: one bad record would fail a batch of healthy ones, probe after probe."""
+        return 1 if self._circuit.is_open else size
+
+    def started(self, job: Job, running: int, now: float) -> bool:
+        """Note the probe, if the circuit is open."""
+        self._circuit.started(job)
+        return False
+
+    def judged(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> Verdict:
+        """Count a failure. While the circuit is open, the attempt does not count and the record is tried again."""
+        if not may_concern_all(error, verdict):
+            return verdict
+        was_open = self._circuit.is_open
+        if not self._circuit.failed(_key_of(work), work, now):
+            return verdict
+        if not was_open:
+            self._last_error = error
+        if work.untried >= _MOST_UNCOUNTED:
+            return verdict
+        if isinstance(verdict, Again):
+            return verdict._replace(untried=True)
+        return Again(min(now + _AFTER_AN_OUTAGE, max(now, work.not_after)), untried=True)
+
+    def done(self, work: RecordWork, now: float) -> bool:
+        """Count a success; a record that is only stored elsewhere says nothing of what the handler calls."""
+        if not work.outcome:
+            self._circuit.succeeded(_key_of(work), work, now)
+        return False
+
+    def ended(self, work: RecordWork, running: int, now: float) -> bool:
+        """Return whether the end of this probe has closed the circuit, so that all slots are free again."""
+        return self._circuit.ended(work, now)
+
+    def log(self, now: float, *, at_end: bool = False) -> None:
+        """Log that the circuit has opened, with the last failure, or that it has closed."""
+        if self._circuit.is_open == self._logged_open:
+            return
+        with self._logging:  # each change is logged once, by whichever thread comes first
+            is_open = self._circuit.is_open
+            if is_open == self._logged_open:
+                return
+            self._logged_open = is_open
+            error, self._last_error = self._last_error, None
+        if is_open:
+            failed, keys = self._circuit.opened_with
+            last = f" The last: {description_of(failure_behind(error))}" if error else ""
+            log.warning(
+                "The circuit breaker is open, as %d of %d keys failed: one attempt at a time is made until some "
+                "succeed again, and those that fail do not count.%s",
+                failed,
+                keys,
+                last,
+            )
+        else:
+            log.warning("The circuit breaker is closed: attempts succeed again, and all slots are used.")
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Return whether the circuit is open."""
+        return {"circuit_open": self._circuit.is_open}
+
+
+def _key_of(work: RecordWork) -> Hashable:
+    """Return the key by which a record counts; a record without one counts for itself."""
+    key = work.record.raw_key
+    return (work.partition, work.offset) if key is None else key

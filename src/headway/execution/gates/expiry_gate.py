@@ -1,0 +1,58 @@
+"""Records that expired before they could be started are counted, and dropped or kept as dead letters.
+
+A handler that runs is left alone: a record is set aside only when it is about to start.
+"""
+
+import logging
+import math
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+from headway.core.engine.work import Outcome
+from headway.core.retry import DeadLetter
+from headway.errors import ExpiredError
+from headway.execution.context import wall_time
+from headway.execution.gate import Gate
+from headway.execution.jobs import Job, RecordWork
+
+log = logging.getLogger(__name__)
+
+_LOG_EVERY = 10.0  # seconds
+
+
+class ExpiryGate(Gate):
+    """The expired records of a run; with `keeps` they become dead letters, otherwise they are dropped."""
+
+    def __init__(self, *, keeps: bool = False) -> None:
+        self._keeps = keeps
+        self._count = 0
+        self._logged = 0
+        self._log_at = -math.inf
+        self._last: RecordWork | None = None
+
+    def admit(self, job: Job, now: float) -> Job:
+        """Return the works that have not expired; one that waits to be stored elsewhere need not be in time."""
+        expired = [work for work in job if work.not_after <= now and not work.outcome]
+        if not expired:
+            return job
+        for work in expired:
+            at = datetime.fromtimestamp(wall_time(work.not_after), UTC)
+            error = ExpiredError(f"The record expired at {at:%Y-%m-%d %H:%M:%S} UTC, before it could be started.")
+            work.outcome = Outcome(error, DeadLetter("it expired before it was started") if self._keeps else None)
+        self._count += len(expired)
+        self._last = expired[-1]
+        return [work for work in job if work not in expired]
+
+    def log(self, now: float, *, at_end: bool = False) -> None:
+        """Log how many records expired, at most every 10 seconds."""
+        count = self._count - self._logged
+        if count and (at_end or now >= self._log_at):
+            self._logged, self._log_at = self._count, now + _LOG_EVERY
+            became = "became dead letters" if self._keeps else "were dropped"
+            record = self._last and self._last.record
+            log.info("%d records expired before they could be started, and %s; the last: %r", count, became, record)
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Return how many records expired."""
+        return {"expired": self._count}

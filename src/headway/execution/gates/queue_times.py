@@ -1,0 +1,92 @@
+"""The records that waited for too long between the fetch and their first attempt: counted, and logged in sums.
+
+Invariant: at most one line in ten seconds is logged for each topic, and it has all records since the line before.
+"""
+
+import logging
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from headway.execution.gate import Gate
+from headway.execution.jobs import Job, RecordWork
+from headway.records.record_types import TopicPartition
+
+log = logging.getLogger(__name__)
+
+_LOG_EVERY = 10.0  # seconds
+
+
+@dataclass(slots=True)
+class _Topic:
+    """The records of one topic since the last line."""
+
+    log_at: float
+    count: int = 0
+    longest: float = 0.0
+
+
+class QueueTimes(Gate):
+    """The counter of records that waited longer than `limit` seconds."""
+
+    def __init__(self, limit: float) -> None:
+        self._limit = limit
+        self._late = 0
+        self._topics: dict[str, _Topic] = {}
+        self._log_at = math.inf  # while there is nothing to log
+        self._counted = set[tuple[TopicPartition, int]]()  # put back after they were counted
+        self._counting = threading.Lock()  # a line may be logged while another thread counts
+
+    def started(self, job: Job, running: int, now: float) -> bool:
+        """Count the works that waited for too long; a later attempt waited for its back-off, and does not count."""
+        for work in job:
+            waited = now - work.arrived
+            if waited > self._limit and work.failure is None and not self._was_counted(work):
+                self._count(work, waited, now)
+        return False
+
+    def put_back(self, work: RecordWork) -> None:
+        """Note that the next start of this work is not its first."""
+        if work.failure is None:
+            self._counted.add((work.partition, work.offset))
+
+    def _was_counted(self, work: RecordWork) -> bool:
+        if not self._counted or (work.partition, work.offset) not in self._counted:
+            return False
+        self._counted.discard((work.partition, work.offset))
+        return True
+
+    def _count(self, work: RecordWork, waited: float, now: float) -> None:
+        with self._counting:
+            self._late += 1
+            about = self._topics.setdefault(work.partition.topic, _Topic(now))
+            about.count += 1
+            about.longest = max(about.longest, waited)
+            self._log_at = min(about.log_at, self._log_at)
+
+    def log(self, now: float, *, at_end: bool = False) -> None:
+        """Log a line for each topic that has late records, and had no line in the last ten seconds."""
+        if now < self._log_at and not at_end:
+            return
+        due: dict[str, _Topic] = {}
+        with self._counting:
+            for topic, about in self._topics.items():
+                if about.count and (at_end or now >= about.log_at):
+                    due[topic] = about
+                    self._topics[topic] = _Topic(now + _LOG_EVERY)
+            self._log_at = min((about.log_at for about in self._topics.values() if about.count), default=math.inf)
+        for topic, about in due.items():
+            log.warning(
+                "%d records of %s waited for more than %g s before they started, the longest for %.3g s. Handlers do "
+                "not keep up: let more run at a time (max_concurrency, further members), or make them quicker.",
+                about.count,
+                topic,
+                self._limit,
+                about.longest,
+            )
+
+    def metrics(self) -> Mapping[str, Any]:
+        """Return how many records waited for too long."""
+        return {"late": self._late}
