@@ -63,7 +63,7 @@ def test_fair_and_strict_use_every_slot_and_burst_never_more_than_a_level_may(co
     for policy in policies:
         levels = ready_levels(counts, arrived=0.0)
         while (picked := policy.pick(levels, now)) is not None:
-            levels[picked].take()
+            levels[picked].take(now)
         if isinstance(policy, BurstSlots):
             assert [level.slots for level in levels] == [min(pair) for pair in zip(counts, shares, strict=True)]
         else:
