@@ -11,6 +11,7 @@ NOT_OURS = {
     "_asdict": "part of the interface of named tuples",
     "_exit": "`os._exit`, by which a process dies without a word",
     "_gateway": "PySpark's, which has no public way to end its Java",
+    "_thread": "the standard library's, which alone sends a signal without a call in between",
     "_jvm": "PySpark's, which has no public way to end its Java",
     "_pytest": "pytest's, which tells nobody else where its tracebacks go",
     "_popen": "the standard library's, in which a process's end is noted too late",

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from headway.core.engine.partition_states import PARTITION_TRANSITIONS
+from headway.core.levels.assigned_partitions import ASSIGNMENT_TRANSITIONS
 from headway.core.producer.transaction_states import TRANSACTION_TRANSITIONS
 from tests.models.schedule_life import SCHEDULE_TRANSITIONS
 from tests.models.work_life import WORK_TRANSITIONS
@@ -17,6 +18,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "design" / "states.md"
 
 TABLES: dict[str, Mapping[Any, StrEnum]] = {
     "The life of a work": WORK_TRANSITIONS,
+    "The life of a partition at a member of a group": ASSIGNMENT_TRANSITIONS,
     "The life of a partition at a consumer": PARTITION_TRANSITIONS,
     "The life of a schedule": SCHEDULE_TRANSITIONS,
     "The life of a transaction": TRANSACTION_TRANSITIONS,

@@ -52,10 +52,10 @@ class AssignmentLog:
 
     def _found(self) -> frozenset[tuple[str, int]] | None:
         """Return topics and numbers of the partitions; None before the group has ever said which they are."""
-        if not any(level.was_member for level in self._levels):
+        if not any(level.membership.was_member for level in self._levels):
             return None
         return frozenset(
-            (level.kafka_topic(each), each.partition) for level in self._levels for each in tuple(level.assigned)
+            level.client.addresses.name(each) for level in self._levels for each in tuple(level.membership.assigned)
         )
 
 

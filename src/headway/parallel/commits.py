@@ -19,7 +19,7 @@ from headway.kafka.binding.capi import PendingCommit
 from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
 from headway.kafka.consumer.commits import Offsets, metadata_is_too_large
 from headway.kafka.consumer.level_consumers import LevelConsumers
-from headway.kafka.consumer.membership import Standing, standing
+from headway.kafka.consumer.standing import Standing, standing
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.fetching import Fetching
 from headway.parallel.transactions import OutcomeUnknownError, Refusals, Transactions
@@ -199,7 +199,7 @@ class Commits:
         [level] = {partition.level for partition in tick.commits}
         offsets = {each: commit[:2] for each, commit in tick.commits.items()}
         within = self._answered_within.get(level, COMMIT_ANSWERED_WITHIN)
-        return _SentCommit(level, self._levels[level].commit_with_metadata(offsets), within)
+        return _SentCommit(level, self._levels[level].client.commit_with_metadata(offsets), within)
 
     # Answers
 
@@ -241,7 +241,7 @@ class Commits:
                 error, {each: offset for each, offset in _offsets(tick).items() if each.level == level}
             )
             if self.transactions:
-                self._levels[level].hear_refusal(error)
+                self._levels[level].client.hear_refusal(error)
             if isinstance(error, UnansweredError):  # who asks again in the same time might never be answered
                 within = self._answered_within.get(level, COMMIT_ANSWERED_WITHIN)
                 self._answered_within[level] = min(2 * within, _ANSWERED_AT_LAST_WITHIN)

@@ -132,7 +132,7 @@ class ParallelConsumer:
         has_lifespan = checked.lifespan is not None
         self._run = Run(self._parts, control, dispatch, self._levels, self._wake, tenancy, joins_late=has_lifespan)
         for level in self._levels:
-            level.wake(self._wake)
+            level.client.wake_with(self._wake)
         self._is_forked = False
         tell_of_forks(self)
 
@@ -411,11 +411,11 @@ class ParallelConsumer:
     def metrics(self) -> ParallelMetrics:
         """Return the counts of records done, running and waiting."""
         self._check_process()
-        refused = next((level.refused for level in self._levels if level.refused), None)
+        refused = next((level.client.refused for level in self._levels if level.client.refused), None)
         return replace(
             self._dispatch.metrics(),
             refused=refused or self._commits.refused,
-            deleted_unread=sum(sum(member.deleted_unread.values()) for member in self._levels),
+            deleted_unread=sum(sum(level.membership.deleted_unread.values()) for level in self._levels),
         )
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
@@ -426,7 +426,7 @@ class ParallelConsumer:
         """
         self._check_open()
         for level in self._levels:
-            level.set_sasl_credentials(username, password)
+            level.client.set_sasl_credentials(username, password)
         self._parts.set_sasl_credentials(username, password)
         change_credentials(self._settings.kafka, username, password)
 

@@ -206,11 +206,11 @@ class Fetching:
             level = min(ready)
             self._rejoining -= self._levels.with_same_member([level])
             with self._within(level):
-                self._levels[level].rejoin()
+                self._levels[level].membership.rejoin()
 
     def _fetch(self, level: int, member: LevelConsumer, demand: int, now: float, of_quiet: int) -> bool:
         with GcPause():
-            records = member.fetch(demand, now, of_quiet, level)
+            records = _fetched(member, level, demand, of_quiet, now)
             brought = self._brought_along.of(records, now)
             tenants = self._tenancy.of(records) if self._tenancy else ()
             if self._starting:  # what has just begun may have brought these records already
@@ -282,7 +282,7 @@ class Fetching:
     def _begin(self, level: int, member: LevelConsumer, now: float, *, first: bool = False) -> None:
         """Start where the last owners' commits end, without the records that these commits say are done.
 
-        The member asks for these commits once the group has met: `GroupMember.start_of`. With `first` only partitions
+        The member asks for these commits once the group has met: `Membership.start_of`. With `first` only partitions
         begin of which no record has come, and which are not sought.
         """
         awaited = self._callbacks.awaited() if self._starting else ()
@@ -296,10 +296,10 @@ class Fetching:
             and not (first and (start.place or start.came is not None))
             and not self._runs_on(partition, start, now)
         ]
-        if not partitions or not member.has_topic_ids(now):
+        if not partitions or not member.client.ids.is_settled(now):
             return
         for partition in partitions:
-            began_at, start, found = time.monotonic(), self._starting[partition], member.start_of(partition)
+            began_at, start, found = time.monotonic(), self._starting[partition], member.membership.start_of(partition)
             if found is None and (not start.place or (start.is_new and now < start.whatever_runs_at)):
                 continue  # the member is still asking
             if found and self._awaits_id(member, partition, found, now):
@@ -327,14 +327,14 @@ class Fetching:
                 if partition in self._sought:
                     continue
                 # A new partition's start is committed: for a later owner it would not be new.
-                self._assign(member, partition, known, moved=start.place is not None or member.is_new(partition))
+                self._assign(member, partition, known, moved=start.place is not None or member.client.is_new(partition))
             self._starting.pop(partition)
 
     def _assign(self, member: LevelConsumer, partition: TopicPartition, known: _Known, *, moved: bool) -> None:
         """Have the engine begin a partition, with the lock."""
         tried = {**known.tried, **self._tried.pop(partition, NOTHING_TRIED)}
         to_come = {offset: each for offset, each in tried.items() if offset >= known.offsets.offset}
-        self._engine.assign(partition, known.offsets, moved, log_mark(member.topic_id(partition) or ""), to_come)
+        self._engine.assign(partition, known.offsets, moved, log_mark(member.client.topic_id(partition) or ""), to_come)
         # At once: the same fetch may have brought its records already, and would start them.
         if self.pauses.covers(partition):
             self._engine.hold([partition])
@@ -342,7 +342,7 @@ class Fetching:
 
     def _awaits_id(self, member: LevelConsumer, partition: TopicPartition, found: Start, now: float) -> bool:
         """Return whether to wait for the topic's id, without which the commit's metadata could not be used."""
-        if not found.metadata or member.topic_id(partition) or not names_a_log(found.metadata):
+        if not found.metadata or member.client.topic_id(partition) or not names_a_log(found.metadata):
             return False
         start = self._starting[partition]
         start.id_awaited_until = start.id_awaited_until or now + _ID_WAITED_FOR
@@ -463,6 +463,16 @@ class Fetching:
                 )
 
 
+def _fetched(member: LevelConsumer, level: int, demand: int, of_quiet: int, now: float) -> list[ConsumerRecord]:
+    """Return the records that Kafka has: the demanded ones, or those of quiet partitions; serve the group meanwhile."""
+    if demand:
+        return member.fetch(level, demand, now)
+    if of_quiet:
+        return member.fetch_quiet(level, of_quiet, now)
+    member.serve(now)
+    return []
+
+
 def _known_of(member: LevelConsumer, partition: TopicPartition, found: Start, *, fails: bool) -> _Known:
     """Return what a commit says of a partition, as far as it fits the log that is read.
 
@@ -474,7 +484,7 @@ def _known_of(member: LevelConsumer, partition: TopicPartition, found: Start, *,
     if not metadata:
         return _Known(OffsetMap(offset))
     try:
-        log_of_topic = log_mark(member.topic_id(partition) or "")
+        log_of_topic = log_mark(member.client.topic_id(partition) or "")
         offset_map, trailer = decode_with_trailer(metadata, offset, log_end, log_of_topic)
         if trailer is None and offset_map.runs:
             _refuse_if_mirrored(member)
@@ -496,7 +506,7 @@ def _refuse_if_mirrored(member: LevelConsumer) -> None:
     The Java parallel consumer's maps do not say what they were written for. MirrorMaker 2 keeps what it has translated
     in topics of its own, so such a topic puts each map without a trailer in doubt.
     """
-    topics = member.topics(None, _TOPICS_TOLD_WITHIN)
+    topics = member.client.topics(None, _TOPICS_TOLD_WITHIN)
     if checkpoints := next(filter(_is_of_mirrors, topics), None):
         raise OffsetMapError(
             "The metadata does not say which log it was written for, as the Java parallel consumer writes it, and the "
@@ -505,11 +515,11 @@ def _refuse_if_mirrored(member: LevelConsumer) -> None:
 
 
 def _raise_unless_fetching(member: LevelConsumer) -> None:
-    if member.callback_errors:
-        raise member.callback_errors.popleft()
-    while member.errors:
-        error = member.errors.popleft()
-        was_never_granted = isinstance(error, AuthorizationError) and not member.was_member
+    if member.membership.callback_errors:
+        raise member.membership.callback_errors.popleft()
+    while member.client.errors:
+        error = member.client.errors.popleft()
+        was_never_granted = isinstance(error, AuthorizationError) and not member.membership.was_member
         if was_never_granted or not isinstance(error, FetchError):
             raise error
         log.warning("%s", error)

@@ -95,7 +95,7 @@ class GroupRate:
         """Let this member start the part that it has of the partitions; never waits."""
         if not self._rates:
             return
-        assigned = sum(len(level.assigned) for level in self._levels)
+        assigned = sum(len(level.membership.assigned) for level in self._levels)
         if assigned != self._assigned:
             self._assigned = assigned
             self._ask_at = now  # topics that have more partitions than before make a group share them anew

@@ -39,7 +39,7 @@ class PlaceQuestion:
         self._partition = partition
         self._known: dict[str, int] = {}
         self._asked: dict[str, Question[int]] = {
-            what: level.ask_offset(partition, numbers[what], within) for what in _NEEDED[place.what]
+            what: level.client.ask_offset(partition, numbers[what], within) for what in _NEEDED[place.what]
         }
 
     def answer(self) -> int | None:

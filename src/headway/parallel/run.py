@@ -162,7 +162,7 @@ class Run:
         yield lambda: self._control.leave(until())
         yield lambda: self._control.commit_last(until())
         for level in self._levels:
-            yield partial(level.wake, None)
+            yield partial(level.client.wake_with, None)
         yield lambda: self._levels.close(until())
         yield from (partial(self._close_in_time, part) for part in self._parts.closing())
         yield lambda: self._control.wait_for_callbacks(until())

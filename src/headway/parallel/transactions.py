@@ -30,7 +30,7 @@ from headway.kafka.binding import capi
 from headway.kafka.binding.error_causes import is_fatal, is_fenced, is_out_of_place
 from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
 from headway.kafka.consumer.level_consumers import LevelConsumers, MemberOffsets
-from headway.kafka.consumer.membership import not_a_member
+from headway.kafka.consumer.standing import not_a_member
 from headway.kafka.producer.transactional_writer import FORBIDDEN, NotStoredError, Rejection, TransactionalWriter
 from headway.parallel.dead_letters import LetterTopic
 from headway.parallel.outputs import HandlerOutput, HandlerOutputs

@@ -14,7 +14,7 @@ from headway.kafka.binding.capi import is_of_a_member
 from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.consumer.level_consumers import LevelConsumers, MemberOffsets, Partitions, members_of
 from headway.kafka.consumer.member_names import as_member
-from headway.kafka.consumer.membership import not_a_member
+from headway.kafka.consumer.standing import not_a_member
 from headway.kafka.serialization import key_reader, value_reader
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.wakeup import Wakeup
@@ -40,7 +40,7 @@ class BaseConsumer:
         per_level = settings.group_per_level
         self._levels = LevelConsumers(members_of(settings.group, settings.levels, kafka, readers, per_level=per_level))
         for member in self._levels:
-            member.wake(self.wake)
+            member.client.wake_with(self.wake)
 
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions of all levels that this member reads."""
@@ -54,7 +54,7 @@ class BaseConsumer:
         """
         self._check_open()
         for member in self._levels:
-            member.set_sasl_credentials(username, password)
+            member.client.set_sasl_credentials(username, password)
 
     # Places in the log
 
@@ -167,7 +167,7 @@ class BaseConsumer:
         """Return Kafka's topics and the number of partitions of each."""
         timeout = checked_timeout(timeout)
         self._check_open()
-        return self._levels[0].topics(None, timeout)
+        return self._levels[0].client.topics(None, timeout)
 
     def transaction_offsets(self) -> list[MemberOffsets]:
         """Return each member's returned offsets, as a transactional producer commits them.

@@ -23,7 +23,7 @@ from headway.errors import HeadwayError, KafkaError, WakeupError
 from headway.kafka.consumer.commits import AsyncCommits, OnCommit, log_failure
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import END_WITHIN
-from headway.kafka.consumer.membership import Standing, standing
+from headway.kafka.consumer.standing import Standing, standing
 from headway.priority.base_consumer import REQUEST_TIMEOUT, BaseConsumer
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.deferred_signals import defer_signals
@@ -197,11 +197,14 @@ class PriorityConsumer(BaseConsumer):
         demand = self._policy.demand(self._buffers)
         with defer_signals():  # a signal between librdkafka and a buffer would have records counted as returned
             for level, member in self._levels.highest_first():
-                self._buffers[level].put(member.fetch(demand[level], now, level=level), now)
+                if demand[level]:
+                    self._buffers[level].put(member.fetch(level, demand[level], now), now)
+                else:
+                    member.serve(now)
         for member in self._levels:
-            for error in member.callback_errors:
+            for error in member.membership.callback_errors:
                 if not isinstance(error, Exception):  # Ctrl-C in a callback does not wait for the next poll
-                    member.callback_errors.remove(error)
+                    member.membership.callback_errors.remove(error)
                     raise error
 
     def _take(self, now: float) -> list[ConsumerRecord]:
@@ -223,7 +226,7 @@ class PriorityConsumer(BaseConsumer):
             self._woken = False
             raise WakeupError("The poll was woken by wakeup(); no record was lost.")
         for member in reversed(self._levels):
-            for errors in (member.callback_errors, member.errors):
+            for errors in (member.membership.callback_errors, member.client.errors):
                 if errors:
                     raise errors.popleft()
 
@@ -267,7 +270,7 @@ class PriorityConsumer(BaseConsumer):
         """
         if standing(error) is Standing.EXPELLED and self._called_back_for is None and not self._closing:
             log.warning("Level %d was expelled from its group, and joins again: %s", level, error)
-            self._levels[level].rejoin()
+            self._levels[level].membership.rejoin()
 
     def _auto_commit(self, now: float) -> None:
         interval = self._settings.auto_commit_interval
@@ -298,8 +301,8 @@ class PriorityConsumer(BaseConsumer):
                 returned=self._returned[level],
                 lag=sum(_lag(self._levels[level], partition, positions) for partition in assigned[level]),
                 partitions=len(assigned[level]),
-                refused=self._levels[level].refused,
-                deleted_unread=self._levels[level].deleted_unread[level],
+                refused=self._levels[level].client.refused,
+                deleted_unread=self._levels[level].membership.deleted_unread[level],
             )
             for level in range(self._levels.count)
         ]
@@ -319,7 +322,7 @@ class PriorityConsumer(BaseConsumer):
             self._end.take()
         finally:
             self._closed = True
-        for error in itertools.chain.from_iterable(member.callback_errors for member in self._levels):
+        for error in itertools.chain.from_iterable(member.membership.callback_errors for member in self._levels):
             raise error
 
     def _steps_to_end(self) -> list[Step]:
@@ -329,7 +332,7 @@ class PriorityConsumer(BaseConsumer):
 
     def _stop_waking(self) -> None:
         for member in self._levels:
-            member.wake(None)
+            member.client.wake_with(None)
 
     def _leave(self) -> None:
         self._closes_by = time.monotonic() + (0 if self._end.hurries else END_WITHIN)
@@ -414,5 +417,5 @@ class _Listener:
 
 
 def _lag(member: LevelConsumer, partition: TopicPartition, positions: Mapping[TopicPartition, int]) -> int:
-    end = member.known_end(partition)
+    end = member.client.known_end(partition)
     return max(0, end - positions[partition]) if end is not None and partition in positions else 0

@@ -17,7 +17,7 @@ from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.levels.naming import LevelSubscription
 from headway.errors import ClosedError, ConfigError, DeserializationError, FetchError, KafkaError, WakeupError
 from headway.kafka.binding.factory import make_client
-from headway.kafka.consumer import partition_queries
+from headway.kafka.consumer import group_client
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.priority.consumer import PriorityConsumer
 from headway.records.record_types import ConsumerRecord, TopicPartition
@@ -364,7 +364,7 @@ def test_an_error_at_one_level_loses_nothing_of_the_others(
         clients.append(make_client(Failing, *args))
         return clients[-1]
 
-    monkeypatch.setattr(partition_queries, "make_client", make)
+    monkeypatch.setattr(group_client, "make_client", make)
     with mock_cluster.consumer(topic, policy) as consumer:
         consumer.subscribe(topic)
         seen += until(consumer, lambda: len(consumer.assignment()) == 12)
@@ -673,17 +673,17 @@ def test_who_waits_is_woken_for_what_is_behind_the_end_of_a_partition(cluster: C
     config = cluster.config({"group.id": topic, "auto.offset.reset": "earliest", "enable.partition.eof": True})
     level = LevelConsumer([0], config, (ck.Message.key, ck.Message.value))
     wake = Wakeup()
-    level.wake(wake)
+    level.client.wake_with(wake)
     level.subscribe(GroupSubscription({0: LevelSubscription([topic], "-0")}), Silent())
     records: list[ConsumerRecord] = []
     while len(records) < PARTITIONS:
-        if fetched := level.fetch(1, time.monotonic()):
+        if fetched := level.fetch(0, 1, time.monotonic()):
             records += fetched
         else:
             asked = time.monotonic()
             wake.wait(60)
             assert time.monotonic() - asked < 60
-    level.wake(None)
+    level.client.wake_with(None)
     level.close()
     wake.close()
 
@@ -701,16 +701,16 @@ def test_a_level_that_was_asked_for_nothing_gives_records_at_once_when_it_is_ask
     records: list[ConsumerRecord] = []
     waits: list[float] = []
     while len({record.partition for record in records}) < PARTITIONS:
-        records += level.fetch(1, time.monotonic())
+        records += level.fetch(0, 1, time.monotonic())
     for _ in range(3):
-        records += level.fetch(0, time.monotonic() + 1)
+        level.serve(time.monotonic() + 1)
         time.sleep(0.1)  # librdkafka's thread falls asleep, which nobody is told
         asked, had = time.monotonic(), len(records)
         while len(records) == had:
-            records += level.fetch(1, time.monotonic())
+            records += level.fetch(0, 1, time.monotonic())
         waits.append(time.monotonic() - asked)
     while len(records) < PARTITIONS * 20:
-        records += level.fetch(500, time.monotonic())
+        records += level.fetch(0, 500, time.monotonic())
     level.close()
     assert min(waits) < 0.5
     assert len({place(record) for record in records}) == PARTITIONS * 20
@@ -739,15 +739,15 @@ def waited_for_the_first(kafka_cluster: Cluster) -> float:
     level.subscribe(GroupSubscription({0: LevelSubscription([topic], "-0")}), Silent())
     waiting = time.monotonic()
     while time.monotonic() < waiting + 1.5:  # for `before`; meanwhile a level of which nothing is asked would be parked
-        level.fetch(0, time.monotonic())
+        level.serve(time.monotonic())
     before.close()
     came: list[ConsumerRecord] = []
-    while not level.assigned:  # it may come in the same call, though nothing was asked for
-        came += level.fetch(0, time.monotonic())
-    level.committed(level.assigned, 10)
+    while not level.membership.assigned:
+        level.serve(time.monotonic())
+    level.client.committed(level.membership.assigned, 10)
     asked = time.monotonic()
     while not came:
-        came += level.fetch(1, time.monotonic())
+        came += level.fetch(0, 1, time.monotonic())
         assert time.monotonic() - asked < 60
     waited = time.monotonic() - asked
     level.close()

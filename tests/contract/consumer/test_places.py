@@ -264,16 +264,17 @@ def test_a_level_that_rested_knows_how_far_it_was_read(cluster: Cluster) -> None
     records: list[ConsumerRecord] = []
 
     def fetch() -> None:
-        records.extend(level.fetch(100, time.monotonic()))
+        records.extend(level.fetch(0, 100, time.monotonic()))
         if len(records) < count:
             wake.wait(0.1)
 
     with contextlib.closing(Wakeup()) as wake:
-        level.wake(wake)
+        level.client.wake_with(wake)
         do_until(lambda: len(records) == count, fetch)
-        level.wake(None)
-    assert level.fetch(0, time.monotonic() + 1) == []  # nothing was asked of it for so long that it rests
-    assert level.fetch(100, time.monotonic() + 1) == []
+        level.client.wake_with(None)
+    level.serve(time.monotonic() + 1)
+    assert level.is_parked  # nothing was asked of it for a second
+    assert level.fetch(0, 100, time.monotonic() + 1) == []
     positions = level.positions()
     level.close()
     assert set(positions.values()) == {20}
@@ -342,7 +343,7 @@ def test_a_level_that_joins_anew_has_lost_its_partitions_and_reads_on_from_what_
         first = read(consumer, count)
         consumer.commit()
         told.clear()
-        made[0][1].rejoin()
+        made[0][1].membership.rejoin()
         assert told == [("lost", PARTITIONS)]
         assert {partition.level for partition in consumer.assignment()} == {0, 2}
         fill(kafka_cluster, topic, 1)

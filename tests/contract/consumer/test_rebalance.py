@@ -158,7 +158,7 @@ def test_a_rebalance_goes_through_while_a_level_is_asked_for_nothing(kafka_clust
 
         def starved() -> bool:
             starving.poll(0.1)
-            return bool(made[0][0].parked)
+            return bool(made[0][0].is_parked)
 
         wait_for(starved)
         with members(kafka_cluster, topic, "strict", EAGER, 1) as [second]:

@@ -9,7 +9,7 @@ import pytest
 
 from headway import ConsumerRecord, Context, FatalError
 from headway.errors import HandlerError, KafkaError
-from headway.kafka.consumer.level_consumer import LevelConsumer
+from headway.kafka.consumer.group_client import GroupClient
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import OFTEN, Member, committed, consumer, plain_topic, send, wait_for
 
@@ -40,14 +40,14 @@ def test_handlers_go_on_while_a_commit_is_waited_for(
     kafka_cluster: Cluster, mode: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, asked, go_on = plain_topic(kafka_cluster), threading.Event(), threading.Event()
-    send_commit = LevelConsumer.commit_with_metadata
+    send_commit = GroupClient.commit_with_metadata
 
-    def slowly(level: LevelConsumer, commits: Any) -> Any:
+    def slowly(client: GroupClient, commits: Any) -> Any:
         asked.set()
         assert go_on.wait(30)
-        return send_commit(level, commits)
+        return send_commit(client, commits)
 
-    monkeypatch.setattr(LevelConsumer, "commit_with_metadata", slowly)
+    monkeypatch.setattr(GroupClient, "commit_with_metadata", slowly)
     send(kafka_cluster, topic, [(str(i), "v") for i in range(200)], partition=0)
     gate = threading.Semaphore(1)
     parallel = consumer(kafka_cluster, topic, {"commit_mode": mode}, **OFTEN)
@@ -71,14 +71,14 @@ def test_a_commit_that_fails_is_logged_and_repaired_by_a_later_one(
     kafka_cluster: Cluster, mode: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     topic, refusals = plain_topic(kafka_cluster), iter(["The coordinator is away."] * 3)
-    send_commit = LevelConsumer.commit_with_metadata
+    send_commit = GroupClient.commit_with_metadata
 
-    def refuse(level: LevelConsumer, commits: Any) -> Any:
+    def refuse(client: GroupClient, commits: Any) -> Any:
         for refusal in refusals:
             raise KafkaError(refusal)
-        return send_commit(level, commits)
+        return send_commit(client, commits)
 
-    monkeypatch.setattr(LevelConsumer, "commit_with_metadata", refuse)
+    monkeypatch.setattr(GroupClient, "commit_with_metadata", refuse)
     send(kafka_cluster, topic, [("key", str(i)) for i in range(10)], partition=0)
     with caplog.at_level(logging.WARNING):
         member = Member(consumer(kafka_cluster, topic, {"commit_mode": mode}, **OFTEN), handle_nothing)

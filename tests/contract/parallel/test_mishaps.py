@@ -18,6 +18,7 @@ from headway.core.offsets.offset_map import OffsetMap, encode
 from headway.errors import HandlerError, KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.consumer.level_consumer import LevelConsumer
+from headway.kafka.consumer.membership import Membership
 from headway.kafka.consumer.start_questions import Start
 from headway.parallel.delayed_retries import DelayedRetries, ScheduleReports
 from headway.records.record_types import TopicPartition
@@ -270,15 +271,15 @@ def test_a_partition_that_cannot_be_sought_when_it_begins_begins_later_and_loses
 ) -> None:
     send(brokers, 40)
     handled, failures, came, came_before = Counter[tuple[int, int]](), Counter[str](), set[int](), set[int]()
-    start_of, fetch, seek = LevelConsumer.start_of, LevelConsumer.fetch, LevelConsumer.seek
+    start_of, fetch, seek = Membership.start_of, LevelConsumer.fetch, LevelConsumer.seek
 
-    def note(self: LevelConsumer, demand: int, now: float, of_quiet: int, level: int) -> Any:
+    def note(self: LevelConsumer, level: int, count: int, now: float) -> Any:
         came_before.update(came)
-        records = fetch(self, demand, now, of_quiet)
+        records = fetch(self, level, count, now)
         came.update(record.partition for record in records)
         return records
 
-    def answer_for_one_at_first(self: LevelConsumer, partition: TopicPartition) -> Start | None:
+    def answer_for_one_at_first(self: Membership, partition: TopicPartition) -> Start | None:
         # Records of the others come before it is known where to begin.
         return start_of(self, partition) if partition.partition == 0 or came_before >= {1, 2, 3} else None
 
@@ -288,7 +289,7 @@ def test_a_partition_that_cannot_be_sought_when_it_begins_begins_later_and_loses
             raise KafkaError("the topic is being deleted")
         seek(self, partition, offset)
 
-    monkeypatch.setattr(LevelConsumer, "start_of", answer_for_one_at_first)
+    monkeypatch.setattr(Membership, "start_of", answer_for_one_at_first)
     monkeypatch.setattr(LevelConsumer, "fetch", note)
     monkeypatch.setattr(LevelConsumer, "seek", refuse)
     with consumer(brokers) as parallel:

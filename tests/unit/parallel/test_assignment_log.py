@@ -6,15 +6,17 @@ from typing import Any
 
 import pytest
 
+from headway.core.levels.group_subscription import GroupSubscription
+from headway.core.levels.naming import LevelSubscription
+from headway.kafka.consumer.addresses import Addresses
 from headway.parallel.assignment_log import AssignmentLog, sentence
 from headway.records.record_types import TopicPartition
 
 
 class Level(SimpleNamespace):
-    was_member = False
-
-    def kafka_topic(self, partition: TopicPartition) -> str:
-        return partition.topic
+    @property
+    def client(self) -> Any:
+        return SimpleNamespace(addresses=Addresses([0], GroupSubscription({0: LevelSubscription(["orders"], "")})))
 
 
 def has(*numbers: int) -> set[TopicPartition]:
@@ -25,12 +27,13 @@ def test_each_settled_set_of_partitions_is_one_line_and_waiting_for_a_group_is_o
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     caplog.set_level(logging.INFO, "headway")
-    levels: Any = [Level(assigned=has())]
+    membership = SimpleNamespace(was_member=False, assigned=has())
+    levels: Any = [Level(membership=membership)]
     about = AssignmentLog(levels)
     seen: list[int] = []  # the lines by then
     states = [(False, has())] * 20 + [(True, has(0)), (True, has(0, 1)), (True, has(0, 1)), (True, has(0, 1))]
     for number, (was_member, assigned) in enumerate([*states, (True, has()), (True, has())]):
-        levels[0].was_member, levels[0].assigned = was_member, assigned
+        membership.was_member, membership.assigned = was_member, assigned
         about.turn(number / 2)
         about.turn(number / 2 + 0.1)
         seen.append(len(caplog.records))

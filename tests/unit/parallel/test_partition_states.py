@@ -34,6 +34,7 @@ class Level:
     was_member = True
 
     def __init__(self) -> None:
+        self.client = self.membership = self.ids = self
         self.assigned = {ORDERS}
         self.log: list[Any] = []
         self.ends: dict[TopicPartition, int] = {}
@@ -42,11 +43,16 @@ class Level:
         self.paused: set[TopicPartition] = set()
         self.answers = True
 
-    def fetch(self, demand: int, now: float, of_quiet: int, level: int) -> list[Any]:
+    def fetch(self, level: int, count: int, now: float) -> list[Any]:
         records, self.log = self.log, []
         return records
 
-    def has_topic_ids(self, now: float) -> bool:
+    fetch_quiet = fetch
+
+    def serve(self, now: float) -> None:
+        pass
+
+    def is_settled(self, now: float) -> bool:
         return True
 
     def topic_id(self, partition: TopicPartition) -> str | None:

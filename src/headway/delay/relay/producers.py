@@ -16,8 +16,8 @@ from headway.kafka.admin import Admin
 from headway.kafka.binding.capi import Partition, is_of_a_member
 from headway.kafka.binding.error_causes import is_out_of_place
 from headway.kafka.binding.factory import together
-from headway.kafka.consumer.membership import not_a_member
 from headway.kafka.consumer.relay_consumer import RelayConsumer
+from headway.kafka.consumer.standing import not_a_member
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.transactional_writer import TransactionalWriter
 from headway.settings.connection_settings import connection_of

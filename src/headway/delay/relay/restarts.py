@@ -6,7 +6,7 @@ import time
 
 from headway.errors import AuthenticationError, KafkaError
 from headway.kafka.binding.connection import LET_IN_NO_MORE_AFTER
-from headway.kafka.consumer.membership import Standing, standing
+from headway.kafka.consumer.standing import Standing, standing
 
 _FIRST_PAUSE = 0.5  # seconds
 _LONGEST_PAUSE = 10.0

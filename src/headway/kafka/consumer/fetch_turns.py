@@ -6,14 +6,12 @@ goes on to collect their records, in one more queue that is bounded like the fir
 that queue is poured into the first one.
 """
 
-import contextlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
-
-import confluent_kafka as ck
+from collections.abc import Iterable, Sequence
 
 from headway.core.levels.fetch_buffer import FetchBuffer
 from headway.core.record_size import size_of
 from headway.kafka.binding import capi
+from headway.kafka.consumer.group_client import GroupClient
 from headway.records.record_types import ConsumerRecord, Message, TopicPartition, headers_of
 
 _LEAST = 1024 * 1024  # bytes that may wait, however slowly they are taken
@@ -23,25 +21,12 @@ _SOON = 0.03  # seconds
 
 
 class FetchTurns:
-    """The waiting records of one level, and its partitions that are kept apart; for one thread at a time.
+    """The waiting records of one level, and its partitions that are kept apart; for one thread at a time."""
 
-    Args:
-        consumer: The level's client.
-        name: A function from a partition to its name in Kafka.
-        room: The most bytes that may wait.
-        wait: The seconds for which librdkafka may fetch nothing of partitions that were full.
-    """
-
-    def __init__(
-        self,
-        consumer: ck.Consumer,
-        name: Callable[[TopicPartition], capi.Partition],
-        room: int,
-        wait: float,
-    ) -> None:
-        self._consumer = consumer
-        self._name = name
-        self._buffer: FetchBuffer[TopicPartition, ConsumerRecord] = FetchBuffer(_LEAST, room, _WAITS * wait)
+    def __init__(self, client: GroupClient) -> None:
+        self._client = client
+        least_time = _WAITS * client.fetch_wait
+        self._buffer: FetchBuffer[TopicPartition, ConsumerRecord] = FetchBuffer(_LEAST, client.buffer_size, least_time)
         self._side: capi.SideQueue | None = None
         # Once we have said where records go, librdkafka leaves that to us when their partition starts anew.
         self._touched: set[capi.Partition] = set()
@@ -109,7 +94,7 @@ class FetchTurns:
 
     def is_long(self) -> bool:
         """Return whether a record that came now would wait long in librdkafka's queue, as fast as records are taken."""
-        return capi.queue_length(self._consumer) > self._pace * _SOON
+        return capi.queue_length(self._client.consumer) > self._pace * _SOON
 
     def pour(self) -> bool:
         """If there is room, have what was collected of the floods come; return whether it comes.
@@ -118,7 +103,7 @@ class FetchTurns:
         """
         if not (self._side and self._buffer.wants_more):
             return False
-        self._side.pour([self._name(partition) for partition in self._buffer.release()])
+        self._side.pour(self._client.addresses.names(self._buffer.release()))
         return True
 
     def keep_apart(self) -> None:
@@ -127,8 +112,8 @@ class FetchTurns:
             self._collect(partition)
 
     def _collect(self, partition: TopicPartition) -> None:
-        self._side = self._side or capi.SideQueue(self._consumer)
-        name = self._name(partition)
+        self._side = self._side or capi.SideQueue(self._client.consumer)
+        name = self._client.addresses.name(partition)
         self._touched.add(name)
         self._side.collect(name)
 
@@ -142,7 +127,7 @@ class FetchTurns:
         """Drop the waiting records of a partition that was sought; it is not kept apart any more."""
         if self._side and partition in self._buffer.held:
             # librdkafka drops what was collected before the seek. What has come since goes before what comes now.
-            self._side.pour([self._name(partition)])
+            self._side.pour([self._client.addresses.name(partition)])
         self._buffer.drop(partition)
 
     def forget(self, partition: TopicPartition) -> None:
@@ -163,22 +148,23 @@ class FetchTurns:
 
     def started(self, partitions: Iterable[TopicPartition]) -> None:
         """Note that librdkafka was told to read these partitions anew."""
-        self._starting.update(each for each in partitions if self._name(each) in self._touched)
+        self._starting.update(each for each in partitions if self._client.addresses.name(each) in self._touched)
 
-    def route_started(self, seek: Callable[[TopicPartition], None]) -> None:
-        """Say where the records of partitions go that have started anew.
+    def starting(self) -> list[TopicPartition]:
+        """Return the partitions to seek to where they are, and then to `route`.
 
-        A seek to where it is tells whether a partition has started: until then librdkafka refuses it. To say so earlier
-        would be undone, since librdkafka forgets it when it stops what it did before.
+        librdkafka refuses that seek until it has started a partition. To route it earlier would be undone: librdkafka
+        forgets it when it stops what it did before.
         """
-        for partition in list(self._starting):
-            with contextlib.suppress(ck.KafkaException):
-                seek(partition)
-                self._starting.discard(partition)
-                if partition in self._buffer.held:
-                    self._collect(partition)
-                else:
-                    capi.let_go(self._consumer, self._name(partition))
+        return list(self._starting)
+
+    def route(self, partition: TopicPartition) -> None:
+        """Say where the records of a partition go that has started again."""
+        self._starting.discard(partition)
+        if partition in self._buffer.held:
+            self._collect(partition)
+        else:
+            capi.let_go(self._client.consumer, self._client.addresses.name(partition))
 
 
 class TurnsOfLevels:
@@ -188,9 +174,9 @@ class TurnsOfLevels:
     kept apart are each level's own.
     """
 
-    def __init__(self, turns: Mapping[int, FetchTurns]) -> None:
-        self._turns = turns
-        self._all = list(turns.values())
+    def __init__(self, client: GroupClient) -> None:
+        self._turns = {level: FetchTurns(client) for level in client.levels}
+        self._all = list(self._turns.values())
 
     def __getitem__(self, level: int) -> FetchTurns:
         return self._turns[level]
@@ -244,10 +230,13 @@ class TurnsOfLevels:
         for turns, of_level in self._by_level(partitions):
             turns.started(of_level)
 
-    def route_started(self, seek: Callable[[TopicPartition], None]) -> None:
-        """Say where the records of partitions go that have started anew."""
-        for turns in self._all:
-            turns.route_started(seek)
+    def starting(self) -> list[TopicPartition]:
+        """Return the partitions of all levels to seek to where they are, and then to `route`."""
+        return [partition for turns in self._all for partition in turns.starting()]
+
+    def route(self, partition: TopicPartition) -> None:
+        """Say where the records of a partition go that has started again."""
+        self._turns[partition.level].route(partition)
 
     def close(self) -> None:
         """Let go of librdkafka's queues; the consumer is closed next."""

@@ -11,8 +11,9 @@ from headway.core.levels.naming import LevelSubscription, groups_of, how_to_crea
 from headway.errors import ConfigError
 from headway.kafka.binding.capi import Offsets
 from headway.kafka.consumer.commits import SentCommit
-from headway.kafka.consumer.group_member import SERVE_EVERY, RebalanceListener
+from headway.kafka.consumer.group_client import GroupClient
 from headway.kafka.consumer.level_consumer import LevelConsumer
+from headway.kafka.consumer.membership import SERVE_EVERY, RebalanceListener
 from headway.kafka.serialization import Read
 from headway.records.record_types import TopicPartition
 from headway.settings.config import Config
@@ -81,13 +82,13 @@ class LevelConsumers:
     def _leave(self, members: Sequence[LevelConsumer], until: float) -> None:
         began = time.monotonic()
         for member in members:
-            member.begin_to_leave()
+            member.membership.begin_to_leave()
         leaving = list(members)
         while leaving and (now := time.monotonic()) < until:
             patience = SERVE_EVERY / len(leaving)
-            leaving = [member for member in leaving if not member.has_left(now - began, patience)]
+            leaving = [member for member in leaving if not member.membership.has_left(now - began, patience)]
         for member in members:
-            member.forget_group()
+            member.membership.forget_group()
 
     def close(self, until: float) -> None:
         """Leave all groups at the same time, let go of everything, and wait for it until a time.
@@ -98,15 +99,16 @@ class LevelConsumers:
         try:
             # An interrupted end calls this again: a client that closes in its thread must not be touched.
             still_open = [member for member in self._members if not member.is_closing]
-            self._leave([member for member in still_open if not member.is_static], until)
+            self._leave([member for member in still_open if not member.membership.is_static], until)
             for member in still_open:
-                if member.is_static:
-                    member.step_aside(until)
+                if member.membership.is_static:
+                    member.membership.step_aside(until)
         finally:  # after Ctrl-C, too
             closing = [member.close() for member in self._members]
         for thread in closing:
             thread.join(max(0.0, until - time.monotonic()))
-        if left := [member.group for member, thread in zip(self._members, closing, strict=True) if thread.is_alive()]:
+        of_each = zip(self._members, closing, strict=True)
+        if left := [member.client.group for member, thread in of_each if thread.is_alive()]:
             log.warning(
                 "The coordinator of the %s %s has not confirmed in time that this consumer left, and is not waited for "
                 "any longer. If it was not told, the partitions wait until session.timeout.ms is over.",
@@ -116,7 +118,7 @@ class LevelConsumers:
     def of(self, partition: TopicPartition) -> LevelConsumer:
         """Return the member that has a partition; raises `ConfigError` for a partition that is not assigned."""
         member = self[partition.level]
-        if partition not in member.assigned:
+        if partition not in member.membership.assigned:
             raise ConfigError(
                 f"Partition {partition.partition} of {partition.topic} at level {partition.level} is not assigned to "
                 "this consumer now; assignment() says which are."
@@ -125,7 +127,7 @@ class LevelConsumers:
 
     def assignment(self) -> set[TopicPartition]:
         """Return the partitions of all levels."""
-        return set().union(*(member.assigned for member in self._members))
+        return set().union(*(member.membership.assigned for member in self._members))
 
     def paused(self) -> set[TopicPartition]:
         """Return the paused partitions of all levels."""
@@ -138,7 +140,7 @@ class LevelConsumers:
         if partitions is None:
             members = self._members if level is None else [self[level]]
             fits = lambda one: topic in (None, one.topic) and level in (None, one.level)  # noqa: E731
-            return {member: set(filter(fits, member.assigned)) for member in members}
+            return {member: set(filter(fits, member.membership.assigned)) for member in members}
         by_member: dict[LevelConsumer, set[TopicPartition]] = {}
         for partition in partitions:
             by_member.setdefault(self.of(partition), set()).add(partition)
@@ -159,67 +161,70 @@ class LevelConsumers:
     def commit(self, offsets: Mapping[TopicPartition, int]) -> SentCommit:
         """Send a commit to the groups of its levels; raises `ConfigError` for a topic that a level does not read."""
         self._require_read(offsets)
-        return SentCommit([member.commit(of_member) for member, of_member in self._by_member(offsets)])
+        return SentCommit([client.commit(of_member) for client, of_member in self._by_client(offsets)])
 
     def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, int | None]:
         """Return the committed offset of each partition, None if it has none."""
-        return self._ask(dict.fromkeys(partitions, 0), lambda member, of_member: member.committed(of_member, timeout))
+        wanted = dict.fromkeys(partitions, 0)
+        return self._ask(wanted, lambda client, of_member: client.committed(of_member, timeout))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> dict[TopicPartition, int | None]:
         """Return each first offset at or after a time in milliseconds since the epoch, None if there is none."""
-        return self._ask(times, lambda member, of_member: member.offsets_for_times(of_member, timeout))
+        return self._ask(times, lambda client, of_member: client.offsets_for_times(of_member, timeout))
 
     def bounds(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, tuple[int, int]]:
         """Return the first offset of each partition and the one after its last."""
         _require_names(each.topic for each in partitions)
-        return {each: self[each.level].bounds(each, timeout) for each in partitions}
+        return {each: self[each.level].client.bounds(each, timeout) for each in partitions}
 
     def partitions_for(self, topic: str, timeout: float) -> list[TopicPartition]:
         """Return the partitions of a topic, of all levels that read it."""
         _require_names([topic])
-        counts = [(level, self[level].partition_count(topic, level, timeout)) for level in sorted(self._of_level)]
         return [
             TopicPartition(topic, partition=partition, level=level)
-            for level, count in counts
-            for partition in range(count)
+            for level in sorted(self._of_level)
+            for partition in range(self[level].client.partition_count(topic, level, timeout))
         ]
 
     def for_transaction(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> list[MemberOffsets]:
         """Return each member's offsets for a transactional producer; raises `ConfigError` for topics not read."""
         self._require_read(commits)
         return [
-            MemberOffsets({each.level for each in of_member}, member.as_native(of_member), member.group_metadata)
-            for member, of_member in self._by_member(commits)
+            MemberOffsets(
+                {each.level for each in of_member}, client.addresses.commits(of_member), client.group_metadata
+            )
+            for client, of_member in self._by_client(commits)
         ]
 
     def _require_read(self, partitions: Partitions) -> None:
         """Raise `ConfigError` for offsets that a group would store for a topic that its level does not read."""
         for each in partitions:
             member = self[each.level]
+            is_read = member.client.addresses.subscription.reads(each.topic, each.level)
             # A topic that is subscribed to no more has partitions until the group has met.
-            if each not in member.assigned and not member.reads(each.topic, each.level):
+            if not is_read and each not in member.membership.assigned:
                 raise ConfigError(
                     f"Partition {each.partition} of {each.topic} at level {each.level} cannot be committed: this level "
                     f"does not read {each.topic} now. partitions_for({each.topic!r}) says which levels do."
                 )
 
-    def _by_member(self, of_all: Mapping[TopicPartition, T]) -> list[tuple[LevelConsumer, dict[TopicPartition, T]]]:
-        by_member: dict[LevelConsumer, dict[TopicPartition, T]] = {}
+    def _by_client(self, of_all: Mapping[TopicPartition, T]) -> list[tuple[GroupClient, dict[TopicPartition, T]]]:
+        by_client: dict[GroupClient, dict[TopicPartition, T]] = {}
         for partition in sorted(of_all, key=attrgetter("level")):
-            by_member.setdefault(self[partition.level], {})[partition] = of_all[partition]
-        return list(by_member.items())
+            by_client.setdefault(self[partition.level].client, {})[partition] = of_all[partition]
+        return list(by_client.items())
 
     def _ask(
         self,
         of_all: Mapping[TopicPartition, int],
-        ask: Callable[[LevelConsumer, dict[TopicPartition, int]], dict[TopicPartition, int | None]],
+        ask: Callable[[GroupClient, dict[TopicPartition, int]], dict[TopicPartition, int | None]],
     ) -> dict[TopicPartition, int | None]:
         _require_names(each.topic for each in of_all)
         answers: dict[TopicPartition, int | None] = {}
-        for member, of_member in self._by_member(of_all):
-            answers |= ask(member, of_member)
+        for client, of_member in self._by_client(of_all):
+            answers |= ask(client, of_member)
         return answers
 
 

@@ -1,46 +1,504 @@
-"""The standing of a group's member, as the answer to its commit tells.
+"""The membership in a group of one level, or of all: joining and leaving, and the partitions that the group gives.
 
-Kafka knows three kinds of refusal. The member was expelled: others have its partitions, and it has to join again. Or
-the member was replaced by another one with the same `group.instance.id`, and must not come back. Or it is behind: the
-group meets, or has met again, and the commit may succeed once the member has heard of that.
+No exception leaves a rebalance callback: the binding would drop the records that the same call has fetched.
 """
 
-from enum import Enum
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Collection, KeysView, Mapping
+from typing import Protocol
 
 import confluent_kafka as ck
 
-from headway.errors import HeadwayError, KafkaError
-from headway.kafka.binding.error_causes import cause_of
+from headway.core.levels.assigned_partitions import AssignedPartitions, AssignmentState
+from headway.core.levels.group_subscription import GroupSubscription
+from headway.core.offsets.lost_place import RESETS, LostPlace, Reset
+from headway.errors import FetchError, HeadwayError, KafkaError, OffsetError
+from headway.kafka.binding import capi
+from headway.kafka.consumer.addresses import Addresses
+from headway.kafka.consumer.group_client import GroupClient
+from headway.kafka.consumer.missing_topics import deleted_topic, look_for_missing, missing_topic
+from headway.kafka.consumer.other_commits import OtherCommits
+from headway.kafka.consumer.start_offsets import StartOffsets
+from headway.kafka.consumer.start_questions import Start
+from headway.records.record_types import TopicPartition
+from headway.runtime.background import in_background
+from headway.runtime.deferred_signals import allow_signals, defer_signals
+from headway.settings.config import Config
+
+log = logging.getLogger(__name__)
+
+SERVE_EVERY = 0.1
+"""The seconds after which a member that gets no records answers its group again."""
+_LEAVE_WITHIN = 10.0
+_END_MEMBERSHIP_WITHIN = 1.0
+_BOUNDS_TOLD_WITHIN = 1.0
+_LOOK_FOR_PLACES_AGAIN_AFTER = 0.5
 
 
-class Standing(Enum):
-    """The standing of a member in its group."""
+class RebalanceListener(Protocol):
+    """The receiver of a member's gained and lost partitions, told while the member fetches."""
 
-    UNKNOWN = "unknown"
-    BEHIND = "behind"
-    EXPELLED = "expelled"
-    REPLACED = "replaced"
-
-
-_STANDINGS = {
-    ck.KafkaError.UNKNOWN_MEMBER_ID: Standing.EXPELLED,
-    ck.KafkaError.FENCED_MEMBER_EPOCH: Standing.EXPELLED,
-    ck.KafkaError.FENCED_INSTANCE_ID: Standing.REPLACED,
-    # The member's heartbeat may be on its way with the new generation.
-    ck.KafkaError.ILLEGAL_GENERATION: Standing.BEHIND,
-    ck.KafkaError.STALE_MEMBER_EPOCH: Standing.BEHIND,
-    ck.KafkaError.REBALANCE_IN_PROGRESS: Standing.BEHIND,
-}
+    def assigned(self, partitions: list[TopicPartition]) -> None: ...
+    def revoked(self, partitions: list[TopicPartition]) -> None: ...
+    def lost(self, partitions: list[TopicPartition]) -> None: ...
 
 
-def standing(error: HeadwayError) -> Standing:
-    """Return the member's standing by this refusal of a commit, `UNKNOWN` if it does not tell."""
-    cause = cause_of(error)
-    return Standing.UNKNOWN if cause is None else _STANDINGS.get(cause.code(), Standing.UNKNOWN)
+class PartitionReader(Protocol):
+    """The reader of a member's partitions, told what the client reads before the caller is."""
+
+    def begun(self, partitions: Collection[TopicPartition], restarted: Collection[TopicPartition]) -> None:
+        """Note that the client reads these partitions from now on, and `restarted` from their starts again."""
+
+    def forget(self, partitions: Collection[TopicPartition]) -> None:
+        """Let go of partitions that leave this member."""
+
+    def begin_again(self) -> None:
+        """Let go of what belongs to the client of librdkafka, which is replaced."""
 
 
-def not_a_member(who: str) -> KafkaError:
-    """Return the error for a consumer between two memberships, for which nothing may be committed."""
-    error = KafkaError(f"{who} is not a member of its group now.")
-    error.__cause__ = ck.KafkaException(ck.KafkaError(ck.KafkaError.ILLEGAL_GENERATION))
-    return error
+class Membership:
+    """A membership in a group, with the partitions that it has and where each begins.
+
+    For one thread at a time, in whose calls the rebalance callbacks run. `callback_errors` gets what the listener's
+    methods raised. `base_group` is the group's name before that of a level; without it no other group's commits are
+    looked at.
+    """
+
+    def __init__(self, client: GroupClient, reader: PartitionReader, base_group: str | None) -> None:
+        self._client = client
+        self._reader = reader
+        self._listener: RebalanceListener | None = None
+        self._partitions: AssignedPartitions[TopicPartition] = AssignedPartitions()
+        self._found: dict[TopicPartition, Start] = {}  # what Kafka said of where they begin
+        self._unwanted: dict[TopicPartition, int] = {}  # the first record of each that came while leaving
+        self._look_for_places_at = 0.0
+        self._reset = RESETS.get(str(client.config.get("auto.offset.reset", "latest")).lower(), Reset.LATEST)
+        self.callback_errors: deque[BaseException] = deque()
+        self.deleted_unread = dict.fromkeys(client.levels, 0)
+        """The number of each level's records that were deleted before they were read."""
+        self._has_met = False  # since the last fetched messages
+        self._rejoining = False
+        self._member_id = ""  # as it was at the last assignment
+        self._is_incremental = _is_incremental(client.config)
+        self._is_classic = client.config.get("group.protocol", "classic") != "consumer"
+        self.is_static = "group.instance.id" in client.config
+        """True if its partitions wait for it to come back: it steps aside at its end, and does not leave."""
+        self._has_stepped_aside = False
+        self._others = OtherCommits(client, base_group) if base_group else None
+        self._starts = StartOffsets(client, self._others)
+
+    @property
+    def assigned(self) -> KeysView[TopicPartition]:
+        """The partitions of this member, as they are when it is looked at."""
+        return self._partitions.all
+
+    @property
+    def was_member(self) -> bool:
+        """True if its group has ever given it an assignment, even an empty one."""
+        return bool(self._member_id)
+
+    @property
+    def has_subscribed(self) -> bool:
+        """True while it has topics to read."""
+        return bool(self._addresses.subscription.topics)
+
+    @property
+    def _addresses(self) -> Addresses:
+        return self._client.addresses
+
+    # Joining and leaving
+
+    def subscribe(self, subscription: GroupSubscription, listener: RebalanceListener) -> None:
+        """Join the group for these topics, in place of those before; without topics, leave it."""
+        had = self._addresses.subscription
+        # While partitions are read under one address, they cannot have another.
+        if had.topics and not (subscription.topics and subscription.keeps_addresses_of(had)):
+            self._leave()
+            self.forget_group()
+        if not subscription.topics:
+            return
+        self._client.addresses = Addresses(self._client.levels, subscription)
+        self._listener = listener
+        self._join(listener)
+        if not self._is_classic:
+            look_for_missing(subscription.topics, self._client.config, self._report_missing)
+
+    def _join(self, listener: RebalanceListener) -> None:
+        self._client.consumer.subscribe(
+            self._addresses.subscription.topics,
+            on_assign=lambda _, partitions: self._on_assign(partitions, listener),
+            on_revoke=lambda _, partitions: self._on_revoke(partitions, listener),
+            on_lost=lambda _, partitions: self._on_lost(partitions, listener),
+        )
+
+    def _report_missing(self, topic: str) -> None:
+        if topic in self._addresses.subscription.topics:
+            self._client.report_failure(missing_topic(topic), topic)
+
+    def rejoin(self) -> None:
+        """Give all partitions up as lost: tell the listener, leave the group and join it again.
+
+        It waits for neither; records on their way for these partitions are dropped. If librdkafka has heard of the loss
+        itself, it is joining again already, and the next fetch tells the listener.
+        """
+        consumer = self._client.consumer
+        if self._listener is None or not self.has_subscribed or consumer.memberid() != self._member_id:
+            return
+        lost = list(self.assigned)
+        self._rejoining = self._has_met = True
+        self._guard(self._listener.lost, lost)
+        self._forget(lost)
+        consumer.unsubscribe()
+        self._join(self._listener)
+
+    def _leave(self) -> None:
+        self.begin_to_leave()
+        began = time.monotonic()
+        while (waited := time.monotonic() - began) < _LEAVE_WITHIN and not self.has_left(waited):
+            pass
+        self._forget(list(self.assigned))
+
+    def begin_to_leave(self) -> None:
+        """Leave the group; call `has_left` until it is true, and then `forget_group`."""
+        self._client.consumer.unsubscribe()
+
+    def has_left(self, waited: float, patience: float = SERVE_EVERY) -> bool:
+        """Serve the queue: an assignment from before we left may still be there, and its revocation then follows.
+
+        An assignment may be empty, so having no partitions is not enough: a member of a classic group has an id until
+        it has left. But if the group waits for others to join, leaving would wait, too, and then nothing is queued.
+        """
+        may_be_member = self._is_classic and waited < _END_MEMBERSHIP_WITHIN
+        is_member = bool(self.assigned or (may_be_member and self._client.consumer.memberid()))
+        with defer_signals():  # an interrupted rebalance is never answered, and the group is never left
+            has_come = self._drop_one(patience if is_member else 0)
+        return not has_come and not is_member
+
+    def forget_group(self) -> None:
+        """Let go of the partitions and topics of a group that was left."""
+        self._forget(list(self.assigned))
+        self._client.addresses = Addresses(self._client.levels)
+
+    def step_aside(self, until: float) -> None:
+        """Let go of the partitions, which wait for this member to come back within the session timeout (KIP-345)."""
+        # The queue then only gets rebalances.
+        self._client.consumer.pause(self._addresses.to_kafka(self._partitions.begun()))
+        with defer_signals():
+            while self._drop_one(0) and time.monotonic() < until:
+                pass
+        self._has_stepped_aside = True
+        if self._listener:
+            self._guard(self._listener.revoked, list(self.assigned))
+        self._forget(list(self.assigned))
+
+    def _drop_one(self, timeout: float) -> bool:
+        """Drop a record that is not wanted any more; return whether one came. Commits must stop before it."""
+        messages = self._client.fetch(1, timeout).messages
+        for message in messages:
+            partition = self._addresses.of(message.topic(), message.partition())
+            if partition in self.assigned:
+                self._unwanted.setdefault(partition, message.offset() or 0)
+        return bool(messages)
+
+    def close(self) -> None:
+        """Wait until nothing uses the client any more, which is closed next."""
+        self._starts.close()
+
+    # In each fetch
+
+    def advance(self, now: float) -> None:
+        """Do what is due: begin partitions whose starts are known, and look at topics and at lost places."""
+        if found := self._starts.take():
+            self._locate(found)
+        if self._client.ids.is_due(now):
+            self._look_at_topics(now)
+        if self._partitions.adrift:
+            self._find_places(now)
+        if self._partitions.ready and self._client.ids.is_settled(now):
+            self._begin()
+        if self._client.watch.is_on and self._has_fallen_behind(now):
+            log.warning("%s has missed what its group was told, and joins it again.", self._client.who)
+            self.rejoin()
+
+    def _has_fallen_behind(self, now: float) -> bool:
+        ours = self._addresses.names(self.assigned)
+        return self._client.watch.finds_behind(self._client.consumer.memberid(), ours, now)
+
+    def has_met(self) -> bool:
+        """Return whether the group met since the last call: a fetch may have brought records of lost partitions."""
+        has_met, self._has_met = self._has_met, self._rejoining
+        return has_met
+
+    # Rebalances
+
+    def _on_assign(self, kafka_partitions: list[ck.TopicPartition], listener: RebalanceListener) -> None:
+        partitions = self._addresses.from_kafka(kafka_partitions)
+        self._has_met, self._rejoining = True, False
+        self._member_id = self._client.consumer.memberid()
+        self._answer(self._assign, [])  # the group need not wait; the partitions begin when their starts are known
+        self._partitions.assign(partitions)
+        self._guard(listener.assigned, partitions)  # the listener may set a start
+        # Also those of which it has no partition yet: so it knows which partitions are new when they come.
+        topics = {topic for topic in self._addresses.subscription.topics if not topic.startswith("^")}
+        topics |= self._addresses.topics(self.assigned - set(self._partitions.begun()))
+        self._client.ids.ask_before_start(topics, time.monotonic(), self._client.wake_fd)
+        self._starts.ask(self._addresses.names(self._partitions.without_start()))
+
+    def _on_revoke(self, kafka_partitions: list[ck.TopicPartition], listener: RebalanceListener) -> None:
+        leaving = self._leaving(kafka_partitions)
+        recreated = self._client.ids.recreated(self._addresses.topics(leaving))
+        self._let_go(kafka_partitions, self._without_recreated(leaving, recreated), listener.revoked)
+
+    def _on_lost(self, kafka_partitions: list[ck.TopicPartition], listener: RebalanceListener) -> None:
+        self._let_go(kafka_partitions, self._leaving(kafka_partitions), listener.lost)
+
+    def _leaving(self, kafka_partitions: list[ck.TopicPartition]) -> list[TopicPartition]:
+        self._has_met = True
+        return [each for each in self._addresses.from_kafka(kafka_partitions) if each in self.assigned]
+
+    def _let_go(
+        self,
+        kafka_partitions: list[ck.TopicPartition],
+        partitions: list[TopicPartition],
+        tell: Callable[[list[TopicPartition]], None],
+    ) -> None:
+        # While it closes, on another thread, the listener knows already; it also knows of partitions given up as lost.
+        if partitions and not self._has_stepped_aside:
+            self._guard(tell, partitions)
+        self._answer(self._unassign, kafka_partitions)
+        self._forget(partitions)
+
+    def _answer(self, call: Callable[[list[ck.TopicPartition]], None], partitions: list[ck.TopicPartition]) -> None:
+        """Answer a rebalance; an error of librdkafka does not leave the callback.
+
+        librdkafka refuses the answer of a client that cannot go on at all, and reports that as well.
+        """
+        try:
+            call(partitions)
+        except ck.KafkaException as error:
+            reason = f"a rebalance was not answered: {error.args[0].str()}"
+            self._client.errors.append(FetchError(self._addresses.level_of(None), reason))
+
+    def _assign(self, partitions: list[ck.TopicPartition]) -> None:
+        consumer = self._client.consumer
+        (consumer.incremental_assign if self._is_incremental else consumer.assign)(partitions)
+
+    def _unassign(self, kafka_partitions: list[ck.TopicPartition]) -> None:
+        """Let go of partitions; librdkafka takes only those that it was given."""
+        consumer = self._client.consumer
+        if not self._is_incremental:
+            consumer.unassign()
+            return
+        read = {(each.topic, each.partition) for each in consumer.assignment()}
+        consumer.incremental_unassign([each for each in kafka_partitions if (each.topic, each.partition) in read])
+
+    def _guard(self, tell: Callable[[list[TopicPartition]], None], partitions: list[TopicPartition]) -> None:
+        try:
+            with allow_signals():
+                tell(partitions)
+        except BaseException as error:
+            self.callback_errors.append(error)
+
+    def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        self._reader.forget(partitions)
+        self._starts.forget(self._addresses.names(partitions))
+        self._partitions.end(partitions)
+        for partition in partitions:
+            self._found.pop(partition, None)
+            self._unwanted.pop(partition, None)
+
+    # Where partitions begin
+
+    def _locate(self, found: Mapping[capi.Partition, Start]) -> None:
+        starts = {self._addresses.of(*name): start for name, start in found.items()}
+        for partition in self._partitions.locate({each: start.offset for each, start in starts.items()}):
+            self._found[partition] = starts[partition]
+
+    def start_of(self, partition: TopicPartition) -> Start | None:
+        """Return where Kafka said that a partition begins when it was assigned, None if it has not said that yet."""
+        return self._found.get(partition)
+
+    def _begin(self) -> None:
+        """Have librdkafka read the partitions whose start is known."""
+        new = set(self._partitions.ready)
+        restarted = new
+        if not self._is_incremental:  # all of them again: the call names the whole assignment
+            before = self._partitions.begun()
+            self._partitions.note_starts(self.read_to(before))
+            restarted = new.union(before)
+        self._partitions.begin(new)
+        starts = self._partitions.starts(restarted)
+        self._answer(self._assign, self._addresses.places(starts))
+        self._reader.begun(new, restarted)
+
+    # Places in the log
+
+    def begun(self, among: Collection[TopicPartition] | None = None) -> list[TopicPartition]:
+        """Return the partitions that the client reads, of these or of all."""
+        return self._partitions.begun(among)
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Begin at this offset, or go on at it.
+
+        Raises `KafkaError` if the client cannot go there.
+        """
+        before, state = self._partitions.starts([partition]), self._partitions.state_of(partition)
+        self._partitions.seek(partition, offset)
+        if state is AssignmentState.READING:
+            try:
+                self._client.seek(partition, offset)
+            except KafkaError:
+                self._partitions.note_starts(before)
+                raise
+            return
+        if state is AssignmentState.ADRIFT:
+            self._stop_reading(partition)
+        self._starts.forget([self._addresses.name(partition)])
+        self._client.wake()
+
+    def read_from(self, partition: TopicPartition, offset: int) -> None:
+        """Have the client read on at this offset, at which it is or which it has passed; raises `KafkaException`."""
+        self._partitions.note_starts({partition: offset})  # librdkafka forgets its own position in a seek
+        self._client.consumer.seek(ck.TopicPartition(*self._addresses.name(partition), offset))
+
+    def read_to(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
+        """Return the offset to which each was read: librdkafka's, or its start if nothing came since."""
+        known = self._partitions.starts(partitions)
+        begun = self._partitions.begun(partitions)
+        for place in self._client.consumer.position(self._addresses.to_kafka(begun)) if begun else ():
+            if place.offset >= 0:
+                known[self._addresses.of(place.topic, place.partition)] = place.offset
+        return known
+
+    def positions(self) -> dict[TopicPartition, int]:
+        """Return the offset of the next record of each partition that has not come, or that nobody wanted."""
+        return self.read_to(self.assigned) | self._unwanted
+
+    # An offset that the log lacks
+
+    def lose_places(self, places: Mapping[TopicPartition, int]) -> None:
+        """Look for offsets at which to go on, since the logs do not have these."""
+        self._partitions.lose_places(places)
+        if self._partitions.adrift:
+            self._client.wake()
+
+    def _find_places(self, now: float) -> None:
+        if now < self._look_for_places_at:
+            return
+        self._look_for_places_at = now + _LOOK_FOR_PLACES_AGAIN_AFTER
+        adrift = dict(self._partitions.adrift)
+        if recreated := self._client.ids.recreated(self._addresses.topics(adrift)):
+            self._renew(recreated)
+            return
+        for partition, offset in adrift.items():
+            try:
+                lost = LostPlace(offset, *self._client.bounds(partition, _BOUNDS_TOLD_WITHIN))
+            except KafkaError as error:
+                log.debug("Where to read on is not known yet: %s", error)
+                return
+            self._read_on(partition, lost)
+
+    def _read_on(self, partition: TopicPartition, lost: LostPlace) -> None:
+        start = lost.start(self._reset)
+        if not lost.is_valid:
+            sentence = lost.sentence(self._addresses.topic(partition), partition.partition, self._reset)
+            self.deleted_unread[partition.level] += lost.deleted
+            if start is None:
+                self._client.report(OffsetError(sentence))
+            else:
+                log.error("%s", sentence)
+        self._stop_reading(partition)
+        if start is None or self._listener is None:
+            self._partitions.place(partition, None)
+        elif start < lost.offset:  # what is known of the partition is about offsets that the log does not have
+            self._guard(self._listener.lost, [partition])
+            self._found[partition] = Start(start, b"")
+            self._partitions.place(partition, start)
+            self._guard(self._listener.assigned, [partition])
+        else:
+            self._partitions.place(partition, start)
+
+    def _stop_reading(self, partition: TopicPartition) -> None:
+        if self._is_incremental:  # librdkafka takes a stopped partition up again only if it is assigned again
+            self._answer(self._unassign, self._addresses.to_kafka([partition]))
+
+    # A topic that was created again
+
+    def _look_at_topics(self, now: float) -> None:
+        """Find out whether topics were deleted or created again; if one was created again, begin with a new client."""
+        ids = self._client.ids
+        topics = self._addresses.topics(self.assigned) | (ids.known & set(self._addresses.subscription.topics))
+        changes = ids.look(topics, now, self._client.wake_fd)
+        for topic in sorted(changes.deleted):
+            self._client.report(FetchError(self._addresses.level_of(topic), deleted_topic(topic)))
+        if changes.recreated:
+            self._renew(changes.recreated)
+
+    def _renew(self, recreated: Collection[str]) -> None:
+        """Leave the group, and join it with another client, since these topics were deleted and created again.
+
+        librdkafka keeps what it knows of the topics that are gone. If a new one has a lower leader epoch, as after a
+        restart of its broker, it ignores all that is said of the new one, and reads nothing for good.
+        """
+        if self._listener is None:
+            return
+        try:
+            replacement = self._client.make()  # first: while it cannot be made, the old one goes on
+        except HeadwayError as error:
+            self._client.errors.append(error)
+            return
+        self._has_met = True
+        if others := self._without_recreated(list(self.assigned), recreated):
+            self._guard(self._listener.revoked, others)
+        self._leave()
+        with defer_signals():  # the member has one client or the other, and never none
+            self._reader.begin_again()
+            before, starts = self._client.replace(*replacement), self._starts
+            self._starts = StartOffsets(self._client, self._others)
+            in_background(lambda: _close(starts, before))
+        self._join(self._listener)
+
+    def _without_recreated(self, leaving: list[TopicPartition], recreated: Collection[str]) -> list[TopicPartition]:
+        """Give up the partitions of topics that were created again, before their positions are committed.
+
+        Return the other partitions. The group goes on at the beginning of the new topics.
+        """
+        gone = [partition for partition in leaving if self._addresses.topic(partition) in recreated]
+        if not gone or self._listener is None:
+            return leaving
+        log.warning(
+            "%s was deleted and created again, with another id: %s goes on at the beginning of the new topic. What was "
+            "not handled of the old one is gone, and results of its records that still run are not committed.",
+            *(" and ".join(sorted(recreated)), self._client.who),
+        )
+        self._guard(self._listener.lost, gone)
+        self._forget(gone)
+        # Since the topic was created, positions of the old one may have been committed.
+        self._commit_beginnings(gone)
+        return [partition for partition in leaving if partition not in gone]
+
+    def _commit_beginnings(self, partitions: Collection[TopicPartition]) -> None:
+        refusals = self._client.commit_at_once(dict.fromkeys(partitions, 0))
+        if refusals is not None and not refusals:
+            return
+        topic, number = self._addresses.name(next(iter(partitions)))
+        group = self._client.group
+        log.error(
+            "The start of partition %d of %s could not be committed in the group %s, which may pass over records if it "
+            "has an offset there that the log did not have. Look at `headway offsets show %s`. The reason: %s",
+            *(number, topic, group, group, next(iter(refusals.values())) if refusals else "no answer."),
+        )
+
+
+def _close(starts: StartOffsets, consumer: ck.Consumer) -> None:
+    """Close a client that was replaced, once no thread uses it; it may wait for a group that cannot be reached."""
+    starts.close()
+    consumer.close()
+
+
+def _is_incremental(config: Config) -> bool:
+    """Return whether assignments come as differences (KIP-429, KIP-848)."""
+    strategy = str(config.get("partition.assignment.strategy", ""))
+    return "cooperative" in strategy or config.get("group.protocol") == "consumer"

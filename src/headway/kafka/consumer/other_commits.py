@@ -19,10 +19,11 @@ from headway.errors import ConfigError, KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.factory import make_client
+from headway.kafka.consumer.group_client import GroupClient
 from headway.kafka.coordinator import ask_for_members_of, coordinator_client
 from headway.kafka.missing_rights import is_refusal
 from headway.kafka.reading.group_state import NO_GROUP, is_gone
-from headway.settings.config import Config, settings_beside
+from headway.settings.config import settings_beside
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._group import ConsumerGroupDescription
@@ -35,24 +36,19 @@ _ANSWERS_WITHIN = 5.0
 class OtherCommits:
     """The look at the commits of the group that would read a partition in the other way.
 
-    Args:
-        config: The settings of the member, whose group has no commit.
-        base: The group's name as the user gave it.
-        per_level: True if the member's group is that of one level.
-        subscription: A function that returns what the member reads now.
+    Its own group is the one of the client, which has no commit: the group `base` as the user named it, or a group for
+    each level.
 
     The look is at all topics of the consumer, also at those of levels that other members read: otherwise one level
     would begin before the commits of another one are found. Level topics in a group for each level, the default, are
     not looked at: most who have them never had another group, and would need a right on it.
     """
 
-    def __init__(
-        self, config: Config, base: str, *, per_level: bool, subscription: Callable[[], GroupSubscription]
-    ) -> None:
-        self._config = settings_beside(config)
+    def __init__(self, client: GroupClient, base: str) -> None:
+        self._client = client
+        self._config = settings_beside(client.config)
         self._base = base
-        self._per_level = per_level
-        self._subscription = subscription
+        self._per_level = client.group != base
         self._seen: set[str] = set()  # topics of which no commit is passed over
 
     def check(self, missing: Collection[Partition]) -> None:
@@ -60,7 +56,7 @@ class OtherCommits:
 
         Raises `KafkaError` if it is not known yet.
         """
-        subscription = self._subscription()
+        subscription = self._client.addresses.subscription
         if self._per_level and subscription.has_level_topics:
             return
         topics = {topic for topic, _ in missing}.union(subscription.all_topics) - self._seen

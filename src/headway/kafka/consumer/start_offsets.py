@@ -6,25 +6,20 @@ partition. It then also swallows later revocations. Headway therefore gives it e
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping
-
-import confluent_kafka as ck
+from collections.abc import Collection, Mapping
 
 from headway.core.offsets.lost_place import RESETS, Reset
-from headway.errors import ClosedError, ConfigError, HeadwayError, KafkaError, OffsetError
+from headway.errors import ClosedError, ConfigError, KafkaError, OffsetError
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.error_causes import cause_of
 from headway.kafka.binding.retrying import passes
+from headway.kafka.consumer.group_client import GroupClient
 from headway.kafka.consumer.other_commits import OtherCommits
 from headway.kafka.consumer.start_questions import Start, StartQuestions
 from headway.runtime.wakeup import Wakeup
-from headway.settings.config import Config
 
 _SILENT_FOR = 5.0  # a broker that restarts is not worth a report
 _TELL_AGAIN_AFTER = 10.0
-
-OnFailure = Callable[[str, str | None, ck.KafkaError | None], None]
-"""The callback for a failure: (reason, topic, librdkafka's error), called in the thread of `StartOffsets`."""
 
 
 class StartOffsets:
@@ -34,29 +29,17 @@ class StartOffsets:
     "latest" what is sent to it before the group has met would be passed over.
 
     Its thread runs only while there are questions. It asks until it has an answer or the partition is forgotten, and a
-    partition without an answer holds up no other. `on_answer` and `on_failure` are called in that thread. `on_failure`
-    is called at once for a refusal, after some seconds for an error that may pass, and at most every ten seconds.
-    `on_refusal` gets the error of partitions that never begin: `others` have commits that would be passed over, or the
-    user wants an error for a partition without a commit.
+    partition without an answer holds up no other. An answer wakes the client's user. The client gets a refusal at once,
+    an error that may pass after some seconds, and each at most every ten seconds. It also gets the reason why a
+    partition never begins: `others` have commits that would be passed over, or the user wants an error for a partition
+    without a commit.
     """
 
-    def __init__(
-        self,
-        consumer: ck.Consumer,
-        config: Config,
-        is_new: Callable[[str, int], bool],
-        on_answer: Callable[[], None],
-        on_failure: OnFailure,
-        on_refusal: Callable[[HeadwayError], None],
-        others: OtherCommits | None = None,
-    ) -> None:
-        self._consumer = consumer
-        self._on_refusal = on_refusal
+    def __init__(self, client: GroupClient, others: OtherCommits | None = None) -> None:
+        self._client = client
+        self._consumer = client.consumer  # it may be replaced, with this object
+        self._ids = client.ids
         self._others = others
-        self._config = config
-        self._is_new = is_new
-        self._on_answer = on_answer
-        self._on_failure = on_failure
         self._lock = threading.Lock()
         self._asked: dict[Partition, int] = {}  # each with the number of its question
         self._questions = 0
@@ -100,8 +83,12 @@ class StartOffsets:
             found, self._found = self._found, {}
             return found
 
-    def close(self) -> threading.Thread | None:
-        """Ask nothing more; return the thread, which may use the consumer until it ends."""
+    def close(self) -> None:
+        """Ask nothing more, and wait until the thread does not use the client any more."""
+        if thread := self._end():
+            thread.join()
+
+    def _end(self) -> threading.Thread | None:
         with self._lock:
             self._closed = True
             self._asked.clear()
@@ -112,7 +99,8 @@ class StartOffsets:
     # In the thread
 
     def _answer(self, wake: Wakeup) -> None:
-        questions = StartQuestions(self._consumer, self._config, self._is_new, wake.fd, self._may_reset, self._fail)
+        config = self._client.config
+        questions = StartQuestions(self._consumer, config, self._ids.is_new, wake.fd, self._may_reset, self._fail)
         try:
             while asked := self._questions_left(questions):
                 found = questions.turn(asked, time.monotonic())
@@ -121,7 +109,7 @@ class StartOffsets:
                     due = questions.next_turn()
                     wake.wait(None if due is None else max(0.0, due - time.monotonic()))
         except ClosedError:
-            self.close()
+            self._end()
             self._questions_left(questions)
         finally:
             questions.close()
@@ -143,15 +131,15 @@ class StartOffsets:
             if not self._asked:
                 self._failing_since = None
         if answered:
-            self._on_answer()
+            self._client.wake()
 
     def _may_reset(self, missing: Collection[Partition]) -> bool:
         """Return whether these partitions may begin without a commit; a refusal is told."""
-        reset = str(self._config.get("auto.offset.reset", "latest"))
+        reset = str(self._client.config.get("auto.offset.reset", "latest"))
         if RESETS.get(reset.lower(), Reset.ERROR) is Reset.ERROR:
             topic, number = next(iter(missing))
             if self._is_due():
-                self._on_refusal(
+                self._client.report(
                     OffsetError(
                         f"Partition {number} of {topic} has no committed offset in the group, and with "
                         f"auto.offset.reset={reset} it does not begin without one. Commit an offset, for example by "
@@ -165,7 +153,7 @@ class StartOffsets:
             self._others.check(missing)
         except ConfigError as refusal:
             if self._is_due():
-                self._on_refusal(refusal)
+                self._client.report(refusal)
             return False
         except KafkaError as error:
             self._fail(error, next(iter(missing))[0])
@@ -178,12 +166,9 @@ class StartOffsets:
         if self._failing_since is None:
             self._failing_since = now
         may_pass = code is not None and passes(code)
-        if not may_pass or now - self._failing_since > _SILENT_FOR:
-            self._tell(str(error), topic, code)
-
-    def _tell(self, reason: str, topic: str | None = None, error: ck.KafkaError | None = None) -> None:
-        if self._is_due():
-            self._on_failure(reason, topic, error)
+        is_told = not may_pass or now - self._failing_since > _SILENT_FOR
+        if is_told and self._is_due():
+            self._client.report_failure(str(error), topic, code)
 
     def _is_due(self) -> bool:
         now = time.monotonic()
