@@ -135,7 +135,7 @@ def test_a_worker_that_is_never_idle_ends_the_run(settings: Settings, remind: Ca
             producer.send(name, "1")
         with pytest.raises(TimeoutError, match=r"again was not idle within 5 s"):
             time.run(remind, again)
-        with pytest.raises(ConfigError, match="is no worker"):
+        with pytest.raises(ConfigError, match="is not a worker"):
             time.run(str)
         with pytest.raises(ConfigError, match="seconds is"):
             time.advance(-1)

@@ -108,12 +108,12 @@ def test_a_worker_that_writes_to_its_own_topic_runs_until_nothing_comes_any_more
 
 
 def test_the_mock_says_that_it_has_no_delay(headway_mock: MockCluster) -> None:
-    with pytest.raises(ConfigError, match=r"RetryLater in the handler needs it\. Use the fixture headway_broker"):
+    with pytest.raises(ConfigError, match=r"which RetryLater in the handler needs\. Use the fixture headway_broker"):
         run_until_idle(shop.call_later, headway_mock.settings, [ProducerRecord("calls", "ring")])
 
 
 def test_what_is_no_worker_is_refused(headway_mock: MockCluster) -> None:
-    with pytest.raises(ConfigError, match="is no worker"):
+    with pytest.raises(ConfigError, match="is not a worker"):
         run_until_idle(lambda record: None, headway_mock.settings)
 
 
@@ -253,9 +253,9 @@ def test_a_record_that_fails_for_ever_ends_the_run_soon(headway_mock: MockCluste
 
 
 def test_a_record_for_a_topic_that_the_worker_does_not_read_is_refused(headway_mock: MockCluster) -> None:
-    with pytest.raises(ConfigError, match=r"does not read oders-1, but orders-0, orders-1, orders-2"):
+    with pytest.raises(ConfigError, match=r"does not read oders-1, only orders-0, orders-1, orders-2"):
         run_until_idle(shop.bill, headway_mock.settings, [ProducerRecord("oders", "1", level=1)])
-    with pytest.raises(ConfigError, match="does not read jobs-0, but jobs"):
+    with pytest.raises(ConfigError, match="does not read jobs-0, only jobs"):
         run_until_idle(shop.compute, headway_mock.settings, [ProducerRecord("jobs-0", "1")])
 
 
