@@ -105,7 +105,7 @@ def test_what_a_handler_returns_never_fails_the_task(spark: SparkSession) -> Non
     came = {row.id: row for row in frame.collect()}
     assert {n: row.outcome for n, row in came.items()} == {**dict.fromkeys(range(6), "failed"), 6: "ok", 7: "ok"}
     assert (came[6].result, came[7].result) == (None, 7)
-    assert came[0].error.message == "The handler returned what is no int: it is string"
+    assert came[0].error.message == "The handler returned a value that does not fit int: it is string"
     assert came[1].error.message == "The handler returned 2 results for a batch of 1 rows. Return one for each."
 
 
@@ -113,11 +113,11 @@ def test_what_a_handler_returns_never_fails_the_task(spark: SparkSession) -> Non
     ("given", "words"),
     [
         ({"arrow_columns": ["vale"]}, r"has no column vale for the arrow_columns\. Did you mean value\?"),
-        ({"arrow_columns": []}, r"arrow_columns is \[\]; it must name one column or several"),
-        ({"arrow_columns": 1}, r"arrow_columns is 1; it must name one column or several"),
-        ({"arrow_columns": [1]}, r"arrow_columns is \[1\]; it must name one column or several"),
+        ({"arrow_columns": []}, r"arrow_columns is \[\]; it must name one or several columns"),
+        ({"arrow_columns": 1}, r"arrow_columns is 1; it must name one or several columns"),
+        ({"arrow_columns": [1]}, r"arrow_columns is \[1\]; it must name one or several columns"),
         ({"arrow_columns": ["value", "value"]}, "arrow_columns names value twice"),
-        ({"arrow_columns": "value", "batches": None}, "arrow_columns is given, and no batches"),
+        ({"arrow_columns": "value", "batches": None}, "arrow_columns is given, but not batches"),
     ],
 )
 def test_a_wrong_option_is_a_sentence_before_anything_runs(

@@ -215,7 +215,7 @@ def test_an_output_expires_and_one_whose_time_the_sink_would_refuse_is_a_dead_le
     assert why == {
         b"before": f"{to} would have expired when it is due",
         b"ancient": f"{to} expires {-now * 1000} ms after 1970",
-        b"no time": f"{to} expires at what is no time",
+        b"no time": f"{to} expires at a value that is not a time",
     }
 
 

@@ -36,7 +36,7 @@ def test_records_go_through_a_stage_and_its_outputs_as_those_that_were_read(spar
 
 
 def test_a_frame_is_read_with_levels_or_without(spark: SparkSession) -> None:
-    with pytest.raises(ConfigError, match="Some of the records have a level, and others have none"):
+    with pytest.raises(ConfigError, match="Some of the records have a level, but others do not"):
         frame(spark, [record("a", topic="orders"), record("b", topic="orders", level=0)])
     assert frame(spark, []).columns[:3] == ["key", "value", "topic"]
 

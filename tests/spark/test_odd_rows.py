@@ -174,13 +174,13 @@ def test_a_row_whose_output_cannot_be_written_is_a_dead_letter(spark: SparkSessi
     ]
     letters = {record.number: told_of(record) for record in stored[2]}
     assert {letters[number]["message"] for number in (1, 3, 4)} == {
-        f"its output to {orders.topic} has no level: the column is null or no whole number"
+        f"its output to {orders.topic} has no level: the column is null or not a whole number"
     }
     assert letters[2]["message"] == f"its output to {orders.topic} has the level -1"
     assert {letters[number]["message"] for number in (6, 7)} == {
         f"a header of its output to {orders.topic} has no name"
     }
-    assert {letters[number]["reason"] for number in (1, 7)} == {"what came of it cannot be written"}
+    assert {letters[number]["reason"] for number in (1, 7)} == {"its output cannot be written"}
     assert letters[5]["message"] == "bad luck"
     assert dict(stored[1][1].headers or []) == {"ok": b"v"} or dict(stored[1][0].headers or []) == {"ok": b"v"}
 

@@ -78,7 +78,7 @@ def test_a_row_without_elements_counts_and_one_of_which_an_element_cannot_be_wri
         if header.key.endswith("message")
     ]
     assert messages == [
-        "its output to lines has no level: the column is null or no whole number",
+        "its output to lines has no level: the column is null or not a whole number",
         "its output to lines has the level -1",
     ]
 
@@ -99,7 +99,7 @@ def test_all_elements_are_written_in_order_once(spark: SparkSession, orders: "Le
     [
         (
             lambda: Output("lines", value=lambda line: line["text"]),
-            "The value of the output to lines is a function, and",
+            "The value of the output to lines is a function, but",
         ),
         (
             lambda: Output("lines", value="value", each="value"),

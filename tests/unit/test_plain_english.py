@@ -53,7 +53,6 @@ STILL_TO_DO: tuple[str, ...] = (
     "src/headway/priority",
     "src/headway/records",
     "src/headway/settings",
-    "src/headway/spark/stage",
     "src/headway/workers",
 )
 

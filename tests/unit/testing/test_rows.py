@@ -38,5 +38,5 @@ def test_further_columns_come_as_they_are_and_a_missing_one_is_named() -> None:
 
 
 def test_what_is_no_record_is_refused_in_a_sentence() -> None:
-    with pytest.raises(ConfigError, match=r"The record is 'book'; it must be one of headway\.testing\.record"):
+    with pytest.raises(ConfigError, match=r"The record is 'book'; make it with headway\.testing\.record"):
         row("book")  # type: ignore[arg-type]

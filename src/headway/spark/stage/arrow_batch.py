@@ -9,8 +9,8 @@ from headway.spark.stage.input_row import Columns, InputRow, place_of
 
 
 def record_batch(rows: Sequence[InputRow], names: Sequence[str]) -> pa.RecordBatch:
-    """Return these columns of these rows, in their order, without making Python values of them."""
-    places = [place_of(row) for row in rows]  # read once for each row: the stage may copy its batch meanwhile
+    """Return these columns of these rows, in their order, without converting them to Python values."""
+    places = [place_of(row) for row in rows]  # read once for each row, because the stage may copy its batch meanwhile
     parts = [
         _columns_of(run).taken(names, [index for _, index in run])
         for run in (list(run) for _, run in groupby(places, lambda place: id(place[0])))

@@ -1,7 +1,8 @@
-"""The results of a handler that returns Arrow: one array for the rows of its batch.
+"""The results of a handler that returns Arrow data: one array for the rows of its batch.
 
-The array is converted as a whole. If that fails, its rows are converted alone, so that a value which does not fit fails
-only its own row. What is kept is a copy, since Arrow may share its memory with a NumPy array that the handler reuses.
+The array is converted as a whole. If that fails, its rows are converted one by one, so that a value which does not fit
+fails only its own row. What is kept is a copy, since Arrow may share its memory with a NumPy array that the handler
+reuses.
 """
 
 from collections.abc import Sequence
@@ -17,16 +18,16 @@ _HOW = "Return a pyarrow Array, or a RecordBatch or Table whose columns are the 
 
 
 def results_of_arrow(returned: Any, count: int, results: ResultType) -> Sequence[OfArray]:
-    """Return the result of each row of a batch, or the error of one that is not of the type.
+    """Return the result of each row of a batch, or the error of a row whose result is not of the type.
 
-    Raises `ValueError` for what is no Arrow, and for an array of another length.
+    Raises `ValueError` if the handler returned something other than Arrow data, or an array of another length.
     """
     array = _as_array(returned, results)
     if len(array) != count:
         raise ValueError(f"The handler returned {len(array)} results for a batch of {count} rows. Return one for each.")
     if not results.has_variant:
-        with suppress(Exception):  # Arrow's own, or of a value that does not fit: which one, its row will tell
-            whole, size = _converted(array, results, MOST_BYTES)  # then each of its rows takes no more either
+        with suppress(Exception):  # Arrow's error, or that of a value that does not fit; row by row shows which one
+            whole, size = _converted(array, results, MOST_BYTES)  # if all together are small enough, so is each
             return [OfArray(whole, index, size // count) for index in range(count)]
     return [_alone(array, index, results) for index in range(count)]
 
@@ -39,30 +40,30 @@ def _as_array(returned: Any, results: ResultType) -> pa.Array:
             returned = returned.column(0)
         else:
             raise ValueError(
-                f"The handler returned {returned.num_columns} columns, and the schema is one, without fields. "
-                "Return that column alone."
+                f"The handler returned {returned.num_columns} columns, but the schema is a single one, without fields. "
+                "Return only that column."
             )
     if isinstance(returned, pa.ChunkedArray):
         returned = pa.concat_arrays(returned.chunks) if returned.num_chunks else pa.nulls(0)
     if not isinstance(returned, pa.Array):
-        raise ValueError(f"The handler returned a {type(returned).__name__}, which is no Arrow. {_HOW}.")
+        raise ValueError(f"The handler returned a {type(returned).__name__}, which is not Arrow data. {_HOW}.")
     return returned
 
 
 def _converted(array: pa.Array, results: ResultType, most: int) -> tuple[pa.Array, int]:
     whole = fitted(array, results.arrow_type)
     whole = pa.concat_arrays([whole, whole.slice(0, 0)])
-    whole.validate(full=True)  # what is made of buffers may be anything, and Java trusts it
+    whole.validate(full=True)  # an array made of buffers can hold anything, and Spark's Java side trusts it
     return whole, results.check_array(whole, most)
 
 
 def _alone(array: pa.Array, index: int, results: ResultType) -> OfArray:
-    """Return the result at this index, in an array of its own."""
+    """Return the result at this index, in an array of its own, or the error of a result that is not of the type."""
     try:
         if results.has_variant:
             checked, size = results.checked(array[index].as_py())
             return OfArray(results.column([checked]), 0, size)
         one, size = _converted(array.take(pa.array([index], pa.int64())), results, MOST_BYTES)
         return OfArray(one, 0, size)
-    except Exception as error:  # raised by Arrow, or by Python for a value that it does not have
+    except Exception as error:  # from Arrow, or from Python for a value that it cannot represent
         return OfArray(None, 0, 0, error)

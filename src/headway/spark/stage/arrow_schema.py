@@ -1,4 +1,4 @@
-"""Checks that the columns of a frame can come to Python: as Arrow, whose structs have no two fields of one name."""
+"""Checks that the columns of a frame can come to Python as Arrow, whose structs cannot have two fields of one name."""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,30 +11,31 @@ from headway.errors import ConfigError
 
 
 def check_comes_as_arrow(df: DataFrame) -> None:
-    """Raise `ConfigError` for a column that Arrow does not have, and for names that stand for two columns or fields."""
+    """Raise `ConfigError` for a column that Arrow cannot represent, and for two columns or fields of one name."""
     if twice := _twice(df.columns):
         raise ConfigError(
-            f"The DataFrame has two columns named {twice}, as a join can leave them, so rows cannot tell them apart. "
+            f"The DataFrame has two columns named {twice}, as a join can leave behind, so rows cannot tell them apart. "
             "Rename or drop one of them before the join."
         )
     for column in df.schema:
         for kind in _within(column.dataType):
             if isinstance(kind, StructType) and (twice := _twice(kind.names)):
                 raise ConfigError(
-                    f"The column {column.name} has two fields named {twice}, which Arrow does not have, and rows come "
-                    "to Python as Arrow. Rename one of the fields."
+                    f"The column {column.name} has two fields named {twice}. Rows come to Python as Arrow, which "
+                    "cannot have that. Rename one of the fields."
                 )
         try:
             to_arrow_type(column.dataType, timezone="UTC")
         except PySparkException as error:
             raise ConfigError(
-                f"The column {column.name} is {column.dataType.simpleString()}, which Arrow does not have, and rows "
-                f"come to Python as Arrow. Drop it, or cast it to a string, as F.col({column.name!r}).cast('string')."
+                f"The column {column.name} is {column.dataType.simpleString()}. Rows come to Python as Arrow, which "
+                "has "
+                f"no such type. Drop it, or cast it to a string: F.col({column.name!r}).cast('string')."
             ) from error
 
 
 def check_fields(schema: DataType) -> None:
-    """Raise `ConfigError` for the type of a result that has two fields of one name."""
+    """Raise `ConfigError` if the type of a result has two fields of one name."""
     for kind in _within(schema):
         if isinstance(kind, StructType) and (twice := _twice(kind.names)):
             raise ConfigError(f"The schema has two fields named {twice}. Rename one of them.")
@@ -45,7 +46,7 @@ def _twice(names: Sequence[str]) -> str | None:
 
 
 def _within(kind: DataType) -> Iterator[DataType]:
-    """Yield a type and all types of which it is made."""
+    """Yield a type and all types inside it."""
     yield kind
     if isinstance(kind, ArrayType):
         yield from _within(kind.elementType)

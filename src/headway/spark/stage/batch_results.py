@@ -5,9 +5,9 @@ from typing import Any
 
 
 def results_of_batch(result: Any, count: int) -> Sequence[Any]:
-    """Return the result of each row of a batch: one of a list each, or else all have the same.
+    """Return the result of each row of a batch: a list has one for each, and any other result is that of all rows.
 
-    Raises `ValueError` for a list of another length.
+    Raises `ValueError` for a list of another length than `count`.
     """
     if type(result) is not list:
         return [result] * count

@@ -1,7 +1,7 @@
-"""The values of an Arrow column as PySpark's own functions get them.
+"""Converts an Arrow column to the values that PySpark's own functions get.
 
-Arrow's own are lists of pairs for maps, and dicts for structs and for VARIANTs. A function that is written for a UDF
-would fail on them, or be wrong without an error.
+Arrow itself makes lists of pairs of maps, and dicts of structs and VARIANTs. A function that was written as a UDF
+would fail on them, or give wrong results without an error.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,11 +13,11 @@ from pyspark.sql import Row
 from pyspark.sql.types import VariantVal
 
 Form = Callable[[Any], Any]
-"""A function from Arrow's value to that of PySpark."""
+"""A function from Arrow's value to PySpark's."""
 
 
 class _OneByOne(Sequence[Any]):
-    """The values of a column with unreadable ones: only the rows that have these are to fail."""
+    """The values of a column of which some cannot be read: only the rows that have these fail."""
 
     def __init__(self, column: pa.Array, form: "Form | None") -> None:
         self._column = column
@@ -32,19 +32,19 @@ class _OneByOne(Sequence[Any]):
 
 
 def values_of(column: pa.Array) -> Sequence[Any]:
-    """Return the values of a column, as PySpark's own functions get them; an unreadable one raises when it is read."""
+    """Return a column's values as PySpark's own functions get them; one that cannot be read raises on access."""
     if (readable := _readable(column.type)) != column.type:
         column = column.cast(readable)
     form = _form(column.type)
     try:
         values: list[Any] = column.to_pylist()
         return list(map(form, values)) if form else values
-    except Exception:  # Python's own, for years, and for bytes that are no text
+    except Exception:  # Python's own errors, for years out of range and for bytes that are not text
         return _OneByOne(column, form)
 
 
 def _form(kind: pa.DataType) -> Form | None:
-    """Return the function that makes the value of a UDF of Arrow's own; None where they are the same."""
+    """Return the function that converts Arrow's value to a UDF's; None where they are the same."""
     if pa.types.is_map(kind):
         return _form_of_map(_form(kind.key_type) or _same, _form(kind.item_type) or _same)
     if pa.types.is_struct(kind):
@@ -75,12 +75,12 @@ def _form_of_struct(kind: pa.StructType) -> Form:
 
 
 def _is_variant(kind: pa.StructType) -> bool:
-    """Return whether a struct is a VARIANT, which Spark marks in its second field."""
+    """Return whether a struct is a VARIANT: Spark marks one in the metadata of its second field."""
     return any((field.metadata or {}).get(b"variant") == b"true" for field in kind)
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
-    """Return the type with UTC in place of each time zone that Java knows and Python does not, such as `GMT+02:00`."""
+    """Return the type with UTC in place of time zones that Java knows but Python does not, such as `GMT+02:00`."""
     if pa.types.is_timestamp(kind):
         return kind if _is_known(kind.tz) else pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):

@@ -1,7 +1,7 @@
-"""The deadline of a task: what is not done by then comes again later, and the task ends.
+"""The deadline of a task: the task ends at that time, and its rows that are not done come back later.
 
-So one slow call does not hold up a micro-batch. An attempt that would begin after the deadline is not waited for
-either: its row is put out as soon as that is known, so that the task may end before its deadline.
+So one slow call does not hold up a micro-batch. A retry that would begin after the deadline is not waited for either:
+its row is put out as soon as that is known, so that the task can end before its deadline.
 """
 
 import math
@@ -13,27 +13,27 @@ from headway.core.retry import Again, Later, Retries, Verdict
 
 
 class Deadline:
-    """The moment at which a task's calls end; without `seconds` there is none.
+    """The moment at which a task's calls end; with `seconds` None there is none.
 
-    It counts from the first rows: a task that waits until they are read has lost nothing of its time.
+    It counts from the first rows, so waiting for them costs the task none of its time.
     """
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = math.inf if seconds is None else seconds
-        self.at = math.inf  # by the monotonic clock
+        self.at = math.inf  # time of the monotonic clock
 
     def begin(self) -> None:
-        """Let the time run, if it does not run yet."""
+        """Start the clock, unless it runs already."""
         if self.at == math.inf:
             self.at = time.monotonic() + self.seconds
 
     def is_over(self, by: float = 0.0) -> bool:
-        """Return whether nothing may begin any more, for so many seconds already."""
+        """Return whether the deadline passed at least `by` seconds ago, so that nothing may begin any more."""
         return time.monotonic() >= self.at + by
 
 
 class Returned(NamedTuple):
-    """The rows of a key that come again: the first of them, its time, and that of the last."""
+    """The rows of a key that come back later: the offset of the first, its time, and the time of the last."""
 
     offset: int
     first_at: float
@@ -41,9 +41,9 @@ class Returned(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The time of an attempt after the deadline, by the monotonic clock; as the delay of a verdict `Later`.
+    """The time of a retry that falls after the deadline, by the monotonic clock; it is the delay of a verdict `Later`.
 
-    `untried` is as in the verdict `Again`.
+    `untried` is the same as in the verdict `Again`.
     """
 
     at: float
@@ -52,9 +52,9 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetriesUntil(Retries):
-    """Retries of which those after a deadline are not waited for: their verdict is `Later`.
+    """Retries that do not wait for attempts after a deadline: the verdict for these is `Later`.
 
-    `given` are the user's own, which decide all else: their class may be one that they made of `Retries`.
+    `given` are the user's own retries, which decide all else: they may be of a user's subclass of `Retries`.
     """
 
     given: Retries = field(default_factory=Retries)
@@ -63,7 +63,7 @@ class RetriesUntil(Retries):
     def decide(
         self, record: object, attempt: int, error: BaseException, now: float, chance: float, untried: int = 0
     ) -> Verdict:
-        """Return what to do after an attempt failed."""
+        """Decide what to do after an attempt has failed."""
         verdict = self.given.decide(record, attempt, error, now, chance, untried)
         if isinstance(verdict, Again) and max(verdict.at, now) >= self.until.at:
             return Later(Due(verdict.at, verdict.untried))
@@ -71,6 +71,6 @@ class RetriesUntil(Retries):
 
 
 def retries_until(retries: Retries, until: Deadline) -> RetriesUntil:
-    """Return the same retries with this end."""
+    """Return the same retries, except that none waits beyond this deadline."""
     same = {each.name: getattr(retries, each.name) for each in fields(Retries)}
     return RetriesUntil(**same, given=retries, until=until)

@@ -1,8 +1,8 @@
-"""Arrow arrays as another type of the same kind: a number as another number, a struct by the names of its fields.
+"""Converts Arrow arrays to another type of the same kind: numbers to numbers, and structs by the names of their fields.
 
-Arrow's own cast does more, and less. It makes a number of a text, which no handler means. And of a field that may be
-null it makes none that must not be. A time without a zone it takes for one of UTC, where the rest of a session has its
-own zone.
+Arrow's own cast does too much, and too little. It makes a number of a text, which no handler means. It does not turn a
+field that may be null into one that must not be. And it takes a time without a zone as UTC, whereas the rest of a
+session uses its own zone.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,9 +37,9 @@ _LISTS: Sequence[_Is] = [
 
 
 def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return the array as one of this type. Nulls stay where they are, also where the type does not have them.
+    """Return the array with this type. Nulls stay where they are, even where the type allows none.
 
-    Raises `TypeError` for an array of another kind, and Arrow's errors for values that the type does not have.
+    Raises `TypeError` for an array of another kind, and Arrow's errors for values that the type cannot represent.
     """
     if isinstance(array, pa.ExtensionArray):
         array = array.storage
@@ -66,9 +66,9 @@ def _is_any(kinds: Sequence[_Is], kind: pa.DataType) -> bool:
 
 
 def _fitted_times(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return times with the type's zone instead of none, or as their own clocks show them instead of with a zone.
+    """Return times in the type's form: local times get its zone, and times with a zone lose theirs if it has none.
 
-    Where clocks are put back, the first of both times counts, as in Python.
+    Where clocks are put back, an ambiguous time means the first of both, as in Python.
     """
     if array.type.tz and not kind.tz:
         array = pc.local_timestamp(array)
@@ -78,7 +78,7 @@ def _fitted_times(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _fitted_struct(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    parts = array.flatten()  # each as its struct is cut, and null where that is
+    parts = array.flatten()  # each is sliced like its struct, and null where the struct is
     columns = []
     for field in kind:
         place = array.type.get_field_index(field.name)
@@ -108,5 +108,5 @@ def _fitted_part(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _of_parts(array: pa.Array, kind: pa.DataType, parts: pa.Array) -> pa.Array:
-    """Return a list or map as it is divided, with other elements."""
+    """Return a list or map with the same divisions, but with other elements."""
     return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], array.null_count, array.offset, [parts])

@@ -1,4 +1,4 @@
-"""The event loop of the coroutines of a Python worker, which outlives its tasks."""
+"""The event loop that runs the coroutines of a Python worker; it outlives the worker's tasks."""
 
 import asyncio
 import threading
@@ -12,7 +12,7 @@ LOOP_ANSWERS_WITHIN = 10.0  # seconds
 
 @cache
 def handler_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of this Python worker. It outlives tasks, and so do connections that were made in it."""
+    """Return the event loop of this Python worker. It outlives tasks, so connections made in it stay usable."""
     loop = precise_event_loop()
     serve = partial(run_whatever_is_raised, loop, loop.create_future())
     threading.Thread(target=serve, name="headway-stage-loop", daemon=True).start()
@@ -20,7 +20,7 @@ def handler_loop() -> asyncio.AbstractEventLoop:
 
 
 def answers(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether the loop still runs callbacks."""
+    """Return whether the loop still runs callbacks; it has 10 seconds to answer."""
     answered = threading.Event()
     loop.call_soon_threadsafe(answered.set)
     return answered.wait(LOOP_ANSWERS_WITHIN)

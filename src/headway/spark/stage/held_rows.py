@@ -1,8 +1,8 @@
 """The rows that a task holds until they are put out, their outcomes, and the memory that both take.
 
 Invariants:
-- Each row is put out once, beside the columns of its outcome.
-- Few rows of a large batch do not keep all of it: above a bound, batches are copied without the rows that are out.
+- Each row is put out exactly once, next to the columns of its outcome.
+- A few rows do not keep a large batch in memory: above a bound, batches are copied without the rows that are out.
 """
 
 import threading
@@ -15,9 +15,9 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from headway.spark.stage.input_batch import InputBatch, StageRow
 from headway.spark.stage.outcomes import Outcome, OutcomeColumns
 
-ROOM = 256 * 2**20  # bytes of rows that are not put out yet; above it no more rows are read
+ROOM = 256 * 2**20  # bytes of rows that are not put out yet; above this no more rows are read
 SHRINK_AT = 64 * 2**20  # bytes of such rows above which done rows are put out at once, and batches are shrunk
-RESULT_ROOM = 64 * 2**20  # bytes of results that are not put out yet; above it no handler is called
+RESULT_ROOM = 64 * 2**20  # bytes of results that are not put out yet; above this no handler is called
 _NEVER = 2**62
 
 
@@ -28,8 +28,8 @@ class HeldRows:
 
     Args:
         columns: The columns of the outcomes.
-        wake: Is called when there are as many outcomes as the task waits for, or too many bytes of results.
-        pause: Is told with each result whether the results that are not put out yet take too much memory.
+        wake: Called when there are as many outcomes as the task waits for, or too many bytes of results.
+        pause: Called with each result, with whether the results that are not put out yet take too much memory.
     """
 
     def __init__(self, columns: OutcomeColumns, wake: Callable[[], None], pause: Callable[[bool], None]) -> None:
@@ -40,7 +40,7 @@ class HeldRows:
         self._batches: dict[InputBatch, None] = {}  # those with rows that are not put out yet
         self._outcomes: deque[tuple[StageRow, Outcome]] = deque()
         self._counting = threading.Lock()
-        self._result_bytes = 0  # of these outcomes
+        self._result_bytes = 0  # in these outcomes
         self._is_full = False
         self.received = self._emitted = 0
 
@@ -50,12 +50,12 @@ class HeldRows:
         return self.received - self._emitted
 
     def add(self, batch: InputBatch) -> None:
-        """Hold the rows of a batch, which come behind all others."""
+        """Hold the rows of a batch, which come after all others."""
         self._batches[batch] = None
         self.received += batch.left
 
     def have_room(self) -> bool:
-        """Return whether there is memory for more rows; put the kept ones closer together for it."""
+        """Return whether there is memory for more rows; shrink the batches to make some."""
         kept = self._bytes()
         if kept > SHRINK_AT:
             for batch in self._batches:
@@ -67,7 +67,7 @@ class HeldRows:
         return sum(batch.size for batch in self._batches)
 
     def put(self, row: StageRow, outcome: Outcome) -> None:
-        """Note the outcome of a row, which can be put out."""
+        """Note the outcome of a row, so that the row can be put out."""
         self._outcomes.append((row, outcome))
         if outcome.size:
             self._count(outcome.size)
@@ -82,12 +82,12 @@ class HeldRows:
             self._pause(self._is_full)
 
     def wake_at(self, outcomes: int) -> bool:
-        """Have the task woken at so many outcomes, or when all rows are done; return whether it is so already."""
+        """Wake the task at this many outcomes, or when all rows are done; return whether that is already so."""
         self._wake_at = min(outcomes, self.waiting)
         return len(self._outcomes) >= self._wake_at
 
     def put_out(self, at_least: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are done now, with their outcomes; none if there are fewer, and memory for them."""
+        """Yield the rows that are done now, with their outcomes; none if there are fewer and memory is not short."""
         left = len(self._outcomes)
         if left < at_least and not self._is_full and self._bytes() <= SHRINK_AT:
             return
@@ -101,7 +101,7 @@ class HeldRows:
                 yield self._with_outcomes(batch, groups[batch])
 
     def _grouped(self, most: int) -> Mapping[InputBatch, Sequence[tuple[StageRow, Outcome]]]:
-        """Take up to `most` outcomes, by their rows' batches; fewer if their results take too much memory."""
+        """Take up to `most` outcomes, grouped by the batches of their rows; fewer if their results are too large."""
         groups: dict[InputBatch, list[tuple[StageRow, Outcome]]] = defaultdict(list)
         size = 0
         for _ in range(most):

@@ -1,4 +1,4 @@
-"""A batch that a stage has received, and its rows that are not put out yet."""
+"""A batch that a stage has received, and those of its rows that are not put out yet."""
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
@@ -9,8 +9,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from headway.runtime.gc_pause import GcPause
 from headway.spark.stage.input_row import Columns, InputRow, shrunk, source_of
 
-_ROW_BYTES = 600  # of a row in the stage and in the engine, beside its values
-_COLUMN_BYTES = 1_000  # of a column of a batch, even with few rows
+_ROW_BYTES = 600  # that a row takes in the stage and in the engine, beside its values
+_COLUMN_BYTES = 1_000  # that a column of a batch takes, even with few rows
 
 
 class StageRow:
@@ -18,7 +18,7 @@ class StageRow:
 
     __slots__ = ("batch", "index", "is_out", "offset", "priority", "raw_key", "row", "started")
 
-    priority: float  # where rows have one
+    priority: float  # set only if the stage has a priority
 
     def __init__(self, batch: "InputBatch", index: int, offset: int, key: Hashable, row: InputRow) -> None:
         self.batch = batch
@@ -30,14 +30,14 @@ class StageRow:
         self.is_out = False
 
     def __repr__(self) -> str:
-        place = f"Row {self.offset + 1} of the task"  # not its contents: they can be secret
-        row = getattr(self, "row", None)  # which is gone when the row is out
+        place = f"Row {self.offset + 1} of the task"  # without its contents, which can be secret
+        row = getattr(self, "row", None)  # gone once the row is out
         source = row and source_of(row)
         return f"{place} ({source})" if source else place
 
 
 class InputBatch:
-    """The rows of a batch, from the offset `first` on; `left` of them are not put out yet."""
+    """The rows of a batch, from the offset `first` on; `left` counts those that are not put out yet."""
 
     def __init__(
         self, record_batch: pa.RecordBatch, first: int, keys: Iterable[Hashable], *, level_topics: bool = True
@@ -53,14 +53,14 @@ class InputBatch:
         self.left = len(self.rows)
 
     def set_priorities(self, name: str) -> None:
-        """Give each row its priority, which is in this column; null and NaN are the lowest."""
+        """Give each row its priority from this column; null and NaN are the lowest."""
         column = pc.fill_null(self._records.column(self.names.index(name)).cast(pa.float64(), safe=False), -math.inf)
         for row, priority in zip(self.rows, column.to_pylist(), strict=True):
             row.priority = -math.inf if math.isnan(priority) else priority
 
     @property
     def size(self) -> int:
-        """The bytes that it takes: the batch, the values that handlers have read, and the rows that are left."""
+        """The bytes that the batch takes, with the values that handlers have read and the rows that are left."""
         return self._columns.size + _COLUMN_BYTES * len(self.names) + _ROW_BYTES * self.left
 
     @property
@@ -69,7 +69,7 @@ class InputBatch:
         return self._columns.names
 
     def column(self, name: str) -> pa.Array | None:
-        """Return a column of the rows that are left, and maybe of others; None if there is none of this name."""
+        """Return a column of the rows that are left, and maybe of others; None if the batch has no such column."""
         return self._records.column(self.names.index(name)) if name in self.names else None
 
     def put_out(self, rows: Sequence[StageRow]) -> list[pa.Array]:
@@ -77,16 +77,16 @@ class InputBatch:
         columns: list[pa.Array] = self._taken(rows).columns
         for row in rows:
             row.is_out = True
-            del row.batch, row.row  # an idle thread may keep the row, and must not keep its batch
+            del row.batch, row.row  # an idle thread may still hold the row, and must not keep its batch alive
         self.left -= len(rows)
         if not self.left:
-            self.rows = []  # rows refer to the batch in turn
+            self.rows = []  # breaks the cycle: rows refer to their batch
         return columns
 
     def shrink(self) -> None:
-        """Keep only the rows that are left, if they are at most half of the rows kept.
+        """Drop the rows that are out, if at most half of the rows kept are left.
 
-        So a row is copied once on average. Handlers of these rows may be running.
+        So a row is copied only once on average. Handlers of these rows may be running meanwhile.
         """
         if 2 * self.left > len(self.rows):
             return

@@ -1,6 +1,6 @@
-"""The row that a handler gets: each column becomes Python values when a handler first reads it.
+"""The row that a handler gets: a column is converted to Python values when a handler first reads it.
 
-Rows tend to be wide, and handlers read little of them. One timestamp costs 5 µs to make, as much as all else that the
+Rows are often wide, and handlers read little of them. Making one timestamp takes 5 µs, as long as all else that the
 stage does for a row.
 """
 
@@ -14,15 +14,15 @@ from headway.records.history import Origin
 from headway.spark.stage import row_record
 from headway.spark.stage.column_values import values_of
 
-_VALUE_OVERHEAD = 56  # bytes of a Python value beside its Arrow form, and of its place in a list
+_VALUE_OVERHEAD = 56  # bytes of a Python value, beside its Arrow form, and of its slot in a list
 
 
 class Columns(dict[str, Any]):
-    """The columns of a batch as Python values, made on first use; `KeyError` for a missing column.
+    """The columns of a batch as Python values, made on first use. Raises `KeyError` for a missing column.
 
     `size` is the bytes of the batch and of the values made so far. With `indices`, the batch has one row for each of
-    these indices, and the values are found by them. `level_topics` says whether the Kafka topic of a row has its level
-    at the end.
+    these indices, and values are looked up by them. `level_topics` says whether the Kafka topic of a row ends with its
+    level.
     """
 
     def __init__(
@@ -38,14 +38,14 @@ class Columns(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name not in self.names:
             raise KeyError(name)
-        # Threads may make the same column at the same time: either copy serves.
+        # Two threads may convert the same column at the same time; either copy will do.
         column = self._batch.column(self.names.index(name))
         values = self[name] = self._values(column)
         self.size += column.nbytes + _VALUE_OVERHEAD * len(column)
         return values
 
     def scalar(self, name: str, index: int) -> pa.Scalar:
-        """Return one value in its Arrow form, without making the column into Python values."""
+        """Return one value in its Arrow form, without converting the column to Python values."""
         return self._batch.column(self.names.index(name))[index if self._places is None else self._places[index]]
 
     def taken(self, names: Sequence[str], indices: Sequence[int]) -> pa.RecordBatch:
@@ -54,7 +54,7 @@ class Columns(dict[str, Any]):
         places = indices if self._places is None else [self._places[index] for index in indices]
         first, last = places[0], places[-1]
         if places == list(range(first, last + 1)):
-            return records.slice(first, len(places))  # which copies nothing
+            return records.slice(first, len(places))  # a slice copies nothing
         return records.take(pa.array(places, pa.int32()))
 
     def _values(self, column: pa.Array) -> Any:
@@ -65,12 +65,12 @@ class Columns(dict[str, Any]):
 class InputRow:
     """A row with its columns as attributes; `row["name"]` reads a column whose name cannot be an attribute.
 
-    Values are those that PySpark's own functions get: a struct is a `Row`, a map a dict, a VARIANT a `VariantVal`. But
-    a timestamp is aware, in the session's time zone, or in UTC if Python does not know that zone. A value that Python
-    cannot represent, as a date after the year 9999, raises when it is read. Copied or sent to another process the row
-    is Spark's `Row` with all columns.
+    Values are the ones that PySpark's own functions get: a struct is a `Row`, a map a dict, a VARIANT a `VariantVal`.
+    Unlike there, a timestamp is aware: in the session's time zone, or in UTC if Python does not know that zone. A
+    value that Python cannot represent, such as a date after the year 9999, raises when it is read. If the row is copied
+    or sent to another process, it becomes Spark's `Row` with all columns.
 
-    Of a row from `format("headway")` these names of a `ConsumerRecord` can be read, too, if no column has them:
+    A row from `format("headway")` also has these attributes of a `ConsumerRecord`, unless a column has that name:
     `kafka_topic`, `origin`, `raw_key` and `raw_value`.
     """
 
@@ -104,7 +104,7 @@ class InputRow:
         return Row(**self.asDict()).__reduce__()
 
     def __repr__(self) -> str:
-        return f"InputRow of {', '.join(self._columns.names)}"  # not its contents: they can be secret
+        return f"InputRow of {', '.join(self._columns.names)}"  # without its contents, which can be secret
 
 
 def _column(name: str) -> Callable[[InputRow], Any]:
@@ -120,21 +120,23 @@ _OF_RECORDS: Mapping[str, Callable[[InputRow], Any]] = {
 
 
 def shrunk(batch: pa.RecordBatch, rows: Sequence[InputRow]) -> Columns:
-    """Let these rows, which handlers may be reading, read from a batch with only these rows; return its columns."""
+    """Move these rows, which handlers may be reading, to a batch that has only these rows; return its columns."""
     level_topics = not rows or rows[0]._columns.level_topics
     columns = Columns(batch, [row._index for row in rows], level_topics=level_topics)
     for row in rows:
-        row._columns = columns  # its index stays, so that a reader has both of the old batch or both of the new one
+        row._columns = (
+            columns  # its index stays the same, so a concurrent reader finds the same row in the old or the new columns
+        )
     return columns
 
 
 def place_of(row: InputRow) -> tuple[Columns, int]:
-    """Return the columns of a row, and the index by which they know it."""
+    """Return the columns of a row, and its index in them."""
     return row._columns, row._index
 
 
 def source_of(row: InputRow) -> str | None:
-    """Return the topic, level, partition and offset of a row's record; None without these columns."""
+    """Return the topic, level, partition and offset of a row's record as text; None without these columns."""
     columns, index = row._columns, row._index
     if not {"topic", "partition", "offset"} <= set(columns.names):
         return None
@@ -143,7 +145,7 @@ def source_of(row: InputRow) -> str | None:
 
 
 class _Moved:
-    """The values of a column by the former indices of their rows."""
+    """The values of a column, looked up by the index that their rows had before the batch was cut down."""
 
     def __init__(self, values: Sequence[Any], places: Mapping[int, int]) -> None:
         self._values = values

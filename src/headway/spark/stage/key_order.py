@@ -1,4 +1,4 @@
-"""The order by key behind a source that splits partitions, and for more tasks than a topic has partitions."""
+"""Keeps rows in order by key where a source splits partitions, or for more tasks than a topic has partitions."""
 
 from collections.abc import Iterator
 
@@ -19,17 +19,17 @@ _ROWS_OF_A_BATCH = 10_000
 
 
 def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFrame:
-    """Return the records of a frame from `format("headway")` with all of a key in one task, in their order.
+    """Return the records of a frame from `format("headway")` with all records of a key in one task, in their order.
 
-    A micro-batch's records can then be read and handled by more tasks than the topic has partitions: read with
-    `splitPartitions`, and put this before `parallel_map`. In a task records of higher levels come first, and those of a
-    partition in the order of their offsets. Records without a key are spread over all tasks. A task holds its part of
-    the micro-batch in memory while it sorts. `partitions` is the number of tasks; without it, the setting
-    `spark.sql.shuffle.partitions`, as it is now. Spark does not join these tasks into fewer by the sizes and cores that
-    it finds, so a micro-batch that comes again has the same rows in the same tasks.
+    More tasks than the topic has partitions can then read and handle a micro-batch: read with `splitPartitions`, and
+    put this before `parallel_map`. In a task, records of higher levels come first, and those of a partition are in the
+    order of their offsets. Records without a key are spread over all tasks. A task holds its part of the micro-batch
+    in memory while it sorts. `partitions` is the number of tasks; by default it is the present value of the setting
+    `spark.sql.shuffle.partitions`. Spark does not merge these tasks into fewer according to sizes and cores, so a
+    micro-batch that is run again has the same rows in the same tasks.
 
-    Raises `ConfigError` for a frame without the source's columns or with one that cannot come to Python, and for a
-    number below 1.
+    Raises `ConfigError` if the frame lacks the source's columns or has one that cannot come to Python, and if
+    `partitions` is below 1.
     """
     missing = [name for name in ("key", *_PLACE) if name not in df.columns]
     if missing:
@@ -46,9 +46,9 @@ def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFram
 
 
 def check_keys_stay_together(df: DataFrame) -> None:
-    """Raise `ConfigError` for a frame of which the source may have divided a key over tasks.
+    """Raise `ConfigError` if the frame's source may have divided the rows of a key over several tasks.
 
-    Where rows are in other tasks since, as behind an aggregation, their order is the user's own matter.
+    Where rows have moved to other tasks since, for example behind an aggregation, their order is the user's own matter.
     """
     if any(_is_split(source) and not source.moved for source in planned_sources(df)):
         raise ConfigError(
@@ -69,6 +69,6 @@ def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = pa.Table.from_batches(found)
         columns = [("level", "descending"), *((name, "ascending") for name in _PLACE if name != "level")]
         order = pc.sort_indices(rows, sort_keys=columns)
-        # In pieces: a column of more than 2 GB cannot be taken at once.
+        # In pieces, because Arrow cannot take more than 2 GB of a column at once.
         for first in range(0, len(order), _ROWS_OF_A_BATCH):
             yield from rows.take(order.slice(first, _ROWS_OF_A_BATCH)).combine_chunks().to_batches()

@@ -1,4 +1,4 @@
-"""The outcome of each row of a parallel stage, as columns beside the row's own."""
+"""The outcome of each row of a parallel stage, as columns next to the row's own."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from headway.spark.stage.result_type import ResultType, clean
 
 Kind = Literal["ok", "failed", "parked", "later", "expired"]
 AGAIN_AT = "again_at"
-"""The column with the time at which a row comes again, if it is `later`."""
+"""The column that says when a row comes back, if its outcome is `later`."""
 
 ERROR = StructType(
     [
@@ -35,19 +35,19 @@ ERROR = StructType(
 
 
 OBSERVED_STAGE, OBSERVED_OUTPUTS = "headway parallel_map of ", "headway outputs with dead letters in "
-"""The beginnings of the names under which a query's progress counts its stages, in `observedMetrics`."""
+"""How the names begin under which a query's progress counts stages and outputs, in `observedMetrics`."""
 
 _numbers = count(1)
 
 
 def observed_outcomes(rows: DataFrame, handler: str) -> DataFrame:
-    """Return the rows of a stage; the progress of their query counts the outcomes."""
+    """Return the rows of a stage, so that the progress of their query counts the outcomes."""
     kinds = [sf.count_if(sf.col("outcome") == kind).alias(kind) for kind in get_args(Kind)]
     return rows.observe(_unique(OBSERVED_STAGE + handler), *kinds, sf.count_if(sf.col("attempts") > 1).alias("retried"))
 
 
 def observed_records(rows: DataFrame, dead_letter_topic: str) -> DataFrame:
-    """Return rows with a `record`, null for none; the progress of their query counts records and dead letters."""
+    """Return rows with a `record`, possibly null, so that their query's progress counts records and dead letters."""
     is_letter = sf.col("record.topic") == dead_letter_topic
     return rows.observe(
         _unique(OBSERVED_OUTPUTS + dead_letter_topic),
@@ -57,14 +57,14 @@ def observed_records(rows: DataFrame, dead_letter_topic: str) -> DataFrame:
 
 
 def _unique(name: str) -> str:
-    """Return the name with a number: Spark takes a name for one set of metrics alone."""
+    """Return the name with a number, because Spark accepts only one set of metrics under a name."""
     return f"{name} #{next(_numbers)}"
 
 
 def outcome_columns(result: DataType, *, later: bool = False) -> StructType:
     """Return the columns that a stage adds to a row; `result` is the type of its handler's results.
 
-    With `later` rows may come again.
+    With `later` rows can come back later, and a column says when.
     """
     columns = StructType(
         [
@@ -82,9 +82,9 @@ def outcome_columns(result: DataType, *, later: bool = False) -> StructType:
 
 @dataclass(slots=True)
 class Outcome:
-    """The outcome of a row; `started` and `done`, in seconds since the epoch, are its last attempt's.
+    """The outcome of a row; `started` and `done`, in seconds since the epoch, are those of its last attempt.
 
-    `history` is the header by which its record is known where it goes. `again_at` is when it comes again.
+    `history` is the header that the row's record carries wherever it goes next. `again_at` is when the row comes back.
     """
 
     kind: Kind
@@ -99,13 +99,13 @@ class Outcome:
 
 
 def failure(error: BaseException, reason: str) -> tuple[str, str, str]:
-    """Return an error in the form of the column `error`."""
+    """Return an error as a value of the column `error`."""
     exception, message = name_and_text(error)
     return clean(exception), clean(message), clean(reason)
 
 
 class OutcomeColumns:
-    """The columns that a stage adds, made of outcomes."""
+    """Makes the columns that a stage adds from the outcomes of its rows."""
 
     def __init__(self, columns: StructType, results: ResultType) -> None:
         self.names: list[str] = columns.names

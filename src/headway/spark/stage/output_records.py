@@ -1,8 +1,9 @@
-"""The records made of handled rows: the records of one row stay together from the handler to the transaction.
+"""Makes records of handled rows: the records of one row stay together from the handler to the transaction.
 
-A handler that is called again may answer otherwise. So the records of a row must not be divided over writes, nor over
-tasks of a write. Of two transactions one could keep the first answer and the other the second: the row would be in both
-receipts and dead letters, or in neither. A row's records are made of its outcome here, in its own task.
+A handler that is called again may answer differently. So the records of a row must not be divided over writes, nor
+over tasks of a write: of two transactions, one could keep the first answer and the other the second, and the row would
+be in both receipts and dead letters, or in neither. Therefore a row's records are made from its outcome here, in its
+own task.
 """
 
 from collections.abc import Callable, Sequence
@@ -36,22 +37,22 @@ Given = Column | str | Callable[[Column], Column]
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A record made of each row whose outcome is `ok`; columns are given by their names or as expressions.
+    """A record to make of each row whose outcome is `ok`; columns are given by name or as expressions.
 
-    With `each` there are several records of a row, or none: one for each element of an array, in their order. Then
-    other columns may be functions of the element, as `value=lambda line: line["text"]`.
+    With `each`, a row gives any number of records: one for each element of an array, in the array's order. Then the
+    other columns can be functions of the element, such as `value=lambda line: line["text"]`.
 
     Args:
-        topic: The target: with a `level` the Kafka topic of that level, else this topic.
+        topic: The target topic: with a `level`, the Kafka topic of that level.
         value: Binary or a string.
         key: Binary or a string; None for no key.
         level: A whole number.
         headers: An array of structs of `key` and `value`.
-        due: The time at which a relay delivers the record; null is now.
-        expires: The time from which on nobody handles the record any more; null is never.
-        where: The condition for the record, as an expression in SQL or of Spark's; None for always.
-        each: The array of whose elements records are made, as `result` of a handler that returns a list; null is an
-            empty one.
+        due: The time at which a relay delivers the record; null means now.
+        expires: The time after which nobody handles the record any more; null means never.
+        where: The condition for making the record, as SQL text or as a Spark expression; None means always.
+        each: The array of whose elements records are made, such as `result` of a handler that returns a list; null
+            counts as an empty one.
     """
 
     topic: str
@@ -74,25 +75,27 @@ def outputs(
 ) -> DataFrame:
     """Return the records made of the rows of `parallel_map`, as rows for `format("headway")`.
 
-    A row that is `ok` becomes these records, and any other row a dead letter. An `ok` row becomes a dead letter, too,
-    if a record cannot be written, as its level is null or a header has no name. All records of one row are in one task,
-    and so in one transaction of the sink. So they are there once and as a whole, whatever dies when, and whatever
-    handlers answer when they are called again. This needs the same rows in the same tasks again: shuffle nothing from
+    A row that is `ok` becomes these records, and any other row becomes a dead letter. An `ok` row also becomes a dead
+    letter if one of its records cannot be written, for example because its level is null or a header has no name. All
+    records of one row are in one task, and so in one transaction of the sink. So they arrive once and complete,
+    whatever dies when, and whatever handlers answer when they are called again. This needs the same rows in the same
+    tasks on every run, so shuffle nothing between `parallel_map` and the sink.
     `parallel_map` to the sink.
 
     A row that is `later` becomes its own record again, for its own topic and partition. A relay (`headway relay`)
-    delivers that when it is due, with the attempts so far in a header. A row that is `expired` becomes nothing, or with
-    `on_expired="dead_letter"` a dead letter.
+    delivers that when it is due, with the attempts so far in a header. A row that is `expired` becomes nothing, or a
+    dead letter with `on_expired="dead_letter"`.
 
     `identity` tells the sink which row it is when a restart calls its handler again: a string, binary or a whole
     number, different for each row. By default it is made of the source's columns topic, level, partition and offset, if
-    they exist. Without an identity, the sink refuses a restart in which a handler answers otherwise, with advice.
+    they exist. Without an identity, the sink refuses a restart in which a handler answers differently, and its error
+    says what to do.
 
     Dead letters have the key, the value and the headers of the row, and the headers of a `ParallelConsumer`'s dead
-    letters. So `headway dead` shows them and sends them again. They use the source's columns as far as these exist.
+    letters, so `headway dead` shows them and sends them again. They use whichever of the source's columns exist.
 
-    Raises `ConfigError` for rows without an outcome, or that may come again and lack the columns of their records; for
-    a key or value that is neither binary nor a string, and for a topic name that Kafka does not accept.
+    Raises `ConfigError` if the rows have no outcome, or can come back later but lack the columns of their records; if
+    a key or value is neither binary nor a string; and for a topic name that Kafka does not accept.
     """
     check_choice("on_expired", on_expired, ("drop", "dead_letter"))
     for name in _OF_OUTCOMES:
@@ -101,7 +104,7 @@ def outputs(
     for topic in (dead_letter_topic, *(record.topic for record in records)):
         if not is_topic_name(topic):
             raise ConfigError(
-                f"Kafka takes no topic named {topic!r}. Give 1 to 249 letters, digits, dots, underscores and hyphens."
+                f"Kafka accepts no topic named {topic!r}. Give 1 to 249 letters, digits, dots, underscores and hyphens."
             )
     comes_again = AGAIN_AT in outcomes.columns
     if comes_again:
@@ -127,8 +130,8 @@ def outputs(
     if known_by is None:
         exploded = outcomes.select(sf.explode(each).alias("record"))
         return observed_records(exploded, dead_letter_topic).select("record.*")
-    # A row without records this time counts, too: next time it may have some.
-    # The sink tells writes apart by their topics, too, and knows the rows by their identity alone.
+    # A row without records this time counts, too, because next time it may have some. The sink also tells writes apart
+    # by their topics, since it knows the rows by their identity alone.
     targets = {TARGETS: sorted({dead_letter_topic, *(record.topic for record in records)})}
     identified = known_by.alias("identity", metadata=targets)
     exploded = outcomes.select(identified, sf.explode_outer(each).alias("record"))
@@ -137,19 +140,22 @@ def outputs(
 
 
 def check_comes_again(df: DataFrame) -> None:
-    """Raise `ConfigError` for rows of which no record can be made that comes again."""
+    """Raise `ConfigError` if the rows lack the columns of their record, and so cannot come back later."""
     for name in _OF_RECORDS:
         if name not in df.columns:
             how = "read with includeHeaders=true, and keep" if name == "headers" else "keep"
             raise ConfigError(
-                f"The rows have no column {name}, and may come again later: for that they need the columns of their "
+                f"The rows have no column {name}, but can come back later, for which they need the columns of their "
                 f'record, {", ".join(_OF_RECORDS)}, as format("headway") gives them. So {how} these.'
             )
 
 
 def _again(outcomes: DataFrame, times: Sequence[str]) -> Column:
-    """Return the record of a row that comes again, as a struct."""
-    at = {"due": sf.col(AGAIN_AT), "expires": sf.lit(None).cast("timestamp")}  # its own header says when it expires
+    """Return the record of a row that comes back later, as a struct."""
+    at = {
+        "due": sf.col(AGAIN_AT),
+        "expires": sf.lit(None).cast("timestamp"),
+    }  # one of its own headers says when it expires
     own = sf.filter(_headers(outcomes), lambda header: header["key"] != HISTORY)
     history = sf.struct(sf.lit(HISTORY).alias("key"), sf.encode("history", "UTF-8").alias("value"))
     return sf.struct(
@@ -163,7 +169,7 @@ def _again(outcomes: DataFrame, times: Sequence[str]) -> Column:
 
 
 def _headers(outcomes: DataFrame) -> Column:
-    """Return the row's own headers; none without the column."""
+    """Return the row's own headers; an empty array without the column."""
     none = sf.array().cast(_HEADERS)
     return sf.coalesce(sf.col("headers").cast(_HEADERS), none) if "headers" in outcomes.columns else none
 
@@ -186,8 +192,8 @@ class _Part:
             for name in (field.name for field in fields(record)):
                 if callable(given := getattr(record, name)) and not isinstance(given, Column):
                     raise ConfigError(
-                        f"The {name} of the output to {record.topic} is a function, and there are no elements. Say "
-                        "each='result' for a record of each element of the result, or give a column."
+                        f"The {name} of the output to {record.topic} is a function, but there are no elements. Say "
+                        "each='result' to make a record of each element of the result, or give a column."
                     )
             return
         elements = _column(record.each)
@@ -200,20 +206,20 @@ class _Part:
         self._elements = sf.coalesce(elements, sf.array().cast(kind))
 
     def array(self, make: Callable[["_Part", Column | None], Column]) -> Column:
-        """Return what `make` makes, of each element or once, as an array."""
+        """Return the results of `make` as an array: one for each element, or a single one without `each`."""
         if self._elements is None:
             return sf.array(make(self, None))
         return sf.transform(self._elements, lambda element: make(self, element))
 
     def each_reason(self, make: Callable[["_Part", Column | None], Sequence[Column]]) -> Sequence[Column]:
-        """Return the texts that `make` makes; of the elements the first one that is not null."""
+        """Return the reasons that `make` gives; with `each`, the first one of any element."""
         if self._elements is None:
             return make(self, None)
         found = sf.transform(self._elements, lambda element: sf.coalesce(_no_text(), *make(self, element)))
         return [sf.try_element_at(sf.filter(found, sf.isnotnull), sf.lit(1))]
 
     def kind(self, given: Given) -> DataType:
-        """Return the type of a column."""
+        """Return the Spark type of a column."""
         kind = self.outcomes.select(self.array(lambda _, element: _given(given, element))).schema[0].dataType
         return kind.elementType  # type: ignore[attr-defined, no-any-return]
 
@@ -223,7 +229,7 @@ def _no_text() -> Column:
 
 
 def _struct(part: _Part, element: Column | None) -> Column:
-    """Return the record as a struct; null if its condition is false."""
+    """Return the record as a struct, or null if its condition is false."""
     record = part.record
     topic = sf.lit(record.topic)
     if record.level is not None:
@@ -241,7 +247,7 @@ def _struct(part: _Part, element: Column | None) -> Column:
 
 
 def _where(record: Output, element: Column | None, column: Column) -> Column:
-    """Return the column if the record's condition holds, else null."""
+    """Return the column, or null where the record's condition is false."""
     if record.where is None:
         return column
     where = sf.expr(record.where) if isinstance(record.where, str) else _given(record.where, element)
@@ -258,7 +264,7 @@ def _reasons(part: _Part, element: Column | None) -> list[Column]:
     reasons = []
     if record.level is not None:
         level = _level(record.level, element)
-        no_level = f"its output to {record.topic} has no level: the column is null or no whole number"
+        no_level = f"its output to {record.topic} has no level: the column is null or not a whole number"
         reasons.append(sf.when(level.isNull(), no_level))
         shown = sf.concat(sf.lit(f"its output to {record.topic} has the level "), level.cast("string"))
         reasons.append(sf.when(~level.between(0, MOST_LEVELS - 1), shown))
@@ -271,10 +277,10 @@ def _reasons(part: _Part, element: Column | None) -> list[Column]:
         if given is None:
             continue
         time = _given(given, element)
-        no_time = f"its output to {record.topic} {what} at what is no time"
+        no_time = f"its output to {record.topic} {what} at a value that is not a time"
         reasons.append(sf.when(time.isNotNull() & time.try_cast("timestamp").isNull(), no_time))
         if record.headers is not None:
-            taken = f"a header of its output to {record.topic} is named {ours}, which is ours"
+            taken = f"a header of its output to {record.topic} is named {ours}, a name reserved for headway"
             reasons.append(sf.when(_is_among(headers, ours), taken))
     if record.expires is not None:
         reasons += _wrong_expiries(record, element)
@@ -297,7 +303,7 @@ def _is_among(headers: Column, name: str) -> Column:
 
 
 def _has_no_name(header: Column) -> Column:
-    """Return whether a header has no name, or one with a NUL character, where Kafka's client would cut it."""
+    """Return whether a header has no name, or a NUL character in it, where Kafka's client would cut the name off."""
     return header.isNotNull() & (header["key"].isNull() | header["key"].contains("\0"))
 
 
@@ -318,7 +324,7 @@ def _column(column: Column | str) -> Column:
 
 
 def _given(given: Given, element: Column | None) -> Column:
-    """Return a column of the row or, by a function, of the element."""
+    """Return a column of the row or, for a function, its result for the element."""
     if isinstance(given, Column | str):
         return _column(given)
     assert element is not None  # noqa: S101 - for the type checker: it is checked beforehand
@@ -330,12 +336,12 @@ def _or_null(given: Given | None, element: Column | None) -> Column:
 
 
 def _dead_letter(outcomes: DataFrame, topic: str, wrong: Column) -> Output:
-    """Return the dead letter of a row that is not `ok`, or whose records cannot be written."""
+    """Return the dead letter of a row that is not `ok`, or of one whose records cannot be written."""
     columns = set(outcomes.columns)
     story = {
         "exception": sf.coalesce("error.exception", sf.when(wrong.isNotNull(), "headway.errors.DeliveryError")),
         "message": sf.coalesce("error.message", wrong),
-        "reason": sf.coalesce("error.reason", sf.when(wrong.isNotNull(), "what came of it cannot be written")),
+        "reason": sf.coalesce("error.reason", sf.when(wrong.isNotNull(), "its output cannot be written")),
         "attempts": sf.col("attempts"),
         "first.time": sf.get_json_object("history", "$.first.at"),
         "last.time": sf.unix_millis("done"),
@@ -346,7 +352,7 @@ def _dead_letter(outcomes: DataFrame, topic: str, wrong: Column) -> Output:
         **{name: sf.col(name) for name in ("partition", "offset") if name in columns},
         **({"timestamp": sf.unix_millis("timestamp")} if "timestamp" in columns else {}),
     }
-    # The letter keeps the origin of its record, as a history for its own topic.
+    # The letter keeps the origin of its record, as a history that names the dead letter topic.
     begin, end = sf.lit(f'{{"topic":"{topic}","origin":'), sf.lit("}")
     history = sf.concat(begin, sf.get_json_object("history", "$.origin"), end)
     headers = [*(_header(PREFIX + name, value) for name, value in story.items()), _header(HISTORY, history)]
@@ -365,7 +371,7 @@ def _kafka_topic(outcomes: DataFrame) -> Column:
 
 
 def _if_tried_before(path: str) -> Column:
-    """Return a part of the history of a row that failed before its last attempt; else null."""
+    """Return a part of a row's history if the row failed before its last attempt, else null."""
     attempts = sf.get_json_object("history", "$.attempts").cast("int")
     return sf.when(attempts > 1, sf.get_json_object("history", path))
 

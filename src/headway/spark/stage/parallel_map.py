@@ -1,4 +1,4 @@
-"""`parallel_map`: a handler for each row, thousands of them at a time, in order for each key."""
+"""`parallel_map`: calls a handler for each row, thousands at a time, in order for each key."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -45,7 +45,7 @@ from headway.spark.stage.task import Stage
 
 _RETRIES = Retries(max_attempts=3)
 _PLACE = ("topic", "level", "partition")
-_PROFILE = "a ResourceProfile of Spark's, as ResourceProfileBuilder().require(…).build gives it, without parentheses"
+_PROFILE = "a ResourceProfile of Spark's, such as ResourceProfileBuilder().require(…).build gives (without parentheses)"
 
 
 def parallel_map(
@@ -73,75 +73,76 @@ def parallel_map(
     """Return each row of `df` with the result of `handler(row)`; for batch and streaming DataFrames.
 
     Rows with the same key are handled one after the other, in their order in their Spark partition; other rows do not
-    wait for them. The column `key` counts within its topic, level and partition, where the frame has these columns, as
-    in a `ParallelConsumer`. When a row fails for good, the next one of its key starts. Nothing is shuffled: rows that
-    must be in order have to be in one partition. Rows from `format("headway")` are, unless it splits partitions; use
-    `repartition_by_key` behind one that does. A micro-batch ends when all its rows are done, so the order holds across
-    micro-batches.
+    wait for them. As in a `ParallelConsumer`, the column `key` counts within its topic, level and partition if the
+    frame has these columns. When a row fails for good, the next one of its key starts. Nothing is shuffled: rows that
+    must be in order have to be in one Spark partition. Rows from `format("headway")` are, unless it splits partitions;
+    in that case use `repartition_by_key` first. A micro-batch ends when all its rows are done, so the order holds
+    across micro-batches.
 
     The columns added are `result`, `outcome`, `attempts`, `error`, `started`, `done` and `history`. `outcome` is `ok`,
-    `failed`, or `expired` for a row whose header said so before its handler was called. With `park_behind_failed` it
-    can be `parked`: the row was not handled, because an earlier row of its key failed in the same task. Without it that
-    happens only behind a call that does not end. With `later` or a `deadline` it may be `later`, and a column
-    `again_at` has the time. `error` has `exception`, `message` and `reason`; `started` and `done` are the times of the
-    last attempt. `history` is the header that the row's record has where it goes. `outputs` makes records of all rows:
-    results, dead letters, and those that come again. The progress of a query counts the outcomes, in
-    `observedMetrics`; `ProgressListener` shows them.
+    `failed`, or `expired` for a row that expired, by its header or by `expires_after`, before its handler was called.
+    With `park_behind_failed` it can be `parked`: the row was not handled, because an earlier row of its key failed in
+    the same task. Without that parameter, rows are parked only behind a call that never ends. With `later` or a
+    `deadline` the outcome can be `later`, and a column `again_at` says when the row comes back. `error` has
+    `exception`, `message` and `reason`; `started` and `done` are the times of the last attempt. `history` is the
+    header that the row's record carries wherever it goes next. `outputs` makes records of all rows: results, dead
+    letters, and rows that come back later. The progress of a query counts the outcomes, in `observedMetrics`;
+    `ProgressListener` shows them.
 
-    No row fails its task by what it holds or what its handler returns or raises. A result that is not of the schema's
-    type or takes more than 64 MiB makes its row a failed one, and so does a value that its handler reads and Python
-    cannot represent. A handler that ends its process, as a library that crashes does, fails its task, and in the end
-    the query: `run_workers` sets the record aside instead.
+    No row fails its task through its contents, or through what its handler returns or raises. If a result is not of the
+    schema's type or takes more than 64 MiB, its row has failed; the same goes for a row whose handler reads a value
+    that Python cannot represent. Only a handler that ends its process, for example through a library that crashes,
+    fails its task, and in the end the query; `run_workers` sets such a record aside instead.
 
-    Spark tries a failed task again with all its rows: handlers are called at least once.
+    Spark runs a failed task again with all its rows, so handlers are called at least once.
 
     Args:
-        df: The rows, whose columns are the attributes of the row that the handler gets.
-        handler: A function, run on threads, or an `async def`; `handler(row, context)` gets the row's context, too.
-            It is sent to each Python worker and kept there. Coroutines have one event loop as long as the worker lives,
-            so they can reuse the clients that they make.
-        schema: The type of the handler's result: a DDL string or a data type. A struct is returned as a dict, a
-            tuple or a Row.
-        key: The columns that make the key, by which rows are in order; None for no order. Null is a key like any other,
-            so rows with a null key run one at a time.
+        df: The rows; their columns are the attributes of the row that the handler gets.
+        handler: A function, which runs on threads, or an `async def`; as `handler(row, context)` it also gets the row's
+            context. It is sent to each Python worker and kept there. Coroutines have the same event loop as long as the
+            worker lives, so they can reuse the clients that they create.
+        schema: The type of the handler's result: a DDL string or a data type. A struct is returned as a dict, a tuple,
+            a Row or a dataclass.
+        key: The columns that make up the key, by which rows are in order; None for no order. Null is a key like any
+            other, so rows with a null key run one at a time.
         max_concurrency: How many rows each task handles at a time.
-        time_limit: How many seconds a call may take; after that the attempt has failed.
-        retries: The times and the number of attempts at a failed row.
+        time_limit: The seconds that a call may take; after that the attempt has failed.
+        retries: When, and how often, a failed row is tried again.
         park_behind_failed: Whether the later rows of a key are left unhandled in the task in which one of them failed
             for good. Each of them is then `parked`, and `outputs` makes a dead letter of it.
-        later: Whether a handler may raise `RetryLater`; the row comes again after its delay, and attempts are counted
-            on. Rows of its key behind it go on meanwhile. The rows need the source's columns, `headers` among them.
-        deadline: The seconds that a task may take, from its first rows on. What is not done by then is `later`: calls
-            that run are cancelled, and count as attempts if they had at least half of that time; rows that have not
-            begun come again at once. The rows of a key come again in their order, and those of the next micro-batch do
-            not wait for them. It implies `later`.
-        batches: The sizes of batches, as Batches(100, linger=0.1): the handler gets a list of rows of one key, or with
-            key=None of any, and a list of contexts if it takes one. It returns a list with a result for each row, or
-            one result for all; a `BatchError` names the rows that failed.
+        later: Whether a handler may raise `RetryLater`: the row comes back after its delay, with its attempts counted.
+            Later rows of its key go on meanwhile. The rows need the source's columns, `headers` among them.
+        deadline: The seconds that a task may take, counted from its first rows. Rows that are not done by then are
+            `later`: running calls are cancelled, and count as attempts if they had at least half of that time; rows
+            that have not begun come back at once. The rows of a key come back in their order, but those of the next
+            micro-batch do not wait for them. It implies `later`.
+        batches: The sizes of batches, such as `Batches(100, linger=0.1)`. The handler gets a list of rows of one key,
+            or of any keys with `key=None`, and a list of contexts if it takes one. It returns a list with a result for
+            each row, or one result for all; a `BatchError` names the rows that failed.
         arrow_columns: The columns that a handler of `batches` gets as a `pyarrow.RecordBatch`, in place of a list of
-            rows. It returns an Array with a result for each row, or a RecordBatch or Table with the fields of the
-            schema as columns.
-        adaptive: Start with few calls at a time, grow up to `max_concurrency` while throughput grows, and shrink when
-            only the latency does; in each task anew.
-        on_time_limit: A function of the row, which gives the result of a row whose call exceeded the `time_limit`: the
-            row is then `ok`, and not tried again. It must be quick. If it raises, the attempt has failed with that.
-            A call that cannot be interrupted, or that runs at the deadline, is not asked about.
-        lifespan: What the calls in each Python worker share, as a database pool: a function that makes a context
-            manager, async or not. Calls find what it yields in `context.state`. It starts before the worker's first
-            row and ends with the worker's process, which has many tasks one after the other; a killed one ends nothing.
+            rows. It returns an Array with a result for each row, or a RecordBatch or Table whose columns are the fields
+            of the schema.
+        adaptive: Whether each task starts with few calls at a time, grows up to `max_concurrency` while throughput
+            grows, and shrinks when only the latency does.
+        on_time_limit: A function of the row that gives its result when its call exceeds the `time_limit`: the row is
+            then `ok`, and is not tried again. It must be quick. If it raises, the attempt has failed with that error.
+            It is not called for a call that cannot be interrupted, nor for one that is still running at the deadline.
+        lifespan: What the calls in each Python worker share, such as a database pool: a function that makes a context
+            manager, async or not. Calls find what it yields in `context.state`. It starts before the worker's first row
+            and ends with the worker's process, which runs many tasks one after the other. A process that is killed
+            does not end it.
         rate_limit: How many rows may start in a second in all tasks together, wherever they run; retries count. Tasks
             ask the driver for starts, at a port of its own.
-        expires_after: The seconds after the timestamp of its record for which a row may be started; by default for
-            ever, or as the record's header says. What comes first counts. The rows need the source's column
-            `timestamp`.
+        expires_after: The seconds after a record's timestamp within which its row may start; by default there is no
+            such limit. If the record's header sets an expiry, too, the earlier one counts. The rows need the source's
+            column `timestamp`.
         priority: The column of numbers whose highest values start first, among the rows that a task has read; null is
-            the lowest. A row waits for earlier ones of its key nevertheless. The task reads as far ahead as its memory
-            allows.
-        profile: The resources of the tasks and of their executors, as GPUs or memory, in a `ResourceProfile` of
-            Spark's. Spark takes it on YARN, Kubernetes and a standalone cluster, and ends a query of a local session.
+            the lowest. A row still waits for earlier ones of its key. The task reads as far ahead as its memory allows.
+        profile: The resources of the tasks and their executors, such as GPUs or memory, as Spark's `ResourceProfile`.
+            Spark accepts it on YARN, Kubernetes and a standalone cluster; in a local session it ends the query.
 
-    Raises `ConfigError` for arguments that are out of bounds, for columns that cannot come to Python, as intervals of
-    months, and with a key for a source that splits partitions.
+    Raises `ConfigError` for arguments that are out of bounds, for columns that cannot come to Python, such as intervals
+    of months, and if `key` is given with a source that splits partitions.
     """
     check_comes_as_arrow(df)
     check_flag("later", later)
@@ -201,7 +202,7 @@ def _result_type(schema: object) -> DataType:
     if isinstance(schema, DataType):
         return schema
     if not isinstance(schema, str):
-        raise ConfigError(f"The schema is {shown(schema)}; it must be a type of Spark's or text, as 'name string'.")
+        raise ConfigError(f"The schema is {shown(schema)}; it must be a Spark type or a text such as 'name string'.")
     try:
         return _parse_datatype_string(schema)
     except PySparkException as error:
@@ -218,8 +219,8 @@ def _key_columns(df: DataFrame, key: str | Sequence[str] | None) -> tuple[str, .
         kind = df.schema[name].dataType
         if not is_key(kind):
             raise ConfigError(
-                f"The column {name} is {kind.simpleString()}, which is no key. Name columns of what is in it, as "
-                "numbers or strings without a collation."
+                f"The column {name} is {kind.simpleString()}, which cannot be a key. Name columns of its parts, such "
+                "as numbers or strings without a collation."
             )
     return names
 
@@ -228,13 +229,13 @@ def _check_parking(park_behind_failed: bool, key: str | Sequence[str] | None) ->
     check_flag("park_behind_failed", park_behind_failed)
     if park_behind_failed and not key:
         raise ConfigError(
-            "park_behind_failed is True, and key is None, so no row is behind another one. Name the key, or leave "
+            "park_behind_failed is True, but key is None, so no row is behind another one. Name the key, or leave "
             "park_behind_failed out."
         )
 
 
 def _lane_columns(df: DataFrame, key: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the columns by which rows are in order: with the record's `key` also those of its partition in Kafka."""
+    """Return the columns by which rows are in order; the record's `key` also needs those of its partition in Kafka."""
     if "key" not in key or not {"topic", "partition"} <= set(df.columns):
         return key
     place = [name for name in _PLACE if name in df.columns and is_key(df.schema[name].dataType)]
@@ -247,8 +248,8 @@ def _arrow_columns(df: DataFrame, given: str | Sequence[str] | None, batches: Ba
     names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigError(
-            f"arrow_columns is {shown(given)}; it must name one column or several, as ['value'], or be left out for "
-            "rows."
+            f"arrow_columns is {shown(given)}; it must name one or several columns, such as ['value']. Leave it out to "
+            "get rows."
         )
     for name in names:
         _check_column(df, "arrow_columns", name)
@@ -256,8 +257,8 @@ def _arrow_columns(df: DataFrame, given: str | Sequence[str] | None, batches: Ba
             raise ConfigError(f"arrow_columns names {name} twice. Name each column once.")
     if batches is None:
         raise ConfigError(
-            "arrow_columns is given, and no batches whose rows the handler gets. Give these too, as batches=Batches("
-            "1000, linger=0.1)."
+            "arrow_columns is given, but not batches, whose rows the handler would get. Add it, for example "
+            "batches=Batches(1000, linger=0.1)."
         )
     return names
 
@@ -275,14 +276,14 @@ def _check_priority(df: DataFrame, name: str) -> None:
     _check_column(df, "priority", name)
     kind = df.schema[name].dataType
     if not isinstance(kind, NumericType):
-        raise ConfigError(f"The column {name} is {kind.simpleString()}, and a priority is a number. Cast it.")
+        raise ConfigError(f"The column {name} is {kind.simpleString()}, but a priority is a number. Cast it.")
 
 
 def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
     check_fields(settings.columns["result"].dataType)
     ResultType(settings.columns["result"].dataType)
     check_whole("max_concurrency", settings.max_concurrency, 1)
-    check_kind("retries", settings.retries, Retries, "a Retries, as Retries(max_attempts=5)")
+    check_kind("retries", settings.retries, Retries, "a Retries, such as Retries(max_attempts=5)")
     if settings.time_limit is not None:
         check_above_zero("time_limit", settings.time_limit)
     if settings.deadline is not None:
@@ -297,18 +298,18 @@ def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
         lifetime(settings.expires_after)
         if not ("timestamp" in df.columns and isinstance(df.schema["timestamp"].dataType, TimestampType)):
             raise ConfigError(
-                "expires_after counts from the timestamp of each row's record, and the DataFrame has no column "
+                "expires_after counts from the timestamp of each row's record, but the DataFrame has no column "
                 'timestamp with times, as format("headway") gives it. Keep that, or leave expires_after out.'
             )
     if settings.on_time_limit is not None:
         check_function("on_time_limit", settings.on_time_limit, ("row",), "It returns a result.")
         if settings.time_limit is None:
-            raise ConfigError("on_time_limit is given, and no time_limit that a call could exceed. Give that, too.")
+            raise ConfigError("on_time_limit is given, but no time_limit that a call could exceed. Give that, too.")
     if settings.batches is not None:
-        check_kind("batches", settings.batches, Batches, "Batches, as Batches(100)")
-    with_context(handler, *argument_names(settings))  # it raises for one that cannot be called
+        check_kind("batches", settings.batches, Batches, "Batches, such as Batches(100)")
+    with_context(handler, *argument_names(settings))  # raises for a handler that cannot be called with these
     if is_generator_function(handler):
-        raise ConfigError(f"The handler {called(handler)} yields, and each row has one outcome. Return a list instead.")
+        raise ConfigError(f"The handler {called(handler)} yields, but each row has one outcome. Return a list instead.")
     for name in df.columns:
         if name.lower() in settings.columns.names:  # Spark does not tell names apart by their case
-            raise ConfigError(f"The DataFrame has a column {name} already, which the stage adds. Rename or drop it.")
+            raise ConfigError(f"The DataFrame already has a column {name}, which the stage adds. Rename or drop it.")

@@ -1,9 +1,9 @@
-"""The handlers that a Python worker of Spark keeps over its tasks, and what a lifespan makes for each.
+"""The handlers that one of Spark's Python workers keeps across its tasks, and what a lifespan makes for each.
 
-A Python worker is a process that Spark's daemon forks, and that has one task at a time. Spark gives it nothing by which
-to end anything: it leaves by `os._exit`, which calls no `atexit`, and with the program the daemon kills its process
-group. So what is kept here ends in `os._exit`, and the process leaves the group and looks for the daemon itself. A
-process that is killed ends nothing.
+A Python worker is a process that Spark's daemon forks, and that runs one task at a time. Spark gives it no hook to end
+anything: it leaves by `os._exit`, which calls no `atexit` function, and when the Spark program ends, the daemon kills
+its process group. So what is kept here is ended in `os._exit`, and the process leaves the group and checks for itself
+whether the daemon still lives. A process that is killed ends nothing.
 """
 
 import atexit
@@ -27,18 +27,18 @@ from headway.spark.stage.settings import RowHandler
 log = logging.getLogger(__name__)
 
 MOST_KEPT = 8
-"""Handlers in a process; a further one takes the place of the one that was not used for longest."""
+"""Handlers in a process; a further one replaces the one that has been unused for longest."""
 
 _LOOK_FOR_DAEMON_EVERY = 1.0  # seconds
 _OF_ROWS = Consequences(
     at_start="No row was handled.",
-    at_end="The results of all rows that are done are with Spark.",
-    of_an_early_end="Its task fails, and the next Python worker starts it anew.",
+    at_end="The results of all rows that are done have reached Spark.",
+    of_an_early_end="Its task fails, and the next Python worker starts it again.",
 )
 
 
 class Shared:
-    """The life of what a handler's calls share in this process. Raises `LifespanError` if it cannot be started."""
+    """What a handler's calls share in this process, from a lifespan. Raises `LifespanError` if that cannot start."""
 
     def __init__(self, lifespan: Lifespan, handler: RowHandler) -> None:
         self.failure: LifespanError | None = None
@@ -52,7 +52,7 @@ class Shared:
             raise
 
     def state(self) -> Any:
-        """Return what the lifespan yields."""
+        """Return the value that the lifespan yields."""
         return self._life.state
 
     def check(self) -> None:
@@ -61,7 +61,7 @@ class Shared:
             raise self.failure
 
     def close(self) -> None:
-        """End it, within some seconds; log what it raises."""
+        """End the lifespan, within some seconds; log what it raises."""
         self._life.close(0.0)
         if self._life.failure:
             log.error("%s", self._life.failure)
@@ -71,7 +71,7 @@ class Shared:
 
 
 class Kept(NamedTuple):
-    """A handler as this process keeps it, and what its calls share, if it has a lifespan."""
+    """A handler that this process keeps, and what its calls share, if it has a lifespan."""
 
     handler: RowHandler
     shared: Shared | None
@@ -82,14 +82,14 @@ _ending = threading.Lock()
 
 
 def pickled(handler: RowHandler, lifespan: Lifespan | None) -> bytes:
-    """Return both in one form for `kept`: so globals of the program are the same to them."""
+    """Return both in one form for `kept`: pickled together, they share the same globals of the program."""
     return cloudpickle.dumps((handler, lifespan))  # type: ignore[no-any-return, no-untyped-call]
 
 
 def kept(form: bytes) -> Kept:
-    """Return the handler and what it shares, the same for all tasks of this process. Its form comes from the driver.
+    """Return the handler and what it shares, the same ones for all tasks of this process; `form` is the driver's.
 
-    Raises `LifespanError` for a lifespan that fails at its start.
+    Raises `LifespanError` if the lifespan fails at its start.
     """
     found = _kept.get(form)
     if found is None:
@@ -104,9 +104,9 @@ def kept(form: bytes) -> Kept:
 
 
 def end_all() -> None:
-    """End what all handlers share; a second caller waits for the first."""
+    """End the lifespans of all handlers; a second caller waits for the first."""
     with _ending:
-        # At once, so that all have the same few seconds.
+        # All at once, so that together they take only the few seconds of one.
         closing = [
             threading.Thread(target=_close, args=(_kept.popitem()[1],), name="headway-lifespan-end", daemon=True)
             for _ in range(len(_kept))
@@ -125,17 +125,17 @@ def _close(one: Kept) -> None:
 
 @cache
 def _end_with_process() -> None:
-    """Have `end_all` called when this process of Spark's leaves, or its daemon is gone."""
-    atexit.register(end_all)  # without a daemon the process ends as any other
+    """Arrange that `end_all` is called when this process of Spark's exits, or when its daemon is gone."""
+    atexit.register(end_all)  # for a process without a daemon, which ends as any other does
     os._exit = partial(_end_and_exit, os._exit, os.getpid())
     daemon = os.getppid()
     if os.getpgid(0) == daemon:
-        os.setpgid(0, 0)  # of a group's end a process would not know
+        os.setpgid(0, 0)  # a process is not told before its group is killed
     threading.Thread(target=_leave_with, args=(daemon,), name="headway-spark-daemon", daemon=True).start()
 
 
 def _end_and_exit(exit_at_once: Callable[[int], NoReturn], owner: int, code: int) -> NoReturn:
-    if os.getpid() == owner:  # and not a fork of it
+    if os.getpid() == owner:  # not in a process forked from it
         end_all()
     exit_at_once(code)
 

@@ -1,9 +1,9 @@
-"""One rate over all tasks of a stage: tasks ask for starts, and are granted them in turn.
+"""One rate shared by all tasks of a stage: tasks ask for starts, and are granted them in turn.
 
-Shares of the rate would be those of tasks whose number no task knows, and that come and go with each micro-batch. What
-a task with little to do has of them, no other could use.
+Fixed shares of the rate would not do: no task knows how many others there are, since they come and go with each
+micro-batch, and the unused share of a task with little to do would be lost to the others.
 
-Invariant: over any stretch of time no more starts are granted than the rate allows, plus one burst of a tenth of a
+Invariant: over any period no more starts are granted than the rate allows, plus one burst of a tenth of a
 second (or one start).
 """
 
@@ -16,13 +16,13 @@ from headway.execution.jobs import Job
 
 T = TypeVar("T", bound=Hashable)
 
-_BURST = 0.1  # seconds' worth of the rate
-_GRAIN = 0.01  # grant so many seconds' worth at a time, or one start
+_BURST = 0.1  # seconds; this much of the rate may be granted at once
+_GRAIN = 0.01  # seconds; wait until this much of the rate can be granted, or one start: each grant is a message
 _ROUNDING = 1e-9
 
 
 class Grants(Generic[T]):
-    """The starts that a rate per second allows, for those who ask.
+    """The starts that a rate, per second, allows to those who ask.
 
     >>> grants = Grants(100, now=0.0)
     >>> grants.ask("a", 50), grants.ask("b", 2), grants.due(now=0.0)
@@ -39,15 +39,15 @@ class Grants(Generic[T]):
         self._asked: OrderedDict[T, int] = OrderedDict()
 
     def ask(self, who: T, starts: int) -> None:
-        """Note how many starts someone wants, in place of what they asked for before."""
+        """Note how many starts someone wants; this replaces what they asked for before."""
         self._asked[who] = starts
 
     def leave(self, who: T) -> None:
-        """Forget what someone asked for."""
+        """Forget what someone asked for, because they have gone."""
         self._asked.pop(who, None)
 
     def due(self, now: float) -> Sequence[tuple[T, int]]:
-        """Return what is granted now, to those who have asked for longest; what was granted is no longer asked for."""
+        """Return the starts granted now, longest-waiting first; whoever is granted any must ask again for more."""
         self._left = min(self._burst, self._left + (now - self._filled_at) * self._rate)
         self._filled_at = now
         granted: list[tuple[T, int]] = []
@@ -61,11 +61,11 @@ class Grants(Generic[T]):
         return granted
 
     def next_due(self) -> float | None:
-        """Return when more can be granted; None if nobody asks."""
+        """Return the time at which more can be granted; None if nobody asks."""
         return self._filled_at + max(0.0, self._least() - self._left) / self._rate if self._asked else None
 
     def _least(self) -> float:
-        """Return how many starts are granted at a time: one message costs as much as many of them."""
+        """Return how many starts are granted at a time, since one message costs as much for one start as for many."""
         return max(1.0, min(self._rate * _GRAIN, sum(self._asked.values())))
 
 
@@ -80,7 +80,7 @@ class GrantedStarts(Gate):
         self._slots = slots
         self._ready = ready
         self._ask = ask
-        self._granted = 0  # below 0 after a batch of more works than were granted
+        self._granted = 0  # below 0 after a batch of more works than starts were granted
         self._is_asking = False
 
     def may_start(self, running: int, now: float) -> bool:
@@ -98,6 +98,6 @@ class GrantedStarts(Gate):
         return False
 
     def grant(self, starts: int) -> None:
-        """Note the answer."""
+        """Add the starts that were granted."""
         self._is_asking = False
         self._granted += starts

@@ -1,7 +1,8 @@
-"""The rate of a stage over a network: the driver grants starts, and each task holds a connection to it.
+"""The rate limit of a stage over the network: the driver grants starts, and each task holds a connection to it.
 
 Tasks come and go with micro-batches and executors, and only the driver outlives them. It listens at the address to
-which executors connect anyway, at a port of its own. A task that is gone has closed its connection, whatever ended it.
+which executors connect anyway, at a port of its own. The connection of a task that has ended is closed, whatever ended
+the task.
 """
 
 import asyncio
@@ -24,18 +25,18 @@ from headway.spark.stage.rate_grants import Grants
 
 _CONNECT_WITHIN = 30.0  # seconds
 _HELLO_WITHIN = 30.0
-_FORGET_AFTER = 60.0  # seconds without a task; a limit is full again by then, or allows few starts anyway
+_FORGET_AFTER = 60.0  # seconds without a task; by then a limit's burst has refilled, or it allows few starts anyway
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """The rate of one stage, and where its tasks ask for it."""
+    """The rate of one stage, and where its tasks ask for starts."""
 
     rate: float
     host: str
     port: int
     secret: str
-    name: str  # of the stage, different for each
+    name: str  # of the stage; each stage has a different one
 
 
 class RateOffice:
@@ -47,10 +48,10 @@ class RateOffice:
         loop = LoopThread("headway-rate-office").loop
         server = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, bind, 0), loop).result()
         self._port: int = server.sockets[0].getsockname()[1]
-        self._server = server  # which else would be closed
+        self._server = server  # without a reference it would be closed
 
     def limit(self, rate: float, host: str) -> RateLimit:
-        """Return a limit for a new stage, whose tasks find this office at a host."""
+        """Return a limit for a new stage, whose tasks find this office at `host`."""
         return RateLimit(rate, host, self._port, self._secret, secrets.token_hex(8))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -64,7 +65,7 @@ class RateOffice:
             stage.tasks.add(writer)
             while line := await reader.readline():
                 stage.ask(writer, int(line))
-        except (OSError, ValueError, TimeoutError):  # the task was killed, or it is none of ours
+        except (OSError, ValueError, TimeoutError):  # the task was killed, or the caller is not a task of ours
             pass
         finally:
             if name:
@@ -83,7 +84,7 @@ class RateOffice:
 
 
 class _Stage:
-    """The tasks of a stage that are connected, and what they are granted."""
+    """The connected tasks of a stage, and the starts they are granted."""
 
     def __init__(self, grants: Grants[asyncio.StreamWriter]) -> None:
         self._grants = grants
@@ -91,12 +92,12 @@ class _Stage:
         self.tasks: set[asyncio.StreamWriter] = set()
 
     def leave(self, task: asyncio.StreamWriter) -> None:
-        """Forget a task."""
+        """Forget a task, which has disconnected."""
         self.tasks.discard(task)
         self._grants.leave(task)
 
     def ask(self, task: asyncio.StreamWriter, starts: int) -> None:
-        """Note what a task wants."""
+        """Note how many starts a task wants."""
         self._grants.ask(task, starts)
         if self._timer is None:
             self._grant()
@@ -111,21 +112,21 @@ class _Stage:
 
 
 def limit_for(rate: float, context: SparkContext) -> RateLimit:
-    """Return a limit for a new stage of a program."""
+    """Return a limit for a new stage of a Spark program."""
     conf = context.getConf()
     host = str(conf.get("spark.driver.host", "127.0.0.1"))
     return _office(str(conf.get("spark.driver.bindAddress", host))).limit(rate, host)
 
 
-@cache  # it ends with the program
+@cache  # one for each interface, until the program ends
 def _office(bind: str) -> RateOffice:
     return RateOffice(bind)
 
 
 class RateClient:
-    """A task's part: it asks for starts, and hands on what is granted, in a thread of its own.
+    """A task's part: it asks for starts, and calls `granted` with the answers, on a thread of its own.
 
-    The constructor raises `HeadwayError` if the driver cannot be reached.
+    Raises `HeadwayError` if the driver cannot be reached; `gone` gets one if the connection ends later.
     """
 
     def __init__(self, limit: RateLimit, granted: Callable[[int], None], gone: Callable[[HeadwayError], None]) -> None:
@@ -143,12 +144,12 @@ class RateClient:
         threading.Thread(target=self._read, name="headway-rate", daemon=True).start()
 
     def ask(self, starts: int) -> None:
-        """Ask for so many starts."""
-        with suppress(OSError):  # the driver is gone, as the reading thread finds out
+        """Ask for this many starts."""
+        with suppress(OSError):  # the driver is gone; the reading thread reports it
             self._socket.sendall(b"%d\n" % starts)
 
     def close(self) -> None:
-        """Leave; nothing is handed on any more."""
+        """Leave; `granted` and `gone` are not called any more."""
         self._closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -163,6 +164,6 @@ class RateClient:
 
     def _unreachable(self, error: OSError) -> HeadwayError:
         return HeadwayError(
-            f"The task asks the driver at {self._address} for its part of the rate_limit, and cannot reach it: "
-            f"{description_of(error)}. Let executors connect to any port of the driver, or give no rate_limit."
+            f"The task asks the driver at {self._address} for its part of the rate_limit, but cannot reach it: "
+            f"{description_of(error)}. Let executors connect to any port of the driver, or leave rate_limit out."
         )

@@ -1,9 +1,9 @@
-"""The results of handlers, as Arrow has them.
+"""Converts the results of handlers to Arrow.
 
-Each result is converted alone as soon as it exists. So a result of a wrong type fails only its own row, and a converted
-one is kept. Arrow reads all values of one conversion in the way of the first. A dict and a tuple are both structs, and
-fail together; dicts whose keys are text and bytes become null without an error. So only plain values, of which each
-type has one form, are converted together.
+Each result is converted by itself as soon as it exists. So a result of a wrong type fails only its own row, and what is
+kept cannot be changed any more. Arrow reads all values of one conversion in the same way as the first: a dict and a
+tuple are both structs, but fail together; and dicts with text keys beside dicts with bytes keys become null without an
+error. So only plain values, which have one form for each type, are converted together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,16 +39,16 @@ from headway.core import user_errors
 from headway.errors import ConfigError
 
 MOST_BYTES = 64 * 2**20
-"""Of a result. Spark's Java holds several copies of it: with 1 GB of heap, results of 128 MB came through, those of 256
-MB failed their task, and one of 450 MB ended the process."""
+"""The most bytes of a result. Spark's Java side holds several copies of it: with 1 GB of heap, results of 128 MB came
+through, those of 256 MB failed their task, and one of 450 MB ended the process."""
 
-_ARRAY_BYTES = 2_500  # of an array of one struct of two fields, beside its values
+_ARRAY_BYTES = 2_500  # that an array of one struct of two fields takes, beside its values
 _UNSURE: Final[Any] = object()
-_PLAIN_FORM, _ARRAY_FORM = -1, -2  # no id of an object
+_PLAIN_FORM, _ARRAY_FORM = -1, -2  # below 0, since ids of objects are not
 
 
 class OfArray(NamedTuple):
-    """The result of a row as an element of an array, which is of the type; or the error of one that is not."""
+    """The result of a row as an element of an array of the result type, or the error of one that does not fit it."""
 
     array: pa.Array
     place: int
@@ -57,13 +57,13 @@ class OfArray(NamedTuple):
 
 
 class TooLargeError(ValueError):
-    """A result that is larger than Spark could take."""
+    """Raised for a result that is larger than Spark can take."""
 
 
 class ResultType:
-    """The type of a handler's results; a time without a zone is one of `zone`, which is the session's.
+    """The type of a handler's results; times without a zone are in `zone`, which is the session's.
 
-    Its constructor raises `ConfigError` for a type that Arrow lacks.
+    Raises `ConfigError` for a type that Arrow lacks.
     """
 
     def __init__(self, kind: DataType, zone: str = "UTC") -> None:
@@ -71,10 +71,11 @@ class ResultType:
             self.arrow_type = to_arrow_type(kind, timezone=zone)
         except PySparkException as error:
             raise ConfigError(
-                f"The schema is {kind.simpleString()}, which has no type of Arrow's: {error}. Return a type that has "
-                "one, as a string, and cast it in Spark."
+                f"The schema is {kind.simpleString()}, for which Arrow has no type: {error}. Return a type that it "
+                "has, "
+                "such as a string, and cast it in Spark."
             ) from error
-        self._refusal = f"The handler returned what is no {kind.simpleString()}"
+        self._refusal = f"The handler returned a value that does not fit {kind.simpleString()}"
         self.is_struct = isinstance(kind, StructType)
         self._plain = _plain_form(kind)
         self._prepare = _preparation(kind, zone)
@@ -84,7 +85,7 @@ class ResultType:
     def checked(self, result: Any) -> tuple[Any, int]:
         """Return the result in the form that `column` takes, which nobody can change any more, and its size in bytes.
 
-        Raises whatever error Arrow, Python or a user's class raises for a result that is not of this type.
+        Raises whatever Arrow, Python or a user's class raises for a result that is not of this type.
         """
         if result is None:
             return None, 0
@@ -92,7 +93,7 @@ class ResultType:
             if result.error:
                 raise result.error
             return result, result.size
-        # A conversion by Arrow takes some microseconds, which most results do not need.
+        # A conversion by Arrow takes some microseconds, so results that can do without it skip it.
         if self._plain and (plain := self._plain(result)) is not _UNSURE:
             return plain, _checked_size(_size(plain), MOST_BYTES)
         if self.is_struct and (fields := getattr(type(result), "__dataclass_fields__", None)):
@@ -101,14 +102,14 @@ class ResultType:
         return array, self.check_array(array) + _ARRAY_BYTES
 
     def check_array(self, array: pa.Array, most: int = MOST_BYTES) -> int:
-        """Return the size of an array of this type; raise `ValueError` for one that is too large or lacks a field."""
+        """Return the size of an array of this type. Raises `ValueError` if it is too large or lacks a field."""
         size = _checked_size(array.get_total_buffer_size(), most)
         if self._may_lack and (lacking := _lacking(array, "")):
             raise ValueError(f"{lacking} is null or missing, and not nullable")
         return size
 
     def column(self, results: Sequence[Any]) -> pa.Array:
-        """Return the column of checked results."""
+        """Return the column of these checked results."""
         parts: list[pa.Array] = []
         for form, run in groupby(results, _form):
             some = list(run)
@@ -131,7 +132,7 @@ class ResultType:
 
 
 def text_of(error: BaseException) -> str:
-    """Return an error's text, as `clean` makes it and not too long for a header; empty if its own code fails."""
+    """Return an error's text, cleaned, and short enough for a header; empty if its own code fails."""
     return clean(user_errors.text_of(error))
 
 
@@ -141,12 +142,12 @@ def clean(text: str) -> str:
 
 
 def _as_dict(value: Any) -> Any:
-    """Return a mapping of any kind as the dict that Arrow reads as a map; any other value as it is."""
+    """Return a mapping of any kind as a dict, which Arrow reads as a map; return any other value as it is."""
     return dict(value) if isinstance(value, Mapping) and type(value) is not dict else value
 
 
 def _form(result: Any) -> int:
-    """Return the form of a checked result: elements of one array have one of their own."""
+    """Return a number for the form of a checked result; elements of the same array have the same number."""
     if type(result) is OfArray:
         return id(result.array)
     return _ARRAY_FORM if isinstance(result, pa.Array) else _PLAIN_FORM
@@ -155,7 +156,7 @@ def _form(result: Any) -> int:
 def _checked_size(size: int, most: int) -> int:
     if size > most:
         raise TooLargeError(
-            f"The handler returned a result of {size} bytes; it can take at most {most}. Store what is larger "
+            f"The handler returned a result of {size} bytes, but can return at most {most}. Store larger data "
             "elsewhere, and return its address."
         )
     return size
@@ -172,10 +173,10 @@ Plain = Callable[[Any], Any]
 
 
 def _plain_form(kind: DataType) -> Plain | None:
-    """Return the function from a result to its plain value, or `_UNSURE`; None for a type without plain values.
+    """Return the function from a result to its plain value or `_UNSURE`; None for a type without plain values.
 
-    A plain value is known to be of its type without Arrow, and cannot be changed. For a number, a text of ASCII or a
-    truth value it is the value itself, and for a struct of these a tuple.
+    A plain value is known to be of its type without asking Arrow, and cannot be changed. A number, an ASCII text or a
+    truth value is its own plain value; that of a struct of these is a tuple.
     """
     if isinstance(kind, StructType):
         return _plain_struct(kind)
@@ -238,7 +239,7 @@ def _fields(kind: pa.DataType) -> Sequence[pa.Field]:
 
 
 def _lacking(array: pa.Array, name: str) -> str | None:
-    """Return the name of a field that is null and must not be. Arrow allows such arrays, and Java fails on them."""
+    """Return the name of a field that is null but must not be. Arrow allows such arrays, but Spark's Java fails."""
     present = array.drop_null()
     for field, part in zip(_fields(array.type), _parts(present), strict=True):
         part_name = f"{name}.{field.name}" if name else field.name
@@ -250,7 +251,7 @@ def _lacking(array: pa.Array, name: str) -> str | None:
 
 
 def _parts(array: pa.Array) -> Sequence[pa.Array]:
-    """Return the fields of structs, the values of maps, the elements of lists; for an array without nulls."""
+    """Return the fields of structs, the values of maps or the elements of lists, of an array without nulls."""
     if pa.types.is_struct(array.type):
         return array.flatten()  # type: ignore[no-any-return]
     if pa.types.is_map(array.type):
@@ -298,16 +299,16 @@ def _prepared_struct(value: Any, names: Sequence[str], parts: Mapping[str, Prepa
     elif isinstance(value, tuple) and len(value) == len(names):
         fields = dict(zip(names, value, strict=True))
     else:
-        raise TypeError(f"a struct is a dict, or a tuple or Row of {len(names)} values, and no {type(value).__name__}")
+        raise TypeError(f"a struct is a dict, or a tuple or Row of {len(names)} values, but not {type(value).__name__}")
     return fields | {name: prepare(fields.get(name)) for name, prepare in parts.items()}
 
 
 def _variant(value: Any) -> dict[str, bytes]:
-    if isinstance(value, Mapping) and value.keys() == {"value", "metadata"}:  # the form in Arrow
+    if isinstance(value, Mapping) and value.keys() == {"value", "metadata"}:  # the form that it has in Arrow
         value = VariantVal(value["value"], value["metadata"])
     if not isinstance(value, VariantVal):
-        raise TypeError(f"a VARIANT is a VariantVal, as VariantVal.parseJson makes it, and no {type(value).__name__}")
-    value.toPython()  # else Java would find that its bytes are invalid
+        raise TypeError(f"a VARIANT is a VariantVal, as VariantVal.parseJson makes it, not {type(value).__name__}")
+    value.toPython()  # checks its bytes here, since otherwise Java would fail on invalid ones
     return {"value": value.value, "metadata": value.metadata}
 
 
@@ -323,7 +324,7 @@ def _has_variant(kind: DataType) -> bool:
 
 def _tzinfo(zone: str) -> tzinfo | None:
     """Return a time zone by the name that Java has for it; None if Python does not know it."""
-    with suppress(Exception):  # for an offset, and on a machine without data of time zones
+    with suppress(Exception):  # raised for an offset, and on a machine without time zone data
         return ZoneInfo(zone)
     with suppress(Exception):  # raised by zoneinfo, or by pytz if it is installed
         return pa.scalar(0, pa.timestamp("us", zone)).as_py().tzinfo  # type: ignore[no-any-return]
@@ -334,23 +335,23 @@ def _datetime(value: Any) -> datetime:
     if isinstance(value, np.datetime64):
         value = value.astype("datetime64[us]").item()
     if not isinstance(value, datetime):
-        raise TypeError(f"a timestamp is a datetime, and not {type(value).__name__}")
+        raise TypeError(f"a timestamp is a datetime, not {type(value).__name__}")
     return value
 
 
 def _aware(zone: str, known: tzinfo | None, value: Any) -> datetime:
-    """Return a time with its zone. Arrow would take one without a zone for one of UTC."""
+    """Return a time with a zone: without one, it gets the session's, because Arrow would take it as UTC."""
     at = _datetime(value)
     if at.utcoffset() is not None:
         return at
     if known is None:
         raise ValueError(
-            f"a datetime without a time zone is one of the session's, {zone}, which Python does not know. Give it a "
-            "zone, as datetime.now(UTC) has"
+            f"a datetime without a time zone is in the session's, {zone}, which Python does not know. Give it a zone, "
+            "as datetime.now(UTC) does"
         )
     return at.replace(tzinfo=known)
 
 
 def _naive(value: Any) -> datetime:
-    """Return a time as its own clock shows it. Arrow would show that of UTC."""
+    """Return a time without its zone, as its own clock shows it; Arrow would convert it to UTC."""
     return _datetime(value).replace(tzinfo=None)

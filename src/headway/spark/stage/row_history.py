@@ -1,4 +1,4 @@
-"""The history of a row's record: what it brings along in its headers, and what it takes along when it comes again."""
+"""The history of a row's record: what its headers say of earlier attempts, and what they say when it comes back."""
 
 import math
 import time
@@ -24,9 +24,10 @@ _OURS = pa.array([HEADER, EXPIRES])
 
 
 def brought_along(batch: InputBatch, now: float, expires_after: float | None = None) -> Mapping[StageRow, Brought]:
-    """Return what the records of a batch bring along, of those that bring anything; `now` is of the monotonic clock.
+    """Return the state that records bring along from earlier attempts, for the rows of a batch that have any.
 
-    A record expires so many seconds after its timestamp, or after that which it had when it was first sent.
+    `now` is a time of the monotonic clock. A record expires `expires_after` seconds after its timestamp, or after the
+    timestamp that it had when it was first sent.
     """
     headers = batch.column("headers")
     if expires_after is None and (headers is None or not _may_have_ours(headers)):
@@ -48,12 +49,12 @@ def brought_along(batch: InputBatch, now: float, expires_after: float | None = N
 
 
 def failure_after(work: Work[Any], error: BaseException, *, untried: bool = False) -> Failure | None:
-    """Return the failed attempts of a work after this one, which failed with this error."""
+    """Return the failed attempts of a work, including this one, which failed with this error."""
     return work.again(0.0, failure_behind(error), time.monotonic(), untried).failure
 
 
 def history_after(row: InputRow, failure: Failure | None) -> str | None:
-    """Return the header of a row's record after these attempts; None for a row that is not of a record."""
+    """Return the history header of a row's record after these attempts; None if the row does not come from a record."""
     columns, index = place_of(row)
     topic, origin = kafka_topic_of(columns, index), origin_of(columns, index)
     if topic is None or origin is None:
@@ -69,13 +70,13 @@ def history_after(row: InputRow, failure: Failure | None) -> str | None:
     return history.header()[1].decode()
 
 
-_LONGEST = 1e10  # seconds, some centuries; more would not be a time
+_LONGEST = 1e10  # seconds, some centuries; a later time could not be represented
 
 
 def _may_have_ours(headers: pa.Array) -> bool:
-    """Return whether a header of ours may be among these; quick, since most rows have none."""
+    """Return whether one of our headers may be among these; it must be quick, since most rows have none."""
     try:
         names: Sequence[Any] = headers.flatten().field("key")
         return bool(pc.any(pc.is_in(names, _OURS)).as_py())
-    except Exception:  # a column of the user's, of another type
+    except Exception:  # the user's own column, of another type
         return True

@@ -1,6 +1,6 @@
-"""The keys of rows: keys are equal if Spark's values are, whatever the values hold.
+"""The keys of rows: two keys are equal if Spark's values are, whatever the values hold.
 
-The values that handlers read do not serve as keys, since NaN is not equal to itself. And bytes that are no text, a year
+The values that handlers read cannot serve as keys: NaN is not equal to itself, and bytes that are not text, a year
 beyond 9999 or a time zone that Python does not know would fail a whole task.
 """
 
@@ -38,12 +38,12 @@ _KINDS = (
 
 
 def is_key(kind: DataType) -> bool:
-    """Return whether equal values of this type have equal keys: not for VARIANT, nor for strings with a collation."""
+    """Return whether equal values of this type have equal keys; VARIANTs and strings with a collation do not."""
     return kind == StringType() if isinstance(kind, StringType) else isinstance(kind, _KINDS)
 
 
 def row_keys(batch: pa.RecordBatch, names: Sequence[str]) -> Iterable[Hashable]:
-    """Return the key of each row, made of these columns together; None for all rows without columns."""
+    """Return the key of each row, made of these columns together; None for every row if there are no columns."""
     columns = [_hashable(batch.column(batch.schema.names.index(name))) for name in names]
     if len(columns) == 1:
         return columns[0]

@@ -1,7 +1,7 @@
 """The record behind a row: its Kafka topic, origin and headers, read from the columns of `format("headway")`.
 
-Invariant: these columns may hold anything, since users make them, too. Whatever they hold, nothing is raised: what is
-no record's is as if the column were missing.
+Invariant: these functions never raise. Users can make columns of these names, which may hold anything; a value that
+no record could have counts as a missing column.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ def kafka_topic_of(columns: "Columns", index: int) -> str | None:
 
 
 def headers_of(columns: "Columns", index: int) -> list[Header]:
-    """Return the headers of a row's record; none without the column `headers` of the source."""
+    """Return the headers of a row's record; an empty list without the source's column `headers`."""
     found = _value(columns, index, "headers")
     if not isinstance(found, list):
         return []
@@ -53,18 +53,18 @@ def timestamp_of(columns: "Columns", index: int) -> int:
         return 0
     try:
         value = columns.scalar("timestamp", index).cast(pa.timestamp("ms", "UTC"), safe=False).value
-    except Exception:  # a column of the user's, of another type
+    except Exception:  # the user's own column, of another type
         return 0
     return value if _is_whole(value) else 0
 
 
 def _value(columns: "Columns", index: int, name: str) -> Any:
-    """Return one value, without making its column into Python values; None if there is no such value."""
+    """Return one value, without converting its column to Python values; None if there is no such value."""
     if name not in columns.names:
         return None
     try:
         return columns.scalar(name, index).as_py()
-    except Exception:  # bytes that are no text
+    except Exception:  # bytes that are not text
         return None
 
 

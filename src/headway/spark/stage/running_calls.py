@@ -1,12 +1,12 @@
-"""The running calls of a stage, and those of them that do not end.
+"""The running calls of a stage, and those of them that never end.
 
 Python interrupts a thread only between two steps of its own code, and a coroutine only where it waits. A call that
-never returns from a library, or that swallows each interruption, would keep its task from ending. So its row is given
-up after some multiples of the time limit: the row fails for good, and never runs twice at a time.
+never returns from a library, or that swallows each interruption, would keep its task from ending. So after some
+multiple of the time limit its row is given up: the row fails for good, and never runs twice at a time.
 
-At the deadline of a task its calls are left at once, whatever they do. Their rows come again later, while a call that
+At the deadline of a task its calls are left at once, whatever they do. Their rows come back later, while a call that
 cannot be interrupted may still run. A call that began in the second half of the task's time had no fair try: it does
-not count as an attempt, so that a busy hour makes no dead letters of healthy rows.
+not count as an attempt, so that a busy hour does not turn healthy rows into dead letters.
 """
 
 import asyncio
@@ -19,12 +19,14 @@ from typing import Any, NamedTuple
 from headway.errors import FatalError, HandlerError, RetriableError, TimeLimitError
 from headway.spark.stage.deadline import Deadline
 
-_TIMES = 3  # a call may take so many times its time limit
-LONGER_BY = 10.0  # seconds, at the least, beyond its limit: a short limit may be exceeded on a busy machine
+_TIMES = 3  # a call is given up after this many times its time limit
+LONGER_BY = 10.0  # seconds beyond its limit that a call gets at least: a busy machine easily exceeds a short limit
 MOST_STUCK = 100  # calls in this process: each holds a thread and its objects
-MOST_LEFT = 1_000  # the same, with those that were left at a deadline
-_FAIR_PART = 0.5  # of the deadline: a call that had less of it does not count as an attempt
-_MOST_UNCOUNTED = 50  # such calls of a row: one that always begins late, and never ends, becomes a dead letter, too
+MOST_LEFT = 1_000  # the same, for calls that were left at a deadline
+_FAIR_PART = 0.5  # of the deadline; a call that had less of it does not count as an attempt
+_MOST_UNCOUNTED = (
+    50  # such calls of a row, so that a row which always begins late and never ends becomes a dead letter, too
+)
 
 # The works, of all tasks of this process, whose calls have not ended: those given up, and those left at a deadline.
 given_up: set[Any] = set()
@@ -38,9 +40,9 @@ class _Call(NamedTuple):
 
 
 class RunningCalls:
-    """The calls that a stage runs, by the first work of their jobs; without a limit or a deadline it watches none.
+    """The calls that a stage runs, by the first work of their jobs. Without a limit or a deadline it watches none.
 
-    Invariant: `end` reports a call that was given up or left, once; a call that has ended is never given up.
+    Invariant: `end` reports a call that was given up or left exactly once; a call that has ended is never given up.
     """
 
     def __init__(self, time_limit: float | None, deadline: Deadline) -> None:
@@ -49,38 +51,39 @@ class RunningCalls:
         self._watches = bool(time_limit) or deadline.seconds < math.inf
         self._patience = max(_TIMES * time_limit, time_limit + LONGER_BY) if time_limit else 0.0
         self._running: dict[Any, _Call] = {}
-        self._ending = threading.Lock()  # a call that has not ended does not begin again either
+        self._ending = threading.Lock()  # enough: a call that has not ended does not begin again either
 
     def begin(self, job: Sequence[Any], task: "asyncio.Task[Any] | None" = None) -> None:
-        """Note that a call begins, in the `task` of a coroutine."""
+        """Note that a call begins; for a coroutine, `task` is the one that it runs in."""
         if self._watches:
             self._running[job[0]] = _Call(job, time.monotonic(), task)
 
     def end(self, work: Any) -> bool:
-        """Return whether the call's result counts: not if the call was given up."""
+        """Return whether the call's result counts: it does unless the call was given up or left."""
         if not self._watches:
             return True
         with self._ending:
-            self._running.pop(work, None)  # it may have been interrupted before it was noted
+            self._running.pop(work, None)  # it is missing if the call was interrupted before it was noted
             if work not in given_up and work not in left_behind:
                 return True
             _has_ended(work)
             return False
 
     def overdue(self) -> Sequence[Any]:
-        """Return the works whose calls have far exceeded their time limit."""
+        """Return the works whose calls have exceeded their time limit so far that they are given up."""
         if not self._limit:
             return []
         now = time.monotonic()
         return [work for work, call in list(self._running.items()) if now - call.began > self._patience]
 
     def leave(self) -> Sequence[tuple[Sequence[Any], TimeLimitError | RetriableError]]:
-        """Stop waiting for all calls, cancel those of coroutines, and return their jobs with their error.
+        """Stop waiting for all calls, cancel those of coroutines, and return each job with its error.
 
-        Raises `HandlerError` if more calls of this process are left than a service that hangs now and then explains.
+        Raises `HandlerError` if more than `MOST_LEFT` calls are left in this process: a service that only hangs now and
+        then cannot be the reason.
         """
         with self._ending:
-            earlier = len(left_behind)  # those of now have only just been told to end
+            earlier = len(left_behind)  # without those of now, which have only just been told to end
             left = dict(self._running)
             self._running.clear()
             left_behind.update(left)
@@ -90,23 +93,26 @@ class RunningCalls:
         if earlier > MOST_LEFT:
             raise HandlerError(
                 f"{earlier} calls of handlers were left at the deadlines of their tasks in one of Spark's Python "
-                "workers, and none of them has ended. Let what they wait for have a time limit of its own, as sockets "
-                "and clients do."
+                "workers, and none of them has ended. Give whatever they wait for a time limit of its own, such as "
+                "the timeout of a socket or client."
             )
         return [(call.job, self._cut_off(call)) for call in left.values()]
 
     def _cut_off(self, call: _Call) -> TimeLimitError | RetriableError:
-        """Return the error of a call that the deadline ends."""
+        """Return the error for a call that the deadline ends."""
         told = f"The handler had not ended at the deadline, {self._deadline.seconds:g} s after its task's first rows"
         had = self._deadline.at - call.began
         if had >= _FAIR_PART * self._deadline.seconds or any(work.untried >= _MOST_UNCOUNTED for work in call.job):
             return TimeLimitError(f"{told}.")
-        return RetriableError(f"{told}; this counts as no attempt, as it had begun {had:.3g} s before.", untried=True)
+        return RetriableError(
+            f"{told}; this does not count as an attempt, since it had begun only {had:.3g} s before.", untried=True
+        )
 
     def give_up(self, work: Any) -> tuple[Sequence[Any], FatalError] | None:
-        """Return the job and the error of an overdue call, and stop waiting for it; return None if it has ended.
+        """Stop waiting for an overdue call, and return its job and error; return None if it has ended.
 
-        Raises `HandlerError` if so many calls are given up in this process that no single row is to blame.
+        Raises `HandlerError` if more than `MOST_STUCK` calls are given up in this process, since then no single row
+        can be to blame.
         """
         with self._ending:
             call = self._running.get(work)
@@ -114,29 +120,29 @@ class RunningCalls:
                 return None
             del self._running[work]
             given_up.add(work)
-        if call.task:  # if it ends together with the run, `end` is not called
+        if call.task:  # if it ends together with the run, nobody calls `end`
             call.task.get_loop().call_soon_threadsafe(call.task.add_done_callback, lambda _: _has_ended(work))
         if len(given_up) > MOST_STUCK:
             raise HandlerError(
                 f"{len(given_up)} calls of handlers have not ended in one of Spark's Python workers, each much longer "
-                f"than its time limit; the last, of {self._limit:g} s, is for {work.record!r}. Let whatever they wait "
-                "for have a time limit of its own, as sockets and clients do."
+                f"than its time limit; the last, of {self._limit:g} s, is for {work.record!r}. Give whatever they "
+                "wait for a time limit of its own, such as the timeout of a socket or client."
             )
         return call.job, FatalError(
-            f"The handler did not end within its time limit of {self._limit:g} s, and could not be interrupted: after "
-            f"{self._patience:g} s its row is given up, while the call may still run. Let what it waits for have a "
+            f"The handler did not end within its time limit of {self._limit:g} s, and could not be interrupted. After "
+            f"{self._patience:g} s its row is given up, while the call may still run. Give whatever it waits for a "
             "time limit of its own."
         )
 
     def holding_up(self, loop: asyncio.AbstractEventLoop) -> HandlerError:
-        """Return the error of a loop that is blocked by one coroutine."""
+        """Return the error for an event loop that one coroutine blocks."""
         patience = self._patience or LONGER_BY
         task = asyncio.current_task(loop)
         rows = [repr(work.record) for work, call in list(self._running.items()) if task and call.task is task]
         return HandlerError(
-            f"A coroutine has held up its event loop for {patience:g} s, so that no other can go on: that for "
-            f"{rows[0] if rows else 'a row'}. Wait with await for whatever takes time, or make the handler a plain "
-            "function, which runs on a thread."
+            f"The coroutine for {rows[0] if rows else 'a row'} has blocked its event loop for {patience:g} s, so that "
+            "no other can go on. Wait with await for whatever takes time, or make the handler a plain function, which "
+            "runs on a thread."
         )
 
 
@@ -146,6 +152,6 @@ def _has_ended(work: Any) -> None:
 
 
 def _cancel(task: "asyncio.Task[Any]", work: Any) -> None:
-    """Cancel a task in its loop; if it ends together with the run, nobody else says that its call has ended."""
+    """Cancel a task in its loop; the callback frees its work if the run ends with it, so that `end` is never called."""
     task.add_done_callback(lambda _: _has_ended(work))
     task.cancel()

@@ -18,13 +18,13 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def row(record: ConsumerRecord | None = None, **columns: Any) -> InputRow:
-    """Return a row as a handler of `parallel_map` gets it, to call the handler as the function that it is.
+    """Return a row as a handler of `parallel_map` gets it, to call the handler directly, as a function.
 
-    With a `record` of `headway.testing.record` it has the columns of `format("headway")`, `headers` included, and
-    `origin`, `kafka_topic`, `raw_key` and `raw_value`. `columns` are further ones, or all without a record. Their
-    values come as they are. No Spark session is needed.
+    With a `record` of `headway.testing.record` the row has the columns of `format("headway")`, `headers` included, and
+    the attributes `origin`, `kafka_topic`, `raw_key` and `raw_value`. `columns` adds further columns; without a record
+    they are all it has. Their values are used as they are. No Spark session is needed.
 
-    Raises `ConfigError` for what is not a `ConsumerRecord`.
+    Raises `ConfigError` if `record` is not a `ConsumerRecord`.
     """
     level_topics = record is not None and _has_level_topics(record)
     source = schema(include_headers=True, level_topics=level_topics)
@@ -40,12 +40,13 @@ def row(record: ConsumerRecord | None = None, **columns: Any) -> InputRow:
 
 
 def frame(spark: SparkSession, records: Iterable[ConsumerRecord]) -> DataFrame:
-    """Return a DataFrame of records as `spark.read.format("headway")` gives it, without a Kafka.
+    """Return a DataFrame of records as `spark.read.format("headway")` gives it, without needing a Kafka.
 
-    It has one Spark partition with the records in their order, and the column `headers`. Records of
-    `headway.testing.record` whose place in Kafka is that of an earlier one get the next offset.
+    It has one Spark partition with the records in their order, and the column `headers`. If records of
+    `headway.testing.record` have the same topic, partition and offset, each later one gets the next offset.
 
-    Raises `ConfigError` for what is not a `ConsumerRecord`, and for records with a level beside others without one.
+    Raises `ConfigError` for something that is not a `ConsumerRecord`, and if some records have a level and others do
+    not.
     """
     rows: list[dict[str, Any]] = []
     next_offsets: dict[tuple[str, int], int] = {}
@@ -58,7 +59,7 @@ def frame(spark: SparkSession, records: Iterable[ConsumerRecord]) -> DataFrame:
         rows.append(_columns_of(record, offset))
     if len(kinds) > 1:
         raise ConfigError(
-            "Some of the records have a level, and others have none. A frame is read with levels or without."
+            "Some of the records have a level, but others do not. A frame is read either with levels or without."
         )
     columns = schema(include_headers=True, level_topics=kinds == {True})
     in_order = [tuple(each[name] for name in columns.names) for each in rows]
@@ -67,7 +68,7 @@ def frame(spark: SparkSession, records: Iterable[ConsumerRecord]) -> DataFrame:
 
 def _has_level_topics(record: ConsumerRecord) -> bool:
     if not isinstance(record, ConsumerRecord):
-        raise ConfigError(f"The record is {shown(record)}; it must be one of headway.testing.record.")
+        raise ConfigError(f"The record is {shown(record)}; make it with headway.testing.record.")
     return record.kafka_topic != record.topic
 
 

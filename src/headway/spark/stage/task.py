@@ -1,15 +1,15 @@
-"""One task of a parallel stage: it takes rows, handles each in its turn, and returns outcomes.
+"""One task of a parallel stage: it takes rows, handles each in its turn, and yields their outcomes.
 
 The engine and the executors are those of the `ParallelConsumer`. Spark's batches take the place of fetched records, and
-rows passed on take the place of commits. Invariants:
+putting rows out takes the place of commits. Invariants:
 - One row of each key is handled at a time, in the order of the rows. So no row runs behind one whose call was given up
   and may still run. Nor does one run behind a failed row of its key, if the settings park such rows.
 - Each row comes out once, whatever its values, its result and its errors are: none of them fails the task. Nor does a
-  call that does not end, if there is a time limit or a deadline.
-- After the deadline no call begins, and none is waited for. Rows of a key that come again later are put out in their
+  call that never ends, if there is a time limit or a deadline.
+- After the deadline no call begins, and none is waited for. Rows of a key that come back later are put out in their
   order, and each is due no earlier than the one before it.
-- The rows that are not put out yet keep less memory than the limit plus one batch. So do their results, with the
-  results of running calls (`held_rows.py`).
+- The rows that are not put out yet take less memory than the limit plus one batch. So do their results, together with
+  the results of running calls (`held_rows.py`).
 """
 
 import asyncio
@@ -64,14 +64,14 @@ from headway.spark.stage.settings import RowHandler, Settings, argument_names
 
 log = logging.getLogger(__name__)
 
-_ROWS = TopicPartition("rows", partition=0)  # to the engine, a task's rows are one partition
+_ROWS = TopicPartition("rows", partition=0)  # to the engine, all rows of a task are one partition
 _LEAST_BUFFER = 1_000
 _UNBOUNDED = 2**62  # the engine's own limit: a row's part of a batch says nothing about the memory it keeps
 _AT_A_TIME = 5_000
-_LONGEST_WAIT = 0.1  # seconds; nothing wakes the task when room becomes free
-_SHORTEST_WAIT = 0.01  # seconds; after the deadline, for calls that are about to begin and will see it
+_LONGEST_WAIT = 0.1  # seconds; needed because nothing wakes the task when room becomes free
+_SHORTEST_WAIT = 0.01  # seconds; after the deadline, for calls that were about to begin and will notice it
 
-_LATEST = LATEST / 1000 - 86_400  # seconds; a day earlier, as it is a day later in another time zone
+_LATEST = LATEST / 1000 - 86_400  # seconds; a day before the limit, because another time zone can be a day ahead
 
 _NOT_CALLED: Any = object()
 _BEHIND = "a row of its key failed before it"
@@ -79,13 +79,13 @@ _NOT_BEGUN = "it had not begun at the deadline"
 _LATER = "it is tried again later"
 _EXPIRED = "it expired before it was started"
 _NOT_LATER = (
-    "The handler raised RetryLater, and parallel_map was not told that rows may come again. Say later=True and write "
-    "its rows with outputs, or raise RetriableError."
+    "The handler raised RetryLater, but parallel_map was not told that rows can come back later. Say later=True and "
+    "write its rows with outputs, or raise RetriableError."
 )
 
 
 class Stage:
-    """The handling of one task's rows."""
+    """Handles the rows of one task."""
 
     def __init__(self, handler: RowHandler, settings: Settings, shared: Shared | None = None) -> None:
         self._handler = with_context(handler, *argument_names(settings))
@@ -97,7 +97,7 @@ class Stage:
         self._results = ResultType(settings.columns["result"].dataType, settings.zone)
         self._wake = Wakeup()
         self._held = HeldRows(OutcomeColumns(settings.columns, self._results), self._wake.set, self._pause)
-        # With a priority all is read that there is memory for, and never waited for.
+        # With a priority, the task reads everything that it has memory for, and never waits to read more.
         buffer = _UNBOUNDED if settings.priority else max(_LEAST_BUFFER, 2 * settings.max_concurrency)
         self._refill_below = -1 if settings.priority else buffer // 2
         names = (
@@ -127,8 +127,8 @@ class Stage:
         self._dispatch = Dispatch(self._engine, retries, settings.max_concurrency, self._wake, gates)
         self._running = RunningCalls(settings.time_limit, self._deadline)
         self._executor = self._make_executor()
-        self._parks: dict[Hashable, int] = {}  # the row of a lane behind which none is handled
-        self._returned: dict[Hashable, Returned] = {}  # the rows of each lane that come again
+        self._parks: dict[Hashable, int] = {}  # for each lane, the row behind which no other is handled
+        self._returned: dict[Hashable, Returned] = {}  # for each lane, its rows that come back later
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows with their outcomes, in the order in which they are done."""
@@ -192,7 +192,7 @@ class Stage:
             return self._engine.demand()[0] > 0
 
     def _fill_no_batches(self) -> None:
-        """Let no row wait for its batch any more, since none comes."""
+        """Stop rows from waiting for their batches to fill: no more rows arrive."""
         with self._dispatch.lock:
             self._engine.let_no_batch_fill()
         self._feed()
@@ -245,7 +245,7 @@ class Stage:
         return self._handler(rows, [Context(work) for work in works])
 
     def _begin(self, job: Job, task: asyncio.Task[Any] | None = None) -> Sequence[Any]:
-        """Return the works to call the handler with: none after the deadline, nor behind a row that they wait for."""
+        """Return the works to call the handler with: none after the deadline, and none that is parked or returned."""
         self._running.begin(job, task)
         if self._dispatch.ending or self._deadline.is_over():
             return ()
@@ -256,7 +256,7 @@ class Stage:
         return works
 
     def _called(self, job: Job) -> Sequence[Any]:
-        """Return the works of a job that are not behind a row of their key that parks them or comes again."""
+        """Return the works of a job that are not behind a row of their key that parks them or that comes back later."""
         lane = job[0].lane
         if lane not in self._parks and lane not in self._returned:
             return job
@@ -288,7 +288,7 @@ class Stage:
                 results = results_of_arrow(result, len(called), self._results)
             else:
                 results = results_of_batch(result, len(called))
-        except BaseException as error:  # of the number of results, Arrow's own, or of a user's own class
+        except BaseException as error:  # for a wrong number of results, from Arrow, or from a user's own class
             return self._settle(job, dict.fromkeys(called, FatalError(text_of(error))))
         return self._settle(
             job,
@@ -296,7 +296,7 @@ class Stage:
         )
 
     def _put_uncalled(self, job: Job) -> Sequence[Any]:
-        """Put out the works of a batch that was called without them; return the others."""
+        """Put out the works of a batch that the handler was not given; return the others."""
         called = self._called(job)
         if len(called) < len(job):
             for work in job:
@@ -305,10 +305,10 @@ class Stage:
         return called
 
     def _check(self, work: Any, result: Any) -> FatalError | None:
-        """Put out a row that is done; return the error of a result that is not of its type."""
+        """Put out a row that is done, or return an error if its result is not of the schema's type."""
         try:
             checked, size = self._results.checked(result)
-        except BaseException as error:  # raised by Arrow, by Python (OverflowError), or by a user's own class
+        except BaseException as error:  # from Arrow, from Python (OverflowError), or from a user's own class
             return FatalError(str(not_run(result) or self._results.refusal(error)))
         row: StageRow = work.record
         self._held.put(row, Outcome("ok", work.attempt, checked, size, None, row.started, time.time()))
@@ -330,7 +330,7 @@ class Stage:
         return self._settle(job, dict.fromkeys(job, error))
 
     def _settle(self, job: Job, failures: Mapping[Any, BaseException]) -> Job | None:
-        """Note the works of a job as failed with these errors, and the others as done."""
+        """Mark the works of a job as failed with these errors, and the others as done."""
         if self._settings.on_time_limit:
             failures = self._without_late_ones(failures)
         failed = [
@@ -343,9 +343,9 @@ class Stage:
         return self._dispatch.complete_each([(work, ()) for work in job if work not in failures], failed)
 
     def _without_late_ones(self, failures: Mapping[Any, BaseException]) -> Mapping[Any, BaseException]:
-        """Put out the rows whose calls took too long with the result that the user's function gives; return the others.
+        """Put out rows whose call took too long with the result of `on_time_limit`; return the other failures.
 
-        A row for which the function fails has failed with its error.
+        A row for which that function fails has failed with the function's error.
         """
         left: dict[Any, BaseException] = {}
         for work, error in failures.items():
@@ -362,7 +362,7 @@ class Stage:
     # The deadline
 
     def _return_the_rest(self) -> None:
-        """Let no call begin any more, leave those that run, and put out all rows that are here, to come again later."""
+        """Begin no more calls, leave those that run, and put out all rows that are here, to come back later."""
         self._dispatch.end()
         for job, error in self._running.leave():
             self._dispatch.complete_elsewhere(job, error)
@@ -378,7 +378,7 @@ class Stage:
         return works
 
     def _put_unhandled(self, work: Any) -> None:
-        """Put out a row whose handler is not called."""
+        """Put out a row whose handler was not called."""
         row: StageRow = work.record
         failure: Failure | None = work.failure
         history = history_after(row.row, failure)
@@ -393,7 +393,7 @@ class Stage:
             self._held.put(row, Outcome("later", attempts, error=error, history=history, again_at=again_at))
 
     def _again_at(self, work: Any, at: float) -> float:
-        """Return when a row comes again: in the order of the rows of its key that come again."""
+        """Return when a row comes back: not before the earlier rows of its key, nor after the later ones."""
         at = min(at, _LATEST)
         if work.lane is ALONE:
             return at
@@ -409,7 +409,7 @@ class Stage:
         return at
 
     def _schedule(self, work: Any, error: BaseException, delay: Any) -> None:
-        """Put out a row that is to be tried again later; the engine takes this for storing its schedule."""
+        """Put out a row that is tried again later; the engine believes that this stores its schedule."""
         row: StageRow = work.record
         if isinstance(delay, Due):
             again_at, failure = (
@@ -419,7 +419,7 @@ class Stage:
         else:
             try:
                 again_at, failure = due_at(delay, time.time()) / 1000, failure_after(work, error)
-            except BaseException as refused:  # of the delay's own code, too
+            except BaseException as refused:  # the delay's own code can raise anything, too
                 self._dispatch.not_scheduled(work, ConfigError(f"RetryLater cannot be kept: {text_of(refused)}"))
                 return
         told, history = _failure(error, _LATER), history_after(row.row, failure)
@@ -427,26 +427,26 @@ class Stage:
         self._dispatch.stored(work)
 
     def _give_up_overdue(self) -> None:
-        """Fail the rows whose calls do not end."""
+        """Fail the rows whose calls never end."""
         if self._deadline.is_over(by=LONGER_BY) and self._holds_up():
             raise self._running.holding_up(handler_loop())
         if not self._running.overdue():
             return
         if self._holds_up():
             raise self._running.holding_up(handler_loop())
-        for work in self._running.overdue():  # the loop may have ended some meanwhile, when it went on
+        for work in self._running.overdue():  # some may have ended since, if the loop went on
             if given_up := self._running.give_up(work):
-                self._park_behind(work)  # whose call may still run
+                self._park_behind(work)  # since its call may still run
                 if isinstance(self._executor, Threads):
                     self._executor.replace_one()
                 self._dispatch.complete_elsewhere(*given_up)
 
     def _holds_up(self) -> bool:
-        """Return whether a coroutine holds up the loop of all."""
+        """Return whether a coroutine blocks the event loop that all of them share."""
         return isinstance(self._executor, EventLoop) and not answers(handler_loop())
 
     def send(self, work: Any, error: BaseException, reason: str) -> None:
-        """Put out a row that has failed for good; the engine takes this for storing its dead letter."""
+        """Put out a row that has failed for good; the engine believes that this stores its dead letter."""
         row: StageRow = work.record
         if issubclass(type(error), ExpiredError):
             history = history_after(row.row, work.failure)
@@ -459,7 +459,7 @@ class Stage:
         self._dispatch.stored(work)
 
     def _park_behind(self, work: Any) -> None:
-        """Let no row of its key that comes after this one be handled."""
+        """Let no later row of its key be handled."""
         if work.lane is not ALONE:
             self._parks[work.lane] = min(work.offset, self._parks.get(work.lane, work.offset))
 
@@ -471,10 +471,10 @@ class Stage:
     def _put_out(self, at_least: int = 1) -> Iterator[pa.RecordBatch]:
         for batch in self._held.put_out(at_least):
             yield batch
-            self._feed()  # if no handler was called because there were too many results
+            self._feed()  # in case no handler was called because there were too many results
 
     def _await(self, outcomes: int) -> None:
-        """Wait until there is room, or there are so many outcomes, or all; start due rows meanwhile."""
+        """Wait for room, for this many outcomes, or until all rows are done; start rows that fall due meanwhile."""
         now = time.monotonic()
         is_time = self._held.wake_at(outcomes)
         with self._dispatch.lock:
@@ -493,7 +493,7 @@ class Stage:
 
 
 class Schedules:
-    """The store of rows to be tried again later, as the dispatch knows it."""
+    """Stands in for the store of rows that are tried again later, in the form that the dispatch expects."""
 
     def __init__(self, send: Callable[[Any, BaseException, Any], None]) -> None:
         self.send = send

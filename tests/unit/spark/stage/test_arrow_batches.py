@@ -181,17 +181,25 @@ def test_results_are_of_the_schemas_type_whatever_arrow_they_come_in(
     [
         (pa.array([1]), "int", "The handler returned 1 results for a batch of 2 rows. Return one for each."),
         (pa.table({"a": []}), "a int", "returned 0 results for a batch of 2 rows"),
-        ([1, 2], "int", "The handler returned a list, which is no Arrow. Return a pyarrow Array, or a RecordBatch"),
-        (None, "int", "returned a NoneType, which is no Arrow"),
-        (pa.scalar(1), "int", "returned a Int64Scalar, which is no Arrow"),
-        (pa.table({"a": [1, 2], "b": [1, 2]}), "int", "returned 2 columns, and the schema is one, without fields"),
-        (pa.array(["1", "2"]), "int", "The handler returned what is no int: it is string"),
-        (pa.array([1, 2]), "string", "what is no string: it is int64"),
-        (pa.array([True, False]), "int", "what is no int: it is bool"),
-        (pa.array([["1"], ["2"]]), "array<int>", "what is no array<int>: of element, it is string"),
-        (pa.table({"b": [1, 2]}), "a int", "what is no struct<a:int>: it has no field a, or several"),
+        (
+            [1, 2],
+            "int",
+            "The handler returned a list, which is not Arrow data. Return a pyarrow Array, or a RecordBatch",
+        ),
+        (None, "int", "returned a NoneType, which is not Arrow data"),
+        (pa.scalar(1), "int", "returned a Int64Scalar, which is not Arrow data"),
+        (
+            pa.table({"a": [1, 2], "b": [1, 2]}),
+            "int",
+            "returned 2 columns, but the schema is a single one, without fields",
+        ),
+        (pa.array(["1", "2"]), "int", "The handler returned a value that does not fit int: it is string"),
+        (pa.array([1, 2]), "string", "a value that does not fit string: it is int64"),
+        (pa.array([True, False]), "int", "a value that does not fit int: it is bool"),
+        (pa.array([["1"], ["2"]]), "array<int>", "a value that does not fit array<int>: of element, it is string"),
+        (pa.table({"b": [1, 2]}), "a int", "a value that does not fit struct<a:int>: it has no field a, or several"),
         (pa.table([[1, 2], [1, 2]], ["a", "a"]), "a int", "it has no field a, or several"),
-        (pa.array([1, 2]), "a int", "what is no struct<a:int>: it is int64"),
+        (pa.array([1, 2]), "a int", "a value that does not fit struct<a:int>: it is int64"),
     ],
 )
 def test_what_does_not_fit_fails_its_rows_with_a_sentence(returned: Any, kind: str, says: str) -> None:
@@ -227,7 +235,7 @@ def test_variants_are_looked_through_row_by_row() -> None:
     rows = [{"value": good.value, "metadata": good.metadata}, {"value": b"\xff", "metadata": b""}]
     kept, refused = results_of(pa.array(rows), "variant")
     assert kept == rows[0]
-    assert "no variant" in refused
+    assert "does not fit variant" in refused
 
 
 def test_a_result_is_kept_though_the_handler_uses_its_memory_again() -> None:

@@ -69,7 +69,7 @@ def test_the_rows_that_a_batch_error_names_fail_alone() -> None:
 
 
 @pytest.mark.parametrize(
-    ("result", "says"), [([1], "returned 1 results for a batch of 2 rows"), (["x", "y"], "no int")]
+    ("result", "says"), [([1], "returned 1 results for a batch of 2 rows"), (["x", "y"], "does not fit int")]
 )
 def test_results_that_do_not_fit_fail_their_rows(result: list[Any], says: str) -> None:
     async def call(rows: Sequence[InputRow]) -> list[Any]:

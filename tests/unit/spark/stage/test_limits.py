@@ -54,7 +54,7 @@ def test_a_given_result_that_fails_fails_the_row_alone() -> None:
     came = {row["value"]: row for row in came_of(call, [record(number, None) for number in range(3)], limited)}
     assert [came[number]["outcome"] for number in range(3)] == ["failed", "failed", "ok"]
     assert came[0]["error"]["exception"] == "builtins.KeyError"
-    assert "no int" in came[1]["error"]["message"]
+    assert "does not fit int" in came[1]["error"]["message"]
 
 
 def test_each_row_of_a_batch_that_takes_too_long_has_the_result_that_is_given_for_it() -> None:

@@ -122,7 +122,7 @@ def test_a_lifespan_that_fails_at_its_end_is_logged(caplog: pytest.LogCaptureFix
     assert outcomes_of(pickled(on_threads, ends_badly)) == {"ok"}
     end_all()
     assert "ends_badly failed at its end" in caplog.text
-    assert "The results of all rows that are done are with Spark." in caplog.text
+    assert "The results of all rows that are done have reached Spark." in caplog.text
 
 
 def test_a_process_keeps_few_handlers_and_ends_what_the_oldest_shared() -> None:

@@ -145,9 +145,7 @@ def test_offsets_and_names_of_zones_are_known(zone: str, hours: int) -> None:
 
 
 def test_a_time_without_a_zone_in_a_session_whose_zone_python_does_not_know_is_refused_in_a_sentence() -> None:
-    with pytest.raises(
-        ValueError, match=r"one of the session's, GMT\+02:00, which Python does not know. Give it a zone"
-    ):
+    with pytest.raises(ValueError, match=r"in the session's, GMT\+02:00, which Python does not know. Give it a zone"):
         ResultType(TimestampType(), "GMT+02:00").checked(NOON)
     results = ResultType(TimestampType(), "GMT+02:00")
     [microseconds] = results.column([results.checked(NOON_IN_NEW_YORK)[0]]).cast(pa.int64()).to_pylist()
@@ -157,7 +155,7 @@ def test_a_time_without_a_zone_in_a_session_whose_zone_python_does_not_know_is_r
 @pytest.mark.parametrize("result", [5, dt.date(2026, 1, 1), "noon"])
 def test_what_is_no_time_is_no_timestamp(result: Any) -> None:
     for kind in (TimestampType(), TimestampNTZType()):
-        with pytest.raises(TypeError, match=f"a timestamp is a datetime, and not {type(result).__name__}"):
+        with pytest.raises(TypeError, match=f"a timestamp is a datetime, not {type(result).__name__}"):
             ResultType(kind).checked(result)
 
 

@@ -297,7 +297,7 @@ def test_a_row_behind_one_whose_result_does_not_fit_is_parked_where_that_is_aske
     rows = {row["number"]: row for row in outcomes(call, ["a", "b", "a"], replace(SETTINGS, park_behind_failed=True))}
     assert {number: row["outcome"] for number, row in rows.items()} == {0: "failed", 1: "ok", 2: "parked"}
     assert rows[0]["attempts"] == 1
-    assert rows[0]["error"]["message"].startswith("The handler returned what is no int: ")
+    assert rows[0]["error"]["message"].startswith("The handler returned a value that does not fit int: ")
 
 
 @pytest.mark.parametrize(
@@ -327,7 +327,7 @@ def test_a_handler_cannot_put_a_row_off() -> None:
     [row] = outcomes(call, ["a"])
     assert (row["outcome"], row["attempts"]) == ("failed", 1)
     assert row["error"]["message"].startswith(
-        "The handler raised RetryLater, and parallel_map was not told that rows may come again."
+        "The handler raised RetryLater, but parallel_map was not told that rows can come back later."
     )
 
 
@@ -629,7 +629,7 @@ def test_a_result_that_spark_could_not_take_fails_its_row_with_a_sentence(
     )
     assert {row["number"]: row["outcome"] for row in rows} == {0: "ok", 1: "failed", 2: "ok"}
     [told] = [row["error"]["message"] for row in rows if row["error"]]
-    assert re.match(r"The handler returned a result of \d+ bytes; it can take at most 67108864\. Store what", told)
+    assert re.match(r"The handler returned a result of \d+ bytes, but can return at most 67108864\. Store larger", told)
 
 
 def test_no_batch_of_results_takes_more_memory_than_one_result_may(monkeypatch: pytest.MonkeyPatch) -> None:
