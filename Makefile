@@ -4,8 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 RECORDS ?=
-# Tests wait more than they compute, so more run at a time than there are cores; each process has its own broker.
+# Tests wait more than they compute, so more run at a time than there are cores. They share one broker.
 TESTERS ?= 5
+# Long tests start clusters of their own and measure times, so fewer run side by side.
+SLOW_TESTERS ?= 2
+WITHIN ?=
 
 .PHONY: help setup demo test test-slow test-all lint bench speed quirks lock clean
 
@@ -31,11 +34,22 @@ setup: $(READY)  ## the environment, from the lock file
 demo: $(READY)  ## real flights by priority through a real Kafka into a Spark pipeline [RECORDS=20000 for a short one]
 	$(BIN)/python -m demo $(if $(RECORDS),--records $(RECORDS))
 
-test: $(READY)  ## every test but the slow ones [TESTERS=0 for one after the other]
+# Where this is set, each process of the tests would compile all of them again.
+test test-slow: export PYTHONDONTWRITEBYTECODE =
+
+# Once, in two halves side by side; otherwise each process of the tests would do all of it at the same time.
+COMPILED := tests/__pycache__/compiled
+$(COMPILED): $(READY)
+	@$(BIN)/python -m pytest --collect-only -q src/headway tests/unit tests/property >/dev/null & \
+	  $(BIN)/python -m pytest --collect-only -q tests/broker tests/contract tests/spark >/dev/null; wait
+	@mkdir -p $(@D) && touch $@
+
+test: $(COMPILED)  ## in minutes: each promise, with real Kafka and real Spark [TESTERS=0 for one after the other]
 	$(BIN)/python -m pytest -m "not slow" --numprocesses $(TESTERS) $(ARGS)
 
-test-slow: $(READY)  ## the tests that take minutes
-	$(BIN)/python -m pytest -m slow $(ARGS)
+test-slow: $(COMPILED)  ## the rest, in hours: long tests, all variants, more examples [WITHIN=1800 for half an hour of it]
+	$(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile thorough --numprocesses $(SLOW_TESTERS) \
+	  $(if $(WITHIN),--within $(WITHIN)) $(ARGS)
 
 test-all: test test-slow  ## every test there is
 

@@ -86,14 +86,22 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class TogetherWhatShares(LoadScopeScheduling):  # type: ignore[misc]
-    """Tests that share what is dear to start go to one process; of all others each goes where there is time.
+    """Tests that share something go to one process; each other test goes to whichever process is free.
 
-    Shared are Spark's session, the broker with TLS and rights, and the fixtures of a module.
+    Shared are Spark's session, the broker with TLS and rights, the fixtures of a module, and the scheduler of the
+    default name: the processes of a run have one broker (`tests/one_broker.py`).
     """
 
     def _split_scope(self, nodeid: str) -> str:
         file = nodeid.partition("::")[0]
-        return "spark" if file.startswith("tests/spark/") else _shared_by(self.config.rootpath / file) or nodeid
+        if file.startswith("tests/spark/"):
+            return "spark"
+        if file.startswith(_OF_THE_DEFAULT_SCHEDULER):
+            return "default scheduler"
+        return _shared_by(self.config.rootpath / file) or nodeid
+
+
+_OF_THE_DEFAULT_SCHEDULER = ("tests/contract/testing/", "tests/contract/delay/test_docs.py")
 
 
 @cache

@@ -1,7 +1,12 @@
-"""An end to a run that has no more time: tests that were not begun by then are skipped, and the summary counts them."""
+"""An end to a run that has no more time: tests that were not begun by then are skipped, and the summary counts them.
 
+The files come in another order in each run, so that it is not always the same ones that are not reached.
+"""
+
+import random
 import time
 from collections import Counter
+from itertools import groupby
 from typing import Any
 
 import pytest
@@ -22,6 +27,13 @@ class TimeLimit:
     def pytest_configure_node(self, node: Any) -> None:
         """Tell a process of tests when the run began."""
         node.workerinput[_BEGAN] = self._began
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Shuffle the files, in all processes alike, as xdist requires."""
+        files = [list(tests) for _, tests in groupby(items, key=lambda item: item.nodeid.partition("::")[0])]
+        random.Random(self._began).shuffle(files)
+        items[:] = [test for tests in files for test in tests]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_setup(self) -> None:

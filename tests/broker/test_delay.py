@@ -313,6 +313,7 @@ def test_a_relay_without_data_about_a_time_zone_says_what_to_install_and_drops_n
     assert len(cluster.pending()) == 2
 
 
+@pytest.mark.slow
 def test_each_record_of_a_recurring_schedule_expires_some_time_after_its_own_time(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler, cluster.relay():
         for wrong in (0, -1, float("nan"), True, 1e13):

@@ -123,6 +123,7 @@ def test_a_relay_that_only_reports_says_which_lines_would_pay_and_changes_none(
     assert ladder_of(cluster) == Ladder.exponential().lines
 
 
+@pytest.mark.slow
 def test_the_delays_of_the_relay_before_count_and_what_cannot_be_read_does_not(
     cluster: FreshCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -284,7 +284,7 @@ async def doubled_in_a_loop(record: ConsumerRecord) -> list[ProducerRecord]:
     return doubled(record)
 
 
-@pytest.mark.quick("doubled-options0-transactional", "doubled_in_a_loop-options1-async")
+@pytest.mark.quick("doubled-options0-transactional")
 @pytest.mark.parametrize("mode", ["async", "sync", "transactional"])
 @pytest.mark.parametrize(
     ("handler", "options"), [(doubled, {}), (doubled_in_a_loop, {}), (doubled, {"executor": "process", "processes": 1})]

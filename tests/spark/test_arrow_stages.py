@@ -59,6 +59,7 @@ def test_a_handler_gets_arrow_and_returns_arrow(spark: SparkSession) -> None:
     }
 
 
+@pytest.mark.slow
 def test_a_stream_keeps_the_order_of_each_key(spark: SparkSession, orders: "LevelTopics", tmp_path: Path) -> None:
     for number in range(20):
         orders.send(0, range(number * 30, number * 30 + 30), key=str(number % 7).encode(), partition=number % 7 % 2)

@@ -142,6 +142,7 @@ def test_what_was_due_before_it_was_scheduled_counts_as_without_delay(spark: Spa
     assert delays(there) == {0: 1}
 
 
+@pytest.mark.slow
 def test_of_an_id_that_is_scheduled_twice_what_is_not_due_yet_is_not_lost(spark: SparkSession) -> None:
     due = [(id_, NOON + timedelta(hours=hours)) for id_ in ("none", "one", "both") for hours in (0, 2)]
     came = [("one", NOON), ("both", NOON), ("both", NOON + timedelta(hours=2))]
@@ -176,6 +177,7 @@ def test_what_came_before_it_was_due_is_early_though_it_is_not_due_yet(spark: Sp
     assert row["verdict"] == "early"
 
 
+@pytest.mark.slow
 def test_an_audit_finds_each_kind_of_fault_and_tells_how_late_the_others_were(spark: SparkSession) -> None:
     def at(seconds: float) -> datetime:
         return NOON + timedelta(seconds=seconds)

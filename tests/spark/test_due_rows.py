@@ -78,6 +78,7 @@ def test_a_row_comes_when_it_is_due_at_its_level_with_its_key_value_headers_and_
     assert (later.key, later.value, later.partition, later.headers) == (b"a", b"later", 1, [("trace", b"\xff")])
 
 
+@pytest.mark.slow
 def test_what_is_written_again_is_scheduled_once(spark: SparkSession, orders: "LevelTopics") -> None:
     frame = spark.range(0, 1000, 1, 3).select(sf.col("id").cast("string").alias("value"))
     frame = frame.withColumn("due", sf.current_timestamp() + sf.expr("INTERVAL 1 SECOND"))
@@ -96,6 +97,7 @@ def test_a_task_that_fails_leaves_nothing_to_fire(spark: SparkSession, orders: "
     assert in_lines(orders) == []
 
 
+@pytest.mark.slow
 def test_lines_that_are_deleted_are_made_again_by_the_same_process(
     orders: "LevelTopics", monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -112,6 +112,7 @@ def handed_on(spark: SparkSession, orders: "LevelTopics", *topics: str) -> DataF
     return outputs(answered, *(Output(topic, "result") for topic in topics), dead_letter_topic=f"{orders.topic}-dead")
 
 
+@pytest.mark.slow
 def test_a_copied_checkpoint_or_an_older_one_does_not_pass_over_rows_for_other_topics(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path
 ) -> None:

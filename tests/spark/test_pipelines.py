@@ -107,6 +107,7 @@ def test_flights_are_handled_each_with_a_notice_and_one_that_fails_is_kept(spark
     assert (failed["outcome"], failed["notice"], failed["error"]["message"]) == ("failed", None, "no 1")
 
 
+@pytest.mark.slow
 def test_each_handled_flight_has_a_notice_and_a_late_one_a_follow_up_and_a_failed_one_a_dead_letter(
     spark: SparkSession,
 ) -> None:

@@ -72,6 +72,7 @@ def read_available(reader: DataStreamReader, into: "MicroBatches", checkpoint: P
     writer.trigger(availableNow=True).start().awaitTermination()
 
 
+@pytest.mark.slow
 def test_the_topic_with_the_higher_priority_is_read_first(
     spark: SparkSession, topics: Topics, micro_batches: "type[MicroBatches]", tmp_path: Path
 ) -> None:
@@ -102,6 +103,7 @@ def test_a_query_goes_on_under_other_priorities(
     assert sum(map(len, seen.rows.values())) == 25
 
 
+@pytest.mark.slow
 def test_what_is_read_by_priority_is_written_by_priority_now_and_later(spark: SparkSession, topics: Topics) -> None:
     topics.send(topics.payments, 6)
     topics.send(topics.clicks, 4)

@@ -69,12 +69,14 @@ def test_a_row_is_stamped_when_it_goes_in_and_when_it_comes_out(spark: SparkSess
     assert min(row["took"] for row in rows) >= 50
 
 
+@pytest.mark.slow
 def test_a_page_is_written_even_of_no_records(records: DataFrame, spark: SparkSession, tmp_path: Path) -> None:
     records.where("false").write.parquet(str(tmp_path / "none"))
     assert write_report(spark, str(tmp_path / "none"), tmp_path / "none.html") == 0
     assert "No records." in (tmp_path / "none.html").read_text()
 
 
+@pytest.mark.slow
 def test_records_without_level_or_times_and_of_the_year_1_are_left_out_and_counted(
     records: DataFrame, spark: SparkSession, tmp_path: Path
 ) -> None:
@@ -103,6 +105,7 @@ def test_columns_of_another_type_and_damaged_files_are_one_sentence(
         write_report(spark, str(tmp_path / "damaged"), tmp_path / "page.html")
 
 
+@pytest.mark.slow
 def test_times_without_a_zone_and_of_centuries_make_a_page(
     records: DataFrame, spark: SparkSession, tmp_path: Path
 ) -> None:

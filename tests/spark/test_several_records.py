@@ -83,6 +83,7 @@ def test_a_row_without_elements_counts_and_one_of_which_an_element_cannot_be_wri
     ]
 
 
+@pytest.mark.slow
 def test_all_elements_are_written_in_order_once(spark: SparkSession, orders: "LevelTopics") -> None:
     outcomes = handled(spark, *(("abcdef", 0) for _ in range(20)))
     each = Output(f"{orders.topic}-0", key="key", value=lambda line: line["text"], each="result")

@@ -105,6 +105,7 @@ def test_a_write_with_the_same_application_and_version_adds_nothing(spark: Spark
     assert Counter(values(orders.servers, topic)) == dict.fromkeys(range(100), 2)
 
 
+@pytest.mark.slow
 def test_a_named_write_that_is_run_again_on_other_cores_adds_nothing(
     spark: SparkSession, orders: "LevelTopics"
 ) -> None:

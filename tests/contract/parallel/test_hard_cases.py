@@ -122,6 +122,7 @@ def test_a_partition_whose_map_is_full_takes_nothing_new_until_it_eases_and_othe
     assert len(records.handled) == width + 1000
 
 
+@pytest.mark.slow
 def test_a_restart_from_a_full_map_repeats_exactly_what_was_not_done(kafka_cluster: Cluster) -> None:
     topic, records = plain_topic(kafka_cluster), HalfDone(WIDEST)
     records.fill(kafka_cluster, topic).stop(drain=False)

@@ -19,6 +19,7 @@ MOST = 8_000
 LARGE = 3
 
 
+@pytest.mark.quick("async")
 @pytest.mark.kafka
 @pytest.mark.parametrize("mode", ["async", "transactional"])
 def test_what_its_topic_refuses_for_its_size_is_shortened_and_what_was_sent_with_it_is_whole(

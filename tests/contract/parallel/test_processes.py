@@ -244,6 +244,7 @@ def test_those_of_a_batch_whose_process_died_run_one_by_one_and_only_the_one_tha
     assert parallel.metrics().dead_letters == 1
 
 
+@pytest.mark.slow
 def test_the_death_of_a_process_is_seen_while_what_it_forked_lives(
     kafka_cluster: Cluster, notes: Path, tmp_path: Path
 ) -> None:
@@ -418,6 +419,7 @@ def test_stopping_at_once_is_nobodys_failure(
     assert "dead letter" not in caplog.text
 
 
+@pytest.mark.slow
 def test_no_process_thread_or_descriptor_is_left(kafka_cluster: Cluster, notes: Path) -> None:
     def descriptors() -> int:
         return len(os.listdir("/dev/fd"))

@@ -340,6 +340,7 @@ def test_a_flush_ends_with_the_last_report(brokers: MockBrokers, monkeypatch: py
         assert waited == []
 
 
+@pytest.mark.slow
 def test_what_waits_longer_than_it_may_fails_on_its_own(brokers: MockBrokers) -> None:
     brokers.create("orders")
     brokers.lead("orders", 1)

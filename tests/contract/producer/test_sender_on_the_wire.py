@@ -141,6 +141,7 @@ def test_a_keyed_flood_over_many_partitions_that_makes_way_for_a_neighbour_keeps
         assert places == sorted(places)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("seconds", [3, pytest.param(60, marks=pytest.mark.slow)])
 def test_a_broker_that_does_not_answer_leaves_memory_at_the_budget_and_loses_nothing(
     kafka_cluster: Cluster, proxy: KafkaProxy, seconds: int

@@ -205,6 +205,7 @@ def test_what_is_due_beyond_the_advance_stays_a_schedule(headway_broker: LocalBr
     assert abs(left.due - datetime.now(UTC) - timedelta(days=3)) < timedelta(minutes=2)
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_schedules_with_an_id_are_those_of_the_run_and_no_others(headway_broker: LocalBroker) -> None:
     settings = kafka_of(headway_broker)
@@ -230,6 +231,7 @@ def test_what_an_earlier_run_has_left_to_come_does_not_come_into_this_one(headwa
     assert [each.value for each in run.schedules] == [b"last call 10"]
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_a_recurring_schedule_comes_as_often_as_the_clock_passes_its_times(headway_broker: LocalBroker) -> None:
     settings = kafka_of(headway_broker)

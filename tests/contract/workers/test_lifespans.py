@@ -65,7 +65,7 @@ def in_work(cluster: Cluster, start: Start, text: str) -> tuple[Command, list[tu
     return command, said
 
 
-@pytest.mark.quick("SIGTERM-coroutines", "Ctrl-C-processes")
+@pytest.mark.quick("SIGTERM-processes")
 @KINDS
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["SIGTERM", "Ctrl-C"])
 def test_each_process_starts_before_its_records_and_shuts_down_after_them(

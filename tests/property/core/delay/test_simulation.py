@@ -351,6 +351,7 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning_though_as_much_wa
     delivered_once(world, schedules)
 
 
+@pytest.mark.slow
 def test_lines_may_change_while_records_are_pending() -> None:
     world = World(LADDER, random.Random(10))
     schedules = [world.schedule(f"{n}", n * 997) for n in range(1, 300)]
