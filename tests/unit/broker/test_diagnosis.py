@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.broker.diagnosis import diagnose, missing_metadata
-from headway.broker.node import Node
+from headway.broker.node import Node, diagnose, missing_metadata
 from headway.errors import LocalBrokerError
 
 FATAL = "2026-01-01T00:00:00.000 [main] ERROR kafka.Kafka$ - Exiting Kafka due to fatal exception\n"

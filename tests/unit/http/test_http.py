@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from headway import FatalError, RetriableError
 from headway.errors import ConfigError
 from headway.http import HttpHandler, Request, Response
+from headway.http.batch_handler import named_failures
+from headway.http.handler import retry_after
 from headway.http.hosts import Hosts
-from headway.http.named_failures import named_failures
-from headway.http.retry_after import retry_after
 
 # Retry-After (RFC 9110 §10.2.3)
 

@@ -16,7 +16,6 @@ from headway.cli.options.due_times import DUE, LADDER, TIME, describe_ms, show_d
 from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
 from headway.cli.options.spark_session import master_option, on_spark
 from headway.cli.records.lines import read_lines
-from headway.cli.schedules.waiting_commands import MOST_COUNTED, count_commands, waiting
 from headway.core.delay.changes import IfPending, Settled
 from headway.core.delay.ladder import Ladder, fit, rounded, writes_per_record
 from headway.core.delay.schedule import OWN, Schedule
@@ -25,7 +24,7 @@ from headway.delay.due_time import When
 from headway.delay.pending import Pending, PendingReader, layout_of, read_pending, soonest_of
 from headway.delay.topic_names import DEFAULT_NAME
 from headway.delay.topics import DEFAULT_PARTITIONS, MAX_MESSAGE_BYTES, create_topics, missing_topics
-from headway.errors import ConfigError
+from headway.errors import AuthorizationError, ConfigError
 
 _NAME = click.option("--name", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
 _IN = click.option("--in", "when", type=DUE, help="A delay, as 90s, 5m, 2h, 30d.")
@@ -43,6 +42,8 @@ _TIMEOUT = click.option(
     help="How many seconds to wait for a relay's answer.",
 )
 _BAR = 40
+MOST_COUNTED = 1_000
+"""`list` stops counting commands here, to stay quick."""
 
 
 @click.group()
@@ -379,3 +380,31 @@ def row_of(pending: Pending) -> tuple[str, ...]:
     """Format a schedule as a row of the table."""
     key, size = shown_bytes(pending.message.key()), len(pending.message.value() or b"")
     return show_due(pending.due), pending.schedule.topic, key, str(size), printable(pending.handle)
+
+
+def count_commands(reader: PendingReader, most: int | None = None) -> int | None:
+    """Count the commands that wait for a relay, stopping one beyond `most`.
+
+    Returns None if there seem to be some, but this client lacks the right to read them.
+    """
+    try:
+        return sum(1 for _ in islice(reader.commands(), None if most is None else most + 1))
+    except AuthorizationError:  # the schedules can still be shown
+        return None
+
+
+def waiting(commands: int | None, name: str, most: int | None = None) -> str:
+    """Format a sentence about commands of a scheduler that wait, and how to have them carried out.
+
+    >>> waiting(None, "headway-delay")
+    'Commands may be waiting for a relay, but this client may only see schedules. `headway relay` carries them out.'
+    """
+    relay = "`headway relay`" if name == DEFAULT_NAME else f"`headway relay --name {name}`"
+    if commands is None:
+        return f"Commands may be waiting for a relay, but this client may only see schedules. {relay} carries them out."
+    if commands == 1:
+        what = "a schedule with an id, a cancellation or a reschedule"
+        return f"1 command waits for a relay: {what}. {relay} carries it out."
+    number = f"{commands:,}" if most is None or commands <= most else f"More than {most:,}"
+    what = "schedules with an id, cancellations, reschedules"
+    return f"{number} commands wait for a relay: {what}. {relay} carries them out."

@@ -9,15 +9,16 @@ import socket
 import sys
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from headway.cli.display.terminal import count
 from headway.cli.workers.codes import Code
 from headway.cli.workers.member import LEAVE_WITHIN
 from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, to_line
-from headway.cli.workers.orphans import collect_orphans
 from headway.cli.workers.progress_line import ProgressLine
 from headway.core.engine.suspects import Attempt, Suspects, how_it_ended
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
@@ -28,6 +29,7 @@ log = logging.getLogger("headway.worker")
 
 _LAST_WORDS_WITHIN = 1.0
 _SHOW_EVERY = 0.5
+_TASKS = Path("/proc/self/task")
 
 
 class Conclusion(NamedTuple):
@@ -272,3 +274,32 @@ def _outcome(code: int, mistake: str) -> Conclusion:
     if code != Code.DONE:
         return Conclusion(Code.UNFINISHED, "Some running records could not end; they are handled again later.")
     return Conclusion(Code.DONE)
+
+
+def collect_orphans(own: Collection[int]) -> None:
+    """Collect all orphans that have ended. Linux only, where containers are.
+
+    An orphan is a process that a handler left behind. In a container without an init process, `headway worker` is
+    process 1 and so its parent: one that has ended remains as a zombie until it is collected, and zombies use up the
+    container's process ids.
+
+    `own` are the processes that asyncio waits for. Each of them leads a session of its own, so an orphan belongs to
+    another session than this process. A child in this process's session was started by a library, which waits for it.
+    """
+    session = os.getsid(0)
+    for child in _children():
+        with suppress(OSError, ValueError, IndexError):  # another thread may have collected it a moment ago
+            if child not in own and _is_zombie(child) and os.getsid(child) != session:
+                os.waitpid(child, os.WNOHANG)
+
+
+def _children() -> Iterator[int]:
+    with suppress(OSError):
+        for task in _TASKS.iterdir():
+            with suppress(OSError):  # the thread may have just ended
+                yield from map(int, (task / "children").read_text().split())
+
+
+def _is_zombie(process: int) -> bool:
+    # The name before the state is in parentheses, and can contain any character, even a parenthesis.
+    return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "Z"

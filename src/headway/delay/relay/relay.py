@@ -32,9 +32,8 @@ from headway.delay.relay.search import Searcher
 from headway.delay.relay.topic_watch import TopicWatch
 from headway.delay.relay.turn_timing import TurnTiming
 from headway.delay.relay.unknown_zones import UnknownZones
-from headway.delay.relay.waiting_for_topics import await_topics
 from headway.delay.topic_names import DEFAULT_NAME, TopicNames
-from headway.errors import AuthenticationError, ClosedError, ConfigError, KafkaError
+from headway.errors import AuthenticationError, AuthorizationError, ClosedError, ConfigError, KafkaError
 from headway.kafka.binding.factory import together
 from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.consumer.relay_consumer import RelayConsumer
@@ -55,6 +54,7 @@ _TURN_EVERY = 1.0
 _LEAST_ROOM = 65_536  # bytes per partition: with 0, nothing would be read
 _LOOK_FOR_LINES_AGAIN_AFTER = 2.0
 _COMMITS_TOLD_WITHIN = 10.0
+_LOOK_EVERY = 0.5  # seconds
 
 
 class Relay(Closable):
@@ -458,3 +458,33 @@ class Relay(Closable):
 def _log_failure(ended: Future[None]) -> None:
     if error := ended.exception():
         log.error("The relay has stopped and delivers nothing anymore: %s", error)
+
+
+def await_topics(
+    are_there: Callable[[], bool], is_stopped: Callable[[], bool], names: TopicNames, wake: Wakeup
+) -> bool:
+    """Wait until the scheduler has topics. Returns False if the relay is stopped first. Logs once what it waits for.
+
+    Raises `KafkaError`, as `are_there` does, if the login or a right is refused or no broker has ever answered.
+    """
+    has_said = False
+    while not is_stopped():
+        try:
+            if are_there():
+                return True
+        except (AuthenticationError, AuthorizationError):
+            raise
+        except KafkaError as error:
+            if not has_said:
+                raise
+            log.debug("Cannot find out now whether the topics exist: %s", error)
+        if not has_said:
+            has_said = True
+            log.warning(
+                "The scheduler %s has no topics yet, so the relay waits for them. A Scheduler of this name creates "
+                "them on first use, and so does `headway schedule init --name %s`.",
+                names.name,
+                names.name,
+            )
+        wake.wait(_LOOK_EVERY)
+    return False

@@ -3,12 +3,21 @@
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from html import escape
+from pathlib import Path
+from typing import Any
 
-from headway.core.delay.ladder import Ladder, writes_per_record
+from pyspark.sql import DataFrame, SparkSession
+
+from headway.core.delay.ladder import Ladder, fit, writes_per_record
+from headway.delay.pending import layout_of
+from headway.delay.topic_names import DEFAULT_NAME
+from headway.spark.delay.counting import delays, hot_seconds, occupancy
+from headway.spark.delay.reading import pending
 from headway.spark.report.html import COLOURS, Row, document
 
 WIDTH, BAR, LABEL = 860, 14, 150
 _MOST_HOURS = 96
+_LINES = 8
 
 
 def page(
@@ -87,3 +96,27 @@ def _line(milliseconds: int) -> str:
 
 def _time(time: datetime) -> str:
     return f"{time:%Y-%m-%d %H:%M:%S}"
+
+
+def write_occupancy(
+    spark: SparkSession, config: Mapping[str, Any], output: Path, name: str = DEFAULT_NAME, lines: int = _LINES
+) -> int:
+    """Write the page, proposing at most `lines` lines. Returns how many schedules are pending. Reads them once.
+
+    Raises `ConfigError` if the scheduler has no topics.
+    """
+    there = pending(spark, config, name).select("line_ms", "due", "scheduled").cache()
+    try:
+        counted, hottest, in_use = _rows(occupancy(there)), _rows(hot_seconds(there)), delays(there)
+    finally:
+        there.unpersist()
+    ladders = {"in use": layout_of(config, name).ladder}
+    if in_use:
+        ladders["proposed"] = fit(in_use, lines)
+    output.parent.mkdir(parents=True, exist_ok=True)
+    output.write_text(page(f"Pending schedules of {name}", counted, hottest, in_use, ladders), encoding="utf-8")
+    return sum(int(row["pending"]) for row in counted)
+
+
+def _rows(frame: DataFrame) -> list[Row]:
+    return [row.asDict() for row in frame.collect()]

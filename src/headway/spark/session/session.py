@@ -1,18 +1,22 @@
 """A Spark session set up for fast micro-batches and a quiet console."""
 
+import hashlib
 import os
 import sys
+import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import pyspark
 from pyspark import SparkConf, SparkContext
 from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
+from headway.broker.jars import cache_dir
 from headway.broker.java import find_java, java_home
 from headway.spark.session.parallelism import follow_cluster
-from headway.spark.session.spark_home import use_installed_pyspark
 from headway.spark.session.stderr_filter import filtered_stderr
 
 LOGGING = Path(__file__).with_name("log4j2.properties")
@@ -120,3 +124,36 @@ def _start_java(conf: SparkConf) -> None:
         with filtered_stderr() as stderr:
             gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)
+
+
+def use_installed_pyspark() -> None:
+    """Set SPARK_HOME to a directory of links to the installed Spark, unless it is set or links cannot be created.
+
+    Spark puts `python/lib/pyspark.zip` of its home first on the path of its Python processes. Python does not cache the
+    bytecode of modules in an archive, so each process that starts would compile PySpark again, for a second or two of
+    CPU. The directory has no such archive.
+    """
+    if "SPARK_HOME" in os.environ:
+        return
+    with suppress(OSError):
+        os.environ["SPARK_HOME"] = str(linked_home(Path(pyspark.__file__).parent, cache_dir()))
+
+
+def linked_home(spark: Path, cache: Path) -> Path:
+    """Return a directory of links to everything in a Spark except its Python archives, creating it if necessary."""
+    place = hashlib.sha256(str(spark).encode()).hexdigest()[:12]
+    home = cache / f"spark-{pyspark.__version__}-{place}"
+    if home.is_dir():
+        return home
+    cache.mkdir(parents=True, exist_ok=True)
+    made = Path(tempfile.mkdtemp(prefix="spark-", dir=cache))
+    for each in spark.iterdir():
+        if each.name != "python":
+            (made / each.name).symlink_to(each)
+    try:
+        made.rename(home)
+    except OSError:  # another process was faster
+        for link in made.iterdir():
+            link.unlink()
+        made.rmdir()
+    return home

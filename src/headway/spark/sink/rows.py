@@ -3,7 +3,7 @@
 Each error names the row, because a query that is restarted meets the same row again.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import repeat
 from typing import Any
@@ -13,12 +13,13 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from headway.core.levels.naming import MOST_LEVELS, how_to_create, is_topic_name, level_topic
+from headway.core.untrusted import LATEST
 from headway.declarations import shown
 from headway.errors import DeliveryError
 from headway.kafka.producer.columnar import Columns, Suspects
+from headway.records.expiry import expiry_header
 from headway.spark.sink.digest import RowsDigest
 from headway.spark.sink.existing_topics import existing_topics, first_true, refuse_null
-from headway.spark.sink.expiring_rows import expiring
 from headway.spark.sink.scheduled_rows import DueRows
 
 _MOST_BYTES = 8 * 2**20
@@ -272,3 +273,28 @@ def _bytes_of(kind: pa.DataType) -> pa.DataType:
         header = pa.struct([name, value.with_type(_bytes_of(value.type))])
         return pa.list_(kind.value_field.with_type(header))
     return kind
+
+
+def expiring(columns: Columns, expires: Sequence[int | None], due: Sequence[int | None] | None) -> Columns:
+    """Add the header to records that expire. Times are in microseconds since the epoch.
+
+    Raises `DeliveryError` for a time out of bounds, and for a row that would expire before it is due.
+    """
+    headers: list[Any] = []
+    rows = zip(expires, due or repeat(None), columns.headers or repeat(None), strict=False)
+    for index, (at, due_at, own) in enumerate(rows):
+        if at is None:
+            headers.append(own)
+            continue
+        if not 0 <= at // 1000 <= LATEST:
+            raise DeliveryError(
+                f"{columns.name_of(index)} expires {at // 1000} ms after 1970; the time must be from 1970 to the year "
+                "9999. Correct the column expires, or leave it null."
+            )
+        if due_at is not None and at <= due_at:
+            raise DeliveryError(
+                f"{columns.name_of(index)} expires {at // 1000} ms after 1970, but is due at {due_at // 1000}, when it "
+                "would have expired already. Give a later time in the column expires, or leave it null."
+            )
+        headers.append([*(own or ()), expiry_header(at // 1000)])
+    return columns._replace(headers=headers)

@@ -17,6 +17,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from itertools import groupby
 from operator import attrgetter
 from typing import Any
 
@@ -44,13 +45,12 @@ from headway.execution.threads import Threads
 from headway.parallel.control_loop import Executor
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
-from headway.spark.stage.arrow_batch import record_batch
 from headway.spark.stage.arrow_results import results_of_arrow
-from headway.spark.stage.batch_results import results_of_batch
 from headway.spark.stage.deadline import Deadline, Due, Returned, retries_until
 from headway.spark.stage.handler_loop import answers, handler_loop
 from headway.spark.stage.held_rows import HeldRows
 from headway.spark.stage.input_batch import InputBatch, StageRow
+from headway.spark.stage.input_row import Columns, InputRow, place_of
 from headway.spark.stage.outcomes import Outcome, OutcomeColumns
 from headway.spark.stage.outcomes import failure as _failure
 from headway.spark.stage.python_worker import Shared
@@ -497,3 +497,34 @@ class Schedules:
 
     def __init__(self, send: Callable[[Any, BaseException, Any], None]) -> None:
         self.send = send
+
+
+def results_of_batch(result: Any, count: int) -> Sequence[Any]:
+    """Return the result of each row of a batch: a list has one for each, and any other result is that of all rows.
+
+    Raises `ValueError` for a list of another length than `count`.
+    """
+    if type(result) is not list:
+        return [result] * count
+    if len(result) != count:
+        raise ValueError(
+            f"The handler returned {len(result)} results for a batch of {count} rows. Return one for each."
+        )
+    return result
+
+
+def record_batch(rows: Sequence[InputRow], names: Sequence[str]) -> pa.RecordBatch:
+    """Return these columns of these rows, in their order, without converting them to Python values."""
+    places = [place_of(row) for row in rows]  # read once for each row, because the stage may copy its batch meanwhile
+    parts = [
+        _columns_of(run).taken(names, [index for _, index in run])
+        for run in (list(run) for _, run in groupby(places, lambda place: id(place[0])))
+    ]
+    if len(parts) == 1:
+        return parts[0]
+    columns = [pa.concat_arrays([part.column(number) for part in parts]) for number in range(len(names))]
+    return pa.RecordBatch.from_arrays(columns, schema=parts[0].schema)
+
+
+def _columns_of(run: Sequence[tuple[Columns, int]]) -> Columns:
+    return run[0][0]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.spark.session.spark_home import linked_home
+from headway.spark.session.session import linked_home
 
 
 @pytest.fixture

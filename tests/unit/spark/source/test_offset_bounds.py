@@ -8,7 +8,7 @@ from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import Offsets
 from headway.kafka.reading.topic_naming import TopicNaming, kafka_topic
 from headway.records.record_types import TopicPartition
-from headway.spark.source.data_loss import bridge
+from headway.spark.source.batch_planner import bridge
 from headway.spark.source.offset_bounds import parse_bound, resolve
 from headway.spark.source.stream_offset import StreamOffset
 
