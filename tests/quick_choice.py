@@ -20,8 +20,8 @@ def leave_the_rest_to_test_all(items: Iterable[pytest.Item]) -> None:
             variants[item.nodeid.partition("[")[0]].append(item)
     for name, each in variants.items():
         if chosen := each[0].get_closest_marker("quick"):
-            kept = [item for item in each if item.callspec.id in chosen.args]
-            assert kept or len(each) == 1, f"The marker `quick` of {name} names none of its variants."
+            # Where the ids have changed since, all run: that costs time, and no test is lost.
+            kept = [item for item in each if item.callspec.id in chosen.args] or each
         elif not name.startswith(_IN_ALL_COMBINATIONS):
             kept = _each_value_once(each)
         else:

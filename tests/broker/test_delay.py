@@ -473,7 +473,7 @@ def test_relays_go_on_when_the_topic_of_a_line_that_is_not_in_use_any_more_is_de
     assert len(cluster.read()) == 40
 
 
-@pytest.mark.quick("3600")
+@pytest.mark.slow
 @pytest.mark.parametrize("step", [3600, -3600])
 def test_a_step_of_the_relays_clock_changes_nothing(
     cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch, step: int

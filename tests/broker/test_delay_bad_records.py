@@ -203,7 +203,7 @@ def test_bad_records_in_all_topics_of_a_scheduler_stop_nothing_beside_them(
     assert all(b"5000000" in each for each in shortened)
 
 
-@pytest.mark.quick("exactly-once")
+@pytest.mark.slow
 @MODES
 def test_what_is_stored_beyond_the_end_of_a_log_or_cannot_be_read_is_begun_anew(
     cluster: DelayCluster, stranger: Stranger, mode: str

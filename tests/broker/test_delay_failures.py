@@ -143,6 +143,7 @@ def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_n
     assert failed
 
 
+@pytest.mark.slow
 def test_a_store_that_fails_while_partitions_are_handed_over_does_not_keep_the_relay_out(
     cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -208,6 +208,7 @@ def test_a_relay_that_waits_for_topics_can_be_stopped_and_closed(cluster: FreshC
     assert cluster.own_topics == []
 
 
+@pytest.mark.slow
 def test_to_list_what_is_pending_takes_as_few_requests_with_many_lines_as_with_few(cluster: FreshCluster) -> None:
     create_topics(cluster.config, cluster.name, partitions=2)
     with cluster.scheduler() as scheduler, cluster.relay():
@@ -226,6 +227,7 @@ def test_to_list_what_is_pending_takes_as_few_requests_with_many_lines_as_with_f
     assert sorted(each.handle for each in cluster.pending()) == sorted(map(str, days))
 
 
+@pytest.mark.slow
 def test_what_moves_while_lines_are_read_is_listed_at_least_once(
     cluster: FreshCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

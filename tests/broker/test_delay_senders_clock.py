@@ -92,6 +92,7 @@ def test_delays_count_by_the_brokers_clock_in_a_process_whose_own_clock_is_wrong
     assert cluster.read(cluster.names.dead) == []
 
 
+@pytest.mark.slow
 def test_a_clock_that_is_set_while_a_scheduler_runs_makes_nothing_early(
     headway_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -158,6 +158,7 @@ REFUSED: list[tuple[dict[str, Any], str]] = [
 ]
 
 
+@pytest.mark.quick("fields3-needs an id")
 @pytest.mark.parametrize(("fields", "said"), REFUSED)
 def test_fields_that_do_not_go_together_are_refused(cluster: DelayCluster, fields: dict[str, Any], said: str) -> None:
     with Producer(cluster.config | {"scheduler.name": cluster.name}) as producer:
@@ -171,6 +172,7 @@ def test_fields_that_do_not_go_together_are_refused(cluster: DelayCluster, field
             producer.send(ProducerRecord(cluster.target, b"v", if_pending="keep"))
 
 
+@pytest.mark.slow
 def test_the_lines_of_a_longer_delay_are_made_before_its_record_is_sent(cluster: DelayCluster) -> None:
     name = f"{cluster.name}-short"
     create_topics(cluster.config, name, Ladder((1000, 2000, 4000)), 2, delay=0)
@@ -210,7 +212,7 @@ def test_a_process_that_is_killed_between_send_and_commit_leaves_nothing(cluster
     assert values(cluster) == {b"after it": 1}
 
 
-@pytest.mark.quick("AsyncPriorityProducer")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [AsyncProducer, AsyncPriorityProducer])
 async def test_async_producers_have_schedules_in_their_transactions(
     cluster: DelayCluster, kind: Callable[..., Any]

@@ -267,6 +267,7 @@ def test_a_scheduler_that_may_not_create_the_topics_of_a_longer_delay_says_which
         scheduler.send_later("k", b"v", cluster.target, 20).wait(30)  # it looks again before it asks for more
 
 
+@pytest.mark.slow
 def test_a_cancellation_whose_answer_may_not_be_read_says_so(user: User, cluster: Cluster) -> None:
     cluster.with_delays()
     user.grant(*CANCELS)
@@ -351,6 +352,7 @@ def test_a_transactional_id_that_may_not_be_used_is_told_at_once(user: User, clu
 READS = {"topic": Grant("Read", "Topic", "{}-0"), "group": Grant("Read", "Group", "{}-0")}
 
 
+@pytest.mark.quick("topic")
 @pytest.mark.parametrize("which", READS)
 def test_a_consumer_without_a_right_says_so_closes_at_once_and_reads_when_it_is_granted(
     which: str, user: User, cluster: Cluster
@@ -405,6 +407,7 @@ PARALLEL = [*READS.values(), Grant("Write", "Topic", "{}-out")]
 TRANSACTIONS = Grant("Write", "TransactionalId", "{}-", True)
 
 
+@pytest.mark.quick("Write TransactionalId {}-*")
 @pytest.mark.parametrize("missing", [*READS.values(), TRANSACTIONS], ids=str)
 def test_a_run_without_a_right_from_the_start_ends_with_it(missing: Grant, user: User, cluster: Cluster) -> None:
     cluster.create(f"{user.name}-0")
@@ -416,6 +419,7 @@ def test_a_run_without_a_right_from_the_start_ends_with_it(missing: Grant, user:
     assert user.sentence(missing) in str(said.value)
 
 
+@pytest.mark.slow
 def test_a_run_that_may_write_to_no_topic_goes_on_when_its_outputs_may_be_written(user: User, cluster: Cluster) -> None:
     cluster.create(f"{user.name}-0", f"{user.name}-out")
     user.grant(*READS.values(), Grant("Describe", "Topic", "{}-out"))
@@ -521,6 +525,7 @@ def test_a_relay_without_a_right_from_the_start_ends_with_it(mode: str, user: Us
         user.grant(missing)
 
 
+@pytest.mark.slow
 def test_the_command_relay_ends_with_the_sentence(user: User, cluster: Cluster) -> None:
     cluster.with_delays()
     user.grant(*(each for name, each in RELAY.items() if name != "state"), Grant("Describe", "Topic", "{}.state"))

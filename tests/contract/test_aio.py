@@ -80,6 +80,7 @@ async def test_awaiting_a_send_means_delivered(cluster: Cluster) -> None:
     assert (record.key, record.value, record.level, list(record.headers)) == (b"k", b"v", 2, [("a", b"b")])
 
 
+@pytest.mark.quick("mock")
 async def test_thousands_of_sends_can_be_under_way_and_a_small_queue_only_makes_them_wait(cluster: Cluster) -> None:
     topic = cluster.topic()
     async with producer(cluster, **{"queue.buffering.max.messages": 500}) as sends:
@@ -328,6 +329,7 @@ async def test_a_poll_that_ends_leaves_others_waiting_that_are_woken_at_once(clu
             assert time.monotonic() - delivered < 0.7  # of the second after which a poll looks anyway
 
 
+@pytest.mark.quick("kafka")
 async def test_tasks_that_poll_and_iterate_at_once_share_the_records(cluster: Cluster) -> None:
     topic, taken = cluster.topic(), list[tuple[int, int, int]]()
     async with producer(cluster) as sends, consumer(cluster, topic, **{"max.poll.records": 10}) as reads:

@@ -89,6 +89,7 @@ def test_what_is_written_again_is_scheduled_once(spark: SparkSession, orders: "L
         assert sorted(record.number for record in delivered(orders, 0, 1000)) == list(range(1000))
 
 
+@pytest.mark.slow
 def test_a_task_that_fails_leaves_nothing_to_fire(spark: SparkSession, orders: "LevelTopics") -> None:
     rows = [(orders.topic, 2, "fine"), (orders.topic, 7, "too high")]
     frame = spark.createDataFrame(rows, "topic string, level int, value string").coalesce(1)
@@ -221,6 +222,7 @@ def test_an_output_expires_and_one_whose_time_the_sink_would_refuse_is_a_dead_le
     }
 
 
+@pytest.mark.slow
 def test_a_row_that_expires_has_the_header_whether_it_is_due_now_or_later(
     spark: SparkSession, orders: "LevelTopics"
 ) -> None:

@@ -89,6 +89,7 @@ def test_a_driver_that_dies_between_the_sinks_commit_and_sparks_doubles_nothing_
     assert copies(orders, topic) == dict.fromkeys(range((2 if frame is by_key else 1) * RECORDS), 1)
 
 
+@pytest.mark.slow
 def test_the_tasks_of_repartition_by_key_do_not_depend_on_the_cores(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path
 ) -> None:

@@ -111,6 +111,7 @@ def test_a_stream_keeps_the_order_of_each_key_within_and_across_micro_batches(
     assert all(numbers == sorted(numbers) for numbers in calls.values())
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("park_behind_failed", [False, True])
 def test_a_failed_row_keeps_no_other_waiting_unless_the_rows_of_its_key_are_to_be_parked(
     spark: SparkSession, park_behind_failed: bool
@@ -146,6 +147,7 @@ class Meeting:
         return running
 
 
+@pytest.mark.slow
 def test_the_key_of_records_counts_within_their_partition_and_any_other_column_in_the_whole_task(
     spark: SparkSession,
 ) -> None:
@@ -184,6 +186,7 @@ def test_rows_start_by_their_priority_and_those_that_are_too_late_do_not_start(
     assert started == [*(number for number in reversed(range(20)) if number % 5), 0, 5, 10, 15]
 
 
+@pytest.mark.slow
 def test_the_handler_and_its_event_loop_stay_with_the_python_worker(spark: SparkSession) -> None:
     class Counting:
         """A handler that counts its calls, as one keeps a client."""

@@ -44,6 +44,7 @@ def test_a_record_becomes_a_flight_that_knows_its_level(spark: SparkSession) -> 
     assert (row["level"], row["partition"], row["offset"]) == (2, 1, 7)
 
 
+@pytest.mark.slow
 def test_a_flight_without_weather_or_with_an_unknown_destination_is_kept(spark: SparkSession) -> None:
     frame = spark.createDataFrame(
         [("EWR", "2013-01-01 10:00", "ORD"), ("JFK", "2013-01-01 10:00", "SJU")],

@@ -195,6 +195,7 @@ def test_without_levels_a_topic_is_read_as_it_is_by_name_pattern_or_partition(
     assert count(subscribe=topics.payments, startingOffsets=json.dumps({topics.payments: {"0": 3, "1": -1}})) == 2
 
 
+@pytest.mark.slow
 def test_progress_is_committed_to_the_group_itself_where_there_is_one_level(
     spark: SparkSession, topics: Topics, micro_batches: "type[MicroBatches]", tmp_path: Path
 ) -> None:

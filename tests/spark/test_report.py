@@ -39,6 +39,7 @@ def test_each_window_has_its_throughput(records: DataFrame) -> None:
     assert seen == [(0, 0, 0.1), (2, 0, 0.2), (0, 10, 0.1), (2, 10, 0.1)]
 
 
+@pytest.mark.slow
 def test_lag_is_what_was_produced_and_is_not_done(records: DataFrame) -> None:
     rows = figures.lag(records, 5).collect()
     assert [(row["level"], row["window"].second, row["lag"]) for row in rows] == [

@@ -83,6 +83,7 @@ def test_what_the_source_reads_the_sink_writes(spark: SparkSession, orders: "Lev
     assert len({copy.partition for copy in copies}) == 1  # that of the key
 
 
+@pytest.mark.quick("exactly_once")
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 def test_every_row_of_many_is_written_once_and_in_order_within_its_task(
     spark: SparkSession, orders: "LevelTopics", delivery: str
@@ -97,6 +98,7 @@ def test_every_row_of_many_is_written_once_and_in_order_within_its_task(
     assert written == {0: list(range(30_000)), 1: list(range(30_000, 60_000))}
 
 
+@pytest.mark.slow
 def test_a_write_with_the_same_application_and_version_adds_nothing(spark: SparkSession, orders: "LevelTopics") -> None:
     topic = f"{orders.topic}-0"
     for version in (3, 3, 2, 4):
@@ -169,6 +171,7 @@ def forget_commit(checkpoint: Path, number: int) -> None:
         leftover.unlink()
 
 
+@pytest.mark.quick("exactly_once-1")
 @pytest.mark.parametrize(("delivery", "copies"), [("exactly_once", 1), ("at_least_once", 2)])
 def test_a_replayed_micro_batch_adds_nothing_if_delivery_is_exactly_once(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path, delivery: str, copies: int

@@ -180,6 +180,7 @@ def test_aborted_records_and_the_gaps_of_transactions_are_passed_over(
     assert query.exception() is None
 
 
+@pytest.mark.slow
 def test_a_partition_that_a_topic_gains_is_read_from_its_first_record(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:
@@ -208,6 +209,7 @@ def test_records_that_aged_out_before_they_were_read_fail_the_query_with_a_sente
         read_available(stream(spark, orders), micro_batches(), tmp_path)
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_deleted_fails_the_query_with_a_sentence(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:
@@ -218,6 +220,7 @@ def test_a_topic_that_was_deleted_fails_the_query_with_a_sentence(
         read_available(stream(spark, orders), micro_batches(), tmp_path)
 
 
+@pytest.mark.slow
 def test_fewer_levels_than_the_checkpoint_has_fail_the_query_with_a_sentence(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:

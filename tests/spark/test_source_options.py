@@ -111,6 +111,7 @@ def test_assigned_partitions_are_read_at_every_level_and_no_others(spark: SparkS
         assigned(7).collect()
 
 
+@pytest.mark.slow
 def test_under_strict_the_highest_levels_come_first(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:
@@ -124,6 +125,7 @@ def test_under_strict_the_highest_levels_come_first(
     assert counts == [[0, 10, 50], [20, 40, 0], [30, 0, 0]]
 
 
+@pytest.mark.slow
 def test_under_capacity_burst_a_micro_batch_is_as_a_poll_of_the_java_client(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:
@@ -220,6 +222,7 @@ def test_a_batch_of_offsets_that_aged_out_reads_what_there_is_when_that_is_wante
     assert values(batch(spark, orders, startingOffsets=start, failOnDataLoss="false")) == [*range(15, 20)]
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_deleted_and_created_again_fails_the_query_or_is_read_from_its_start(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:

@@ -31,6 +31,7 @@ TOPICS = [
 ]
 
 
+@pytest.mark.slow
 def test_the_programs_of_the_page_do_what_it_says(
     spark: SparkSession, headway_broker: LocalBroker, tmp_path: Path
 ) -> None:

@@ -21,6 +21,7 @@ COUNT = 4_000
 PER_S = 1_500
 
 
+@pytest.mark.slow
 def test_the_limit_follows_from_the_time_that_a_handler_takes_and_a_replay_reads_the_same(
     spark: SparkSession, orders: "LevelTopics", micro_batches: "type[MicroBatches]", tmp_path: Path
 ) -> None:

@@ -158,6 +158,7 @@ def test_whatever_is_called_one_group_of_all_levels_hands_out_the_next_record_an
     run(mock_cluster, [protocol | ONE_GROUP], examples=6, steps=40, is_mock=True)
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_whatever_is_called_kafka_holds_what_was_handed_out_in_one_group_of_all_levels(kafka_cluster: Cluster) -> None:
     run(kafka_cluster, [each | ONE_GROUP for each in KAFKA_PROTOCOLS], examples=6, steps=25)

@@ -151,6 +151,7 @@ def wait_for(condition: Any, seconds: float = 40) -> None:
         threading.Event().wait(0.02)
 
 
+@pytest.mark.quick("kip848")
 @pytest.mark.parametrize("settings", [{}, OF_848 | {"group.remote.assignor": "range"}], ids=["eager", "kip848"])
 def test_members_that_join_and_leave_have_the_same_partitions_of_all_levels_and_handle_each_record_once(
     kafka_cluster: Cluster, settings: dict[str, Any]

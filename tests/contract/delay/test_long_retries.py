@@ -84,7 +84,7 @@ async def fail_async(record: ConsumerRecord, context: Context) -> None:
     fail_first_late_then_lost(record, context)
 
 
-@pytest.mark.quick("async", "transactional")
+@pytest.mark.quick("transactional")
 @pytest.mark.parametrize(
     ("handler", "options"),
     [

@@ -207,6 +207,7 @@ def test_keys_are_told_apart_by_their_bytes_whatever_the_deserialiser_makes_of_t
 # Members
 
 
+@pytest.mark.quick("kip848-async")
 @pytest.mark.parametrize("handlers", ["threads", "async"])
 @pytest.mark.parametrize("settings", [COOPERATIVE, CONSUMER_PROTOCOL], ids=["cooperative", "kip848"])
 def test_partitions_leave_a_member_whose_handlers_never_end_when_the_hand_over_is_over(

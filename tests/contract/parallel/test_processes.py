@@ -325,6 +325,7 @@ def test_records_behind_one_that_does_not_end_are_done_and_count(
 # More than a pipe takes unread
 
 
+@pytest.mark.quick("value-options0")
 @pytest.mark.parametrize(
     ("handler", "options"), [(handlers.value, {}), (handlers.stand_still_once, {"time_limit": 0.5})]
 )
@@ -455,6 +456,7 @@ def test_no_process_outlives_the_one_that_started_it(running: Program) -> None:
     wait_for(lambda: not alive(family))
 
 
+@pytest.mark.quick("2")
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_ends_all_at_once_and_no_child_complains(running: Program, times: int) -> None:
     family = [child.pid for child in psutil.Process(running.popen.pid).children(recursive=True)]

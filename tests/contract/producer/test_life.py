@@ -139,6 +139,7 @@ FORK = """
 """
 
 
+@pytest.mark.slow
 def test_in_a_forked_process_a_producer_is_an_error_at_once_and_a_new_one_works(mock_cluster: Cluster) -> None:
     program = [sys.executable, "-c", textwrap.dedent(FORK), mock_cluster.bootstrap_servers, mock_cluster.topic()]
     ended = subprocess.run(program, capture_output=True, text=True, timeout=90, check=False)

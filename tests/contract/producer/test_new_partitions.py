@@ -96,6 +96,7 @@ def test_records_wait_until_the_leader_of_a_new_partition_answers_for_it(brokers
     brokers.accept(LIST_OFFSETS)
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_all_that_is_sent_while_a_topic_is_being_made_is_stored(kafka_cluster: Cluster) -> None:
     servers: dict[str, Any] = {"bootstrap.servers": kafka_cluster.bootstrap_servers}

@@ -242,6 +242,7 @@ def test_a_queue_that_stays_full_fails_the_future_after_max_block_ms(caplog: pyt
     assert caplog.records
 
 
+@pytest.mark.quick("kafka")
 def test_threads_may_send_at_once_and_all_room_is_free_again(cluster: Cluster) -> None:
     topic, before = cluster.topic(), sys.getswitchinterval()
     with cluster.producer(**{"buffer.memory": 6_000_000}) as producer, ThreadPoolExecutor(8) as threads:

@@ -111,6 +111,7 @@ def serve(made: list[Any]) -> None:
         consumer.consume(1, 0.05)
 
 
+@pytest.mark.quick("by_ranges", "by_onlooker")
 @pytest.mark.parametrize("read", [by_ranges, by_markers, by_compacted, by_answers, by_control, by_onlooker])
 def test_no_reader_by_offset_asks_for_a_coordinator(
     config: dict[str, Any],

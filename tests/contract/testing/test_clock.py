@@ -68,6 +68,7 @@ def test_a_reminder_that_a_service_cancels_does_not_come_and_any_other_does(
         assert (after.results, time.schedules) == (["pay 2"], [])
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("pays", [True, False])
 def test_a_run_that_advances_sees_what_the_service_has_scheduled_before_it(
     settings: Settings, topic: str, remind: Callable[..., Any], pays: bool
@@ -77,6 +78,7 @@ def test_a_run_that_advances_sees_what_the_service_has_scheduled_before_it(
     assert run.results == ([] if pays else ["pay 1"])
 
 
+@pytest.mark.slow
 def test_what_recurs_comes_at_each_of_its_times_before_and_between_runs(
     settings: Settings, topic: str, remind: Callable[..., Any]
 ) -> None:

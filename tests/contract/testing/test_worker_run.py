@@ -34,6 +34,7 @@ def orders(*numbers: int) -> list[ProducerRecord]:
     ]
 
 
+@pytest.mark.quick("mock")
 def test_results_failures_and_dead_letters_are_those_of_the_declaration(settings: Settings) -> None:
     began = time.monotonic()
     run = run_until_idle(shop.bill, settings, orders(1, 7, 8, 9))
@@ -66,6 +67,7 @@ def test_outputs_are_listed_and_stored_and_the_lifespan_has_run(settings: Settin
     assert [(each.topic, each.value, each.key) for each in run.outputs] == [("converted", "3.0", b"book")]
 
 
+@pytest.mark.quick("mock")
 def test_batches_and_coroutines_run_as_declared(settings: Settings) -> None:
     run = run_until_idle(shop.count, settings, [ProducerRecord("events", str(i), "key") for i in range(20)])
     assert sum(run.results) == 20
@@ -73,11 +75,13 @@ def test_batches_and_coroutines_run_as_declared(settings: Settings) -> None:
     assert max(run.results) > 1
 
 
+@pytest.mark.quick("mock")
 def test_a_worker_of_processes_runs_on_threads(settings: Settings) -> None:
     run = run_until_idle(shop.compute, settings, [ProducerRecord("jobs", str(i)) for i in range(5)])
     assert sorted(run.results) == [0, 1, 4, 9, 16]
 
 
+@pytest.mark.quick("mock")
 def test_a_record_that_fails_for_good_without_a_dead_letter_topic_ends_the_run(settings: Settings) -> None:
     with pytest.raises(HandlerError):
         run_until_idle(shop.lose, settings, [ProducerRecord("lost", "1")])
@@ -88,6 +92,7 @@ def test_a_worker_that_is_never_idle_is_told_with_its_last_error(headway_mock: M
         run_until_idle(shop.fail, headway_mock.settings, [ProducerRecord("endless", "1")], timeout=4, skip_waits=False)
 
 
+@pytest.mark.quick("mock")
 def test_without_records_a_worker_is_idle_at_once(settings: Settings) -> None:
     assert run_until_idle(shop.bill, settings).calls == []
 
@@ -150,6 +155,7 @@ def test_a_handler_of_records_is_a_function_to_call() -> None:
     assert shop.bill(given, context()) == "billed 1"
 
 
+@pytest.mark.quick("mock")
 def test_a_worker_of_given_levels_that_begins_at_the_end_sees_what_is_stored_now(settings: Settings) -> None:
     records = [ProducerRecord("clicks", "1"), ProducerRecord("payments", "2")]
     for _ in range(2):
@@ -190,6 +196,7 @@ def test_a_schedule_that_is_cancelled_before_its_time_does_not_come(headway_brok
     assert run.schedules == []
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_what_is_due_beyond_the_advance_stays_a_schedule(headway_broker: LocalBroker) -> None:
     run = run_until_idle(
@@ -215,6 +222,7 @@ def test_schedules_with_an_id_are_those_of_the_run_and_no_others(headway_broker:
     assert run.schedules[1].handle == "id:9"
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_what_an_earlier_run_has_left_to_come_does_not_come_into_this_one(headway_broker: LocalBroker) -> None:
     settings = kafka_of(headway_broker)
@@ -261,6 +269,7 @@ def test_a_record_for_a_topic_that_the_worker_does_not_read_is_refused(headway_m
         run_until_idle(shop.compute, headway_mock.settings, [ProducerRecord("jobs-0", "1")])
 
 
+@pytest.mark.quick("mock")
 def test_what_was_stored_is_handled_in_the_order_of_its_levels(settings: Settings) -> None:
     given = [ProducerRecord("lines", f"{level}", level=level) for level in (0, 1, 2) for _ in range(5)]
     run = run_until_idle(shop.in_turn, settings, given, partitions=1)

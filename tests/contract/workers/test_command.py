@@ -207,6 +207,7 @@ def test_as_process_1_of_a_container_it_collects_what_handlers_leave_behind(
     assert command.ends(0) == []
 
 
+@pytest.mark.slow
 def test_each_handler_of_a_module_has_processes_of_its_own(kafka_cluster: Cluster, start: Start) -> None:
     topics = [plain_topic(kafka_cluster) for _ in range(2)]
     text = """
@@ -479,6 +480,7 @@ def test_a_setting_that_kafkas_client_refuses_is_said_once(kafka_cluster: Cluste
     assert command.log.count("'fetch.mim.bytes' is not known. Did you mean 'fetch.min.bytes'?") == 1
 
 
+@pytest.mark.slow
 def test_a_record_that_failed_for_good_without_a_dead_letter_topic_ends_all(
     kafka_cluster: Cluster, start: Start
 ) -> None:

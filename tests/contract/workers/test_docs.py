@@ -56,6 +56,7 @@ def create_pool(address):
 """
 
 
+@pytest.mark.slow
 def test_handlers_share_a_pool_a_producer_and_a_scheduler(kafka_cluster: Cluster, tmp_path: Path) -> None:
     """PostgreSQL's place is taken by a stand-in; the producer and the scheduler are real."""
     topic, copies = plain_topic(kafka_cluster), plain_topic(kafka_cluster)

@@ -148,6 +148,7 @@ def test_a_lifespan_that_its_handler_cannot_await_is_refused_at_the_declaration(
     assert "The lifespan life is async, and the handler handle is a plain function" in command.log
 
 
+@pytest.mark.slow
 def test_a_killed_process_has_no_shut_down_and_its_successor_starts_anew(kafka_cluster: Cluster, start: Start) -> None:
     topic = plain_topic(kafka_cluster)
     one_per_partition(kafka_cluster, topic, ["0"])

@@ -152,6 +152,7 @@ def test_of_what_is_overdue_equal_due_times_keep_their_order_as_long_as_all_of_i
     assert (order == sorted(order)) is fits
 
 
+@pytest.mark.quick("2000")
 @pytest.mark.parametrize("room", [2_000, 20_000])
 def test_what_waits_in_memory_is_bounded_whatever_is_due_at_once(room: int) -> None:
     world = World(LADDER, random.Random(3), room=room)
@@ -191,6 +192,7 @@ def test_the_brokers_clock_may_step_forward_an_hour() -> None:
     assert all(schedule.due <= at for at, schedule in world.delivered)
 
 
+@pytest.mark.quick("0", "1")
 @pytest.mark.parametrize("seed", range(8))
 def test_cancellations_and_reschedules_are_settled_as_they_are_answered(seed: int) -> None:
     draw = random.Random(seed)
