@@ -14,8 +14,8 @@ from headway.errors import NoRoomError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.consumer.fetch_turns import size_of_fetched
 from headway.kafka.producer.headers import header_list
+from headway.parallel.handler_output import HandlerOutput, size_of_output
 from headway.parallel.output_stream import StoredOutput, UntakenOutputs
-from headway.parallel.outputs import HandlerOutput, size_of_output
 from headway.records.record_types import RecordMetadata
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import plain_topic, wait_for

@@ -1,4 +1,4 @@
-"""The log's word on which partitions a member has, once they have settled."""
+"""Logs which partitions a member has, once they stay the same."""
 
 import logging
 import math
@@ -9,49 +9,49 @@ from headway.kafka.consumer.level_consumers import LevelConsumers
 
 log = logging.getLogger(__name__)
 
-_LOOK_EVERY = 0.5  # seconds
-_LONG = 5.0  # seconds; most groups have met by then
+_CHECK_EVERY = 0.5  # seconds
+_LONG = 5.0  # seconds; most rebalances are over by then
 _MOST_TOPICS = 10
 
 
 class AssignmentLog:
-    """A look at a member's partitions now and then: the groups of the levels meet one after the other.
+    """Checks a member's partitions twice a second, and logs them when two checks have found the same.
 
-    What changes between two looks is told at a later one, so a rebalance is one line of the log.
+    The groups of the levels rebalance one after the other; so a rebalance of all is one line of the log.
     """
 
     def __init__(self, levels: LevelConsumers) -> None:
         self._levels = levels
-        self._look_at = 0.0
-        self._tell_at: float | None = None  # that the group has not met; infinite once that was told
+        self._check_at = 0.0
+        self._log_wait_at: float | None = None  # infinite once the wait for the group was logged
         self._seen: frozenset[tuple[str, int]] | None = None
-        self._told: frozenset[tuple[str, int]] | None = None
+        self._logged: frozenset[tuple[str, int]] | None = None
 
     def turn(self, now: float) -> None:
-        """Tell of partitions that have been the same for two looks, and that were not told of."""
-        if now < self._look_at:
+        """Log the partitions if two checks have found the same, and they are not in the log yet."""
+        if now < self._check_at:
             return
-        self._look_at = now + _LOOK_EVERY
+        self._check_at = now + _CHECK_EVERY
         found = self._found()
         if found is None:
-            self._tell_of_waiting(now)
-        elif found == self._seen != self._told:
-            self._told = found
+            self._log_waiting(now)
+        elif found == self._seen != self._logged:
+            self._logged = found
             log.info("%s", sentence(found))
         self._seen = found
 
-    def _tell_of_waiting(self, now: float) -> None:
-        if self._tell_at is None:
-            self._tell_at = now + _LONG
-        elif now >= self._tell_at:
-            self._tell_at = math.inf
+    def _log_waiting(self, now: float) -> None:
+        if self._log_wait_at is None:
+            self._log_wait_at = now + _LONG
+        elif now >= self._log_wait_at:
+            self._log_wait_at = math.inf
             log.info(
-                "This member waits for its group to meet. A group waits for a member that has died until its "
-                "session.timeout.ms is over, and for one that is busy."
+                "This member waits for its group to rebalance. The group waits for members that have died until their "
+                "session.timeout.ms is over, and for members that are busy."
             )
 
     def _found(self) -> frozenset[tuple[str, int]] | None:
-        """Return topics and numbers of the partitions; None before the group has ever said which they are."""
+        """Return the topic and number of each partition, or None before the group has assigned any."""
         if not any(level.membership.was_member for level in self._levels):
             return None
         return frozenset(
@@ -60,7 +60,7 @@ class AssignmentLog:
 
 
 def sentence(partitions: Collection[tuple[str, int]]) -> str:
-    """Return what the log says of these topics and numbers."""
+    """Return the log line for partitions, each a topic and a number."""
     if not partitions:
         return (
             "This member has joined its group and has no partitions: other members have all, or Kafka lacks the topics."
@@ -78,7 +78,7 @@ def _listed(by_topic: Mapping[str, list[int]]) -> str:
 
 
 def in_ranges(numbers: Iterable[int]) -> str:
-    """Return ascending numbers in short.
+    """Shorten ascending numbers to ranges.
 
     >>> in_ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'

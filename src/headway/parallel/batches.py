@@ -1,4 +1,4 @@
-"""The sizes of batches, and how long a record waits for one, as users declare them."""
+"""The sizes of batches, and how long records wait for a batch to fill, as users declare them."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from headway.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """The sizes of batches, for a handler of `(records)` or `(records, contexts)`.
+    """How large batches become, for a handler of `(records)` or `(records, contexts)`.
 
     Args:
-        max_size: The most records of a batch.
-        linger: The seconds that a record waits at most for its batch to fill.
-        min_size: The records that begin without waiting any longer; by default only `max_size` of them do.
+        max_size: The most records in a batch.
+        linger: The longest that a record waits for its batch to fill, in seconds.
+        min_size: A batch of at least this size does not wait. By default only a full batch does not.
 
     Raises `ConfigError` for sizes out of bounds.
 
@@ -33,15 +33,15 @@ class Batches:
         check_whole("min_size", self.min_size, 1)
         if self.min_size > self.max_size:
             raise ConfigError(
-                f"min_size is {self.min_size}, more than the max_size of {self.max_size}. Give at most as many."
+                f"min_size is {self.min_size}, which is more than max_size, {self.max_size}. Make it at most max_size."
             )
         if not self.linger:
             raise ConfigError(
-                f"min_size is {self.min_size}, and without a linger no record waits for others. Give the linger too, "
-                "the seconds that a record waits at most."
+                f"min_size is {self.min_size}, but without a linger no record waits for others. Set linger, too: the "
+                "longest wait in seconds."
             )
 
     @property
     def least(self) -> int:
-        """The number of records that need not wait for more."""
+        """The number of records that do not wait for more."""
         return self.max_size if self.min_size is None else self.min_size

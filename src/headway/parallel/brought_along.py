@@ -1,4 +1,4 @@
-"""The history and the expiry of records: read when they are fetched, and written when they are tried again later."""
+"""The history and expiry of records: read from their headers when fetched, written when they are retried later."""
 
 import math
 import time
@@ -16,12 +16,12 @@ from headway.records.record_types import ConsumerRecord, with_headers
 
 
 class BroughtAlong:
-    """The reader of what records bring along: failed attempts, and when they expire.
+    """Reads what records bring along in their headers: failed attempts, and when they expire.
 
     Args:
-        group: The group, whose own attempts count.
-        let_expire: Is called when a record came that expires.
-        expires_after: The seconds after its timestamp at which a record expires; None for never.
+        group: The group. Attempts of other groups do not count.
+        let_expire: Called when a record arrives that can expire.
+        expires_after: The seconds after its timestamp at which a record expires. None if records do not expire.
     """
 
     def __init__(self, group: str, let_expire: Callable[[], None], expires_after: float | None = None) -> None:
@@ -30,7 +30,7 @@ class BroughtAlong:
         self._expires_after = expires_after
 
     def of(self, records: Sequence[ConsumerRecord], now: float) -> Mapping[ConsumerRecord, Brought]:
-        """Return what records bring along, of those that bring anything; `now` is of the monotonic clock."""
+        """Return what records bring along, leaving out those that bring nothing; `now` is by the monotonic clock."""
         if self._expires_after is None:
             with_some = with_headers(records)
             found = {record: self._read(record, now) for record in with_some} if with_some else NOTHING_BROUGHT
@@ -54,7 +54,7 @@ class BroughtAlong:
 
 
 def failure_of(history: History) -> Failure | None:
-    """Return the failed attempts of which a history tells; None if it tells of none."""
+    """Return the failed attempts in a history, or None if it has none."""
     first, last = history.first, history.last
     if first is None or last is None:
         return None
@@ -65,7 +65,7 @@ def failure_of(history: History) -> Failure | None:
 
 
 def history_after(work: RecordWork, error: BaseException, group: str) -> History:
-    """Return the history of a record in its own topic after this attempt of a group, which failed with this error."""
+    """Return the history of a record, with a group's failed attempt added to it."""
     record, before = work.record, work.failure
     known = history_of(record.headers, record.kafka_topic)
     since = record.timestamp if known is None or known.since is None else known.since

@@ -1,6 +1,7 @@
-"""The user's callbacks about partitions and commits, each in its turn, in a thread that runs nothing else.
+"""Calls the user's callbacks about partitions and commits one after the other, in a thread of their own.
 
-The control thread goes on meanwhile: other partitions are fetched, handled and handed over, whatever a callback does.
+The control thread goes on meanwhile, so other partitions are fetched, handled and handed over however long a callback
+takes.
 """
 
 import logging
@@ -22,8 +23,8 @@ log = logging.getLogger(__name__)
 OnRebalance = Callable[[list[TopicPartition]], Any]
 
 
-class _Call(NamedTuple):
-    """A call that is due; `ended` has its error, if it raised one."""
+class _DueCall(NamedTuple):
+    """A call that is due; `ended` resolves when it returns, or has the error that it raised."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -31,10 +32,11 @@ class _Call(NamedTuple):
 
 
 class Callbacks:
-    """The callbacks of one consumer, and the partitions that they know of.
+    """The callbacks of one consumer, and the partitions that they were called for.
 
-    Invariants: calls come one after the other, in the order of what they tell. Each partition that `on_assign` was told
-    of is in one later call of `on_revoke` or `on_lost`. The control thread calls all methods but `runs_here`.
+    Invariants: calls are made one after the other, in the order of the events. Each partition that `on_assign` was
+    called with is in one later call of `on_revoke` or `on_lost`. Only the control thread calls the methods, except
+    `runs_here`.
     """
 
     def __init__(self, wake: Wakeup) -> None:
@@ -46,7 +48,7 @@ class Callbacks:
         self._known: set[TopicPartition] = set()
         self._awaited: dict[TopicPartition, Future[None]] = {}  # with the call of `on_assign` that has not returned
         self._lock = threading.Lock()
-        self._due: deque[_Call] = deque()
+        self._due: deque[_DueCall] = deque()
         self._is_working = False
         self._thread = 0
         self.failure: BaseException | None = None
@@ -59,39 +61,40 @@ class Callbacks:
         on_lost: OnRebalance | None,
         on_commit: OnCommit | None,
     ) -> None:
-        """Call these functions from now on; `on_lost` is `on_revoke` if it is None."""
+        """Call these functions from now on. Without `on_lost`, `on_revoke` is called for lost partitions, too."""
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost or on_revoke
         self._on_commit = on_commit
 
     # Partitions
 
     def assigned(self, partitions: Collection[TopicPartition]) -> None:
-        """Tell of new partitions."""
+        """Call `on_assign` with new partitions."""
         self._known.update(partitions)
-        if told := self._tell(self._on_assign, partitions):
-            self._awaited |= dict.fromkeys(partitions, told)
+        if call := self._call(self._on_assign, partitions):
+            self._awaited |= dict.fromkeys(partitions, call)
 
     def awaited(self) -> Collection[TopicPartition]:
-        """Return the partitions of which nothing may start yet, as `on_assign` has not returned."""
+        """Return the partitions whose `on_assign` has not returned, so that none of their records starts."""
         if self._awaited:
-            self._awaited = {each: told for each, told in self._awaited.items() if not _has_returned(told)}
+            self._awaited = {each: call for each, call in self._awaited.items() if not _has_returned(call)}
         return self._awaited.keys()
 
     @property
-    def hears_of_revoked(self) -> bool:
-        """True if there is an `on_revoke`."""
+    def has_on_revoke(self) -> bool:
+        """True if there is an `on_revoke` to wait for."""
         return self._on_revoke is not None
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> "Future[None] | None":
-        """Tell of partitions whose records are done or given up; return the call, None if there is nothing to wait for.
+        """Call `on_revoke` with partitions whose records are done or given up.
 
-        What is done may be committed once the call has returned, and not if it has raised.
+        Returns a future to wait for, or None if nothing was called. Commit what is done only when the call has
+        returned, and not at all if it has raised.
         """
-        return self._tell(self._on_revoke, self._forget(partitions))
+        return self._call(self._on_revoke, self._forget(partitions))
 
     def lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """Tell of partitions that another member may have already."""
-        self._tell(self._on_lost, self._forget(partitions))
+        """Call `on_lost` with partitions that another member may have already."""
+        self._call(self._on_lost, self._forget(partitions))
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
         known = [partition for partition in partitions if partition in self._known]
@@ -100,7 +103,7 @@ class Callbacks:
             self._awaited.pop(partition, None)
         return known
 
-    def _tell(self, function: OnRebalance | None, partitions: Collection[TopicPartition]) -> "Future[None] | None":
+    def _call(self, function: OnRebalance | None, partitions: Collection[TopicPartition]) -> "Future[None] | None":
         if function is None or not partitions:
             return None
         return self._add(function, sorted(partitions))
@@ -108,7 +111,7 @@ class Callbacks:
     # Commits
 
     def committed(self, error: Exception | None, offsets: Offsets) -> None:
-        """Tell of a commit; several that succeed while callbacks run are told as one."""
+        """Call `on_commit`. Commits that succeed while callbacks run are put together into one call."""
         if self._on_commit is None or not offsets:
             return
         with self._lock:
@@ -131,7 +134,7 @@ class Callbacks:
     # Calls
 
     def _add(self, function: Callable[..., Any], *arguments: Any) -> "Future[None]":
-        call = _Call(function, arguments, Future())
+        call = _DueCall(function, arguments, Future())
         with self._lock:
             self._due.append(call)
             if self._is_working:
@@ -154,7 +157,7 @@ class Callbacks:
                 call.ended.set_result(None)
             self._wake.set()
 
-    def _next(self) -> _Call | None:
+    def _next(self) -> _DueCall | None:
         with self._lock:
             if self._due:
                 return self._due.popleft()
@@ -162,11 +165,11 @@ class Callbacks:
             return None
 
     def runs_here(self) -> bool:
-        """Return whether a callback runs in the thread that asks; for any thread."""
+        """Return whether this thread is running a callback. Any thread may ask."""
         return self._thread == threading.get_ident()
 
     def wait(self, timeout: float) -> None:
-        """Wait until all calls have returned, or `timeout` seconds."""
+        """Wait up to `timeout` seconds until all calls have returned."""
         with self._lock:
             if not self._is_working:
                 return
@@ -174,11 +177,11 @@ class Callbacks:
         try:
             over.result(timeout)
         except TimeoutError:
-            log.warning("A callback has not returned within %g s, and is left alone.", timeout)
+            log.warning("A callback has not returned within %g s. The consumer ends without waiting for it.", timeout)
 
 
-def _has_returned(told: "Future[None]") -> bool:
-    return told.done() and told.exception() is None
+def _has_returned(call: "Future[None]") -> bool:
+    return call.done() and call.exception() is None
 
 
 def check_callback(name: str, callback: Callable[..., Any] | None, parameters: Sequence[str]) -> None:
@@ -187,8 +190,8 @@ def check_callback(name: str, callback: Callable[..., Any] | None, parameters: S
         return
     if callable(callback) and runs_nothing_when_called(callback):
         raise ConfigError(
-            f"{name} is an async def, or yields: it is called in a thread, and nothing of it would run. Give a plain "
-            "function; for an event loop, one that calls its call_soon_threadsafe."
+            f"{name} is an async def, or yields. It is called in a thread, so nothing of it would run. Give a plain "
+            "function; for an event loop, one that calls the loop's call_soon_threadsafe."
         )
     check_function(name, callback, parameters)
 

@@ -1,8 +1,8 @@
-"""Commits of offsets and offset maps: from time to time, and when partitions leave.
+"""Commits offsets and offset maps: at intervals, and when partitions leave.
 
-Only a caller that asks for it waits for Kafka. A commit is sent, looked at again with each turn, and due again until
-Kafka has acknowledged it. A level whose commits fail has its own back-off, and keeps no other level from committing. A
-level whose member was expelled gives its partitions up as lost, and joins its group again.
+A commit is sent, checked at each turn, and due again until Kafka has acknowledged it; only `commit` waits for Kafka. A
+level whose commits fail has a back-off of its own, and keeps no other level from committing. A level whose member was
+expelled gives its partitions up as lost, and joins its group again.
 """
 
 import logging
@@ -38,33 +38,33 @@ class UnansweredError(KafkaError):
     """No broker has said in time whether a commit is done."""
 
 
-class Sent(Protocol):
-    """A commit that is on its way."""
+class SentOffsets(Protocol):
+    """Offsets that were sent, in a plain commit or in a transaction."""
 
     def answer(self, timeout: float) -> Refusals | None:
-        """Return the refused levels, none if the commit is done; or None without an answer in time."""
+        """Return the refused levels, empty if the commit is done; or None if no answer came in time."""
         ...
 
     def give_up(self) -> bool:
-        """Stop waiting for the commit; return True if it is over, False if its outcome must still be asked for."""
+        """Stop waiting. Returns True if the commit is over, False if its outcome must still be asked for."""
         ...
 
 
 class _OnItsWay(NamedTuple):
     levels: set[int]
     tick: Tick
-    sent: Sent
+    sent: SentOffsets
     at: float
 
 
 class Commits:
-    """The commits that the engine's ticks ask for: each level alone, or with `transactions` all healthy ones together.
+    """Makes the commits that the engine's ticks ask for: level by level, or all healthy levels in one transaction.
 
     Args:
         dispatch: The dispatch whose engine says what is to be committed.
         levels: The members that commit.
         fetching: Gives a level's partitions up as lost, and joins its group again.
-        callbacks: The user's, which hear of each commit's outcome.
+        callbacks: The user's callbacks, one of which is called with the outcome of each commit.
         interval: The seconds between commits.
         waits: True to fetch nothing while a commit is on its way.
     """
@@ -91,20 +91,20 @@ class Commits:
         self._answered_within: dict[int, float] = {}  # for a coordinator that takes longer than ordinary ones
         self._maps_are_shortened = False
         self._warned_at = -_WARN_EVERY
-        self._failures = 0  # failures that no warning has told yet
+        self._failures = 0  # failures since the last warning
 
     @property
     def refused(self) -> str | None:
-        """The sentence that names a missing right to write outputs; None if none is, or if it is not known here."""
+        """A sentence that names a missing right to write outputs, or None if no right is known to be missing."""
         return self.transactions.refused if self.transactions else None
 
     @property
     def is_waited_for(self) -> bool:
-        """True if no record may be fetched now."""
+        """True if nothing may be fetched before the commit on its way is answered."""
         return self._waits and bool(self._on_their_way)
 
     def next_turn(self, now: float) -> float:
-        """Return when to look again if nothing else happens: an answer to a plain commit wakes no thread."""
+        """Return when the next turn is due if nothing else happens: the answer to a plain commit wakes no thread."""
         return now + _LOOK_FOR_ANSWERS_EVERY if self._on_their_way else self._turns.next_turn()
 
     def request(self) -> None:
@@ -112,7 +112,7 @@ class Commits:
         self._turns.request()
 
     def turn(self, now: float) -> None:
-        """Look after the commits that were sent, and send those that are due.
+        """Take answers to the commits that were sent, and send those that are due.
 
         Raises `TransactionError`, or `HandlerError` for an output that Kafka refuses; after that nothing is committed.
         Raises `KafkaError` if another consumer has taken this one's place.
@@ -126,10 +126,10 @@ class Commits:
             self._take_answers(_LOOK_FOR_ANSWERS_EVERY)
 
     def commit(self, partitions: Collection[TopicPartition] | None, deadline: float) -> Iterator[None]:
-        """Commit the completed records of these partitions, or of all; the caller may act between the iterations.
+        """Commit the completed records of these partitions, or of all; the caller can act between the iterations.
 
-        A commit without acknowledgement by the deadline is given up; the next owner then starts before it. Raises as
-        `turn` does.
+        A commit that is not acknowledged by the deadline is given up, and the next owner repeats its records. Raises
+        as `turn` does.
         """
         self._turns.hurry(self._levels_of(partitions))
         while self._is_uncommitted(partitions) and (left := deadline - time.monotonic()) > 0:
@@ -140,7 +140,7 @@ class Commits:
         self._give_up(lambda each: partitions is None or not each.tick.commits.keys().isdisjoint(partitions))
 
     def forget(self) -> None:
-        """Let go of unanswered commits; librdkafka wants that before its consumer is closed."""
+        """Let go of unanswered commits, as librdkafka requires before its consumer is closed."""
         self._give_up(lambda _: True)
 
     def _levels_of(self, partitions: Collection[TopicPartition] | None) -> set[int]:
@@ -151,7 +151,8 @@ class Commits:
         self._on_their_way = [each for each in self._on_their_way if each not in given_up]
         for each in given_up:
             self._callbacks.committed(
-                KafkaError("Kafka did not answer a commit in time; it may have happened or not."), _offsets(each.tick)
+                KafkaError("Kafka did not answer a commit in time. It is unknown whether it was made."),
+                _offsets(each.tick),
             )
 
     def _is_uncommitted(self, partitions: Collection[TopicPartition] | None) -> bool:
@@ -163,7 +164,7 @@ class Commits:
     # Sending
 
     def _send_due(self, now: float, partitions: Collection[TopicPartition] | None) -> None:
-        """Commit, of these partitions or of all, for the levels whose turn it is."""
+        """Send the commits of the levels that are due, for these partitions or for all."""
         busy = {level for each in self._on_their_way for level in each.levels}
         for due in self._turns.due(now):
             levels = due & self._levels_of(partitions)
@@ -189,22 +190,22 @@ class Commits:
                     self.transactions.nothing_to_commit(levels)
             return
         try:
-            with defer_signals():  # a commit on its way is always noted as such
+            with defer_signals():  # so that no commit is sent without being noted as on its way
                 sent = self.transactions.commit(tick) if self.transactions else self._send(tick)
                 self._on_their_way.append(_OnItsWay(levels, tick, sent, now))
         except KafkaError as error:
             self._refused(tick, dict.fromkeys(levels, error), now)
 
-    def _send(self, tick: Tick) -> "_SentCommit":
+    def _send(self, tick: Tick) -> "_PlainCommit":
         [level] = {partition.level for partition in tick.commits}
         offsets = {each: commit[:2] for each, commit in tick.commits.items()}
         within = self._answered_within.get(level, COMMIT_ANSWERED_WITHIN)
-        return _SentCommit(level, self._levels[level].client.commit_with_metadata(offsets), within)
+        return _PlainCommit(level, self._levels[level].client.commit_with_metadata(offsets), within)
 
     # Answers
 
     def _take_answers(self, timeout: float) -> None:
-        """Take the answers that are there; without any, wait up to `timeout` seconds for the first."""
+        """Take the answers that have arrived, or wait up to `timeout` seconds for the first."""
         if not self._on_their_way:
             time.sleep(timeout)
         for each in list(self._on_their_way):
@@ -213,7 +214,7 @@ class Commits:
             if refusals is None or each not in self._on_their_way:
                 continue
             if not refusals:
-                self._committed(each)  # before it is removed from the list: Ctrl-C may come in between
+                self._committed(each)  # before it leaves the list, because Ctrl-C can come in between
             self._on_their_way.remove(each)
             if refusals:
                 self._refused(each.tick, refusals, time.monotonic())
@@ -221,7 +222,7 @@ class Commits:
                     self._turns.request()  # the commit did not fail because of these levels
 
     def _committed(self, about: _OnItsWay) -> None:
-        """Tell the engine that a commit is done; telling it twice does no harm."""
+        """Note in the engine that a commit is done. Noting it twice is harmless."""
         with self._dispatch.lock:
             self._dispatch.engine.committed(about.tick)
         self._callbacks.committed(None, _offsets(about.tick))
@@ -242,7 +243,7 @@ class Commits:
             )
             if self.transactions:
                 self._levels[level].client.hear_refusal(error)
-            if isinstance(error, UnansweredError):  # who asks again in the same time might never be answered
+            if isinstance(error, UnansweredError):  # with the same time a slow coordinator might never answer
                 within = self._answered_within.get(level, COMMIT_ANSWERED_WITHIN)
                 self._answered_within[level] = min(2 * within, _ANSWERED_AT_LAST_WITHIN)
             member = standing(error)
@@ -263,7 +264,7 @@ class Commits:
                 self._behind_since.pop(level, None)
 
     def _shorten_maps(self, tick: Tick, refusals: Refusals) -> Refusals:
-        """Commit smaller offset maps at once if these were too large for Kafka; return the other refusals."""
+        """Commit smaller offset maps at once if these were too large for Kafka. Returns the other refusals."""
         too_large = {level for level, error in refusals.items() if metadata_is_too_large(error)}
         characters = max((len(each.metadata) for at, each in tick.commits.items() if at.level in too_large), default=0)
         if not characters:
@@ -301,12 +302,12 @@ def _offsets(tick: Tick) -> Offsets:
 
 
 def _has_still(tick: Tick, level: int) -> bool:
-    """Return whether a level still has partitions of this tick's assignment; if not, it knows that they are lost."""
+    """Return whether a level still has partitions of this tick; if not, it gave them up already."""
     return any(part.assignment.current for part in tick.parts if part.assignment.level == level)
 
 
-class _SentCommit:
-    """A plain commit of one level."""
+class _PlainCommit:
+    """A commit of one level, outside transactions."""
 
     def __init__(self, level: int, sent: PendingCommit, within: float) -> None:
         self._level = level
@@ -315,7 +316,7 @@ class _SentCommit:
         self._deadline = time.monotonic() + within
 
     def answer(self, timeout: float) -> Refusals | None:
-        """Return the reasons for a refusal, none if it is done; or None if there is no answer yet."""
+        """Return the reasons for a refusal, empty if the commit is done; or None if there is no answer yet."""
         refused = self._sent.refused(timeout)
         if refused is None:
             if time.monotonic() < self._deadline:
@@ -324,10 +325,10 @@ class _SentCommit:
         return dict.fromkeys([self._level], _gravest(refused.values())) if refused else {}
 
     def give_up(self) -> bool:
-        """Stop waiting for the commit, which may be made or not."""
+        """Stop waiting. It is unknown whether the commit was made."""
         return True
 
 
 def _gravest(errors: Iterable[KafkaError]) -> KafkaError:
-    """Return the first error that says that the member cannot go on, or else the first error."""
+    """Return the first error after which the member cannot go on, or otherwise the first error."""
     return min(errors, key=lambda error: standing(error) in (Standing.UNKNOWN, Standing.BEHIND))

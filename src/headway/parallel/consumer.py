@@ -1,4 +1,4 @@
-"""The public parallel consumer. The file is long for the docstrings of what users call."""
+"""The public parallel consumer."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
@@ -36,14 +36,15 @@ from headway.kafka.serialization import key_reader, value_reader
 from headway.parallel.batches import Batches
 from headway.parallel.callbacks import OnRebalance, check_async_callback, check_callbacks
 from headway.parallel.control_loop import ControlLoop
+from headway.parallel.handler_output import size_of_output
 from headway.parallel.handler_spec import HandlerSpec
 from headway.parallel.options import ParallelOptions, ParallelOptionsDict, shows_options
 from headway.parallel.output_stream import AsyncOnOutput, OutputStream, OutputTasks
-from headway.parallel.outputs import OnOutput, size_of_output
-from headway.parallel.places import Place
+from headway.parallel.outputs import OnOutput
 from headway.parallel.result_stream import BatchResult, Result, ResultStream
 from headway.parallel.run import DRAIN_WITHIN, Run
 from headway.parallel.run_parts import RunParts
+from headway.parallel.seek_target import SeekTarget
 from headway.parallel.stream import Owner
 from headway.parallel.tenancy import Tenancy
 from headway.records.record_types import ConsumerRecord, TopicPartition
@@ -53,62 +54,65 @@ from headway.settings.config import Config, ParallelSettings
 
 
 class ParallelConsumer:
-    """A consumer that handles records in parallel, in the order that `ordering` asks for, each acknowledged on its own.
+    """Handles records in parallel, in the order that `ordering` asks for, and acknowledges each on its own.
 
-    Completed records above an incomplete one are committed beside the offset, as an offset map. A restart therefore
-    repeats only records that were not done. Without `levels` topics and group have the names given. With
-    `levels` they have the names of their levels, which share the slots as `policy` says. For the settings see
-    `headway.settings.config`; the other keys go to librdkafka.
+    Completed records above an incomplete one are committed beside the offset, as an offset map. So a restart repeats
+    only records that were not done. Without `levels`, topics and group have the names given. With `levels`, they have
+    the names of their levels, which share the slots according to `policy`. `headway.settings.config` explains the
+    settings; other keys go to librdkafka.
 
     Args:
         config: The settings.
-        ordering: The records that run in order: those of the same key, of the same partition, or none.
-        max_concurrency: The number of records, or batches, handled at a time.
-        adaptive: Start with few, grow while throughput grows, shrink when only the latency does.
-        rate_limit: The number of records that the group may start in a second. Each member has the share of it that
-            it has of the partitions.
-        key_rate_limit: The number of records of one key that may start in a second, for each topic and level.
-        tenant_rate_limit: The number of records of one `tenant` that the group may start in a second, shared by its
-            members as `rate_limit` is: one for each tenant, rates by name with `"*"` for all others, or a function that
-            returns the rate of a tenant and is asked once a minute. None, and a name left out, have no limit.
-        time_limit: The seconds that a call of the handler may take; after that the attempt has failed.
-        executor: `thread` for plain functions and `async` for coroutine functions, by default as the handler is, or
-            `process` for a function that needs the processor. It and the deserialisers must then be importable.
-        processes: The number of processes; by default the number of processors.
-        policy: The sharing of slots between levels: `fair` by weight, `strict` highest first with a longest wait, or
+        ordering: Which records run in order: those with the same key, those of the same partition, or none.
+        max_concurrency: The number of records, or batches, that are handled at a time.
+        adaptive: True to start with few at a time, add more while throughput grows, and take back what only adds
+            latency.
+        rate_limit: The number of records that the group starts per second, at most. Each member has a share of it, in
+            proportion to its partitions.
+        key_rate_limit: The number of records with one key that start per second, at most, in each topic and level.
+        tenant_rate_limit: The number of records of one `tenant` that the group starts per second, at most, shared by
+            its members as `rate_limit` is: a number for each tenant, a mapping from names to numbers with `"*"` for
+            all others, or a function that returns the number for a tenant and is called once a minute. A tenant whose
+            number is None or left out has no limit.
+        time_limit: The seconds that a call of the handler can take before the attempt fails.
+        executor: `thread` for plain functions and `async` for coroutine functions, chosen by the handler if left out;
+            or `process` for a function that needs much CPU. It and the deserialisers must then be importable.
+        processes: The number of processes. By default the number of processors.
+        policy: How levels share the slots: `fair` by weight, `strict` highest level first but none waits too long, or
             `capacity_burst` with the Java priority client's shares.
-        distributor: The weights or shares; by default each level has twice that of the one below.
-        retries: The times and number of further attempts; by default without end, at most a minute apart.
-        dead_letter_topic: The topic for records that are not tried again. Without it, the run ends with `HandlerError`.
-        commit_mode: `async`; `sync`, which waits for each answer; or `transactional`: outputs, dead letters and
-            offsets in one transaction, by default every 100 ms.
-        producer_config: Settings of the producer for outputs, such as serialisers or `transactional.id`. `config`
-            already says how to reach the brokers.
-        hand_over_timeout: The seconds that a leaving partition waits for its running handlers and for the commit of
-            their records. The commit has the last of these seconds, and at least one.
-        tenant: To whom a record belongs: `header:NAME`, `key`, `key:/` for the part of the key before a separator, or a
-            function of the record, which must be quick. Within a level, tenants take turns by the handler time that
-            they used.
-        queue_time_warning: The seconds between the fetch and the start of a record that are too long: the log tells of
-            such records in sums, and `metrics` counts them. By default it is told of none.
-        on_invalid_metadata: Metadata of a commit that is no offset map is dropped with a warning (`warn`), or ends the
-            run with `OffsetMapError` (`fail`).
-        buffer_records: The number of records of each level that are ready in memory, so that no slot waits for a fetch;
-            by default 1,000, or four times `max_concurrency`.
-        buffer_memory: The bytes that records and uncommitted outputs of each level may take.
-        tenant_weights: The weights of tenants, by name; all others have 1.
-        expires_after: The seconds after its timestamp for which a record may be started; by default for ever, or as the
-            record itself says (`expires` of a producer's `send`).
-        on_expired: What becomes of a record that expired before it could be started: it is counted, and `drop` means
-            done, `dead_letter` that it goes to the `dead_letter_topic`.
-        circuit_breaker: The bounds from which on one attempt at a time is made, as long as nearly all fail; by default
-            there are none.
-        lifespan: What handlers share: a function that makes a context manager, async or not, of the connection's
-            settings if it takes them. It is entered before the first record, and left after the last handler; what it
-            yields is `context.state`. With `executor="process"` each process has its own.
+        distributor: The weights or shares of the levels. By default each level has twice that of the one below.
+        retries: When and how often failed records are retried. By default forever, at most a minute apart.
+        dead_letter_topic: The topic for records that are not retried any more. Without it, such a record ends the run
+            with `HandlerError`.
+        commit_mode: `async`; `sync`, which waits for each answer; or `transactional`, which commits outputs, dead
+            letters and offsets in one transaction, by default every 100 ms.
+        producer_config: Settings of the producer for outputs, such as serialisers or `transactional.id`. It connects
+            as `config` does.
+        hand_over_timeout: The seconds that a partition that is revoked waits for its running handlers and for the
+            commit of their records. The last second of it, or one more, is kept for the commit.
+        tenant: Whom a record belongs to: `header:NAME`, `key`, `key:/` for the part of the key before a separator, or
+            a function of the record, which must be fast. Within a level, tenants take turns by the handler time that
+            they have used.
+        queue_time_warning: The seconds that a record may wait between its fetch and its start before it is late. Late
+            records are logged as totals and counted in `metrics`. By default none are.
+        on_invalid_metadata: What happens if a commit's metadata is not an offset map: it is ignored with a warning
+            (`warn`), or it ends the run with `OffsetMapError` (`fail`).
+        buffer_records: The number of records of each level that are kept ready in memory, so that no slot waits for a
+            fetch. By default 1,000, or four times `max_concurrency` if that is more.
+        buffer_memory: The most bytes that records and uncommitted outputs of each level take.
+        tenant_weights: The weights of tenants by name. All others have 1.
+        expires_after: The seconds after its timestamp in which a record can be started. By default there is no limit
+            but the one of the record itself (`expires` of a producer's `send`).
+        on_expired: What happens to a record that expired before it could be started. `drop` marks it as done,
+            `dead_letter` sends it to the `dead_letter_topic`; both count it.
+        circuit_breaker: When most attempts fail, run one probe at a time instead of failing every record. Off by
+            default.
+        lifespan: What handlers share, such as a connection pool: a function that makes a context manager, async or
+            not; the connection's settings are passed if it takes them. It is entered before the first record and left
+            after the last handler. What it yields is `context.state`. With `executor="process"` each process has its
+            own.
 
-    Raises `ConfigError` for settings out of bounds. `pause`, `resume`, `stop` and `close` may be called from any
-    thread.
+    Raises `ConfigError` for settings out of bounds. Any thread can call `pause`, `resume`, `stop` and `close`.
     """
 
     @shows_options
@@ -116,7 +120,7 @@ class ParallelConsumer:
         settings = self._settings = ParallelSettings.parse(config)
         checked = self._options = ParallelOptions.of(options)
         checked.check_with(settings)
-        check_taken(checked.outputs.kafka)  # its client is made when it is needed, which is late for a typing error
+        check_taken(checked.outputs.kafka)  # its client is made later, when a misspelt setting would end the run
         self._wake = Wakeup()
         self._levels = _make_levels(settings)
         tenancy = checked.tenancy()
@@ -147,15 +151,17 @@ class ParallelConsumer:
         """Read these topics, or, with `levels`, each topic of a mapping at the level given (KIP-349).
 
         A name that starts with `^` is a pattern. Call it once, before `run`. The callbacks are plain functions. They
-        are called one after the other, in a thread of their own, and what they raise ends the run.
+        are called one after the other in a thread of their own, and what they raise ends the run.
 
         Args:
             topics: The topics.
-            on_assign: Gets the list of partitions that are new. None of their records starts before it returns.
-            on_revoke: Gets the partitions that leave, also at the end of the run. None of their records runs any more,
-                and what is done since the last commit is committed if it returns within the `hand_over_timeout`.
-            on_lost: Gets partitions that another member may have already; by default `on_revoke`.
-            on_commit: Gets (error, offsets) of each commit, error None if it is done. What it raises is only logged.
+            on_assign: Called with the list of new partitions. None of their records starts before it returns.
+            on_revoke: Called with the partitions that leave, also at the end of the run. None of their records is
+                running then. Records done since the last commit are committed if it returns within the
+                `hand_over_timeout`.
+            on_lost: Called with partitions that another member might have already. By default `on_revoke` is.
+            on_commit: Called with (error, offsets) for each commit; error is None if it succeeded. What it raises is
+                only logged.
         """
         self._check_open()
         if self._run.has_begun:
@@ -168,10 +174,11 @@ class ParallelConsumer:
         self._run.subscribe(subscriptions(checked_topics(topics), self._settings.levels))
 
     def supervise(self, table: int, suspects: Iterable[Suspect]) -> Supervision | None:
-        """Note which records run in the file of this descriptor, for a process that outlives this one.
+        """Keep a table of the running records in the file of this descriptor, for a process that outlives this one.
 
-        Call it before `run`. The suspects are records that ran in processes that died; the `Supervision` takes further
-        ones. Returns None with `executor="process"`: there handlers run in other processes, and end only those.
+        Call it before `run`. The suspects are records that ran in processes that died; later ones go to the
+        `Supervision` that is returned. Returns None with `executor="process"`, where handlers run in other processes
+        and can end only those.
         """
         return None if self._options.executor == "process" else self._parts.supervise(table, suspects)
 
@@ -181,9 +188,10 @@ class ParallelConsumer:
         """Call `handler(record, context)` for each record, until `stop` or `close`; once in a consumer's life.
 
         A plain function runs on threads, an `async def` on an event loop in a thread of its own. A record is done when
-        the handler returns. Any exception of the handler is a failed attempt. `RetriableError` is tried again until
+        the handler returns. Any exception of the handler is a failed attempt. `RetriableError` is retried until
         `max_attempts`, `FatalError` and `DeserializationError` (an unreadable key or value) never. Ctrl-C ends `run` at
-        once: completed records are committed, running ones come again. SIGTERM drains, a second one ends at once.
+        once: completed records are committed, running ones are handled again. SIGTERM drains; a second one ends at
+        once.
 
         With `batches` it calls `handler(records, contexts)` for batches of up to `max_size` records. A batch holds
         records of one key or partition, in order, as `ordering` says, or any records if unordered. A record waits up
@@ -271,7 +279,7 @@ class ParallelConsumer:
         1,000 wait to be taken, no further record starts. Leaving the iteration stops the consumer.
         """
         spec = HandlerSpec(handler, batches, sends=True)
-        self._parts.handler(spec)  # a mistake is told here, and not at the first iteration
+        self._parts.handler(spec)  # so that a mistake is raised here, and not at the first iteration
 
         def produce(on_output: OnOutput, owner: Owner) -> None:
             self._start(replace(spec, on_output=on_output), owner)
@@ -284,7 +292,7 @@ class ParallelConsumer:
 
     async def _start_async(self, spec: HandlerSpec) -> None:
         owner = asyncio.current_task()
-        # The loop's executor has few threads, and this one is needed for as long as the consumer runs.
+        # Not the loop's executor: it has few threads, and this one is needed for as long as the consumer runs.
         running = asyncio.wrap_future(in_background(lambda: self._start(spec, owner)))
         try:
             await asyncio.shield(running)
@@ -303,9 +311,9 @@ class ParallelConsumer:
     def pause(
         self, partitions: Iterable[TopicPartition] | None = None, *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """Start nothing and fetch nothing until `resume`: of these partitions, of a topic, of a level, or of all.
+        """Start and fetch no records until `resume`: of these partitions, of a topic, of a level, or of all.
 
-        Running handlers go on. A pause lasts through rebalances, also for partitions that come later.
+        Running handlers go on. A pause lasts through rebalances, and also covers partitions that are assigned later.
         """
         self._check_open()
         chosen = self._chosen(partitions, topic, level)
@@ -320,7 +328,7 @@ class ParallelConsumer:
     def resume(
         self, partitions: Iterable[TopicPartition] | None = None, *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """Go on after `pause` with the same arguments; without any, after all pauses."""
+        """End a pause that began with the same arguments, or without arguments all pauses."""
         self._check_open()
         chosen = self._chosen(partitions, topic, level)
         with self._dispatch.lock:
@@ -342,11 +350,14 @@ class ParallelConsumer:
     def _chosen(
         self, partitions: Iterable[TopicPartition] | None, topic: str | None, level: int | None
     ) -> Collection[TopicPartition]:
-        """Return the partitions; raises `ConfigError` for what is none, and for a level that does not exist."""
+        """Return the selected partitions.
+
+        Raises `ConfigError` if an item is not a `TopicPartition` or its level does not exist.
+        """
         if isinstance(partitions, (str, TopicPartition)):
             raise ConfigError(
-                f"{shown(partitions)} is no collection of partitions. Give [TopicPartition(…)], or a topic by name, as "
-                'topic="orders".'
+                f"{shown(partitions)} is not a collection of partitions. Give [TopicPartition(…)], or a topic by name, "
+                'as topic="orders".'
             )
         chosen = list(partitions or ())
         for partition in chosen:
@@ -355,7 +366,7 @@ class ParallelConsumer:
             )
         for each in (*(partition.level for partition in chosen), *(() if level is None else (level,))):
             check_whole("level", each, 0)
-            self._levels[each]  # raises for one that does not exist
+            self._levels[each]  # raises if the level does not exist
         if topic is not None and not isinstance(topic, str):
             raise ConfigError(f"topic is {shown(topic)}; it must be the name of a topic.")
         return chosen
@@ -363,48 +374,48 @@ class ParallelConsumer:
     # Places in the log
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Go on with this offset of an assigned partition, as the next commit says; returns at once.
+        """Continue an assigned partition at this offset, which the next commit also stores. Returns at once.
 
-        Nothing of the partition starts before its running handlers have ended, or the `hand_over_timeout` is over. What
-        they do counts no more, and neither does what was done and not committed. An offset outside the log stands for
-        its nearest end. Raises `ConfigError` for a partition that is not assigned now.
+        No record of the partition starts before its running handlers have ended or the `hand_over_timeout` is over.
+        Their results are ignored, and so is what was done and not committed. An offset outside the log stands for its
+        nearest end. Raises `ConfigError` for a partition that is not assigned now.
         """
         check_place("offset", offset)
-        self._seek([partition], Place("offset", offset))
+        self._seek([partition], SeekTarget("offset", offset))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on at the beginning of these partitions, or of all that are assigned, as `seek` does."""
-        self._seek(partitions, Place("beginning"))
+        """Continue these partitions, or all that are assigned, at their beginning, as `seek` does."""
+        self._seek(partitions, SeekTarget("beginning"))
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Skip what these partitions, or all that are assigned, hold when this is carried out, as `seek` does."""
-        self._seek(partitions, Place("end"))
+        """Continue these partitions, or all that are assigned, at their end, as `seek` does."""
+        self._seek(partitions, SeekTarget("end"))
 
     def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Go on with the first record of this time or later, in milliseconds since the epoch, as `seek` does."""
+        """Continue at the first record of this time or later, in milliseconds since the epoch, as `seek` does."""
         check_place("timestamp", timestamp)
-        self._seek(partitions, Place("time", timestamp))
+        self._seek(partitions, SeekTarget("time", timestamp))
 
-    def _seek(self, partitions: Iterable[TopicPartition] | None, place: Place) -> None:
+    def _seek(self, partitions: Iterable[TopicPartition] | None, place: SeekTarget) -> None:
         self._check_open()
         chosen = self.assignment() if partitions is None else self._chosen(partitions, None, None)
         self._fetching.seek(dict.fromkeys(chosen, place))
         self._wake.set()
 
     def request_commit(self) -> None:
-        """Commit the completed records now, before the next commit is due; returns at once."""
+        """Commit the completed records now, before the next commit is due. Returns at once."""
         self._check_open()
         self._commits.request()
         self._wake.set()
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions of all levels that are assigned to this consumer now; from any thread."""
+        """Return the partitions of all levels that are assigned to this consumer now. Any thread can call it."""
         self._check_process()
         return self._levels.assignment()
 
     @property
     def work_remaining(self) -> int:
-        """The number of records that were fetched and are not done."""
+        """The number of records that were fetched and are not done yet."""
         self._check_process()
         return self._dispatch.work_remaining
 
@@ -419,10 +430,10 @@ class ParallelConsumer:
         )
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
+        """Log in with other credentials from now on, and at once if a broker has refused the earlier ones.
 
-        Open connections go on. May be called from any thread. Raises `ConfigError` for credentials that librdkafka does
-        not take.
+        Open connections stay open. Any thread can call it. Raises `ConfigError` if librdkafka does not accept the
+        credentials.
         """
         self._check_open()
         for level in self._levels:
@@ -448,9 +459,9 @@ class ParallelConsumer:
     def stop(self, *, drain: bool = True, timeout: float = DRAIN_WITHIN) -> None:
         """Make `run` end, and return at once; a handler or a signal handler may call it.
 
-        With `drain`, running handlers may end within `timeout` seconds, from 0 to `math.inf`; without, their records
-        come again after a restart. The last commits and leaving the groups belong to these seconds, and take at most
-        10. Fetched records that did not start are left in Kafka. Completed records are committed in any case.
+        With `drain`, running handlers have `timeout` seconds to end, from 0 to `math.inf`; without it, their records
+        are handled again after a restart. The last commits and leaving the groups are part of these seconds, and take
+        at most 10. Fetched records that did not start are left in Kafka. Completed records are committed in any case.
         """
         timeout = checked_timeout(timeout)
         if not self._is_forked:
@@ -460,7 +471,7 @@ class ParallelConsumer:
         self.stop(drain=drain)
 
     def close(self, *, drain: bool = True, timeout: float = DRAIN_WITHIN) -> None:
-        """Stop, as `stop` does, and wait until `run` has ended; not for handlers, which `run` waits for.
+        """Stop, as `stop` does, and wait until `run` has ended. Do not call it in a handler, which `run` waits for.
 
         Raises `HeadwayError` in a callback, which `run` waits for, too. In a forked process it does nothing.
         """

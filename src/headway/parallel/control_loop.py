@@ -1,8 +1,7 @@
 """The control thread: it fetches, answers rebalances and commits, and never runs a handler.
 
-Executors take their work from the dispatch by themselves. Between turns the control thread waits for one descriptor,
-which Kafka, the dispatch and `stop` write to. All slots may be busy for any time: turns go on, so rebalances are
-answered.
+Executors take jobs from the dispatch themselves. Between turns the control thread waits on one descriptor, which Kafka,
+the dispatch and `stop` write to. So turns go on, and rebalances are answered, even while all slots are busy.
 """
 
 import logging
@@ -32,24 +31,24 @@ from headway.settings.config import ParallelSettings
 
 log = logging.getLogger(__name__)
 
-# While a level is asked for no records, records that Kafka has for it may wake no thread.
+# While no records of a level are wanted, records that arrive for it wake no thread.
 _SERVE_EVERY = 0.1
 _TURN_EVERY = 1.0
-# The least seconds for the commit of a hand-over, however long its handlers have taken.
+# The least seconds for the commit of a hand-over and for `on_revoke`, however long the handlers have taken.
 _LEAST_FOR_COMMIT = 1.0
-_LEAST_FOR_CALLBACK = 1.0  # seconds for `on_revoke`, likewise
-_PLACES_TOLD_WITHIN = 1.0  # seconds for the places that were sought, at the end of the run
+_LEAST_FOR_CALLBACK = 1.0
+_SEEKS_ANSWERED_WITHIN = 1.0  # seconds for seeks that are under way at the end of the run
 
 
 class Executor(Protocol):
-    """A runner of handlers; see `Handlers`."""
+    """Runs handlers on threads, in an event loop, or in processes; see `Handlers`."""
 
     def start(self, jobs: Sequence[Job]) -> None: ...
     def close(self, timeout: float) -> None: ...
 
 
 class ControlLoop:
-    """The turns of the control thread."""
+    """The turns of the control thread, which serve fetching, commits, callbacks and the group's rates."""
 
     def __init__(
         self,
@@ -78,7 +77,7 @@ class ControlLoop:
         self.commits = Commits(dispatch, levels, self.fetching, self.callbacks, interval, waits=waits)
 
     def turn(self) -> None:
-        """Do all that is due, and wait until more is; raises `HandlerError` or a callback's error if one is due."""
+        """Do all that is due, then wait until more is. Raises the `HandlerError`, or callback's error, that ends it."""
         if failure := self._dispatch.failure or self.callbacks.failure:
             raise failure
         now = time.monotonic()
@@ -105,9 +104,9 @@ class ControlLoop:
         return max(0.0, min(turns) - now)
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait for the running handlers of these partitions and for `on_revoke`, and commit; others go on meanwhile.
+        """Wait for running handlers of these partitions and for `on_revoke`, then commit; others go on meanwhile.
 
-        A hand-over within that of another level ends with the other one, for which a group waits, too.
+        A hand-over that begins within another level's ends with it, because the other level's group waits, too.
         """
         leaving = set(partitions)
         now = time.monotonic()
@@ -116,42 +115,42 @@ class ControlLoop:
             self._dispatch.engine.retire(leaving)
         try:
             self._wait_for_handlers(leaving, self._hand_over_until - _reserve(self._hand_over_until - now))
-        finally:  # completed records are committed after any end of the wait, Ctrl-C too
+        finally:  # completed records are committed however the wait ends, by Ctrl-C, too
             self._dispatch.unwatch()
             try:
-                if self._tell_revoked(leaving, self._hand_over_until, self._serve_others):
+                if self._call_on_revoke(leaving, self._hand_over_until, self._serve_others):
                     self._commit(leaving, max(self._hand_over_until, time.monotonic() + _LEAST_FOR_COMMIT))
             finally:
                 self._hand_over_until = before
-                self._wake.set()  # events of other levels may have been overheard
+                self._wake.set()  # events of other levels may have been missed during the wait
 
-    def _tell_revoked(
+    def _call_on_revoke(
         self, partitions: Collection[TopicPartition], until: float, serve: Callable[[float], bool]
     ) -> bool:
-        """Wait for `on_revoke`, at least a second, and serve others; return whether what is done may be committed.
+        """Call `on_revoke`, and wait for it at least a second while others are served. Returns whether to commit.
 
-        What still runs is given up before: nothing may become done behind the back of `on_revoke`.
+        Attempts that still run are given up first, so that no record is done after `on_revoke` was called.
         """
-        if self.callbacks.hears_of_revoked:
+        if self.callbacks.has_on_revoke:
             self._dispatch.give_up_running(partitions)
-        told = self.callbacks.revoked(partitions)
-        if told is None:
+        call = self.callbacks.revoked(partitions)
+        if call is None:
             return True
         until = max(until, time.monotonic() + _LEAST_FOR_CALLBACK)
-        while not told.done():
+        while not call.done():
             now = time.monotonic()
             if now >= until:
                 log.warning(
-                    "on_revoke has not returned in time: what is not committed of %d partitions is handled again.",
+                    "on_revoke has not returned in time. Uncommitted records of %d partitions are handled again.",
                     len(partitions),
                 )
                 return False
             if not serve(now):
                 self._wake.wait(max(0.0, min(until - time.monotonic(), _SERVE_EVERY)))
-        return told.exception() is None
+        return call.exception() is None
 
     def _commit(self, leaving: Collection[TopicPartition], until: float) -> None:
-        """Commit the completed records of these partitions; others go on, and their errors are raised at the end."""
+        """Commit the completed records of these partitions while others are served; raise their errors at the end."""
         self._hand_over_until = until = min(until, self._leaves_until)
         raised: BaseException | None = None
         for _ in self.commits.commit(leaving, until):
@@ -167,7 +166,7 @@ class ControlLoop:
         while running := self._dispatch.is_running(leaving):
             now = time.monotonic()
             if now >= until:
-                log.warning("%d records are handed over while their handlers run, and are handled again.", running)
+                log.warning("%d records are handed over while their handlers run, so they are handled again.", running)
                 return
             more = self._serve_others(now)
             if not more and self._dispatch.is_running(leaving):
@@ -180,34 +179,34 @@ class ControlLoop:
         return more
 
     def leave(self, until: float) -> None:
-        """Give up the running handlers and call `on_revoke`, until this time, and a second at least.
+        """Give up the running handlers and call `on_revoke`, until this time, but for at least a second.
 
-        The completed records are then to be committed, by `commit_last`.
+        Call `commit_last` next, to commit the completed records.
         """
         self._dispatch.abandon()
-        told_until, self._hand_over_timeout = min(until, time.monotonic() + self._hand_over_timeout), 0.0
+        called_until, self._hand_over_timeout = min(until, time.monotonic() + self._hand_over_timeout), 0.0
         partitions = self.fetching.partitions()
         may_commit = False
         try:
-            may_commit = self._tell_revoked(partitions, told_until, lambda now: False)
+            may_commit = self._call_on_revoke(partitions, called_until, lambda now: False)
         finally:
-            if not may_commit:  # Ctrl-C, too, ends the wait without an answer
+            if not may_commit:  # also if Ctrl-C ended the wait
                 self.fetching.let_go(partitions)
 
     def commit_last(self, until: float) -> None:
-        """Commit the completed records, until this time, and a second at least."""
+        """Commit the completed records, until this time, but for at least a second."""
         now = time.monotonic()
-        self.fetching.move_sought(min(until, now + _PLACES_TOLD_WITHIN))
+        self.fetching.move_sought(min(until, now + _SEEKS_ANSWERED_WITHIN))
         self._leaves_until = max(until, now + _LEAST_FOR_COMMIT)
         for _ in self.commits.commit(None, self._leaves_until):
             pass
         self.commits.forget()
 
     def wait_for_callbacks(self, until: float) -> None:
-        """Wait until a time for the callbacks that were told of the end, at least a second."""
+        """Wait until this time, but for at least a second, for callbacks that have not returned."""
         self.callbacks.wait(max(_LEAST_FOR_CALLBACK, until - time.monotonic()))
 
 
 def _reserve(seconds: float) -> float:
-    """Return how many seconds of a hand-over are for its commit."""
+    """Return how many seconds of a hand-over are kept for its commit."""
     return min(_LEAST_FOR_COMMIT, seconds / 4)

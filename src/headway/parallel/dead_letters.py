@@ -1,4 +1,4 @@
-"""The topic for records that failed for good, each with the story of its failures in its headers."""
+"""Sends records that failed for good to their topic, each with its failures in its headers."""
 
 import contextlib
 import logging
@@ -28,26 +28,26 @@ _WITHOUT_KEY = ". A compacted topic (cleanup.policy=compact) refuses records wit
 
 
 def letter_of(topic: str, record: ConsumerRecord, headers: list[Header], most: int) -> OutgoingRecord:
-    """Return a copy of a record with other headers, shortened if it takes more than `most` bytes."""
-    # The time is now: with the record's own, retention could delete the letter before anybody has read it.
+    """Copy a record with other headers, shortened if it has more than `most` bytes."""
+    # Its timestamp is now: with the record's own, retention could delete the letter before anyone reads it.
     letter = OutgoingRecord(topic, record.raw_value, record.raw_key, headers=headers)
     return fitting(letter, most)
 
 
 def most_bytes(*settings: Config) -> int:
-    """Return the `message.max.bytes` of a client that sends dead letters: ours, or a larger one in these settings."""
+    """Return `message.max.bytes` for a client that sends dead letters: ours, or a larger one in these settings."""
     key = "message.max.bytes"
     return max(MOST_BYTES, *(whole_number(key, each[key]) for each in settings if key in each), 0)
 
 
 class LetterTopic:
-    """The topic for dead letters of a group: the letters as they are stored there, and why it may refuse them.
+    """The topic for dead letters of a group: makes the letters, and finds out why the topic would refuse them.
 
     Args:
         name: The topic's name.
         config: The settings of the connection, whose credentials may change.
         group: The group, which the letters name.
-        most: The bytes that a letter may have.
+        most: The most bytes of a letter.
     """
 
     def __init__(self, name: str, config: Config, group: str, most: int = MOST_BYTES) -> None:
@@ -57,18 +57,18 @@ class LetterTopic:
         self._group = group
 
     def connection(self) -> dict[str, Any]:
-        """Return the settings of the connection, with the credentials of now."""
+        """Return the settings of the connection, with the current credentials."""
         return connection_of(self._config)
 
     def letter(self, work: RecordWork, error: BaseException, reason: str) -> OutgoingRecord:
-        """Return a work's letter: key, value and headers as they came, and what went wrong."""
+        """Make a work's letter: key, value and headers as they came, and what went wrong."""
         headers = letter_headers(self.name, work, error, reason, group=self._group)
         return letter_of(self.name, work.record, headers, self.most)
 
     def why_not_stored(self, known_within: float = 0.0) -> str | None:
-        """Return why letters cannot be stored, as a sentence; None if the brokers know no reason.
+        """Return a sentence on why letters cannot be stored, or None if the brokers see no reason.
 
-        A missing topic is asked for again for `known_within` seconds. Raises `KafkaError` if no broker answers.
+        For a missing topic it asks again for `known_within` seconds. Raises `KafkaError` if no broker answers.
         """
         admin = Admin(self.connection())
         return admin.why_not_writable(self.name, known_within) or why_not_kept(
@@ -76,24 +76,24 @@ class LetterTopic:
         )
 
     def require_writable(self) -> None:
-        """Raise `ConfigError` if the topic is known not to exist, not to be writable, or not to keep letters.
+        """Raise `ConfigError` if the topic does not exist, is not writable, or would not keep letters.
 
-        A run also begins while the brokers are away.
+        If no broker answers, the run begins all the same.
         """
         try:
             reason = self.why_not_stored(MISSING_TOPIC_COMES_WITHIN)
         except KafkaError as unknown:
-            log.info("Whether dead letters can be stored in %s is not known yet: %s", self.name, unknown)
+            log.info("It is not known yet whether dead letters can be stored in %s: %s", self.name, unknown)
         else:
             if reason:
                 raise ConfigError(f"Dead letters cannot be stored. {reason}")
 
 
 class DeadLetters:
-    """A sender of dead letters, which reports each one that Kafka has acknowledged or refused.
+    """Sends dead letters, and reports each one that Kafka has acknowledged or refused.
 
-    After a refusal no letter is sent before the topic was looked at again, at growing intervals. Each try of a missing
-    topic takes librdkafka half a minute. A thread of its own looks at the topic, and then sends the waiting letters.
+    After a refusal no letter is sent until the topic was checked again, at growing intervals, because librdkafka needs
+    half a minute to give up on a missing topic. A thread of its own checks the topic, then sends the waiting letters.
     """
 
     def __init__(self, topic: LetterTopic, reports: Reports) -> None:
@@ -111,13 +111,13 @@ class DeadLetters:
         self._closed = False
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        """Send a work's letter: key, value and headers as they came, and what went wrong."""
+        """Send a work's letter."""
         if not self._is_refused:
             self._send(work, error, reason)
             return
         try:
             self._looking.submit(self._look_and_send, work, error, reason)
-        except RuntimeError:  # closed: the record stays undone
+        except RuntimeError:  # closed: the record is not done
             self._not_stored(work, "the consumer ends")
 
     def _look_and_send(self, work: RecordWork, error: BaseException, reason: str) -> None:
@@ -132,9 +132,10 @@ class DeadLetters:
             self._send(work, error, reason)
 
     def _why_not(self) -> str | None:
-        """Return why letters cannot be written now, None if no reason is known."""
+        """Return why letters cannot be written now, or None if no reason is known."""
         try:
-            self._client.partitions(self._topic.name, PARTITIONS_TOLD_WITHIN)  # the client then knows of its return
+            # Asking makes the client notice that the topic exists again.
+            self._client.partitions(self._topic.name, PARTITIONS_TOLD_WITHIN)
             return self._topic.why_not_stored()
         except HeadwayError as error:
             return str(error)
@@ -153,11 +154,11 @@ class DeadLetters:
 
         try:
             hand_over(client, letter, report)
-        except Exception as refused:  # for whatever reason, the letter is not stored
+        except Exception as refused:  # whatever the reason, the letter is not stored
             self._not_stored(work, str(refused))
 
     def _produce_alone(self, client: ProducerClient, letter: OutgoingRecord, work: RecordWork, refused: Any) -> None:
-        """Send a refused letter alone, as Kafka refuses whole batches; halve one that is too large even so."""
+        """Send a refused letter alone, as Kafka refuses whole batches; halve it if it is still too large."""
         if client is not self._single:
             self._single = self._single or ProducerClient({**self._settings, "batch.num.messages": 1})
             self._produce(self._single, letter, work)
@@ -173,15 +174,15 @@ class DeadLetters:
     def _tell(self, reason: str) -> None:
         if not self._closed:
             with contextlib.suppress(RuntimeError):  # closed meanwhile
-                self._looking.submit(self._warn, reason)  # looking at the topic may take a while
+                self._looking.submit(self._warn, reason)  # checking the topic can take a while
 
     def _warn(self, reason: str) -> None:
         if self._closed:
             return
         reason = self._why_not() or reason
         log.warning(
-            "Dead letters cannot be stored in %s: %s. Their records wait, and are not handled again while this run "
-            "lasts; the letters are sent as soon as the topic takes them.",
+            "Dead letters cannot be stored in %s: %s. Their records wait, and are not handled again during this run; "
+            "the letters are sent as soon as the topic accepts them.",
             self._topic.name,
             reason.rstrip("."),
         )
@@ -193,7 +194,7 @@ class DeadLetters:
             client.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Send the letters on their way, within `timeout` seconds; a record whose letter is not stored stays undone."""
+        """Wait up to `timeout` seconds for letters under way. A record whose letter is not stored is not done."""
         deadline = time.monotonic() + timeout
         self._looking.shutdown(wait=False, cancel_futures=True)
         self._client.close(timeout)

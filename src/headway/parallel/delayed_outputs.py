@@ -1,9 +1,8 @@
-"""Outputs with a due time: encoded when a handler returns them, and placed in a delay line when they are sent."""
+"""Outputs with a due time: encoded when a handler returns them, placed in a delay line when they are sent."""
 
 import threading
 import time
 from datetime import datetime
-from typing import Any, Protocol
 
 import msgspec
 
@@ -14,26 +13,15 @@ from headway.delay.schedule_encoder import Encoded, ScheduleEncoder, check_later
 from headway.delay.topic_names import TopicNames
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.serialization import Write
+from headway.parallel.handler_output import HandlerOutput
 from headway.records.expiry import expiry_of
-from headway.records.record_types import Header, ProducerRecord
+from headway.records.record_types import ProducerRecord
 from headway.settings.config import Config
 from headway.settings.connection_settings import connection_of
 
 
-class Delayed(Protocol):
-    """An output with a due time, whose topic and partition are those of its line once it was placed."""
-
-    topic: str
-    partition: int
-    key: Any
-    headers: list[Header] | None
-    returned: ProducerRecord | None
-    schedule: Schedule | None
-    is_by_brokers_clock: bool
-
-
 class DelayedOutputs:
-    """The delay lines for outputs that are due later; the first such output asks Kafka for them, or creates them.
+    """Encodes outputs that are due later, and places them in delay lines, which the first such output looks up.
 
     Args:
         config: The settings of the outputs' producer.
@@ -50,9 +38,10 @@ class DelayedOutputs:
         self._making = threading.Lock()
 
     def encode(self, record: ProducerRecord) -> Encoded:
-        """Return an output as it is stored; raise as `Scheduler.send_later` for one that cannot be scheduled.
+        """Return an output as it is stored. Raises as `Scheduler.send_later` does if it cannot be scheduled.
 
-        Its times are by this machine's clock. The brokers' may not be known yet, so `place` corrects them.
+        Its times count by this machine's clock, because the brokers' time might not be known yet; `place` corrects
+        them.
         """
         check_later(record.topic, record.due, record.timestamp, record.id, record.if_pending)
         now = time.time()
@@ -60,20 +49,20 @@ class DelayedOutputs:
         headers = record.headers
         if record.expires is not None:
             headers = with_expiry(headers, record.expires, record.due, now)
+        at = int(now * 1000)
         schedule, value, key, headers = self._encoder.encode(
-            *(record.key, record.value, record.topic, due, int(now * 1000)),
-            *(headers, record.level, record.partition, record.id),
+            record.key, record.value, record.topic, due, at, headers, record.level, record.partition, record.id
         )
         if record.id is not None:
             headers.append(put_header(record.if_pending))
         return schedule, value, key, headers
 
     def may_wait(self, schedule: Schedule) -> bool:
-        """Return whether `place` may have to wait for the topics of a schedule's lines."""
+        """Return whether `place` might have to wait for the topics of a schedule's delay lines."""
         return self._choice is None or self._choice.may_wait(schedule.due - time.time() * 1000)
 
-    def place(self, output: Delayed) -> None:
-        """Set the topic and partition of an output with a schedule; raises `KafkaError` if its lines are missing."""
+    def place(self, output: HandlerOutput) -> None:
+        """Set the topic and partition of an output with a schedule. Raises `KafkaError` if its lines are missing."""
         if output.schedule is None:
             return
         with self._making:
@@ -85,12 +74,12 @@ class DelayedOutputs:
         output.topic, output.partition = self._choice.place(output.schedule, output.key, int(now * 1000))
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Ask for lines with other credentials from now on."""
+        """Look up lines with other credentials from now on."""
         change_credentials(self._connection, username, password)
 
 
-def _correct(output: Delayed, schedule: Schedule, by: int) -> None:
-    """Add the milliseconds to the times of an output that count from when it was returned."""
+def _correct(output: HandlerOutput, schedule: Schedule, by: int) -> None:
+    """Add milliseconds to those times of an output that count from when the handler returned it."""
     output.is_by_brokers_clock = True
     record = output.returned
     if not by or record is None:

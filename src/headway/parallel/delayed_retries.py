@@ -1,4 +1,4 @@
-"""Records to be tried again much later: stored as schedules, so that nothing of them stays in memory."""
+"""Stores records that are to be retried much later as schedules, so that they take no memory until then."""
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -21,17 +21,16 @@ log = logging.getLogger(__name__)
 
 
 class ScheduleReports(Reports, Protocol):
-    """The receiver of reports about records to be tried again later."""
+    """Receives reports about records that are to be retried later."""
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
-        """Take note that the record can never be scheduled as asked for."""
+        """Note that the record can never be scheduled as its handler asked."""
 
 
 class DelayedRetries:
-    """The storage of records as schedules.
+    """Stores records as schedules, in a thread of its own.
 
-    It has a thread of its own: the first record looks up the scheduler's topics, and the loop of async handlers must go
-    on.
+    The first record waits while the scheduler's topics are looked up, and the loop of async handlers must not wait.
     """
 
     def __init__(self, config: Config, group: str, scheduler: str, reports: ScheduleReports) -> None:
@@ -45,7 +44,7 @@ class DelayedRetries:
         self._pause = Postponement(reports, _warn)
 
     def send(self, work: RecordWork, error: BaseException, delay: Any) -> None:
-        """Store a record, to come to its partition again with its history; `delay` is as a handler gave it."""
+        """Store a record to be delivered to its partition again, with its history, after a handler's `delay`."""
         sending = self._thread.submit(self._send, work, error, delay)
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
@@ -57,7 +56,7 @@ class DelayedRetries:
             cause = cause_of(error) if isinstance(error, HeadwayError) else None
             if error is None:
                 self._reports.stored(work)
-            elif cause is not None and is_too_large(cause):  # it will be as large later
+            elif cause is not None and is_too_large(cause):  # it will be just as large later
                 self._reports.not_scheduled(work, _refused(error))
             else:
                 self._pause.refused(work, str(error))
@@ -76,8 +75,8 @@ class DelayedRetries:
                 partition=record.partition,
                 on_stored=report,
             )
-        except BaseException as error:  # of the delay's own code, too: an unstored record keeps no slot
-            if _may_pass(error):
+        except BaseException as error:  # whatever it is: a record that is not stored must not keep its slot
+            if _is_transient(error):
                 self._pause.refused(work, str(error))
             else:
                 self._reports.not_scheduled(work, _refused(error))
@@ -89,7 +88,7 @@ class DelayedRetries:
             self._scheduler.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Store the schedules on their way, within `timeout` seconds; a record that is not stored stays undone."""
+        """Wait up to `timeout` seconds for schedules under way. A record that is not stored is not done."""
         left_over = time_left_of(timeout)
         wait(list(self._sending), left_over())
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -99,12 +98,13 @@ class DelayedRetries:
 
 def _warn(reason: str) -> None:
     log.warning(
-        "Records to be tried again later cannot be stored now. They wait, and are not handled before: %s", reason
+        "Records that are to be retried later cannot be stored now. They wait, and are not handled until then: %s",
+        reason,
     )
 
 
-def _may_pass(error: BaseException) -> bool:
-    """Return whether the same record may be stored later: brokers, topics or the right to write are missing now."""
+def _is_transient(error: BaseException) -> bool:
+    """Return whether storing the record can succeed later: brokers, topics or the right to write are missing now."""
     if not issubclass(type(error), KafkaError):
         return False
     cause = cause_of(error)  # type: ignore[arg-type]
@@ -112,6 +112,6 @@ def _may_pass(error: BaseException) -> bool:
 
 
 def _refused(error: BaseException) -> ConfigError:
-    refused = ConfigError(f"RetryLater cannot be kept: {text_of(error) or description_of(error)}")
+    refused = ConfigError(f"RetryLater cannot be carried out: {text_of(error) or description_of(error)}")
     refused.__cause__ = error
     return refused

@@ -1,4 +1,4 @@
-"""The way from Kafka into the engine: fetching on demand, rebalances, and offset maps read at the start."""
+"""Brings records from Kafka into the engine: fetches on demand, follows rebalances, and reads offset maps."""
 
 import logging
 import re
@@ -24,7 +24,7 @@ from headway.kafka.consumer.start_questions import Start
 from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.options import ParallelOptions
-from headway.parallel.places import Place, PlaceQuestion
+from headway.parallel.seek_target import SeekQuestion, SeekTarget
 from headway.parallel.tenancy import Tenancy
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.gc_pause import GcPause
@@ -33,52 +33,52 @@ log = logging.getLogger(__name__)
 
 HandOver = Callable[[Collection[TopicPartition]], None]
 
-_ID_WAITED_FOR = 10.0  # seconds that a start waits for the topic's id, if the commit names one
-_TOPICS_TOLD_WITHIN = 10.0
-_PLACES_TOLD_WITHIN = 1.0  # seconds for the first question about a sought place, and twice as many for each next one
-_PLACES_TOLD_AT_LAST_WITHIN = 60.0
-_LOOK_FOR_ANSWERS_EVERY = 0.01
-_ASK_LESS = 10  # times as long as a call that failed took
+_ID_WAITED_FOR = 10.0  # seconds that a start waits for the topic's id, if its commit names one
+_TOPICS_LISTED_WITHIN = 10.0  # seconds
+_SEEK_ANSWERED_WITHIN = 1.0  # seconds for the first question about an offset; each next one gets twice as many
+_SEEK_ANSWERED_AT_MOST_WITHIN = 60.0
+_CHECK_ANSWERS_EVERY = 0.01
+_ASK_LESS = 10  # a call that failed is repeated after this many times as long as it took
 _ASK_AGAIN_AFTER = 0.2
 _address = attrgetter("kafka_topic", "partition")
 _is_of_mirrors = re.compile(r".+[.]checkpoints[._-]internal").fullmatch
 
 
 @dataclass(slots=True)
-class _Start:
-    """A partition that starts: the first offset that came too early, if any, and when to ask for it again.
+class _Starting:
+    """A partition that starts: the first offset that arrived too early, if any, and when to ask Kafka again.
 
-    After a seek it starts at a `place`, once its running handlers have ended, or at a time whatever they do. If its
-    commit names a topic's id, it waits until a time for the id of its own.
+    After a seek it starts at its `target`, once its running handlers have ended, but at `whatever_runs_at` in any case.
+    If its commit names a topic's id, it waits until `id_awaited_until` to learn its topic's own id.
     """
 
     came: int | None = None
     not_before: float = 0.0
-    place: Place | None = None
-    asked: PlaceQuestion | None = None
-    told_within: float = _PLACES_TOLD_WITHIN
+    target: SeekTarget | None = None
+    asked: SeekQuestion | None = None
+    answered_within: float = _SEEK_ANSWERED_WITHIN
     whatever_runs_at: float = 0.0
     id_awaited_until: float = 0.0
-    is_new: bool = False  # to this member: the commit says which attempts have failed
+    is_new: bool = False  # to this member, so its commit says which attempts have failed
 
     def forget(self) -> None:
-        """Wait for no answer about a place."""
+        """Wait for no answer about the target any longer."""
         if self.asked:
             self.asked.forget()
         self.asked = None
 
 
 class _Known(NamedTuple):
-    """What a commit says of a partition: the offset with its map, and the failed attempts."""
+    """What a commit says about a partition: the offset with its map, and the failed attempts."""
 
     offsets: OffsetMap
     tried: Mapping[int, Tried] = NOTHING_TRIED
 
 
 class Fetching:
-    """The part that keeps the engine's buffers filled and tells the engine which partitions this member owns.
+    """Keeps the engine's buffers filled, and the engine's partitions those that this member owns.
 
-    `hand_over` is called before partitions go to another member: it waits for their running handlers and commits.
+    `hand_over` is called before partitions go to another member. It waits for their running handlers, and commits.
     """
 
     def __init__(
@@ -99,20 +99,20 @@ class Fetching:
         self._callbacks = callbacks
         self._fails_on_invalid_metadata = options.on_invalid_metadata == "fail"
         buffer = options.buffer
-        self._enough = max(1, buffer * 3 // 4)  # a fetch costs the same for one record as for many
-        # Handlers wait for the GIL while records are made and taken in. But if handlers take no time at all, the buffer
-        # runs dry before this thread has the GIL again.
+        self._enough = max(1, buffer * 3 // 4)  # because a fetch costs the same for one record as for many
+        # Handlers wait for the GIL while records are made and taken in, so a fetch must not be too large. But handlers
+        # that take no time empty a small buffer before this thread has the GIL again.
         self._at_once = max(1, buffer // 2)
-        self._most = buffer * 5 // 4  # of quiet partitions there may be more: they do not wait behind a flood
+        self._most = buffer * 5 // 4  # more for quiet partitions, so that they do not wait behind a flood
         self._hand_over = hand_over
         self._tenancy = tenancy
-        self._fetching: set[int] = set()  # while one level is handed over, the others are fetched within that hand-over
-        self._starting: dict[TopicPartition, _Start] = {}  # partitions whose committed offsets are not read yet
+        self._fetching: set[int] = set()  # levels within a fetch; while one is handed over, the others are fetched
+        self._starting: dict[TopicPartition, _Starting] = {}  # partitions whose committed offsets are not read yet
         self._rejoining: set[int] = set()  # levels that are to join again
         self._patience = options.hand_over_timeout  # seconds that a seek waits for the handlers that run
         self.pauses = Pauses()  # with the lock
         self._holds = False
-        self._sought: dict[TopicPartition, Place] = {}  # with the lock: seeks that are not begun
+        self._sought: dict[TopicPartition, SeekTarget] = {}  # with the lock: seeks that have not begun
         self._tried: dict[TopicPartition, Mapping[int, Tried]] = {}  # with the lock: of partitions that were sought
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
@@ -121,30 +121,30 @@ class Fetching:
 
     # From any thread
 
-    def seek(self, places: Mapping[TopicPartition, Place]) -> None:
-        """Have partitions go on from these places; what is done of them and not committed counts no more.
+    def seek(self, targets: Mapping[TopicPartition, SeekTarget]) -> None:
+        """Continue partitions at these targets; what is done and not committed no longer counts.
 
         Raises `ConfigError` for a partition that is not assigned, or about to leave.
         """
         with self._lock:
-            for partition in places:
+            for partition in targets:
                 self._levels.of(partition)
                 if self._engine.state_of(partition) is PartitionState.LEAVING:
                     raise ConfigError(
                         f"Partition {partition.partition} of {partition.topic} at level {partition.level} is about to "
                         "leave this consumer. Seek in on_assign of the consumer that gets it."
                     )
-            self._tried |= {each: tried for each in places if (tried := self._engine.tried(each))}
-            self._engine.revoke(places)
-            self._sought |= places
+            self._tried |= {each: tried for each in targets if (tried := self._engine.tried(each))}
+            self._engine.revoke(targets)
+            self._sought |= targets
 
     def hold(self) -> None:
-        """Start nothing of the partitions that are paused now, and let the others go on."""
+        """Start no records of the partitions that are paused now, and let the others go on."""
         with self._lock:
             self._hold(time.monotonic())
 
     def _hold(self, now: float) -> set[TopicPartition]:
-        """Hold what is paused, with the lock; return it."""
+        """Hold the paused partitions, with the lock. Returns them."""
         if not self.pauses and not self._holds:
             return set()
         held = self._engine.held()
@@ -157,10 +157,10 @@ class Fetching:
     # The control thread
 
     def fetch(self, now: float, paused: bool) -> bool:
-        """Take in the demanded records that Kafka has, without waiting; return whether there may be more at once.
+        """Take in the records that are wanted and that Kafka has, without waiting. Returns whether more may be there.
 
-        Rebalances happen in here. Raises the error of a rebalance. Raises `KafkaError` if a level cannot go on, for
-        example if it may not join its group from the start. Other errors are logged, since librdkafka goes on.
+        Rebalances happen in here. Raises the error of a rebalance, and `KafkaError` if a level cannot go on, for
+        example if it has never had the right to join its group. Other errors are logged, since librdkafka goes on.
         """
         self._join_again()
         self._pause_and_resume()
@@ -174,7 +174,7 @@ class Fetching:
 
     @contextmanager
     def _within(self, level: int) -> Iterator[None]:
-        """Note that a member is within a call, in which its rebalances happen, and fetches no other of its levels."""
+        """Mark a member as within a call, so that none of its levels is fetched by a hand-over in that call."""
         together = self._levels.with_same_member([level])
         self._fetching |= together
         try:
@@ -183,14 +183,14 @@ class Fetching:
             self._fetching -= together
 
     def state_of(self, partition: TopicPartition) -> PartitionState:
-        """Return what this consumer does with a partition."""
+        """Return the state of a partition at this consumer."""
         if partition in self._starting:
             return PartitionState.STARTING
         with self._lock:
             return self._engine.state_of(partition)
 
     def give_up(self, level: int) -> None:
-        """Give a level's partitions up as lost, and those of the levels that have the same group."""
+        """Give up a level's partitions as lost, and those of levels with the same group."""
         together = self._levels.with_same_member([level])
         with self._lock:
             lost = [partition for partition in self._engine.assigned() if partition.level in together]
@@ -213,7 +213,7 @@ class Fetching:
             records = _fetched(member, level, demand, of_quiet, now)
             brought = self._brought_along.of(records, now)
             tenants = self._tenancy.of(records) if self._tenancy else ()
-            if self._starting:  # what has just begun may have brought these records already
+            if self._starting:  # a partition that begins may have brought these records
                 self._begin(level, member, now, first=True)
             with self._lock:
                 self._receive(records, now, brought, tenants)
@@ -225,7 +225,7 @@ class Fetching:
         return 0 < len(records) == demand
 
     def _demand(self, paused: bool) -> tuple[list[int], list[int]]:
-        """Return how many records to fetch of each level, and how many of its quiet partitions if none."""
+        """Return how many records to fetch of each level, and how many of its quiet partitions if it wants none."""
         with self._lock:
             if paused:
                 for level in range(self._levels.count):
@@ -238,14 +238,14 @@ class Fetching:
             return wanted, [max(0, self._most - of_level) for of_level in buffered]
 
     def _wanted(self, level: int, demand: int, buffered: int, ready: int) -> int:
-        """Return how many records to fetch of a level. If none, set the count of ready works at which to look again."""
+        """Return how many records to fetch of a level. If none, set the count of ready works to check again at."""
         if buffered > self._enough:
             self._dispatch.alarm(level, self._enough)
             return 0
         if demand == 0:  # the buffer is full
             self._dispatch.alarm(level, ready // 2)
             return 0
-        self._dispatch.alarm(level, -1)  # librdkafka says when a record comes
+        self._dispatch.alarm(level, -1)  # librdkafka wakes this thread when a record arrives
         return min(demand, self._at_once)
 
     def _receive(
@@ -266,7 +266,7 @@ class Fetching:
             self._engine.receive(partition, of_one, now, brought=brought, tenants=tenants_of_one)
 
     def _pause_and_resume(self) -> None:
-        """Pause the partitions whose records would have no room, and resume those that have room again."""
+        """Pause the partitions whose records have no buffer space, and resume those that have space again."""
         with self._lock:
             wanted = self._engine.paused() | self._hold(time.monotonic())
         wanted.update(self._callbacks.awaited())
@@ -280,58 +280,60 @@ class Fetching:
                 member.resume(partitions)
 
     def _begin(self, level: int, member: LevelConsumer, now: float, *, first: bool = False) -> None:
-        """Start where the last owners' commits end, without the records that these commits say are done.
+        """Begin partitions where their last owners' commits end, without the records that the commits mark as done.
 
-        The member asks for these commits once the group has met: `Membership.start_of`. With `first` only partitions
-        begin of which no record has come, and which are not sought.
+        The member asks for these commits after the rebalance: `Membership.start_of`. With `first`, only partitions
+        begin that no record has come from and that are not sought.
         """
         awaited = self._callbacks.awaited() if self._starting else ()
-        self._take_sought(level, now)  # after that: on_assign may have sought before it returned
+        self._take_sought(level, now)  # after `awaited`, because on_assign may seek before it returns
         partitions = [
             partition
             for partition, start in self._starting.items()
             if partition.level == level
             and start.not_before <= now
             and partition not in awaited
-            and not (first and (start.place or start.came is not None))
+            and not (first and (start.target or start.came is not None))
             and not self._runs_on(partition, start, now)
         ]
         if not partitions or not member.client.ids.is_settled(now):
             return
         for partition in partitions:
             began_at, start, found = time.monotonic(), self._starting[partition], member.membership.start_of(partition)
-            if found is None and (not start.place or (start.is_new and now < start.whatever_runs_at)):
+            if found is None and (not start.target or (start.is_new and now < start.whatever_runs_at)):
                 continue  # the member is still asking
             if found and self._awaits_id(member, partition, found, now):
                 continue
             try:
                 known = _Known(OffsetMap(0))
-                if found and (start.is_new or not start.place):
-                    fails = self._fails_on_invalid_metadata and not start.place
+                if found and (start.is_new or not start.target):
+                    fails = self._fails_on_invalid_metadata and not start.target
                     known = _known_of(member, partition, found, fails=fails)
-                if start.place:
-                    offset = self._sought_offset(start.place, partition, start, member)
+                if start.target:
+                    offset = self._sought_offset(start.target, partition, start, member)
                     if offset is None:
-                        continue  # Kafka has not said it yet
+                        continue  # Kafka has not answered yet
                     known = _Known(OffsetMap(offset), known.tried)
                     member.seek(partition, offset)
                 elif start.came is not None:
-                    member.seek(partition, start.came)  # an end reached before is no end any more
+                    member.seek(partition, start.came)  # forgets an end that was reached before
             except KafkaError as error:
-                log.warning("Reading %s cannot begin yet, and is asked for again: %s", partition, error)
-                # The partition has no leader, and the other partitions must not wait for that.
+                log.warning("Reading %s cannot begin yet and is tried again: %s", partition, error)
+                # While a partition has no leader, the others must not wait for it.
                 ended_at = time.monotonic()
                 start.not_before = ended_at + max(_ASK_AGAIN_AFTER, _ASK_LESS * (ended_at - began_at))
                 continue
             with self._lock:
                 if partition in self._sought:
                     continue
-                # A new partition's start is committed: for a later owner it would not be new.
-                self._assign(member, partition, known, moved=start.place is not None or member.client.is_new(partition))
+                # The start of a new partition is committed, because for a later owner it would not be new.
+                self._assign(
+                    member, partition, known, moved=start.target is not None or member.client.is_new(partition)
+                )
             self._starting.pop(partition)
 
     def _assign(self, member: LevelConsumer, partition: TopicPartition, known: _Known, *, moved: bool) -> None:
-        """Have the engine begin a partition, with the lock."""
+        """Begin a partition in the engine, with the lock."""
         tried = {**known.tried, **self._tried.pop(partition, NOTHING_TRIED)}
         to_come = {offset: each for offset, each in tried.items() if offset >= known.offsets.offset}
         self._engine.assign(partition, known.offsets, moved, log_mark(member.client.topic_id(partition) or ""), to_come)
@@ -341,7 +343,7 @@ class Fetching:
             self._holds = True
 
     def _awaits_id(self, member: LevelConsumer, partition: TopicPartition, found: Start, now: float) -> bool:
-        """Return whether to wait for the topic's id, without which the commit's metadata could not be used."""
+        """Return whether to wait for the topic's id, without which the commit's metadata cannot be used."""
         if not found.metadata or member.client.topic_id(partition) or not names_a_log(found.metadata):
             return False
         start = self._starting[partition]
@@ -349,44 +351,44 @@ class Fetching:
         return now < start.id_awaited_until
 
     def _sought_offset(
-        self, place: Place, partition: TopicPartition, start: _Start, member: LevelConsumer
+        self, target: SeekTarget, partition: TopicPartition, start: _Starting, member: LevelConsumer
     ) -> int | None:
-        """Return the offset of a sought place as soon as Kafka has told it; raises `KafkaError` if it does not."""
+        """Return the offset of a target, or None until Kafka has answered. Raises `KafkaError` if it refuses."""
         if start.asked is None:
-            start.asked = place.ask(member, partition, start.told_within)
+            start.asked = target.ask(member, partition, start.answered_within)
         try:
             offset = start.asked.answer()
         except KafkaError:
             start.forget()
-            start.told_within = min(2 * start.told_within, _PLACES_TOLD_AT_LAST_WITHIN)
+            start.answered_within = min(2 * start.answered_within, _SEEK_ANSWERED_AT_MOST_WITHIN)
             raise
         if offset is not None:
             start.asked = None
         return offset
 
     def _take_sought(self, level: int, now: float) -> None:
-        """Have the partitions start anew that were sought to another place."""
+        """Start the sought partitions again, at their targets."""
         if not self._sought:
             return
         with self._lock:
-            sought = {partition: place for partition, place in self._sought.items() if partition.level == level}
+            sought = {each: target for each, target in self._sought.items() if each.level == level}
             for partition in sought:
                 del self._sought[partition]
-        for partition, place in sought.items():
-            start = self._starting.setdefault(partition, _Start())
+        for partition, target in sought.items():
+            start = self._starting.setdefault(partition, _Starting())
             start.forget()
-            start.place, start.not_before, start.whatever_runs_at = place, 0.0, now + self._patience
+            start.target, start.not_before, start.whatever_runs_at = target, 0.0, now + self._patience
 
-    def _runs_on(self, partition: TopicPartition, start: _Start, now: float) -> bool:
-        """Return whether a sought partition waits for its handlers: no record is to run twice at a time."""
-        return start.place is not None and now < start.whatever_runs_at and self._dispatch.runs_stale(partition)
+    def _runs_on(self, partition: TopicPartition, start: _Starting, now: float) -> bool:
+        """Return whether a sought partition waits for its handlers, so that no record runs twice at a time."""
+        return start.target is not None and now < start.whatever_runs_at and self._dispatch.runs_stale(partition)
 
     # A level's rebalance callbacks
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """Note new partitions, which begin when the rebalance is over, and `on_assign` has returned."""
+        """Note new partitions. They begin when the rebalance is over and `on_assign` has returned."""
         self._callbacks.assigned(partitions)
-        self._starting.update((partition, _Start(is_new=True)) for partition in partitions)
+        self._starting.update((partition, _Starting(is_new=True)) for partition in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         """Hand over the completed records, and let go of the partitions."""
@@ -401,37 +403,39 @@ class Fetching:
         self._callbacks.lost(partitions)
 
     def partitions(self) -> list[TopicPartition]:
-        """Return all partitions of this consumer, those that start, too."""
+        """Return all partitions of this consumer, including those that start."""
         with self._lock:
             return list({*self._engine.assigned(), *self._starting, *self._sought})
 
     def move_sought(self, until: float) -> None:
-        """Have partitions that were sought, and did not begin again, stand at their places, as the last commit says.
+        """Move partitions that were sought, and have not begun again, to their targets, for the last commit.
 
-        Kafka is asked for all places at once, and waited for until this time.
+        It asks Kafka for all offsets at once, and waits until this time.
         """
         with self._lock:
-            places = {partition: start.place for partition, start in self._starting.items() if start.place}
-            places |= self._sought
+            targets = {partition: start.target for partition, start in self._starting.items() if start.target}
+            targets |= self._sought
         asked = {
-            each: place.ask(self._levels.of(each), each, until - time.monotonic()) for each, place in places.items()
+            each: target.ask(self._levels.of(each), each, until - time.monotonic()) for each, target in targets.items()
         }
         failed: KafkaError | None = None
         while asked and failed is None and time.monotonic() < until:
             failed = self._move_answered(asked)
             if asked and failed is None:
-                time.sleep(_LOOK_FOR_ANSWERS_EVERY)
+                time.sleep(_CHECK_ANSWERS_EVERY)
         for question in asked.values():
             question.forget()
         if asked:
             log.warning(
-                "Seeks of %d partitions are not carried out, as the run ends and Kafka does not tell the place in %s: "
-                "%s They are read on from their last commits.",
-                *(len(asked), next(iter(asked)), failed or "it has not answered yet."),
+                "The run ends before the seeks of %d partitions were carried out, as Kafka did not name the offset in "
+                "%s: %s They are continued from their last commits.",
+                len(asked),
+                next(iter(asked)),
+                failed or "it has not answered yet.",
             )
 
-    def _move_answered(self, asked: dict[TopicPartition, PlaceQuestion]) -> KafkaError | None:
-        """Move the partitions whose places are known by now, and take them out; return why one is not known."""
+    def _move_answered(self, asked: dict[TopicPartition, SeekQuestion]) -> KafkaError | None:
+        """Move the partitions whose offsets are known by now, and take them out. Returns why one cannot be known."""
         for partition, question in list(asked.items()):
             try:
                 offset = question.answer()
@@ -446,25 +450,26 @@ class Fetching:
         return None
 
     def let_go(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget partitions, and what is done of them and not committed."""
+        """Forget partitions, and what is done and not committed."""
         with self._lock:
             self._engine.revoke(partitions)
-            places = {partition: self._sought.pop(partition, None) for partition in partitions}
+            targets = {partition: self._sought.pop(partition, None) for partition in partitions}
             for partition in partitions:
                 self._tried.pop(partition, None)
         for partition in partitions:
             start = self._starting.pop(partition, None)
             if start:
                 start.forget()
-            if place := places[partition] or (start and start.place):
+            if target := targets[partition] or (start and start.target):
                 log.warning(
-                    "%s leaves before the seek to %s was carried out: it is read on from its last commit.",
-                    *(partition, place),
+                    "%s leaves before the seek to %s was carried out. It is continued from its last commit.",
+                    partition,
+                    target,
                 )
 
 
 def _fetched(member: LevelConsumer, level: int, demand: int, of_quiet: int, now: float) -> list[ConsumerRecord]:
-    """Return the records that Kafka has: the demanded ones, or those of quiet partitions; serve the group meanwhile."""
+    """Return the records that are wanted and that Kafka has, or those of quiet partitions; serve the group, too."""
     if demand:
         return member.fetch(level, demand, now)
     if of_quiet:
@@ -474,9 +479,9 @@ def _fetched(member: LevelConsumer, level: int, demand: int, of_quiet: int, now:
 
 
 def _known_of(member: LevelConsumer, partition: TopicPartition, found: Start, *, fails: bool) -> _Known:
-    """Return what a commit says of a partition, as far as it fits the log that is read.
+    """Return what a commit says about a partition, as far as it fits the log that is read.
 
-    Without a commit any start that is not too late will do: offsets that do not come do not exist.
+    Without a commit, any offset that is not too late will do as the start: offsets that do not come do not exist.
     """
     offset, metadata, log_end = found
     if metadata is None:
@@ -506,7 +511,7 @@ def _refuse_if_mirrored(member: LevelConsumer) -> None:
     The Java parallel consumer's maps do not say what they were written for. MirrorMaker 2 keeps what it has translated
     in topics of its own, so such a topic puts each map without a trailer in doubt.
     """
-    topics = member.client.topics(None, _TOPICS_TOLD_WITHIN)
+    topics = member.client.topics(None, _TOPICS_LISTED_WITHIN)
     if checkpoints := next(filter(_is_of_mirrors, topics), None):
         raise OffsetMapError(
             "The metadata does not say which log it was written for, as the Java parallel consumer writes it, and the "

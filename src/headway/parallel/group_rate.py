@@ -1,8 +1,8 @@
-"""A member's part of its group's rate limits: that of the partitions it has, less what it lends, and what it borrows.
+"""A member's share of its group's rate limits: by the partitions that it has, less what it lends, plus what it borrows.
 
-All members divide by the same count, the partitions of the subscription in Kafka. No partition has two members, so the
-group keeps the limit whoever joins and leaves, also without a message between members. What a member does not need it
-lends to those that ask, as `core/rate_loans.py` says.
+All members divide by the same number, the partitions of the subscription in Kafka. No partition has two members, so the
+group stays within the limit whoever joins or leaves, even if no message gets from one member to another. A member lends
+what it does not need to members that ask for more; see `core/rate_loans.py`.
 """
 
 import logging
@@ -28,19 +28,19 @@ from headway.settings.connection_settings import connection_of
 
 log = logging.getLogger(__name__)
 
-# Topics that get more partitions make their group meet, and members ask then; this is for a member that keeps its own.
+# A topic that gets more partitions makes its group rebalance, and members ask then; this is for one that keeps its own.
 _ASK_EVERY = 60.0  # seconds
 _ASK_AGAIN_AFTER = 1.0
 
-_TURN_EVERY = 0.5  # seconds: a quarter of a loan, so one that is late or lost leaves no gap
-_WEIGHT = 0.5  # of the last turn in what a member is said to use
-_HEADROOM = 1.1  # what a member keeps of what it uses, as starts do not come evenly
-_GROWTH = 2.0  # what a member asks for if records wait, times what it uses
+_TURN_EVERY = 0.5  # seconds: a quarter of a loan, so that one late or lost message leaves no gap
+_WEIGHT = 0.5  # of the last turn in the average that a member uses
+_HEADROOM = 1.1  # a member keeps this much of what it uses, because starts are not spread evenly
+_GROWTH = 2.0  # if records wait, a member asks for this much of what it uses
 _CLOSES_WITHIN = 2.0  # seconds
 
 
 class SharedRate(Protocol):
-    """Rates of which this member has shares, from 0 to 1."""
+    """Rates that this member has a share of, from 0 to 1."""
 
     @property
     def is_shared(self) -> bool: ...
@@ -49,10 +49,10 @@ class SharedRate(Protocol):
 
 
 class GroupRate:
-    """The keeper of one member's shares; without a rate to share it does nothing.
+    """Keeps one member's shares of rates. It does nothing without a rate to share.
 
-    The shares are 0 until Kafka has said how many partitions there are, and the seconds of a loan are over. The control
-    thread tells which partitions the member has; all else is in a thread of its own.
+    The shares are 0 until the number of partitions is known and the time of a loan is over. The control thread counts
+    the partitions that the member has; everything else runs in a thread of its own.
     """
 
     def __init__(
@@ -77,22 +77,22 @@ class GroupRate:
         self._has_warned = False
         self._share = 0.0
         self._thread: threading.Thread | None = None
-        self._changed = threading.Event()  # the base has, or the run ends
+        self._changed = threading.Event()  # the member's own share has, or the run ends
         self._ended = False
         self._loans = Loans(uuid.uuid4().hex)
         self._messages = RateMessages(lambda: connection_of(config), group, self._changed.set)
         self._used: dict[str, float] = {}  # of each rate, as fractions
-        self._waited: dict[str, tuple[float, float]] = {}  # for each rate: how much, and until when it counts
+        self._waited: dict[str, tuple[float, float]] = {}  # by rate: how much, and until when it counts
         self._applied: tuple[float, Mapping[str, float]] = 0.0, {}
         for rate in self._rates:
             rate.share(0.0, time.monotonic(), {})
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
-        """Note which topics the members share."""
+        """Note the topics that the members share."""
         self._subscriptions = subscriptions
 
     def turn(self, now: float) -> None:
-        """Let this member start the part that it has of the partitions; never waits."""
+        """Follow the partitions that this member has. Never waits."""
         if not self._rates:
             return
         assigned = sum(len(level.membership.assigned) for level in self._levels)
@@ -147,7 +147,7 @@ class GroupRate:
             self._messages.close()
 
     def _needs(self, seconds: float, now: float) -> dict[str, Need]:
-        """Return what each rate is needed for: what this member uses, and more if records wait."""
+        """Return how much of each rate this member needs: what it uses, and more if records wait."""
         with self._dispatch.lock:
             ready = sum(self._dispatch.engine.ready)
             found = {name: need for rate in self._rates for name, need in rate.needs(ready, seconds, now).items()}
@@ -156,7 +156,9 @@ class GroupRate:
             used, waiting = found.get(name, (0.0, 0.0))
             if waiting:
                 self._waited[name] = waiting, now + LEASE
-            elif name in self._waited:  # a moment without is not enough to lend what is missed for a whole loan
+            elif (
+                name in self._waited
+            ):  # one moment without waiting records is no reason to lend for seconds what they would miss
                 waiting, until = self._waited[name]
                 if now >= until:
                     del self._waited[name]
@@ -189,7 +191,7 @@ class GroupRate:
         self._ask_at = min(self._ask_at, now + _ASK_AGAIN_AFTER)
         if self._total is None and not self._has_warned:
             self._has_warned = True
-            log.warning("Nothing starts until Kafka says how many partitions share the rate limit: %s", error)
+            log.warning("No record starts until Kafka reports how many partitions share the rate limit: %s", error)
         if not isinstance(error, HeadwayError):
             raise error
 
@@ -198,7 +200,7 @@ class GroupRate:
 
 
 def partitions_of(subscriptions: Sequence[LevelSubscription], partitions: Mapping[str, int]) -> int:
-    """Return how many partitions the subscriptions have together, of topics with so many each.
+    """Count the partitions of all topics that are subscribed to, given the partitions of each topic in Kafka.
 
     >>> partitions_of([LevelSubscription(["a-0"], "-0"), LevelSubscription(["^(b.*)-1$"], "-1")], {"a-0": 6, "bc-1": 4})
     10

@@ -1,4 +1,4 @@
-"""Handlers' outputs on their way to Kafka: sent as they come; a record is done when all of its outputs are.
+"""Sends handlers' outputs as they come; a record is done when all of its outputs are stored.
 
 For outputs in transactions see `transactions`.
 """
@@ -9,10 +9,8 @@ from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from typing import Any
 
-from headway.core.delay.schedule import Schedule
 from headway.core.levels.naming import level_topic
-from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
-from headway.core.record_size import size_of
+from headway.core.outgoing_record import ANY_PARTITION, NOW
 from headway.delay.due_time import with_expiry
 from headway.delay.schedule_encoder import check_size
 from headway.errors import DeliveryError, DeliveryRefusedError, HeadwayError, KafkaError, SerializationError
@@ -25,6 +23,7 @@ from headway.kafka.producer.sendable import is_partition, no_partition
 from headway.kafka.producer.targets import Targets
 from headway.kafka.serialization import key_writer, value_writer
 from headway.parallel.delayed_outputs import DelayedOutputs
+from headway.parallel.handler_output import HandlerOutput
 from headway.records.record_types import ConsumerRecord, Header, ProducerRecord, RecordMetadata
 from headway.settings.config import Config, OutputSettings
 
@@ -39,30 +38,8 @@ The input is a `ConsumerRecord`, or for batches a list of them.
 _MOST_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 
 
-class HandlerOutput(OutgoingRecord, kw_only=True):
-    """A record to send, and the job that it came from; `returned` is the handler's record, None for a dead letter.
-
-    With a `schedule` it is due later, and has to be placed before it is sent: that corrects its times, too.
-    """
-
-    job: Job
-    returned: ProducerRecord | None
-    schedule: Schedule | None = None
-    is_by_brokers_clock: bool = False
-
-    @property
-    def level(self) -> int:
-        """The level of the records that it came from."""
-        return self.job[0].level
-
-
-def size_of_output(output: HandlerOutput) -> int:
-    """Return about how many bytes an output takes: here, and in librdkafka while it is sent."""
-    return 2 * size_of(output.value, output.key, output.headers)
-
-
 class HandlerOutputs:
-    """The outputs of handlers: each return value becomes zero, one or many `ProducerRecord`s."""
+    """Turns what handlers return, zero, one or many `ProducerRecord`s, into outputs, and calls `on_output`."""
 
     def __init__(
         self,
@@ -84,9 +61,9 @@ class HandlerOutputs:
         self._on_output = on_output
 
     def of(self, job: Job, returned: Any) -> list[HandlerOutput]:
-        """Return the outputs of a job; raises for a value that is no record, or one that Kafka would surely refuse.
+        """Return the outputs of a job. Raises for a value that is not a record, or that Kafka would certainly refuse.
 
-        A refusal that can be known here is known before any output is sent, so it seldom leaves other outputs behind.
+        What can be refused here is refused before any output is sent, so it seldom leaves other outputs behind.
         """
         if returned is None:
             return []
@@ -125,7 +102,7 @@ class HandlerOutputs:
             )
 
     def _check_target(self, topic: str, partition: int | None) -> None:
-        """Raise `DeliveryError` for a topic or partition that is known not to exist; else sending will show it."""
+        """Raise `DeliveryError` for a topic or partition that is known not to exist; otherwise sending will show it."""
         if partition is not None and not is_partition(partition):
             raise no_partition(partition, topic)
         try:
@@ -140,7 +117,7 @@ class HandlerOutputs:
             raise DeliveryError(f"An output is for partition {partition} of {topic}; there are 0 to {count - 1}.")
 
     def delivered(self, output: HandlerOutput, message: Any) -> None:
-        """Tell the user's callback of a stored output."""
+        """Call the user's callback for a stored output."""
         if self._on_output is None or output.returned is None:
             return
         partition, offset, timestamp = message.partition(), message.offset(), message.timestamp()[1]
@@ -149,7 +126,7 @@ class HandlerOutputs:
         where = RecordMetadata(topic, partition, level, offset, timestamp)
         try:
             self._on_output(self._input(output.job), record, where)
-        except BaseException:  # the thread is ours, and goes on
+        except BaseException:  # the thread is ours and must go on
             log.exception("The on_output callback for a record of %s raised.", record.topic)
 
     def _input(self, job: Job) -> ConsumerRecord | list[ConsumerRecord]:
@@ -181,9 +158,9 @@ def _size(field: str, written: object, topic: str) -> int:
 
 
 class Sending:
-    """A sender of outputs as they come: a job is done if Kafka acknowledges all its outputs, else it has failed.
+    """Sends outputs as they come. A job is done if Kafka acknowledges all its outputs; otherwise it has failed.
 
-    It has a thread for outputs that wait for the topics of delay lines: the loop of async handlers must go on.
+    Outputs that wait for the topics of delay lines have a thread, because the loop of async handlers must not wait.
     """
 
     def __init__(self, client: ProducerClient, outputs: HandlerOutputs, dispatch: Dispatch) -> None:
@@ -194,10 +171,10 @@ class Sending:
         self._waiting = set[Future[None]]()
 
     def settle(self, job: Job, returned: Any) -> Job | None:
-        """Take a handler's return value; return the next job, if there is one for another slot."""
+        """Take a handler's return value. Returns the next job, if there is one for another slot."""
         try:
             outputs = self._outputs.of(job, returned)
-        except BaseException as error:  # an error of a user's serialiser or iterator, too, is that record's failure
+        except BaseException as error:  # an error of a user's serialiser or iterator is a failure of the record, too
             return self._dispatch.complete(job, error)
         if not outputs:
             return self._dispatch.complete(job) if job[1:] else self._dispatch.done(job[0])
@@ -212,11 +189,11 @@ class Sending:
         return self._dispatch.next()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Ask for delay lines with other credentials from now on."""
+        """Look up delay lines with other credentials from now on."""
         self._outputs.delayed.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Send the outputs that wait for their lines, within `timeout` seconds; others' records stay undone."""
+        """Wait up to `timeout` seconds for outputs that wait for delay lines. Records of the others are not done."""
         wait(list(self._waiting), timeout)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -241,7 +218,7 @@ class Sending:
 
 
 class _UnstoredOutputs:
-    """A counter of the reports of one job's outputs, for any thread."""
+    """Counts the reports of one job's outputs, on any thread."""
 
     def __init__(self, job: Job, count: int, dispatch: Dispatch) -> None:
         self._job = job
@@ -263,7 +240,7 @@ class _UnstoredOutputs:
 
 
 def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> DeliveryError:
-    """Return the error for a report that says that a record was not delivered."""
+    """Return the error for a record that was not delivered, according to its report."""
     if right := client.missing_right(error, topic):
         return DeliveryRefusedError(f"A record for {topic} was not delivered. {right.missing()}")
     return DeliveryError(f"A record for {topic} was not delivered: {error.str()}.")
@@ -272,7 +249,7 @@ def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> Deliver
 def producer_for(
     settings: OutputSettings, connection: Config, transactional_id: str | None, most_bytes: int
 ) -> ProducerClient:
-    """Return the client for outputs: idempotent, or transactional, and then for dead letters of `most_bytes`, too."""
+    """Make the client for outputs: idempotent, or transactional and then also for dead letters of `most_bytes`."""
     defaults: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
     if not transactional_id:
         return ProducerClient({**defaults, **connection, **settings.kafka})

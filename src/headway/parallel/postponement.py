@@ -1,4 +1,4 @@
-"""The pauses in storing records that are not handled now: dead letters, and records to be tried again later."""
+"""Pauses in storing dead letters, and records that are to be retried later, while Kafka refuses them."""
 
 import random
 import threading
@@ -11,31 +11,31 @@ from headway.execution.jobs import RecordWork
 
 
 class Reports(Protocol):
-    """The receiver of reports about stored records."""
+    """Receives reports about records that were to be stored."""
 
     def stored(self, work: RecordWork) -> None:
-        """Take note that Kafka has the record."""
+        """Note that Kafka has the record."""
 
     def not_stored(self, work: RecordWork, again_at: float) -> None:
-        """Take note that Kafka does not take the record; send it again at this time, by the monotonic clock."""
+        """Note that Kafka refuses the record. Send it again at this time, by the monotonic clock."""
 
 
 class Postponement:
-    """The growing pauses between tries to store records, for any thread.
+    """Growing pauses between attempts to store records, for any thread.
 
     Args:
-        reports: The receiver of each refusal, with the time of the next try.
-        tell: Warns of a refusal; called for the first one, and now and then for later ones.
+        reports: Receives each refusal, with the time of the next attempt.
+        warn: Logs a refusal; called for the first one, and now and then for later ones.
     """
 
-    def __init__(self, reports: Reports, tell: Callable[[str], None]) -> None:
+    def __init__(self, reports: Reports, warn: Callable[[str], None]) -> None:
         self._reports = reports
-        self._tell = tell
+        self._warn = warn
         self._pause = RefusalPause()
         self._lock = threading.Lock()  # for the pause
 
     def is_over(self) -> bool:
-        """Return whether a record may be tried now."""
+        """Return whether a record can be tried now."""
         return self._pause.allows(time.monotonic())
 
     def postpone(self, work: RecordWork) -> None:
@@ -43,9 +43,9 @@ class Postponement:
         self._reports.not_stored(work, self._pause.again_at)
 
     def refused(self, work: RecordWork, reason: str) -> None:
-        """Report a record that Kafka did not take; the pause begins."""
+        """Report a record that Kafka refused, and begin a pause."""
         with self._lock:
-            is_told = self._pause.refused(time.monotonic(), random.random())  # noqa: S311 - it spreads retries
-        if is_told:
-            self._tell(reason)
+            warns = self._pause.refused(time.monotonic(), random.random())  # noqa: S311 - it spreads retries
+        if warns:
+            self._warn(reason)
         self.postpone(work)

@@ -45,14 +45,14 @@ log = logging.getLogger(__name__)
 
 
 class Sends(Protocol):
-    """A client that sends for a consumer and is closed at the end of a run; `timeout` is in seconds."""
+    """A client that sends for a consumer, and is closed at the end of a run."""
 
     def close(self, timeout: float) -> Any: ...
     def set_sasl_credentials(self, username: str, password: str) -> None: ...
 
 
 class RunParts:
-    """The maker of a run's parts, which closes them in the end."""
+    """Makes the parts of a run, in the order in which they depend on each other, and lists them to be closed."""
 
     def __init__(
         self,
@@ -96,9 +96,9 @@ class RunParts:
         return with_state(handler, partial(getattr, self._life, "state"), in_batches=spec.batches is not None)
 
     def require_rights(self, subscriptions: Sequence[LevelSubscription]) -> None:
-        """Raise `AuthorizationError` for a topic that may not be read; a group's coordinator refuses the group itself.
+        """Raise `AuthorizationError` if the right to read a topic is missing; a missing right on a group shows later.
 
-        It warns of levels that nobody reads. A run also begins while the brokers are away.
+        Logs a warning for levels that exist but are not read. If no broker answers, the run begins all the same.
         """
         topics = [topic for each in subscriptions for topic in each.topics if not topic.startswith("^")]
         try:
@@ -114,16 +114,16 @@ class RunParts:
         except AuthorizationError:
             raise
         except KafkaError as unknown:
-            log.info("Whether the topics may be read is not known yet: %s", unknown)
+            log.info("It is not known yet whether this client has the right to read the topics: %s", unknown)
 
     def start(self, spec: HandlerSpec, handler: WithContext, owner: Owner, is_stopping: Callable[[], bool]) -> None:
-        """Make what the run needs, what handlers share last of all, and let the dispatch start jobs.
+        """Make what the run needs, with what handlers share last, and let the dispatch start jobs.
 
         Args:
             spec: What the run calls.
             handler: Its handler, as `handler` returns it.
             owner: The task in whose event loop coroutines run.
-            is_stopping: Returns whether the run is to end, so that nothing is waited for any more.
+            is_stopping: Returns whether the run is to end, so that it waits for nothing more.
         """
         options, settings = self._options, self._settings
         settle = spec.settle
@@ -257,7 +257,7 @@ class RunParts:
     def _make_producer(self, transactional_id: str | None) -> ProducerClient:
         outputs = self._options.outputs
         most = most_bytes(self._settings.kafka, outputs.kafka)
-        with defer_signals():  # nobody would end the threads of a client that is not in the list
+        with defer_signals():  # the threads of a client that is not in the list would never be ended
             client = producer_for(outputs, self._connection(), transactional_id, most)
             self.clients.append(client)
         return client
@@ -266,4 +266,4 @@ class RunParts:
         return Admin(self._connection()).why_not_writable(topic)
 
     def _connection(self) -> dict[str, Any]:
-        return connection_of(self._settings.kafka)  # its credentials may have changed
+        return connection_of(self._settings.kafka)  # at each use, because credentials can change

@@ -1,4 +1,4 @@
-"""The tenants of records: to whom each belongs, as the option `tenant` says.
+"""The tenant that each record belongs to, according to the option `tenant`.
 
 Invariant: each record has a tenant, whatever the user's function does.
 """
@@ -47,7 +47,7 @@ class Tenancy:
         self._failures = FailureLog(log, logging.WARNING)
 
     def of(self, records: Sequence[ConsumerRecord]) -> list[str]:
-        """Return the tenant of each record; to be called without a lock, since a user's function runs in it."""
+        """Return the tenant of each record. Call it without a lock, because a user's function runs in it."""
         names = [self._of(record) for record in records]
         if self._asked_rates:
             self._asked_rates.learn(names)
@@ -60,7 +60,7 @@ class Tenancy:
             if name is None:
                 return NO_TENANT
             if issubclass(type(name), str):
-                return str.__getitem__(name, slice(None))  # of a subclass, too, exactly a `str`
+                return str.__getitem__(name, slice(None))  # exactly a `str`, even of a subclass
             raise TypeError(f"it returned {shown(name)}, which is neither text nor None")
         except KeyboardInterrupt:  # Ctrl-C
             raise
@@ -70,7 +70,7 @@ class Tenancy:
             return UNKNOWN_TENANT
 
     def end(self) -> None:
-        """Tell the log what it was not told of yet, as the run ends."""
+        """Log what was held back, as the run ends."""
         self._failures.end(time.monotonic())
         if self._asked_rates:
             self._asked_rates.end()

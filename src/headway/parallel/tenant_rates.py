@@ -1,4 +1,4 @@
-"""The rates of tenants, as the option `tenant_rate_limit` says: one for all, by a mapping, or by a user's function.
+"""The rates of tenants, from the option `tenant_rate_limit`: one for each, a mapping, or a user's function.
 
 Invariant: each tenant has a rate, or None, whatever the user's function does.
 """
@@ -19,14 +19,14 @@ TenantRates = float | Mapping[str, float | None] | Callable[[str], float | None]
 """A rate for each tenant, rates by name with `"*"` for all others, or a function from a tenant to its rate."""
 
 _OTHERS = "*"
-_ASK_EVERY = 60.0  # seconds: a rate that the function returns may change, by a customer's contract
-_NOT_TOLD = 1.0  # a second: a tenant whose rate cannot be found out neither floods what is called nor stands still
+_ASK_EVERY = 60.0  # seconds: the rate that the function returns can change, with a customer's contract
+_WITHOUT_ANSWER = 1.0  # a second: a tenant whose rate is unknown must neither flood a service nor stop
 
 
 class AskedRates:
-    """The rates that a user's function returns, asked for before records wait in the engine.
+    """The rates that a user's function returns. They are asked for before records wait in the engine.
 
-    The engine reads them under its lock, in which no user's function may run.
+    The engine reads them under its lock, where no user's function must run.
     """
 
     def __init__(self, function: Callable[[str], Any]) -> None:
@@ -35,7 +35,7 @@ class AskedRates:
         self._failures = FailureLog(log, logging.WARNING)
 
     def learn(self, tenants: Iterable[str]) -> None:
-        """Ask for the rates of these tenants that are not known, or were asked for a minute ago; without a lock."""
+        """Ask for rates of these tenants that are unknown, or were asked for a minute ago. Call it without a lock."""
         now = time.monotonic()
         for tenant in set(tenants):
             if (known := self._known.get(tenant)) is None or now >= known[1]:
@@ -43,7 +43,7 @@ class AskedRates:
         self._failures.tell_sums(now)
 
     def of(self, tenant: str) -> float | None:
-        """Return the rate of a tenant that was learnt, None if it has no limit."""
+        """Return the rate of a tenant, which `learn` must have asked for; None if it has no limit."""
         return self._known[tenant][0]
 
     def _ask(self, tenant: str, known: tuple[float | None, float] | None, now: float) -> float | None:
@@ -57,7 +57,7 @@ class AskedRates:
         except KeyboardInterrupt:  # Ctrl-C
             raise
         except BaseException as error:
-            kept = _NOT_TOLD if known is None else known[0]
+            kept = _WITHOUT_ANSWER if known is None else known[0]
             sentence = "The function tenant_rate_limit gave no rate for the tenant %r, which has the limit %s: %s"
             self._failures.tell("tenant_rate_limit", now, error, sentence, tenant, kept)
             return kept
@@ -68,9 +68,9 @@ class AskedRates:
 
 
 def checked_tenant_rates(rates: Any) -> tuple[float | Callable[[str], float | None], AskedRates | None]:
-    """Return the rates as the engine takes them, and those to be asked for, if a function has them.
+    """Return the rates for the engine, and the `AskedRates` if a user's function returns them.
 
-    Raises `ConfigError` for what is not valid.
+    Raises `ConfigError` if the rates are not valid.
     """
     if isinstance(rates, Mapping):
         by_name = _checked_mapping(rates)

@@ -1,18 +1,18 @@
-"""Outputs, dead letters and offsets in transactions: all of them, or nothing.
+"""Commits outputs, dead letters and offsets in transactions: all of them, or none.
 
-Each transaction runs in a thread of its own, so that the control thread answers rebalances meanwhile.
+Each transaction runs in a thread of its own, so that the control thread can answer rebalances meanwhile.
 
 Invariants:
 
-- The outcome of a transaction is known before the next one begins, or its levels begin again from Kafka's state.
-  Nothing is therefore committed twice, whatever interrupts.
-- The offsets go first: a level whose member Kafka refuses costs no outputs.
-- The offsets are sent as decided at the tick, so a member that has lost its partitions since is refused.
-- An output that Kafka refuses for good does not keep back the others. A dead letter takes the place of all outputs of
-  its record. A right that this run has used before and has lost is waited for.
+- The outcome of a transaction is known before the next one begins, or its levels begin again from Kafka's state. So
+  nothing is committed twice, whatever interrupts it.
+- The offsets go first, so that no outputs are written if Kafka refuses the member of a level.
+- The offsets are sent as decided at the tick, so a member that has lost its partitions since then is refused.
+- An output that Kafka refuses for good does not keep back the others: a dead letter replaces all outputs of its record.
+  If this run has lost a right that it has used before, it waits for that right.
 
-Source: KIP-447; the group's generation fences a member that was expelled, so `transactional.id` need not tell
-partitions apart.
+Source: KIP-447. The group's generation fences a member that was expelled, so `transactional.id` need not depend on the
+partitions.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -33,13 +33,14 @@ from headway.kafka.consumer.level_consumers import LevelConsumers, MemberOffsets
 from headway.kafka.consumer.standing import not_a_member
 from headway.kafka.producer.transactional_writer import FORBIDDEN, NotStoredError, Rejection, TransactionalWriter
 from headway.parallel.dead_letters import LetterTopic
-from headway.parallel.outputs import HandlerOutput, HandlerOutputs
+from headway.parallel.handler_output import HandlerOutput
+from headway.parallel.outputs import HandlerOutputs
 from headway.runtime.background import in_background
 from headway.runtime.flag import Flag
 from headway.runtime.wakeup import Wakeup
 
 Refusals = Mapping[int, KafkaError]
-"""The levels that keep a commit from being made, each with the reason; none if the commit is made."""
+"""The levels that prevent a commit, each with the reason. Empty if the commit is made."""
 
 _ABORTED_WITHIN = 2.0  # seconds for an open transaction at the end of the run
 
@@ -48,11 +49,11 @@ _OF_THE_SIZE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
 
 
 class OutcomeUnknownError(KafkaError):
-    """A transaction with an unknown outcome: its levels begin again from what Kafka has."""
+    """It is unknown whether a transaction was committed, so its levels begin again from Kafka's state."""
 
 
 class _LevelsError(KafkaError):
-    """The refusals of some levels, which keep the transaction from being committed."""
+    """Refusals of some levels, which prevent the transaction."""
 
     def __init__(self, refusals: Refusals) -> None:
         super().__init__(str(next(iter(refusals.values()))))
@@ -60,7 +61,7 @@ class _LevelsError(KafkaError):
 
 
 class SentTransaction:
-    """A transaction whose thread is at work."""
+    """A transaction that a thread is carrying out."""
 
     def __init__(self, carry_out: Callable[[Flag], Refusals], wake: Wakeup) -> None:
         self._given_up = Flag()
@@ -68,20 +69,20 @@ class SentTransaction:
         self._ended.add_done_callback(lambda _: wake.set())
 
     def answer(self, timeout: float) -> Refusals | None:
-        """Return the refusals, none if it is committed; or None if that is not known within `timeout` seconds.
+        """Return the refusals, empty if it is committed; or None if that is not known within `timeout` seconds.
 
         Raises:
-            FencedError: Another producer has taken over the transactional id. Nothing is committed any more.
-            HandlerError: Kafka refuses an output, and there is no dead-letter topic. Nothing is committed any more.
+            FencedError: Another producer has taken over the transactional id. No more commits can be made.
+            HandlerError: Kafka refuses an output, and there is no dead-letter topic. No more commits can be made.
         """
         try:
             return self._ended.result(timeout)
         except TimeoutError:
-            # It may have ended since, or this error may be its own.
+            # The transaction might have ended since, or this error might be its own.
             return self._ended.result() if self._ended.done() else None
 
     def give_up(self) -> bool:
-        """Abort the transaction, unless its end is on the way; return False: its outcome must still be asked for."""
+        """Abort the transaction, unless its end is under way. Returns False: its outcome must still be asked for."""
         self._given_up.set()
         return False
 
@@ -91,9 +92,9 @@ class SentTransaction:
 
 
 class Transactions:
-    """One transaction a tick: the whole outputs and dead letters of completed records, with offsets and maps.
+    """Makes one transaction for each tick: all outputs and dead letters of completed records, with offsets and maps.
 
-    With an `own_id`, which no other process knows, a producer that is fenced off was only away for too long.
+    With an `own_id`, which no other process has, a producer that is fenced off was only unreachable for too long.
     """
 
     def __init__(
@@ -120,21 +121,21 @@ class Transactions:
         self._begun = False  # True if this producer may begin a transaction
         self._committing = False
         self._written = set[str]()  # topics that took outputs of this run, so that a refusal says that a right is lost
-        self._refused: dict[int, str] = {}  # which right keeps a level's outputs back, in a sentence
-        self.over = False  # nothing is committed any more
+        self._refused: dict[int, str] = {}  # by level: a sentence on the right that its outputs wait for
+        self.over = False  # no more commits can be made
 
     @property
     def refused(self) -> str | None:
-        """The sentence that names the right whose lack keeps outputs back; None if nothing is kept back."""
+        """A sentence that names the right that outputs wait for, or None if none wait."""
         return next(iter(list(self._refused.values())), None)
 
     def nothing_to_commit(self, levels: Collection[int]) -> None:
-        """Note that nothing of these levels is kept back."""
+        """Note that no outputs of these levels wait for a right."""
         for level in levels:
             self._refused.pop(level, None)
 
     def fence(self) -> None:
-        """Fence off an earlier producer of the same `transactional.id`; raises `KafkaError`."""
+        """Fence off an earlier producer of the same `transactional.id`. Raises `KafkaError`."""
         self._writer.fence(self._is_given_up)
         self._begun = True
 
@@ -144,7 +145,7 @@ class Transactions:
         """Take a handler's return value."""
         try:
             outputs = self._outputs.of(job, returned)
-        except BaseException as error:  # an error of a user's serialiser or iterator, too, is that record's failure
+        except BaseException as error:  # an error of a user's serialiser or iterator is a failure of the record, too
             return self._dispatch.complete(job, error)
         if len(job) == 1:
             return self._dispatch.done(job[0], outputs)
@@ -160,24 +161,24 @@ class Transactions:
     # Committing
 
     def commit(self, tick: Tick) -> SentTransaction:
-        """Begin to commit outputs, offsets and maps together; the last transaction's outcome must be known."""
+        """Begin to commit outputs, offsets and maps together. The last transaction's outcome must be known."""
         parts = self._levels.for_transaction({each: commit[:2] for each, commit in tick.commits.items()})
         self._sent = SentTransaction(partial(self._carry_out, tick.outputs, parts), self._wake)
         return self._sent
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Ask for delay lines with other credentials from now on; the consumer tells the client, which it owns."""
+        """Look up delay lines with other credentials from now on. The consumer itself changes those of its client."""
         self._outputs.delayed.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Abort an open transaction, within `timeout` seconds, but at least a few."""
+        """Abort an open transaction, and wait up to `timeout` seconds for that, but at least a few."""
         self._closing = True
         if self._sent:
             self._sent.give_up()
             self._sent.wait(max(timeout, 2 * _ABORTED_WITHIN))
 
     def _carry_out(self, outputs: Sequence[HandlerOutput], parts: Sequence[MemberOffsets], given_up: Flag) -> Refusals:
-        """Commit all of it or nothing; runs in a thread."""
+        """Commit all of it or nothing, in the transaction's thread."""
         self._given_up = given_up
         try:
             if strangers := _levels_of([part for part in parts if not capi.is_of_a_member(part.group_metadata)]):
@@ -199,7 +200,7 @@ class Transactions:
         return {}
 
     def _placed(self, outputs: Sequence[HandlerOutput]) -> Sequence[HandlerOutput]:
-        """Return the outputs, those that are due later placed in their lines, which may have to be created."""
+        """Place outputs that are due later in their delay lines, creating missing ones. Returns all outputs."""
         if all(each.schedule is None for each in outputs):
             return outputs
         position = 0
@@ -214,7 +215,7 @@ class Transactions:
         return outputs
 
     def _attempt(self, outputs: Sequence[HandlerOutput], parts: Sequence[MemberOffsets]) -> Rejection | None:
-        """Commit these outputs and offsets, or none of them if an output is rejected; return the rejection."""
+        """Commit these outputs and offsets, or none of them if an output is rejected. Returns the rejection."""
         delivered: list[tuple[HandlerOutput, Any]] = []
         self._committing = False
         try:
@@ -259,11 +260,11 @@ class Transactions:
     # How a transaction ends
 
     def _finish_commit(self) -> None:
-        """Finish a commit that cannot be aborted any more, however long the brokers are away."""
+        """Finish a commit that can no longer be aborted, however long the brokers are away."""
         self._writer.commit(float("inf"), lambda: self._closing)
 
     def _was_committed(self, error: BaseException) -> bool:
-        """End an interrupted or refused transaction; return False if nothing of it is committed, True if all is."""
+        """End an interrupted or refused transaction. Returns True if all of it is committed, False if nothing is."""
         if isinstance(error, KafkaError) and is_fatal(error):
             self._go_on_after(error)
             return False
@@ -291,11 +292,11 @@ class Transactions:
         return True
 
     def _go_on_after(self, error: KafkaError) -> None:
-        """Have a new producer end the transaction before the next one begins.
+        """Let a new producer end the transaction before the next one begins.
 
         Raises:
-            OutcomeUnknownError: The end of the transaction was on the way.
-            FencedError: Another process may have taken over the user's transactional id, so nothing may go on.
+            OutcomeUnknownError: The end of the transaction was under way.
+            FencedError: Another process might have taken over the user's transactional id, so this run must end.
         """
         self._begun = False
         if is_fenced(error) and not self._own_id:
@@ -304,7 +305,7 @@ class Transactions:
             raise OutcomeUnknownError(f"It is not known whether a transaction was committed: {error}") from error
 
     def _renew(self, batches_of_one: bool = False) -> None:
-        """Go on with a new producer, which ends the open transaction of the last one."""
+        """Continue with a new producer, which ends the open transaction of the last one."""
         self._begun = False
         self._writer.renew(batches_of_one)
         try:
@@ -316,20 +317,20 @@ class Transactions:
 
     def _give_up(self, error: KafkaError) -> NoReturn:
         raise FencedError(
-            f"Transactions cannot go on, and what was done since the last commit comes again: {error} If another "
+            f"Transactions cannot go on, so records done since the last commit are handled again: {error} If another "
             "process uses the same transactional.id, give each its own. If the brokers were away for longer than "
             "transaction.timeout.ms, start again."
         ) from error
 
     def _without(self, outputs: Sequence[HandlerOutput], index: int, rejection: Rejection) -> Sequence[HandlerOutput]:
-        """Return the outputs with dead letters in place of all outputs of the refused one's record, or records.
+        """Replace all outputs of the refused one's record, or records, by dead letters. Returns all outputs.
 
-        If the whole topic is refused, all outputs for the topic are treated so.
+        If the whole topic is refused, this is done for all outputs for that topic.
 
         Raises:
             HandlerError: There is no dead-letter topic.
-            _LevelsError: A dead letter is refused, or the right to write outputs was lost: the levels wait, later and
-                later, until the topic takes them.
+            _LevelsError: A dead letter is refused, or the right to write outputs was lost. The levels try again, at
+                growing intervals, until the topic accepts them.
         """
         refused = outputs[index]
         topic = refused.topic
@@ -339,15 +340,15 @@ class Transactions:
             self._keep_back(outputs, topic, "A dead letter", self._explained(rejection))
         if rejection.error == FORBIDDEN and topic in self._written:
             self._keep_back(outputs, topic, "An output", rejection)
-        likewise = [refused]
+        refused_alike = [refused]
         if rejection.error == FORBIDDEN:
-            likewise = [each for each in outputs if each.returned is not None and each.topic == topic]
-        for job in {id(each.job): each.job for each in likewise}.values():
+            refused_alike = [each for each in outputs if each.returned is not None and each.topic == topic]
+        for job in {id(each.job): each.job for each in refused_alike}.values():
             outputs = self._with_letters_for(outputs, job, f"An output for {topic} was refused: {rejection.reason}")
         return outputs
 
     def _explained(self, rejection: Rejection) -> Rejection:
-        """Return the refusal of a dead letter, with the reason that the brokers know of its topic."""
+        """Return the refusal of a dead letter, with a reason from its topic's settings if there is one."""
         if rejection.error == FORBIDDEN or self._letters is None:
             return rejection
         try:
@@ -356,11 +357,13 @@ class Transactions:
             return rejection
 
     def _keep_back(self, outputs: Sequence[HandlerOutput], topic: str, what: str, rejection: Rejection) -> NoReturn:
-        """Have the levels with outputs for a topic wait."""
+        """Let the levels that have outputs for a topic wait."""
         levels = {each.level for each in outputs if each.topic == topic}
         if rejection.error == FORBIDDEN:
             self._refused |= dict.fromkeys(levels, rejection.reason)
-        error = KafkaError(f"{what} cannot be stored in {topic}, and nothing is committed before: {rejection.reason}")
+        error = KafkaError(
+            f"{what} cannot be stored in {topic}, so nothing is committed until it can: {rejection.reason}"
+        )
         raise _LevelsError(dict.fromkeys(levels, error))
 
     def _with_letters_for(self, outputs: Sequence[HandlerOutput], job: Job, said: str) -> Sequence[HandlerOutput]:

@@ -1,9 +1,9 @@
-"""Workers: handlers with their options beside them, for `headway worker` to run.
+"""Workers: handlers that are declared with their options, for `headway worker` to run.
 
     @worker("orders", group="billing", value=Order, levels=3, dead_letter_topic="orders-dead")
     def bill(record: ConsumerRecord, context: Context) -> None: ...
 
-The function stays as it was: a test can call it, and `ParallelConsumer.run` takes it.
+The function itself does not change: a test can call it, and `ParallelConsumer.run` takes it.
 """
 
 import inspect
@@ -52,30 +52,30 @@ def worker(
     config: Config | None = None,
     **options: Unpack[ParallelOptionsDict],
 ) -> Callable[[F], F]:
-    """Declare a handler as a worker; the function itself is returned as it is.
+    """Declare a handler as a worker. Returns the function itself, unchanged.
 
-    The handler is a function or an `async def`, and gets each record and its context, as those of a `ParallelConsumer`
-    do. With `produces` it may yield.
+    The handler is a function or an `async def` and is called with each record and its context, as by a
+    `ParallelConsumer`. With `produces` it can also yield.
 
     Args:
         topics: The topics to read: one, several, or a mapping of topics to levels.
         group: The consumer group.
-        value: The kind of `record.value`: for a dataclass, an instance read from the record's JSON; for another
-            callable, its result for the bytes. A value that cannot be read is a dead letter. By default the bytes.
-        levels: The number of the topics' levels. By default they have none.
-        produces: The Kafka topics of what the handler returns or yields, which is sent as by `run_and_produce`: one or
-            several; a name that ends with `*` stands for all that begin so.
-        on_output: The function called for each stored output, with (input, output, metadata).
-        on_result: The function called for each value that the handler returns, with (record, value), one at a time and
-            in this process. The record is done when it returns; what it raises is a failed attempt.
-        batches: The sizes of batches: the handler gets lists of records, and of contexts.
-        on_assign: As for `subscribe` of a `ParallelConsumer`, and so are the next three.
-        on_revoke: See there.
-        on_lost: See there.
-        on_commit: See there.
-        config: Further settings, as {"session.timeout.ms": 10_000}; those of the command line win. Without
-            "auto.offset.reset" a new group starts at the beginning.
-        options: The options of a `ParallelConsumer`, as `max_concurrency=50`.
+        value: What `record.value` is. For a dataclass, an instance read from the record's JSON; for another callable,
+            its result for the bytes. A record whose value cannot be read becomes a dead letter. By default the bytes.
+        levels: The number of levels that the topics have. By default they have none.
+        produces: The Kafka topics for what the handler returns or yields, which is sent as by `run_and_produce`: one
+            or several. A name that ends with `*` stands for all topics that begin with what is before it.
+        on_output: Called for each stored output with (input, output, metadata).
+        on_result: Called for each value that the handler returns with (record, value), one at a time and in this
+            process. The record is done when it returns. What it raises is a failed attempt.
+        batches: The sizes of batches, for a handler that takes lists of records, and of contexts.
+        on_assign: Called with new partitions, as by `ParallelConsumer.subscribe`.
+        on_revoke: Called with partitions that leave, as there.
+        on_lost: Called with partitions that another member might have already, as there.
+        on_commit: Called with the outcome of each commit, as there.
+        config: Further settings, such as {"session.timeout.ms": 10_000}. Those of the command line take precedence.
+            Without "auto.offset.reset", a new group starts at the beginning.
+        options: The options of a `ParallelConsumer`, such as `max_concurrency=50`.
 
     Raises `ConfigError` for an option out of bounds.
     """
@@ -84,7 +84,7 @@ def worker(
 
     def declare(handler: F) -> F:
         if not inspect.isfunction(handler):
-            raise ConfigError(f"@worker is for functions, and {handler!r} is none. Write one that calls it.")
+            raise ConfigError(f"@worker is for functions, and {handler!r} is not a function. Write one that calls it.")
         if worker_of(handler) is not None:
             raise ConfigError(f"{handler.__qualname__} is a worker already. Give all its topics to one @worker.")
         declared = Worker(
@@ -108,9 +108,9 @@ def worker(
 
 
 def worker_of(handler: Any) -> "Worker | None":
-    """Return a handler's declaration; None for an object that is no worker."""
+    """Return the declaration of a handler, or None if the object is not a worker."""
     found = vars(handler).get(_ATTRIBUTE) if inspect.isfunction(handler) else None
-    # Another decorator on top may have taken over the attributes of the function that it wraps.
+    # A decorator on top of @worker might have copied the attributes of the function that it wraps.
     return replace(found, handler=handler) if isinstance(found, Worker) else None
 
 
@@ -145,7 +145,7 @@ class Worker:
         self.kafka_topics()  # this checks the levels of a mapping
         self.options.check_with(ParallelSettings.parse(self._config({})))
         self._check_results()
-        call = self.call  # checked here, as the command wraps it: a wrapper does not tell its content
+        call = self.call  # checked here, because the command wraps it, and a wrapper hides what it calls
         if self.options.lifespan is not None:
             check_lifespan_of(self.options.lifespan, call)
 
@@ -167,7 +167,7 @@ class Worker:
         return HandlerSpec(self.handler, self.batches, sends=bool(self.produces)).checked(self.options.executor)
 
     def run(self, consumer: ParallelConsumer, handler: Callable[..., Any] | None = None) -> None:
-        """Have a consumer run the handler, or one that calls it, until the consumer is stopped."""
+        """Run the handler, or another one that calls it, in a consumer, until the consumer is stopped."""
         handler = handler or self.handler
         if self.produces:
             consumer.run_and_produce(handler, self.on_output, batches=self.batches)
@@ -178,12 +178,12 @@ class Worker:
             consumer.run(handler, batches=self.batches)
 
     def consumer(self, config: Config, max_concurrency: int | None = None, index: int = 0) -> ParallelConsumer:
-        """Return a consumer that is ready to run the handler.
+        """Make a consumer that is ready to run the handler.
 
-        `config` has Kafka's address; `index` numbers this worker among its copies.
+        `config` has Kafka's address, and `index` is the number of this copy of the worker.
         """
         settings = self._config(config)
-        if "group.instance.id" in settings:  # members with the same id would end each other
+        if "group.instance.id" in settings:  # a member with the same id as another one would replace it
             settings["group.instance.id"] = f"{settings['group.instance.id']}-{index}"
         options = self.options
         if max_concurrency is not None:
@@ -198,12 +198,12 @@ class Worker:
 
     @property
     def groups(self) -> list[str]:
-        """The Kafka groups that it joins."""
+        """The Kafka groups that the worker joins."""
         settings = ParallelSettings.parse(self._config({}))
         return groups_of(settings.group, settings.levels, per_level=settings.group_per_level)
 
     def kafka_topics(self) -> list[str]:
-        """Return the Kafka topics that it reads, without those that match a pattern."""
+        """Return the Kafka topics that the worker reads by name, without those that match a pattern."""
         names = [name for each in subscriptions(self.topics, self.levels) for name in each.topics]
         return [name for name in names if not name.startswith("^")]
 
@@ -217,7 +217,7 @@ class Worker:
 
 
 def _output_topics(produces: Any) -> Sequence[str]:
-    """Return the topics of outputs; raises `ConfigError` for what names none."""
+    """Return the topics of outputs. Raises `ConfigError` if one of them cannot be the name of a topic."""
     if produces is None:
         return ()
     topics = list(produces) if isinstance(produces, Sequence) and not isinstance(produces, str) else [produces]

@@ -277,8 +277,8 @@ def test_what_cannot_be_paused_or_sought_is_refused_with_a_sentence(kafka_cluste
         ("offset is -1; it must be at least 0", lambda: parallel.seek(at(topic), -1)),
         ("timestamp is 'noon'", lambda: parallel.seek_to_time(noon)),
         ("Level 3 does not exist", lambda: parallel.pause(level=3)),
-        ("is no collection of partitions", lambda: parallel.pause(one)),
-        ("is no collection of partitions", lambda: parallel.resume(name)),
+        ("is not a collection of partitions", lambda: parallel.pause(one)),
+        ("is not a collection of partitions", lambda: parallel.resume(name)),
         ("topic is 7; it must be the name", lambda: parallel.pause(topic=number)),
     ]
     for sentence, call in calls:

@@ -243,7 +243,7 @@ def test_what_the_scheduler_refuses_to_keep_for_later_is_a_failed_attempt(kafka_
     assert parallel.metrics().failed == 2 * count - 1
     letters = orders.letters(count - 1)
     assert letters.keys() == set(later) - {"past"}
-    assert all("RetryLater cannot be kept" in letter["first.message"] for letter in letters.values())
+    assert all("RetryLater cannot be carried out" in letter["first.message"] for letter in letters.values())
     assert "The header headway.delay is the scheduler's own" in letters["header"]["first.message"]
     assert {letter["reason"] for letter in letters.values()} == {"attempt 2 of 2 failed"}
 

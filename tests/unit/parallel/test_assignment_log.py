@@ -39,7 +39,7 @@ def test_each_settled_set_of_partitions_is_one_line_and_waiting_for_a_group_is_o
         seen.append(len(caplog.records))
     assert seen == [0] * 10 + [1] * 12 + [2, 2, 2, 3]
     lines = [record.getMessage() for record in caplog.records]
-    assert lines[0].startswith("This member waits for its group to meet.")
+    assert lines[0].startswith("This member waits for its group to rebalance.")
     assert [line.partition(" and has ")[2] for line in lines[1:]] == [
         "these partitions: orders: 0-1.",
         "no partitions: other members have all, or Kafka lacks the topics.",

@@ -1,4 +1,4 @@
-"""Places in a partition's log from which a consumer is to go on."""
+"""The target of a seek in a partition's log, and the question to Kafka which offset that is."""
 
 from typing import Final, Literal, NamedTuple
 
@@ -16,8 +16,8 @@ _NEEDED: Final = {
 }
 
 
-class Place(NamedTuple):
-    """A place: an offset, the beginning, the end, or the first record since a time in milliseconds since the epoch."""
+class SeekTarget(NamedTuple):
+    """An offset, the beginning, the end, or the first record since a time in milliseconds since the epoch."""
 
     what: Literal["offset", "beginning", "end", "time"]
     value: int = 0
@@ -25,27 +25,27 @@ class Place(NamedTuple):
     def __str__(self) -> str:
         return f"{self.what} {self.value}" if self.what in ("offset", "time") else f"its {self.what}"
 
-    def ask(self, level: LevelConsumer, partition: TopicPartition, within: float) -> "PlaceQuestion":
-        """Ask the partition's leader for the offset of this place; the level's wake-up is set by the answer."""
-        return PlaceQuestion(self, level, partition, within)
+    def ask(self, level: LevelConsumer, partition: TopicPartition, within: float) -> "SeekQuestion":
+        """Ask the partition's leader for the offset of this target. The answer sets the level's wake-up."""
+        return SeekQuestion(self, level, partition, within)
 
 
-class PlaceQuestion:
-    """A question on its way to the leader of a partition: which offset is this place?"""
+class SeekQuestion:
+    """A question to the leader of a partition: which offset is this target?"""
 
-    def __init__(self, place: Place, level: LevelConsumer, partition: TopicPartition, within: float) -> None:
-        numbers = {_BEGINNING: OFFSET_BEGINNING, _END: OFFSET_END, _TIME: place.value}
-        self._place = place
+    def __init__(self, target: SeekTarget, level: LevelConsumer, partition: TopicPartition, within: float) -> None:
+        numbers = {_BEGINNING: OFFSET_BEGINNING, _END: OFFSET_END, _TIME: target.value}
+        self._target = target
         self._partition = partition
         self._known: dict[str, int] = {}
         self._asked: dict[str, Question[int]] = {
-            what: level.client.ask_offset(partition, numbers[what], within) for what in _NEEDED[place.what]
+            what: level.client.ask_offset(partition, numbers[what], within) for what in _NEEDED[target.what]
         }
 
     def answer(self) -> int | None:
-        """Return the offset, that of the end for a time that no record has; None while there is no answer.
+        """Return the offset, or None while there is no answer. For a time after the last record it is the end.
 
-        Raises `KafkaError` if Kafka does not say it.
+        Raises `KafkaError` if Kafka refuses.
         """
         for what, question in list(self._asked.items()):
             answer = question.answer()
@@ -57,20 +57,20 @@ class PlaceQuestion:
             [offset] = answer.values()
             if isinstance(offset, KafkaError):
                 raise offset
-            if offset < 0 and what != _TIME:  # from a broker that does not know it yet
+            if offset < 0 and what != _TIME:  # the broker does not know it yet
                 raise KafkaError(f"The leader of {self._partition} does not know yet where {what} is.")
             self._known[what] = offset
         return None if self._asked else self._offset()
 
     def _offset(self) -> int:
         known = self._known
-        if self._place.what == "offset":
-            return max(known[_BEGINNING], min(self._place.value, known[_END]))
-        if self._place.what == "time":
+        if self._target.what == "offset":
+            return max(known[_BEGINNING], min(self._target.value, known[_END]))
+        if self._target.what == "time":
             return known[_END] if known[_TIME] < 0 else known[_TIME]
         return next(iter(known.values()))
 
     def forget(self) -> None:
-        """Do not wait for the answer any longer."""
+        """Stop waiting for the answer."""
         for question in self._asked.values():
             question.forget()
