@@ -156,9 +156,8 @@ class GroupRate:
             used, waiting = found.get(name, (0.0, 0.0))
             if waiting:
                 self._waited[name] = waiting, now + LEASE
-            elif (
-                name in self._waited
-            ):  # one moment without waiting records is no reason to lend for seconds what they would miss
+            elif name in self._waited:
+                # One moment without waiting records is no reason to lend for seconds what they would miss.
                 waiting, until = self._waited[name]
                 if now >= until:
                     del self._waited[name]
