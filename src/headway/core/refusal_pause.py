@@ -6,6 +6,8 @@ Refusals of calls that were under way together count as one. A warning is due at
 
 import math
 
+from headway.core.retry import exponential_backoff
+
 _FIRST_BACK_OFF = 0.2  # seconds
 _LONGEST_BACK_OFF = 10.0
 _WARN_EVERY = 10.0
@@ -23,7 +25,7 @@ class RefusalPause:
     """
 
     def __init__(self, longest: float = _LONGEST_BACK_OFF) -> None:
-        self._longest = longest
+        self._back_off = exponential_backoff(_FIRST_BACK_OFF, longest=longest)
         self.again_at = -math.inf
         self._refusals = 0  # in a row
         self._warned_at = -math.inf
@@ -37,8 +39,7 @@ class RefusalPause:
         if self.allows(now):
             in_a_row = now - self.again_at < _IN_A_ROW
             self._refusals = self._refusals + 1 if in_a_row else 1
-            longest = min(self._longest, _FIRST_BACK_OFF * 2 ** min(self._refusals - 1, 10))
-            self.again_at = now + longest * (1 + chance) / 2
+            self.again_at = now + self._back_off(self._refusals, 1 - chance)
         is_due = now - self._warned_at >= _WARN_EVERY
         if is_due:
             self._warned_at = now

@@ -7,8 +7,9 @@ A back-off doubles with each failure in a row, up to a bound.
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass
 
-_FIRST_BACK_OFF = 0.2  # seconds
-_LONGEST_BACK_OFF = 10.0
+from headway.core.retry import exponential_backoff
+
+_back_off = exponential_backoff(first=0.2, longest=10.0)
 
 
 @dataclass(slots=True)
@@ -73,6 +74,5 @@ class CommitSchedule:
         """Note that a commit of these levels failed; `chance`, from 0 to 1, spreads what failed together."""
         for level in levels:
             failures = self._failures.setdefault(level, _Failures(0, now))
-            longest = min(_LONGEST_BACK_OFF, _FIRST_BACK_OFF * 2 ** min(failures.count, 10))
             failures.count += 1
-            failures.again_at = now + longest * (1 + chance) / 2
+            failures.again_at = now + _back_off(failures.count, 1 - chance)

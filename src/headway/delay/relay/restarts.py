@@ -4,12 +4,13 @@ import math
 import random
 import time
 
+from headway.core.retry import exponential_backoff
 from headway.errors import AuthenticationError, KafkaError
 from headway.kafka.binding.connection import LET_IN_NO_MORE_AFTER
 from headway.kafka.consumer.standing import Standing, standing
 
-_FIRST_PAUSE = 0.5  # seconds
-_LONGEST_PAUSE = 10.0
+_LONGEST_PAUSE = 10.0  # seconds
+_pause = exponential_backoff(first=0.5, longest=_LONGEST_PAUSE)
 _FAILS_WITHIN = 20.0  # seconds; a failure this long after the pause no longer counts as in a row
 _BEHIND_TIMES = 4  # failures in a row that a member behind its group's generation may have before it rejoins
 
@@ -46,8 +47,7 @@ class Restarts:
         now = time.monotonic()
         self._failures = self._failures + 1 if self._is_in_a_row(now) else 1
         self._failed_at = now
-        longest: float = min(_LONGEST_PAUSE, _FIRST_PAUSE * 2 ** min(self._failures - 1, 10))
-        return longest * (0.5 + random.random() / 2)  # noqa: S311 - it spreads retries
+        return _pause(self._failures, random.random())  # noqa: S311 - it spreads retries
 
     def is_expelled(self, error: KafkaError) -> bool:
         """Return whether the relay must rejoin its group after this failure."""
