@@ -30,9 +30,7 @@ from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.binding.known_settings import check_taken
 from headway.kafka.consumer.commits import OnCommit
-from headway.kafka.consumer.level_consumers import LevelConsumers, members_of
-from headway.kafka.consumer.member_names import as_member
-from headway.kafka.serialization import key_reader, value_reader
+from headway.kafka.consumer.level_consumers import members_of
 from headway.parallel.batches import Batches
 from headway.parallel.callbacks import OnRebalance, check_async_callback, check_callbacks
 from headway.parallel.control_loop import ControlLoop
@@ -122,7 +120,8 @@ class ParallelConsumer:
         checked.check_with(settings)
         check_taken(checked.outputs.kafka)  # its client is made later, when a misspelt setting would end the run
         self._wake = Wakeup()
-        self._levels = _make_levels(settings)
+        # The event of a reached end carries the position behind transaction markers, which are not records.
+        self._levels = members_of(settings, {"enable.partition.eof": True})
         tenancy = checked.tenancy()
         limits = checked.limits(tenancy)
         rate = None if checked.rate_limit is None else StartRate(checked.rate_limit)
@@ -494,16 +493,6 @@ class ParallelConsumer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await asyncio.to_thread(self.close, drain=error is None)
-
-
-def _make_levels(settings: ParallelSettings) -> LevelConsumers:
-    """Return the consumers of the levels, which commit only what they are told to."""
-    readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
-    # The event of a reached end carries the position behind transaction markers, which are not records.
-    own = {"enable.auto.commit": False, "enable.auto.offset.store": False, "enable.partition.eof": True}
-    kafka = as_member(settings.kafka) | own
-    per_level = settings.group_per_level
-    return LevelConsumers(members_of(settings.group, settings.levels, kafka, readers, per_level=per_level))
 
 
 def _make_engine(

@@ -6,7 +6,7 @@ Kafka something run on a thread, one at a time, since the clients beneath are no
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import TracebackType
 from typing import Any, Self, TypeVar
 
@@ -14,14 +14,11 @@ from headway.core.levels.capacity import Distributor
 from headway.core.levels.policies import PolicyName
 from headway.declarations import checked_timeout
 from headway.kafka.consumer.level_consumers import Partitions
-from headway.priority.consumer import LevelMetrics, OnRebalance, PriorityConsumer, longest_wait
+from headway.priority.consumer import REQUEST_TIMEOUT, LevelMetrics, OnRebalance, PriorityConsumer, longest_wait
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.settings.config import Config
 
 T = TypeVar("T")
-
-
-_REQUEST_TIMEOUT = 30.0
 
 
 class AsyncPriorityConsumer:
@@ -35,11 +32,6 @@ class AsyncPriorityConsumer:
     def __init__(self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "fair") -> None:
         self._consumer = PriorityConsumer(config, distributor=distributor, policy=policy)
         self._one_at_a_time = asyncio.Lock()
-        self.assignment = self._consumer.assignment
-        self.subscription = self._consumer.subscription
-        self.paused = self._consumer.paused
-        self.wakeup = self._consumer.wakeup
-        self.set_sasl_credentials = self._consumer.set_sasl_credentials
 
     def subscribe(
         self,
@@ -50,6 +42,26 @@ class AsyncPriorityConsumer:
     ) -> None:
         """Read these topics; see `PriorityConsumer.subscribe`."""
         self._consumer.subscribe(topics, on_assign, on_revoke, on_lost)
+
+    def subscription(self) -> Sequence[str] | Mapping[str, int]:
+        """Return the topics, or the mapping of topics, given to `subscribe`."""
+        return self._consumer.subscription()
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the partitions of all levels that this member reads."""
+        return self._consumer.assignment()
+
+    def paused(self) -> set[TopicPartition]:
+        """Return the assigned partitions that are paused."""
+        return self._consumer.paused()
+
+    def wakeup(self) -> None:
+        """Make the polls that are waiting, or the next one, raise `WakeupError`; from any thread."""
+        self._consumer.wakeup()
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with other credentials from now on; see `PriorityConsumer.set_sasl_credentials`."""
+        self._consumer.set_sasl_credentials(username, password)
 
     async def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
         """Return the next records, at most `max.poll.records`; see `PriorityConsumer.poll`."""
@@ -91,7 +103,7 @@ class AsyncPriorityConsumer:
         await self._call(self._consumer.commit, offsets)
 
     async def committed(
-        self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT
+        self, partitions: Partitions, timeout: float = REQUEST_TIMEOUT
     ) -> dict[TopicPartition, int | None]:
         """Return the committed offset of each partition, None if it has none."""
         return await self._call(self._consumer.committed, partitions, timeout)
@@ -129,26 +141,26 @@ class AsyncPriorityConsumer:
         await self._call(lambda: self._consumer.resume(partitions, topic=topic, level=level))
 
     async def offsets_for_times(
-        self, times: Mapping[TopicPartition, int], timeout: float = _REQUEST_TIMEOUT
+        self, times: Mapping[TopicPartition, int], timeout: float = REQUEST_TIMEOUT
     ) -> dict[TopicPartition, int | None]:
         """Return each partition's first offset at or after a time in milliseconds since the epoch, or None."""
         return await self._call(self._consumer.offsets_for_times, times, timeout)
 
     async def beginning_offsets(
-        self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT
+        self, partitions: Partitions, timeout: float = REQUEST_TIMEOUT
     ) -> dict[TopicPartition, int]:
         """Return the first offset of each partition."""
         return await self._call(self._consumer.beginning_offsets, partitions, timeout)
 
-    async def end_offsets(self, partitions: Partitions, timeout: float = _REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
+    async def end_offsets(self, partitions: Partitions, timeout: float = REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
         """Return the offset after the last record of each partition."""
         return await self._call(self._consumer.end_offsets, partitions, timeout)
 
-    async def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
+    async def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
         """Return the partitions of a topic, of all levels."""
         return await self._call(self._consumer.partitions_for, topic, timeout)
 
-    async def list_topics(self, timeout: float = _REQUEST_TIMEOUT) -> dict[str, int]:
+    async def list_topics(self, timeout: float = REQUEST_TIMEOUT) -> dict[str, int]:
         """Return Kafka's topics and the number of partitions of each."""
         return await self._call(self._consumer.list_topics, timeout)
 

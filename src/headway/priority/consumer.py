@@ -10,28 +10,35 @@ import itertools
 import logging
 import math
 import time
+from collections import deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
 from headway.core.levels.capacity import Distributor
+from headway.core.levels.level_buffer import LevelBuffer
 from headway.core.levels.naming import checked_topics, subscriptions
 from headway.core.levels.policies import PolicyName, make_policy
 from headway.declarations import check_function, check_place, checked_timeout
-from headway.errors import HeadwayError, KafkaError, WakeupError
+from headway.errors import ClosedError, HeadwayError, KafkaError, WakeupError
+from headway.kafka.binding.capi import is_of_a_member
+from headway.kafka.binding.forks import made_before_fork, tell_of_forks
 from headway.kafka.consumer.commits import AsyncCommits, OnCommit, log_failure
 from headway.kafka.consumer.level_consumer import LevelConsumer
-from headway.kafka.consumer.level_consumers import END_WITHIN
-from headway.kafka.consumer.standing import Standing, standing
-from headway.priority.base_consumer import REQUEST_TIMEOUT, BaseConsumer
+from headway.kafka.consumer.level_consumers import END_WITHIN, MemberOffsets, Partitions, members_of
+from headway.kafka.consumer.standing import Standing, not_a_member, standing
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.deferred_signals import defer_signals
 from headway.runtime.end_steps import EndSteps, Step
 from headway.runtime.gc_pause import GcPause
+from headway.runtime.wakeup import Wakeup
 from headway.settings.config import Config, ConsumerSettings
 
 log = logging.getLogger(__name__)
+
+REQUEST_TIMEOUT = 30.0
+"""The seconds that a call waits for Kafka by default."""
 
 OnRebalance = Callable[[list[TopicPartition]], Any]
 
@@ -62,7 +69,7 @@ class LevelMetrics:
     deleted_unread: int = 0
 
 
-class PriorityConsumer(BaseConsumer):
+class PriorityConsumer:
     """A consumer that reads all levels of its topics and shares each poll's capacity between them.
 
     Level i of the topic `orders` is the Kafka topic `orders-i`, read by the group `<group.id>-i`. `policy` is
@@ -84,7 +91,16 @@ class PriorityConsumer(BaseConsumer):
             threshold=settings.threshold,
             max_wait=settings.max_wait,
         )
-        super().__init__(settings)
+        self._settings = settings
+        self.wake = Wakeup()
+        # While a callback may run, a record that was fetched and not handed out is in these, and nowhere else.
+        self._buffers: list[LevelBuffer[ConsumerRecord]] = [LevelBuffer() for _ in range(settings.levels)]
+        self._batch: deque[ConsumerRecord] = deque()  # an iteration's next records; changed, never replaced
+        self._closed = self._is_forked = False
+        tell_of_forks(self)
+        self._levels = members_of(settings)
+        for member in self._levels:
+            member.client.wake_with(self.wake)
         self._returned = [0] * settings.levels
         self._subscription: Sequence[str] | Mapping[str, int] = ()
         self._woken = False
@@ -132,6 +148,20 @@ class PriorityConsumer(BaseConsumer):
     def subscription(self) -> Sequence[str] | Mapping[str, int]:
         """Return the topics, or the mapping of topics, given to `subscribe`."""
         return self._subscription
+
+    def assignment(self) -> set[TopicPartition]:
+        """Return the partitions of all levels that this member reads."""
+        return self._levels.assignment()
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
+
+        Open connections go on. May be called from any thread. Raises `ConfigError` for credentials that librdkafka does
+        not take.
+        """
+        self._check_open()
+        for member in self._levels:
+            member.client.set_sasl_credentials(username, password)
 
     # Records
 
@@ -285,6 +315,151 @@ class PriorityConsumer(BaseConsumer):
         except HeadwayError as error:
             log_failure(error, offsets)
 
+    # Places in the log
+
+    def position(self, partition: TopicPartition) -> int:
+        """Return the offset of the next record of a partition that a poll returns."""
+        self._check_open()
+        self._levels.of(partition)
+        known = self._returned_offsets().get(partition)
+        return self._start(partition) if known is None else known
+
+    def _start(self, partition: TopicPartition) -> int:
+        committed = self.committed([partition])[partition]
+        if committed is not None:
+            return committed
+        reset = str(self._settings.kafka.get("auto.offset.reset", "latest"))
+        ends = self.beginning_offsets if reset in ("earliest", "smallest", "beginning") else self.end_offsets
+        return ends([partition])[partition]
+
+    def seek(self, partition: TopicPartition, offset: int) -> None:
+        """Return records of an assigned partition from this offset on."""
+        check_place("offset", offset)
+        self._check_open()
+        self._levels.of(partition).seek(partition, offset)
+        self._discard(partition.level, lambda record: record.topic_partition == partition)
+
+    def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
+        """Start again at the beginning of these partitions, or of all."""
+        self._check_open()
+        for partition in self.assignment() if partitions is None else partitions:
+            self.seek(partition, self.beginning_offsets([partition])[partition])
+
+    def seek_to_end(self, partitions: Partitions | None = None) -> None:
+        """Skip the records that these partitions, or all, hold now."""
+        self._check_open()
+        for partition in self.assignment() if partitions is None else partitions:
+            self.seek(partition, self.end_offsets([partition])[partition])
+
+    def seek_to_time(self, timestamp: int, partitions: Partitions | None = None) -> None:
+        """Go on with the first record of this time or later (milliseconds since the epoch), or else at the end."""
+        check_place("timestamp", timestamp)
+        chosen = list(self.assignment() if partitions is None else partitions)
+        found = self.offsets_for_times(dict.fromkeys(chosen, timestamp))
+        ends = self.end_offsets([partition for partition, offset in found.items() if offset is None])
+        for partition, offset in found.items():
+            self.seek(partition, ends[partition] if offset is None else offset)
+
+    def pause(
+        self, partitions: Partitions | None = None, *, topic: str | None = None, level: int | None = None
+    ) -> None:
+        """Return nothing from these partitions, from a topic, from a level, or from all, until they are resumed.
+
+        It is about partitions that this member has now: one that comes again after a rebalance is not paused.
+        """
+        self._check_open()
+        unreturned = self._first_unreturned()
+        for member, chosen in self._levels.chosen(partitions, level, topic).items():
+            member.pause(chosen)
+            for partition in chosen & unreturned.keys():
+                self.seek(partition, unreturned[partition])
+
+    def resume(
+        self, partitions: Partitions | None = None, *, topic: str | None = None, level: int | None = None
+    ) -> None:
+        """Return records from these partitions, from a topic, from a level, or from all again."""
+        self._check_open()
+        for member, chosen in self._levels.chosen(partitions, level, topic).items():
+            member.resume(chosen)
+
+    def paused(self) -> set[TopicPartition]:
+        """Return the assigned partitions that are paused."""
+        return self._levels.paused()
+
+    # What Kafka has
+
+    def committed(self, partitions: Partitions, timeout: float = REQUEST_TIMEOUT) -> dict[TopicPartition, int | None]:
+        """Return the committed offset of each partition, None if it has none."""
+        timeout = checked_timeout(timeout)
+        self._check_open()
+        return self._levels.committed(partitions, timeout)
+
+    def offsets_for_times(
+        self, times: Mapping[TopicPartition, int], timeout: float = REQUEST_TIMEOUT
+    ) -> dict[TopicPartition, int | None]:
+        """Return each partition's first offset at or after a time in milliseconds since the epoch, or None."""
+        timeout = checked_timeout(timeout)
+        for timestamp in times.values():
+            check_place("timestamp", timestamp)
+        self._check_open()
+        return self._levels.offsets_for_times(times, timeout)
+
+    def beginning_offsets(self, partitions: Partitions, timeout: float = REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
+        """Return the first offset of each partition."""
+        timeout = checked_timeout(timeout)
+        self._check_open()
+        return {each: first for each, (first, _) in self._levels.bounds(partitions, timeout).items()}
+
+    def end_offsets(self, partitions: Partitions, timeout: float = REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
+        """Return the offset after the last record of each partition."""
+        timeout = checked_timeout(timeout)
+        self._check_open()
+        return {each: end for each, (_, end) in self._levels.bounds(partitions, timeout).items()}
+
+    def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
+        """Return the partitions of a topic, of all levels that read it; none before `subscribe`."""
+        timeout = checked_timeout(timeout)
+        self._check_open()
+        return self._levels.partitions_for(topic, timeout)
+
+    def list_topics(self, timeout: float = REQUEST_TIMEOUT) -> dict[str, int]:
+        """Return Kafka's topics and the number of partitions of each."""
+        timeout = checked_timeout(timeout)
+        self._check_open()
+        return self._levels[0].client.topics(None, timeout)
+
+    def transaction_offsets(self) -> list[MemberOffsets]:
+        """Return each member's returned offsets, as a transactional producer commits them.
+
+        Raises `KafkaError` for a member between two memberships: Kafka would take its offsets unfenced.
+        """
+        self._check_open()
+        parts = self._levels.for_transaction({each: (offset, "") for each, offset in self._returned_offsets().items()})
+        for part in parts:
+            if not is_of_a_member(part.group_metadata):
+                raise not_a_member(f"Level {min(part.levels)}")
+        return parts
+
+    # What was not returned
+
+    def _returned_offsets(self, levels: Collection[int] | None = None) -> dict[TopicPartition, int]:
+        unreturned = self._first_unreturned()
+        positions = self._levels.positions(levels)
+        return {partition: unreturned.get(partition, offset) for partition, offset in positions.items()}
+
+    def _first_unreturned(self) -> dict[TopicPartition, int]:
+        """Return the offset of the first record of each partition that was fetched and not handed out."""
+        first: dict[TopicPartition, int] = {}
+        for record in itertools.chain(self._batch, *self._buffers):
+            first.setdefault(record.topic_partition, record.offset)
+        return first
+
+    def _discard(self, level: int, unwanted: Callable[[ConsumerRecord], bool]) -> None:
+        self._buffers[level].discard(unwanted)
+        kept = [record for record in self._batch if record.level != level or not unwanted(record)]
+        self._batch.clear()
+        self._batch.extend(kept)
+
     def metrics(self) -> list[LevelMetrics]:
         """Return the state of each level, lowest first, without a request to Kafka."""
         demand = self._policy.demand(self._buffers)
@@ -348,6 +523,16 @@ class PriorityConsumer(BaseConsumer):
         # After an error the last records may not have been processed: they are left for the next member.
         self._auto_commits = self._auto_commits and error is None
         self.close()
+
+    def forked(self) -> None:
+        """Do nothing any more: this object is the copy in a forked process, without threads."""
+        self._closed = self._is_forked = True
+
+    def _check_open(self) -> None:
+        if self._is_forked:
+            raise made_before_fork("consumer")
+        if self._closed:
+            raise ClosedError("The consumer is closed. Make a new one to go on.")
 
     def _check_not_in_callback(self, call: str) -> None:
         if self._called_back_for is not None:

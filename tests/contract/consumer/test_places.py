@@ -284,7 +284,7 @@ def test_a_member_that_was_handed_nothing_leaves_behind_where_it_waited(cluster:
     """Else the next one begins at an end behind what came between them, with auto.offset.reset=latest."""
     topic = cluster.topic()
     settings = {"auto.offset.reset": "latest", "enable.auto.commit": True}
-    with made_by("headway.priority.base_consumer.LevelConsumers") as made:
+    with made_by("headway.kafka.consumer.level_consumers.LevelConsumers") as made:
         first = cluster.consumer(topic, **settings)
     with first:
         first.subscribe(topic)
@@ -331,7 +331,7 @@ def test_a_level_that_joins_anew_has_lost_its_partitions_and_reads_on_from_what_
     config = kafka_cluster.consumer_config(topic) | settings
     if "group.protocol" in settings:
         del config["heartbeat.interval.ms"], config["session.timeout.ms"]
-    with made_by("headway.priority.base_consumer.LevelConsumers") as made:
+    with made_by("headway.kafka.consumer.level_consumers.LevelConsumers") as made:
         consumer = PriorityConsumer(config, policy="fair")
     with consumer:
         consumer.subscribe(

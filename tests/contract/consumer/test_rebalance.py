@@ -152,7 +152,7 @@ def test_a_rebalance_goes_through_while_a_level_is_asked_for_nothing(kafka_clust
         for i in range(300_000):
             producer.send(topic, b"flood", str(i), level=2 * (i % 10 > 0))
     settings = kafka_cluster.consumer_config(topic) | {"strict.max.wait.ms": 600_000}
-    with made_by("headway.priority.base_consumer.LevelConsumers") as made:
+    with made_by("headway.kafka.consumer.level_consumers.LevelConsumers") as made:
         starving = PriorityConsumer(settings, policy="strict")
     with starving:
         starving.subscribe(topic)

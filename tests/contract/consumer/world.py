@@ -152,7 +152,7 @@ class Member:
         self._make()
 
     def _make(self) -> None:
-        with made_by("headway.priority.base_consumer.LevelConsumers") as made:
+        with made_by("headway.kafka.consumer.level_consumers.LevelConsumers") as made:
             self.consumer: Any = PriorityConsumer(self._config(), policy=self.world.policy)  # type: ignore[arg-type]
         self._sync: PriorityConsumer = self.consumer
         self._levels: LevelConsumers = made[0]
@@ -328,7 +328,7 @@ class AsyncMember(Member):
     def _make(self) -> None:
         with (
             made_by("headway.priority.async_consumer.PriorityConsumer") as made,
-            made_by("headway.priority.base_consumer.LevelConsumers") as levels,
+            made_by("headway.kafka.consumer.level_consumers.LevelConsumers") as levels,
         ):
             self.consumer = AsyncPriorityConsumer(self._config(), policy=self.world.policy)  # type: ignore[arg-type]
         [self._sync], [self._levels] = made, levels

@@ -67,7 +67,7 @@ _wakes: dict[int, Wakeup] = {}
 _message_error = ck.Message.error
 
 
-class Fetched(NamedTuple):
+class Arrivals(NamedTuple):
     """The result of one look into librdkafka's queue.
 
     `has_more` is true if there may be more in it. `ends` are partitions whose ends were reached, with the end offsets,
@@ -198,21 +198,21 @@ class GroupClient:
 
     # Records
 
-    def fetch(self, count: int, timeout: float = 0) -> Fetched:
+    def fetch(self, count: int, timeout: float = 0) -> Arrivals:
         """Return what librdkafka's queue has, at most `count`; rebalance callbacks run in here."""
         try:
             messages = self.consumer.consume(count, timeout)
         except ck.KafkaException as failure:
             self.errors.append(FetchError(self.addresses.level_of(None), str(failure)))
-            return Fetched([])
+            return Arrivals([])
         if error := self._connection.refusal(self.consumer):
             self.report(error)
         has_more = len(messages) == count
         if any(map(_message_error, messages)):
             return self._without_events(messages, has_more)
-        return Fetched(messages, has_more)
+        return Arrivals(messages, has_more)
 
-    def _without_events(self, fetched: list[ck.Message], has_more: bool) -> Fetched:
+    def _without_events(self, fetched: list[ck.Message], has_more: bool) -> Arrivals:
         """Sort out the messages that are events or errors."""
         messages: list[ck.Message] = []
         ends: dict[TopicPartition, int] = {}
@@ -234,7 +234,7 @@ class GroupClient:
                 is_missing = error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART and message.topic() is not None
                 reason = missing_topic(message.topic()) if is_missing else error.str()
                 self.errors.append(self._fetch_error(message, reason))
-        return Fetched(messages, has_more, ends, lost_places)
+        return Arrivals(messages, has_more, ends, lost_places)
 
     def _fetch_error(self, message: ck.Message, reason: str) -> FetchError:
         return FetchError(self.addresses.level_of(message.topic()), reason)

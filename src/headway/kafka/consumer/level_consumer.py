@@ -15,7 +15,7 @@ from headway.core.levels.group_subscription import GroupSubscription
 from headway.errors import KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.consumer.fetch_turns import FetchTurns, TurnsOfLevels, size_of_fetched
-from headway.kafka.consumer.group_client import Fetched, GroupClient
+from headway.kafka.consumer.group_client import Arrivals, GroupClient
 from headway.kafka.consumer.membership import SERVE_EVERY, Membership, RebalanceListener
 from headway.kafka.consumer.open_transactions import OpenTransactions
 from headway.kafka.serialization import Read
@@ -240,7 +240,7 @@ class LevelConsumer:
     def _records_of(self, messages: list[ck.Message], source: RecordSource) -> list[ConsumerRecord]:
         return list(map(self._record, messages, itertools.repeat(source), map(_message_value, messages)))
 
-    def _fetched(self, count: int) -> Fetched:
+    def _fetched(self, count: int) -> Arrivals:
         """Return what librdkafka has, without messages of partitions that were taken away in the same call."""
         fetched = self.client.fetch(count)
         if fetched.ends:

@@ -2,6 +2,7 @@
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from operator import attrgetter
 from typing import NamedTuple, TypeVar
@@ -14,14 +15,16 @@ from headway.kafka.consumer.commits import SentCommit
 from headway.kafka.consumer.group_client import GroupClient
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.membership import SERVE_EVERY, RebalanceListener
-from headway.kafka.serialization import Read
+from headway.kafka.serialization import key_reader, value_reader
 from headway.records.record_types import TopicPartition
-from headway.settings.config import Config
+from headway.settings.config import Config, ConsumerSettings, ParallelSettings
 
 log = logging.getLogger(__name__)
 
 END_WITHIN = 10.0
 """The longest that the end of a consumer waits for Kafka, in seconds: its last commits, and all groups together."""
+
+_OURS: Config = {"enable.auto.commit": False, "enable.auto.offset.store": False}
 
 T = TypeVar("T")
 Partitions = Iterable[TopicPartition]
@@ -235,13 +238,27 @@ def _require_names(topics: Iterable[str]) -> None:
             raise ConfigError(f"Kafka cannot be asked for the topic {topic!r}. {how_to_create(topic)}")
 
 
-def members_of(
-    group: str, levels: int | None, config: Config, readers: tuple[Read, Read], *, per_level: bool
-) -> list[LevelConsumer]:
-    """Return the members for a group's levels: one of each level's group, or one of the group itself for all."""
-    groups = groups_of(group, levels, per_level=per_level)
-    numbers = range(levels or 1)
+def members_of(settings: ConsumerSettings | ParallelSettings, own: Config | None = None) -> LevelConsumers:
+    """Return the members for a consumer's settings: one of each level's group, or one of the group itself for all."""
+    groups = groups_of(settings.group, settings.levels, per_level=settings.group_per_level)
+    numbers = range(settings.levels or 1)
     of_each = [[level] for level in numbers] if len(groups) == len(numbers) else [list(numbers)]
+    config = {**settings.kafka, **_client_id(settings.kafka), **_OURS, **(own or {})}
+    readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
+    base = None if settings.levels is None else settings.group
     parts = zip(groups, of_each, strict=True)
-    base = None if levels is None else group
-    return [LevelConsumer(of_one, {**config, "group.id": name}, readers, base) for name, of_one in parts]
+    return LevelConsumers(
+        [LevelConsumer(of_one, {**config, "group.id": name}, readers, base) for name, of_one in parts]
+    )
+
+
+def _client_id(config: Config) -> Config:
+    """Return a `client.id` that no other member has; the user's own is its beginning.
+
+    The ids that a classic group gives to its members begin with their `client.id`, and assignors go by the order of
+    those ids. With a `client.id` of its own a member has the same place in every level's group, and so the same
+    partitions of all levels. A member with a `group.instance.id` has its place by that, and keeps its `client.id`.
+    """
+    if config.get("group.instance.id"):
+        return {}
+    return {"client.id": f"{config.get('client.id') or 'headway'}-{uuid.uuid4().hex[:12]}"}
