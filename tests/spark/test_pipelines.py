@@ -186,6 +186,7 @@ def test_the_command_goes_on_where_a_program_with_the_same_pipeline_was(
     assert not re.search(r"https?://|<script|<link", page.replace("http://www.w3.org", ""))
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 @pytest.mark.parametrize(
     ("mistake", "sentence"),

@@ -66,6 +66,7 @@ def test_the_programs_of_the_page_do_what_it_says(
     assert names["counts"] == {Settled.CANCELLED: 1}
 
 
+@pytest.mark.slow
 def test_one_query_acts_and_another_stores_as_the_page_of_files_says(
     spark: SparkSession, headway_broker: LocalBroker, tmp_path: Path
 ) -> None:

@@ -147,6 +147,7 @@ def test_iterating_gives_record_by_record(cluster: Cluster) -> None:
     assert len(places) == 30
 
 
+@pytest.mark.quick("kafka")
 def test_breaking_out_of_an_iteration_commits_only_what_was_handed_out(cluster: Cluster) -> None:
     topic = cluster.topic()
     fill(cluster, topic, 10)
@@ -174,6 +175,7 @@ def test_what_was_returned_is_committed_and_a_new_member_goes_on_from_there(clus
     assert len({place(record) for record in before + after}) == 300
 
 
+@pytest.mark.quick("kafka-fair")
 @pytest.mark.parametrize("policy", ["capacity_burst", "fair", "strict"])
 def test_leaving_in_the_midst_of_a_backlog_loses_nothing_and_repeats_nothing(cluster: Cluster, policy: str) -> None:
     topic = cluster.topic()

@@ -186,7 +186,7 @@ def test_the_last_record_that_fails_for_good_ends_a_run_that_is_stopping_too(bro
         stopping.join()
 
 
-@pytest.mark.quick("async")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["thread", "async"])
 def test_a_header_whose_name_is_not_utf_8_is_left_out_and_its_record_handled(
     brokers: MockBrokers, kind: str, caplog: pytest.LogCaptureFixture

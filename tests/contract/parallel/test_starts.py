@@ -175,6 +175,7 @@ def test_a_coordinator_that_takes_longer_for_a_commit_than_it_is_given_is_waited
     assert outcomes[0] is not None
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_a_transaction_that_stays_open_in_the_input_is_named_with_partition_and_offset(
     kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch

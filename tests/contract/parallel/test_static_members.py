@@ -72,7 +72,7 @@ def test_a_static_member_that_restarts_moves_nothing_and_loses_nothing(
     assert set(handled.values()) == {1}
 
 
-@pytest.mark.quick("eager")
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [{}, COOPERATIVE], ids=["eager", "cooperative"])
 def test_a_run_ends_where_another_member_takes_over_its_id(kafka_cluster: Cluster, settings: dict[str, Any]) -> None:
     topic = plain_topic(kafka_cluster)

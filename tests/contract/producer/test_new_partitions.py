@@ -50,6 +50,7 @@ def refuse_the_first_of_two(brokers: MockBrokers, producer: Producer) -> list[Fu
     return sent
 
 
+@pytest.mark.slow
 def test_a_record_that_librdkafka_only_takes_for_stored_has_failed(brokers: MockBrokers) -> None:
     with producer_for(brokers) as producer:
         first, second = refuse_the_first_of_two(brokers, producer)
