@@ -1,4 +1,4 @@
-"""Dead letters as records: the headers, size and shortening of a record that failed for good."""
+"""Dead letters as records: the headers, the size and the shortening of a record that failed for good."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,18 @@ from headway.records.record_types import ConsumerRecord, Header
 
 PREFIX = "headway.error."
 MOST_BYTES = 67_108_864
-"""The senders' `message.max.bytes`: each topic decides itself what it takes.
+"""The senders' `message.max.bytes`, so that each topic decides by itself what it accepts.
 
 A broker ends the connection of a client that sends a larger request than its `socket.request.max.bytes`, 100 MiB by
-default, and gives no reason. This is well below.
+default, and gives no reason. This value is well below.
 """
 
 _SHORTENED = PREFIX + "shortened"
 _TEXTS = [PREFIX + name for name in ("exception", "message", "reason", "first.exception", "first.message")]
-_A_HEADER = 12  # bytes that a header takes beside its name and value, at most
-_LEAST_KEPT = 1000
+_A_HEADER = 12  # bytes that a header takes at most, besides its name and value
+_LEAST_KEPT = 1000  # bytes of the key and the value together that stay, however long the headers are
 _LEAST_OF_A_TEXT = 100  # bytes
-_LEAST_OF_A_TOPIC = 4096  # bytes; the story alone, with short texts, takes about a quarter
+_LEAST_OF_A_TOPIC = 4096  # bytes; the headers about the failure alone, with short texts, take about a quarter
 
 R = TypeVar("R", bound=OutgoingRecord)
 
@@ -46,9 +46,9 @@ class Failed(Protocol):
 
 
 def name_and_text(error: BaseException) -> tuple[str, str]:
-    """Return how an error is told: the name of its class with the module, and its text.
+    """Return the name of an error's class, with its module, and the error's text, as dead letters give them.
 
-    Of a `RetryLater` the error behind it is told, and of an earlier attempt the error that it failed with.
+    For a `RetryLater` these are of the error behind it, and for an earlier attempt of the error that it failed with.
     """
     error = failure_behind(error)
     if issubclass(type(error), EarlierAttemptError):
@@ -65,9 +65,10 @@ def letter_headers(
     group: str | None = None,
     origin: Origin | None = None,
 ) -> list[Header]:
-    """Return the record's own headers and the story of its failure, without that of an earlier dead letter.
+    """Return the record's own headers and those about its failure, without those of an earlier dead letter.
 
-    `topic` is that of the dead letter, in which the record keeps its origin, or the one given. `group` is the group
+    `topic` is that of the dead letter. In it the record keeps its origin, or gets the given one. `group` is the group
+    that gave the record up.
     that gave the record up.
     """
     record, now, before = work.record, time.time(), work.failure
@@ -98,7 +99,7 @@ def letter_headers(
 
 
 def size_of(record: OutgoingRecord) -> int:
-    """Return about how many bytes a record takes, and not fewer."""
+    """Return roughly how many bytes a record takes, and never fewer than it does."""
     return _size(record.value, record.key, record.headers or ())
 
 
@@ -108,14 +109,14 @@ def _size(value: bytes | None, key: bytes | None, headers: Sequence[Header]) -> 
 
 
 def fitting(letter: R, most: int) -> R:
-    """Return a dead letter as it is if it takes at most so many bytes; else its beginning, as `shortened` does."""
+    """Return a dead letter unchanged if it takes at most `most` bytes, or else its beginning, as `shortened` does."""
     return letter if size_of(letter) <= most else shortened(letter, most)
 
 
 def shortened(letter: R, most: int) -> R:
-    """Return the beginning of a dead letter, about `most` bytes of it and the story; a header tells the full sizes.
+    """Return the beginning of a dead letter: about `most` bytes in all, with the headers about its failure.
 
-    The record's own headers are left out.
+    The record's own headers are left out. A header gives the full sizes.
     """
     headers = letter.headers or []
     story = {name: content for name, content in headers if name.startswith(PREFIX) or name == HEADER}
@@ -132,9 +133,9 @@ def shortened(letter: R, most: int) -> R:
 
 
 def halved(letter: R) -> R | None:
-    """Return about the first half of a dead letter that Kafka refuses for its size; None if nothing can be left out.
+    """Return about the first half of a dead letter that Kafka refuses for its size; None if nothing more can go.
 
-    The size that a topic takes cannot be known before: the limit is the brokers', and counts compressed bytes.
+    The size that a topic accepts cannot be known in advance: the limit is the brokers', and counts compressed bytes.
     """
     size = size_of(letter)
     shorter = shortened(letter, size // 2)
@@ -142,7 +143,7 @@ def halved(letter: R) -> R | None:
 
 
 def why_not_kept(topic: str, settings: Mapping[str, str]) -> str | None:
-    """Return why a topic with these settings cannot keep dead letters, as a sentence; None if it can.
+    """Return a sentence that says why a topic with these settings cannot keep dead letters; None if it can.
 
     >>> why_not_kept("dead", {"cleanup.policy": "delete", "max.message.bytes": "1048588"})
     """
@@ -155,7 +156,7 @@ def why_not_kept(topic: str, settings: Mapping[str, str]) -> str | None:
     most = settings.get("max.message.bytes", "")
     if most.isdecimal() and int(most) < _LEAST_OF_A_TOPIC:
         return (
-            f"The topic {topic} has max.message.bytes={most}, and the headers of a dead letter alone can take more. "
+            f"The topic {topic} has max.message.bytes={most}, but the headers of a dead letter alone can take more. "
             f"Set it to {_LEAST_OF_A_TOPIC} or more."
         )
     return None

@@ -1,6 +1,6 @@
-"""Checks of what users declare: functions, numbers and choices, each refused with a sentence when it is declared.
+"""Checks of the functions, numbers and choices that users declare; a bad one is refused at once, with a sentence.
 
-A value that is refused here would otherwise fail at the first record, where nobody looks any more.
+Otherwise it would only fail at the first record, when nobody is looking any more.
 """
 
 import inspect
@@ -20,82 +20,84 @@ _MADE_OF_BYTES = (int, float, bytes, bytearray, memoryview)
 _MARKS_OF_FIELDS = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__", "_fields")
 
 unusable_character = re.compile("[\0\ud800-\udfff]").search
-"""Find a character that the binding does not take: it cuts text at NUL, and for a surrogate it ends the process."""
+"""Finds a character that the binding cannot take: it cuts text off at NUL, and a surrogate ends the process."""
 
 
 def check_number(name: str, value: Any, at_least: float, unit: str = "") -> None:
-    """Raise `ConfigError` for a value that is no number, or below the bound."""
+    """Raise `ConfigError` for a value that is not a number, or below the bound."""
     if not is_number(value):
         raise ConfigError(f"{name} is {shown(value)}; it must be a number, at least {at_least}.")
-    if not value >= at_least:  # nor is NaN
+    if not value >= at_least:  # written this way because NaN compares False, too
         raise ConfigError(f"{name} is {value}{unit}; it must be at least {at_least}.")
 
 
 def check_whole(name: str, value: Any, at_least: int, unit: str = "") -> None:
-    """Raise `ConfigError` for a value that is no whole number, or below the bound."""
+    """Raise `ConfigError` for a value that is not a whole number, or below the bound."""
     if not is_whole(value):
         raise ConfigError(f"{name} is {shown(value)}; it must be a whole number, at least {at_least}.")
     check_number(name, value, at_least, unit)
 
 
 def check_place(name: str, value: Any) -> None:
-    """Raise `ConfigError` for what cannot be an offset or a time in milliseconds: a whole number of up to 63 bits."""
+    """Raise `ConfigError` for what cannot be an offset or a time in milliseconds, a whole number of up to 63 bits."""
     check_whole(name, value, 0)
     if value > _LARGEST_PLACE:
         raise ConfigError(f"{name} is {shown(value)}; it must be at most {_LARGEST_PLACE}.")
 
 
 def check_above_zero(name: str, value: Any) -> None:
-    """Raise `ConfigError` for a value that is no number above 0, or not finite."""
+    """Raise `ConfigError` for a value that is not a number above 0, or not finite."""
     if not is_number(value) or not 0 < value < math.inf:
         raise ConfigError(f"{name} is {shown(value)}; it must be above 0 and finite, or left out.")
 
 
 _LARGEST_PLACE = 2**63 - 1
-_LONGEST_TIMEOUT = 1_000_000.0  # seconds, some eleven days: threads and librdkafka take no number of any size
+_LONGEST_TIMEOUT = (
+    1_000_000.0  # seconds, some eleven days; threads and librdkafka do not accept arbitrarily large numbers
+)
 
 
 def checked_timeout(timeout: Any) -> float:
-    """Return a time-out in seconds that every wait takes: a negative one is 0, and infinity is eleven days.
+    """Return a time-out in seconds that every kind of wait accepts: a negative one becomes 0, infinity eleven days.
 
-    Raises `ConfigError` for what is no number.
+    Raises `ConfigError` for a value that is not a number.
     """
     if not is_number(timeout) or timeout != timeout:  # noqa: PLR0124 - NaN is not itself
         raise ConfigError(
-            f"timeout is {shown(timeout)}; it must be a number of seconds. With 0 nothing is waited for, and with "
-            "math.inf as long as it takes."
+            f"timeout is {shown(timeout)}; it must be a number of seconds. Give 0 not to wait, or math.inf to wait as "
+            "long as it takes."
         )
     return float(min(max(timeout, 0), _LONGEST_TIMEOUT))
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Raise `ConfigError` for a value that is none of the choices."""
+    """Raise `ConfigError` for a value that is not one of the choices."""
     if value not in choices:
         written = [repr(str(each)) if isinstance(each, str) else str(each) for each in choices if each]
         raise ConfigError(f"{name} is {shown(value)}; choose one of {', '.join(written)}.")
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raise `ConfigError` for a value that is neither True nor False: any text would count as True."""
+    """Raise `ConfigError` for a value that is neither True nor False, since any text would count as True."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name} is {shown(value)}; it must be True or False.")
 
 
 def check_kind(name: str, value: Any, kind: type, example: str) -> None:
-    """Raise `ConfigError` for a value that is no instance of a class."""
+    """Raise `ConfigError` for a value that is not an instance of a class."""
     if not isinstance(value, kind):
         raise ConfigError(f"{name} is {shown(value)}; it must be {example}.")
 
 
 def check_function(name: str, function: Any, parameters: Sequence[str], advice: str = "") -> None:
-    """Raise `ConfigError` for what is no plain function that can be called with these arguments; `advice` is added."""
+    """Raise `ConfigError` unless a value is a plain function that takes these arguments; `advice` is added to it."""
     call = f"({', '.join(parameters)})"
     more = f" {advice}" if advice else ""
     if not callable(function):
         raise ConfigError(f"{name} is {shown(function)}; it must be a function, called with {call}.{more}")
     if runs_nothing_when_called(function):
         raise ConfigError(
-            f"{name} is {called(function)}, an async def or one that yields: a call would run nothing of it. Give a "
+            f"{name} is {called(function)}, an async def or one that yields, of which a call would run nothing. Give a "
             f"plain function, called with {call}.{more}"
         )
     if not takes(function, len(parameters)):
@@ -103,18 +105,18 @@ def check_function(name: str, function: Any, parameters: Sequence[str], advice: 
 
 
 def check_reader(name: str, reader: Any, advice: str) -> None:
-    """Raise `ConfigError` for what does not make a value of a record's bytes.
+    """Raise `ConfigError` unless a value makes objects of a record's bytes.
 
     A class of the standard library is refused even if it can be called: `str` would make the text "b'…'" of bytes.
     """
     if typing.get_origin(reader) is not None or (isinstance(reader, type) and not _is_made_of_bytes(reader)):
-        raise ConfigError(f"{name}={called(reader)} makes no instance of the bytes of a record. {advice}")
+        raise ConfigError(f"{name}={called(reader)} cannot make an instance of the bytes of a record. {advice}")
     if not callable(reader) or not takes(reader, 1):
         what = called(reader) if callable(reader) else shown(reader)
         raise ConfigError(f"{name}={what} cannot be called with the bytes of a record. {advice}")
     if runs_nothing_when_called(reader):
         raise ConfigError(
-            f"{name}={called(reader)} is an async def, or yields: a call would run nothing of it. {advice}"
+            f"{name}={called(reader)} is an async def, or yields, so a call would run nothing of it. {advice}"
         )
 
 
@@ -128,27 +130,27 @@ def _is_made_of_bytes(kind: type) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a plain number; True and False are none."""
+    """Return whether a value is a plain number; True and False do not count."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_whole(value: object) -> bool:
-    """Return whether a value is a whole number; True and False are none."""
+    """Return whether a value is a whole number; True and False do not count."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def takes(function: Callable[..., Any], count: int, *, as_promised: bool = False) -> bool:
-    """Return whether so many positional arguments can be passed; True if that cannot be told.
+    """Return whether a function can be called with this many positional arguments; True if that cannot be known.
 
-    A decorator with `functools.wraps` makes its function promise the signature of the one that it wraps. That promise
+    A decorator with `functools.wraps` makes its function claim the signature of the one that it wraps. That claim
     counts only with `as_promised`.
     """
     try:
         signature = inspect.signature(function, follow_wrapped=as_promised)
-    except ValueError:  # a builtin that does not tell it; or a method without even `self`, or a partial of too much
+    except ValueError:  # a builtin without a signature, a method without even `self`, or a partial of too much
         inner = _without_arguments(function)
         return not (inspect.isfunction(inner) or inspect.ismethod(inner) or inspect.isfunction(type(inner).__call__))
-    except Exception:  # of a user's own `__signature__`
+    except Exception:  # from a user's own `__signature__`
         return True
     try:
         signature.bind(*range(count))
@@ -173,7 +175,7 @@ def is_generator_function(function: Callable[..., Any]) -> bool:
 
 
 def runs_nothing_when_called(function: Callable[..., Any]) -> bool:
-    """Return whether a call only makes something to await or to iterate over."""
+    """Return whether a call runs nothing, but only makes something to await or to iterate over."""
     return is_coroutine_function(function) or is_generator_function(function)
 
 
@@ -183,19 +185,19 @@ def _is(kind: Callable[[Any], bool], function: Any) -> bool:
 
 
 def called(function: Any) -> str:
-    """Return the name of a function, as errors give it: without its arguments, which can be secrets."""
+    """Return the name of a function for use in errors: without its arguments, which can be secrets."""
     function = _without_arguments(function)
     name = getattr(function, "__qualname__", None)
     return name if isinstance(name, str) else type(function).__qualname__
 
 
 def shown(value: object) -> str:
-    """Return a value as errors show it: shortened, whatever its class makes of it."""
+    """Return a value as errors show it: shortened, and safe from anything that its class does."""
     try:
         text = repr(value)
     except ValueError:
         return "a number of thousands of digits"
-    except Exception:  # of a user's own class
+    except Exception:  # from a user's own class
         return f"of the type {type(value).__qualname__}"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"
 

@@ -10,20 +10,20 @@ from headway.settings.settings_file import read_properties
 
 SERVERS: Final = "bootstrap.servers"
 SERVERS_TOO: Final = "metadata.broker.list"
-"""librdkafka's other name for it."""
+"""librdkafka's other name for the same setting."""
 SERVERS_VARIABLE: Final = "HEADWAY_BOOTSTRAP_SERVERS"
 FILE_VARIABLE: Final = "HEADWAY_CONFIG_FILE"
 LAST_RESORT: Final = "localhost:9092"
 
 
 def settings_from_environment(config_file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
-    """Return the settings that the `headway` command would use without options, for clients of a program.
+    """Return the settings that the `headway` command would use without options, for clients in a program.
 
-    The file is the one that `HEADWAY_CONFIG_FILE` names, unless `config_file` is given. Kafka is where the file says,
-    else where `HEADWAY_BOOTSTRAP_SERVERS` says, else where the broker of `headway broker start` runs, else at
-    localhost:9092. Nothing is asked or connected to.
+    The file is `config_file`, or by default the one that `HEADWAY_CONFIG_FILE` names. Kafka's address is the first of
+    these: what the file says, what `HEADWAY_BOOTSTRAP_SERVERS` says, that of a broker that `headway broker start`
+    started and that still runs, and localhost:9092. No connection is made.
 
-    Raises `ConfigError` for a file that cannot be read, or a line of it that is not key=value.
+    Raises `ConfigError` for a file that cannot be read, or for a line in it that is not key=value.
     """
     file = config_file or os.environ.get(FILE_VARIABLE)
     settings: dict[str, Any] = dict(read_properties(Path(file))) if file else {}
@@ -32,7 +32,7 @@ def settings_from_environment(config_file: str | os.PathLike[str] | None = None)
 
 
 def said_servers(settings: dict[str, Any]) -> str | None:
-    """Return where Kafka is as settings or the environment say; None if neither does."""
+    """Return Kafka's address from the settings or the environment; None if neither gives it."""
     return settings.get(SERVERS) or settings.get(SERVERS_TOO) or os.environ.get(SERVERS_VARIABLE)
 
 
@@ -42,13 +42,13 @@ def with_servers(settings: dict[str, Any], servers: str | None) -> dict[str, Any
 
 
 def find_own_modules(settings: dict[str, Any]) -> None:
-    """Have the function that `oauth_cb` names be looked for in the working directory, too."""
-    if "oauth_cb" in settings and os.getcwd() not in sys.path:  # an installed command searches beside itself
+    """Let the function that `oauth_cb` names also be found in the working directory."""
+    if "oauth_cb" in settings and os.getcwd() not in sys.path:  # an installed command only searches its own directory
         sys.path.insert(0, os.getcwd())
 
 
 def local_broker() -> str | None:
-    """Return the address of the broker that `headway broker start` has started, if it runs."""
+    """Return the address of the broker that `headway broker start` started, if it still runs."""
     from headway.broker import EXTRA  # noqa: PLC0415 - not needed if the user says where Kafka is
 
     try:
@@ -58,6 +58,6 @@ def local_broker() -> str | None:
     except ModuleNotFoundError as error:  # without the extra there is no broker
         if error.name not in EXTRA:
             raise
-    except LocalBrokerError:  # a damaged one is a matter for `headway broker`
+    except LocalBrokerError:  # `headway broker` reports a damaged one
         pass
     return None

@@ -330,7 +330,9 @@ def test_a_right_on_a_group_that_is_missing_is_told_and_not_waited_for(broker: L
     fill(broker, name, 1)
     user = user_with(broker, [Right("Read", "Topic", name)])
     said = headway(user, "dead", "list", name, code=1).output
-    assert f"The group headway-dead-{name} may not be described. Grant Describe on it" in said
+    assert (
+        f"The group headway-dead-{name} cannot be described: this client lacks the right. Grant Describe on it" in said
+    )
     assert 1 <= len(user.denied()) < 5
 
 

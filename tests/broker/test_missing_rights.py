@@ -230,7 +230,7 @@ def test_levels_that_are_not_named_and_cannot_be_seen_are_no_levels_that_are_not
         cli.headway, ["consume", user.name, "--group", user.name, "--config-file", str(user.file)]
     )
     assert done.exit_code == 1
-    assert f"The topic {user.name}-1 may not be read." in done.output
+    assert f"The topic {user.name}-1 cannot be read: this client lacks the right." in done.output
     assert "as --levels 1" in done.output
 
 
@@ -587,7 +587,7 @@ def test_a_target_whose_right_is_away_for_a_while_makes_no_dead_letters(
 ) -> None:
     cluster.with_delays()
     user.grant(*RELAY.values(), *CAN_DO_WITHOUT)
-    warning = f"The topic {cluster.target} may not be written"
+    warning = f"The topic {cluster.target} cannot be written"
     lose_and_give_back(CAN_DO_WITHOUT[2], mode, user, cluster, caplog, warning)
 
 

@@ -137,9 +137,7 @@ def test_a_dead_letter_that_cannot_be_stored_waits_in_the_lines_and_all_others_a
     assert dict(found["lost-0"])["headway.error.topic"].decode().startswith(cluster.names.line(0)[:-1])
     warnings = [record.getMessage() for record in caplog.records if "Nothing can be written to" in record.getMessage()]
     assert 1 <= len(warnings) <= 4
-    assert all(
-        f"The topic {dead} {'does not exist' if way == 'missing' else 'may not be'}" in said for said in warnings
-    )
+    assert all(f"The topic {dead} {'does not exist' if way == 'missing' else 'cannot be'}" in said for said in warnings)
     assert not [record for record in caplog.records if "Purged" in record.getMessage() or "anew" in record.getMessage()]
 
 
@@ -193,7 +191,7 @@ def test_an_answer_that_may_not_be_written_is_left_out_and_its_command_carried_o
         cluster.wait_for(17)
         assert keys_of(cluster.read()) == Counter(map(str, range(3, 20)))
     [said] = [record.getMessage() for record in caplog.records if "Nothing can be written to" in record.getMessage()]
-    assert f"The topic {cluster.names.answers} may not be written" in said or "authorization" in said
+    assert f"The topic {cluster.names.answers} cannot be written" in said or "authorization" in said
     assert not [record for record in caplog.records if "Purged" in record.getMessage() or "anew" in record.getMessage()]
 
 
@@ -267,7 +265,7 @@ def test_a_dead_letter_topic_that_cannot_be_written_is_told_before_the_run_begin
     rights.create(dead)
     rights.take(dead, way)
     run = Run(cluster, source, dead_letter_topic=dead, commit_mode=commit_mode)
-    said = "does not exist. Create it with" if way == "missing" else "may not be written. Grant Write"
+    said = "does not exist. Create it with" if way == "missing" else "this client lacks the right. Grant Write"
     with run.consumer, pytest.raises(ConfigError, match=f"Dead letters cannot be stored. The topic {dead} {said}"):
         run.consumer.run(run.fail_some)
     assert not run.calls
@@ -324,7 +322,7 @@ def test_in_transactions_a_letter_that_may_not_be_written_waits_with_its_commit_
         caplog.at_level(logging.WARNING, "headway"),
         run.running(lambda consumer: consumer.run_and_produce(handle)),
     ):
-        wait_until(lambda: f"The topic {dead} may not be written" in caplog.text)
+        wait_until(lambda: f"The topic {dead} cannot be written" in caplog.text)
         assert run.consumer.metrics().dead_letters == 0
         rights.give_back(dead, "forbidden")
         wait_until(lambda: run.consumer.metrics().dead_letters == count // 10)
@@ -354,7 +352,7 @@ def test_in_transactions_outputs_for_a_topic_that_may_not_be_written_become_dead
         wait_until(lambda: len(cluster.read(out)) == count // 2)
     letters = cluster.read(dead)
     assert Counter(int(letter.value()) for letter in letters) == Counter(range(0, count, 2))
-    assert all(f"The topic {out}-not may not be written" in str(letter.headers()) for letter in letters)
+    assert all(f"The topic {out}-not cannot be written" in str(letter.headers()) for letter in letters)
 
 
 def test_a_schedule_that_is_refused_is_sent_again_and_its_handler_not_called(
@@ -417,5 +415,5 @@ def test_rows_of_a_transaction_that_may_not_be_written_are_refused_for_their_top
             rows.mark(topics["markers"], 0, b"k", b"v")
             rows.commit()
 
-    with pytest.raises(TransactionError, match=f"The topic {topics[which]} may not be written. Grant Write"):
+    with pytest.raises(TransactionError, match=f"The topic {topics[which]} this client lacks the right. Grant Write"):
         write()

@@ -102,22 +102,22 @@ def asking(to_request: Any = lambda record: Request("GET", "http://h"), **option
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     # Retries
     (lambda: Retries(0.1), "backoff is 0.1; it must be a function, called with (attempt, chance). Give fixed"),  # type: ignore[arg-type]
-    (lambda: Retries(exponential_shares), "backoff is exponential_shares, which splits a capacity over levels and"),  # type: ignore[arg-type]
+    (lambda: Retries(exponential_shares), "backoff is exponential_shares, which splits a capacity over levels but"),  # type: ignore[arg-type]
     (lambda: Retries(linear_shares), "backoff is linear_shares, which splits a capacity over levels"),  # type: ignore[arg-type]
-    (lambda: Retries(weighted_shares(1, 2)), "capacity over levels and gives no delays. Give exponential_backoff()"),  # type: ignore[arg-type]
+    (lambda: Retries(weighted_shares(1, 2)), "capacity over levels but gives no delays. Give exponential_backoff()"),  # type: ignore[arg-type]
     (lambda: Retries(lambda attempt: 1.0), "<lambda>, which cannot be called with (attempt, chance)"),  # type: ignore[misc, arg-type]
-    (lambda: Retries(later), "backoff is later, an async def or one that yields: a call would run nothing of it"),  # type: ignore[arg-type]
+    (lambda: Retries(later), "backoff is later, an async def or one that yields, of which a call would run nothing"),  # type: ignore[arg-type]
     (lambda: Retries(lambda attempt, chance: -1.0), "<lambda>, which gave -1.0 for attempt 1 and chance 0; a delay is"),
     (lambda: Retries(lambda attempt, chance: 0.5 - chance), "which gave -0.5 for attempt 1 and chance 1"),
     (lambda: Retries(lambda attempt, chance: math.inf), "which gave inf for attempt 1"),
     (lambda: Retries(lambda attempt, chance: "soon"), "which gave 'soon' for attempt 1"),  # type: ignore[arg-type, return-value]
     (lambda: Retries(share=0), "share is 0; it must be a number above 0, and at most 1."),
     (lambda: Retries(share=1.5), "share is 1.5; it must be a number above 0, and at most 1."),
-    (lambda: Retries(max_attempts=0), "max_attempts is 0; it must be a whole number, at least 1, or None to try for"),
+    (lambda: Retries(max_attempts=0), "max_attempts is 0; it must be a whole number, at least 1, or None to try forev"),
     (lambda: Retries(max_attempts=2.5), "max_attempts is 2.5; it must be a whole number"),  # type: ignore[arg-type]
     (lambda: Retries(max_attempts=True), "max_attempts is True; it must be a whole number"),
     (lambda: Retries(max_attempts="5"), "max_attempts is '5'; it must be a whole number"),  # type: ignore[arg-type]
-    (lambda: Retries(fatal=KeyError), "it must be a tuple of exception classes, as (KeyError,)"),  # type: ignore[arg-type]
+    (lambda: Retries(fatal=KeyError), "it must be a tuple of exception classes, such as (KeyError,)"),  # type: ignore[arg-type]
     (lambda: Retries(fatal=("KeyError",)), "fatal is ('KeyError',); it must be a tuple of exception"),  # type: ignore[arg-type]
     (lambda: Retries(delay=5), "delay is 5; it must be a function, called with (record, attempt, error)"),  # type: ignore[arg-type]
     (lambda: Retries(delay=lambda record: 5.0), "which cannot be called with (record, attempt, error)"),  # type: ignore[misc, arg-type]
@@ -169,15 +169,18 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(config={5: 5}), "The configuration has the key 5; the name of a setting is a string"),
     # Values
     (lambda: declare(value=Order(7)), "cannot be called with the bytes of a record. Give a dataclass, for JSON, or"),
-    (lambda: declare(value=list[Order]), "value=list makes no instance of the bytes of a record. Give a dataclass"),
-    (lambda: declare(value=str), "value=str makes no instance of the bytes of a record. Give a dataclass"),
-    (lambda: declare(value=dict), "value=dict makes no instance of the bytes of a record"),
-    (lambda: declare(value=Colour), "value=Colour makes no instance of the bytes of a record"),
-    (lambda: declare(value=later), "value=later is an async def, or yields: a call would run nothing of it"),
+    (
+        lambda: declare(value=list[Order]),
+        "value=list cannot make an instance of the bytes of a record. Give a dataclass",
+    ),
+    (lambda: declare(value=str), "value=str cannot make an instance of the bytes of a record. Give a dataclass"),
+    (lambda: declare(value=dict), "value=dict cannot make an instance of the bytes of a record"),
+    (lambda: declare(value=Colour), "value=Colour cannot make an instance of the bytes of a record"),
+    (lambda: declare(value=later), "value=later is an async def, or yields, so a call would run nothing of it"),
     (lambda: declare(value=no_arguments), "value=no_arguments cannot be called with the bytes of a record"),
     (lambda: reading("json"), "The setting value.deserializer must be a function, not 'json'"),
-    (lambda: reading(str), "value.deserializer=str makes no instance of the bytes of a record. Give a function"),
-    (lambda: reading(Order), "value.deserializer=Order makes no instance of the bytes of a record"),
+    (lambda: reading(str), "value.deserializer=str cannot make an instance of the bytes of a record. Give a function"),
+    (lambda: reading(Order), "value.deserializer=Order cannot make an instance of the bytes of a record"),
     (lambda: reading(three_arguments, "key.deserializer"), "key.deserializer=three_arguments cannot be called with"),
     (lambda: reading(later), "value.deserializer=later is an async def"),
     (lambda: sending(later), "value.serializer=later does not return the bytes of the object that it is called with"),

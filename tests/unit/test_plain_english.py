@@ -55,17 +55,10 @@ STILL_TO_DO: tuple[str, ...] = (
     "docs/workers",
     "src/headway/core/engine",
     "src/headway/core/producer",
-    "src/headway/core/c",
-    "src/headway/core/r",
-    "src/headway/core/u",
-    "src/headway/dead_letters.py",
-    "src/headway/declarations.py",
     "src/headway/execution",
     "src/headway/kafka",
     "src/headway/parallel",
     "src/headway/priority",
-    "src/headway/records",
-    "src/headway/settings",
     "src/headway/workers",
 )
 

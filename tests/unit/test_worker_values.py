@@ -144,9 +144,12 @@ def test_a_dataclass_with_parameters_and_one_that_holds_itself_are_read() -> Non
         (OfTheStart, "`InitVar` fields are not supported"),
         (Abstract, "Abstract is abstract"),
         (Odd, "value=Odd cannot be read from JSON"),
-        (Point, "value=Point makes no instance of the bytes of a record. Give a dataclass, for JSON, or a function"),
-        (Entry, "value=Entry makes no instance of the bytes of a record"),
-        (Struct, "value=Struct makes no instance of the bytes of a record"),
+        (
+            Point,
+            "value=Point cannot make an instance of the bytes of a record. Give a dataclass, for JSON, or a function",
+        ),
+        (Entry, "value=Entry cannot make an instance of the bytes of a record"),
+        (Struct, "value=Struct cannot make an instance of the bytes of a record"),
     ],
 )
 def test_a_class_of_which_no_instance_could_be_read_is_refused(kind: Any, words: str) -> None:

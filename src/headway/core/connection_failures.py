@@ -1,7 +1,7 @@
-"""The detection of brokers that refuse a client, from librdkafka's reports on connections, by broker and time.
+"""Detects brokers that refuse a client, from librdkafka's reports on its connections.
 
-librdkafka tries every connection again for ever, whatever was wrong with it. Only repetition distinguishes a wrong
-password from a broker that restarts: the broker answers the client, and ends every connection before it is of use.
+librdkafka tries every connection again forever, whatever was wrong with it. Only repetition tells a wrong password from
+a broker that restarts: the broker answers the client, but ends every connection before it is of use.
 """
 
 import re
@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 _MOST_BROKERS = 64
 _GAP = 30.0
-"""Seconds between two refusals after which the second begins a new series."""
-_RECENT = 60.0
+"""Seconds between two refusals; after a longer gap the second one begins a new series."""
+_RECENT = 60.0  # seconds for which the last reason is worth telling
 
 _ABOUT_A_BROKER = re.compile(r"(?:[a-z_]+://)?([^\s/]+:\d+)(?:/\w+)?: (.+)", re.DOTALL)
-# " (after 0ms in state CONNECT, 5 identical error(s) suppressed)"
+# What is cut off: " (after 0ms in state CONNECT, 5 identical error(s) suppressed)".
 _COUNTERS = re.compile(r" \(after \d+ms in state (?:[^()]|\([^()]*\))*\)")
 
-# The words in which connections end; also those of a broker that stops.
+# How the end of a connection is worded; a broker that is shutting down ends them with the same words.
 _CLOSED = "Disconnected", "unexpected eof", "reset by peer"
 _CERTAIN = "SSL routines", "SSL handshake failed", "SASL", "certificate"
 _ELSEWHERE = "Connect to", "Failed to resolve", "timed out"
@@ -41,9 +41,10 @@ _ADVICE = (
 
 
 class Refusal(NamedTuple):
-    """A series of connections that one broker has ended, with no other report from it in between.
+    """A series of connections that one broker has ended, with no other report about it in between.
 
-    `certain` is True if the reason was the client's or the broker's identity; else the broker closed without a word.
+    `certain` is True if the reason was the identity of the client or the broker; otherwise the broker closed the
+    connection without giving a reason.
     """
 
     broker: str
@@ -53,13 +54,13 @@ class Refusal(NamedTuple):
     certain: bool
 
     def sentence(self) -> str:
-        """Return a sentence with the broker that refuses, the reason, and the setting to check."""
+        """Return a sentence that names the broker, the reason, and the setting to check."""
         advice = next(text for sign, text in _ADVICE if sign in self.reason)
         return f"The broker at {self.broker} refuses this client: {self.reason}. {advice}"
 
 
 class Refusals:
-    """The reports on one client's connections; time is an argument, in seconds."""
+    """The reports on one client's connections; the caller passes the time, in seconds."""
 
     def __init__(self) -> None:
         self._series: dict[str, Refusal] = {}
@@ -67,7 +68,7 @@ class Refusals:
         self._last_at = 0.0
 
     def note(self, text: str, now: float) -> bool:
-        """Take in a report of librdkafka, and return whether it is about a connection."""
+        """Take in one of librdkafka's reports, and return whether it is about a connection."""
         found = _ABOUT_A_BROKER.search(text)
         if found is None:
             return False
@@ -81,7 +82,7 @@ class Refusals:
         before = self._series.pop(broker, None)
         if before is None or now - before.last > _GAP:
             self._series[broker] = Refusal(broker, reason, now, now, is_certain)
-        else:  # the first reason says most: OpenSSL makes the next ones from what it remembers
+        else:  # the first reason says most, because OpenSSL's later ones repeat remembered errors
             self._series[broker] = before._replace(last=now, certain=before.certain and is_certain)
         while len(self._series) > _MOST_BROKERS:
             self._series.pop(next(iter(self._series)))
@@ -93,21 +94,21 @@ class Refusals:
         return len(self._series)
 
     def reason(self, now: float) -> str:
-        """Return why a connection ended last, and to which broker; empty if none has in the last minute."""
+        """Return why the last connection ended, and which broker's; empty if none ended in the last minute."""
         return self._last if now - self._last_at < _RECENT else ""
 
     def longest(self) -> Refusal | None:
-        """Return the series that has gone on for the longest time, if there is one of two or more refusals."""
+        """Return the series that has gone on for the longest time, among those of two or more refusals."""
         repeated = (each for each in self._series.values() if each.last > each.since)
         return max(repeated, key=lambda each: each.last - each.since, default=None)
 
     def forget(self) -> None:
-        """Begin anew, as after a sign that a broker answers."""
+        """Forget all series, for example because a broker has answered."""
         self._series.clear()
 
 
 def without_counters(text: str) -> str:
-    """Return librdkafka's report on a connection without the counters that make each report another one.
+    """Return librdkafka's report on a connection without its counters, which make each report differ from the last.
 
     >>> without_counters("Disconnected (after 7ms in state UP, 2 identical error(s) suppressed)")
     'Disconnected'

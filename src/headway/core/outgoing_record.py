@@ -1,4 +1,4 @@
-"""A record on its way to Kafka, in the form in which producers' clients take it."""
+"""A record on its way to Kafka, in the form that producers' clients take."""
 
 from typing import Any
 
@@ -7,9 +7,9 @@ import msgspec
 from headway.records.record_types import Header
 
 ANY_PARTITION = -1
-"""The partition is chosen by the key."""
+"""Means that the key chooses the partition."""
 NOW = 0
-"""The timestamp is the time at which librdkafka takes the record."""
+"""Means the time at which librdkafka takes the record."""
 
 
 class OutgoingRecord(msgspec.Struct):

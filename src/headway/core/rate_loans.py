@@ -1,19 +1,19 @@
-"""One member's part of its group's rates: its base, less what it lends to other members, and what it borrows.
+"""One member's part of its group's rates: its base, minus what it lends to other members, plus what it borrows.
 
 The base is the member's fraction of the group's partitions. All bases together are at most the whole rate, so a group
-whose members cannot talk to each other keeps its limit. A member that needs more asks all others in a message. Each of
-them lends what it does not use, for `LEASE` seconds, and renews it as long as it is asked.
+whose members cannot reach each other keeps its limit. A member that needs more asks all others in a message. Each of
+them lends what it does not use, for `LEASE` seconds, and renews the loan as long as it is asked.
 
 Invariant: at any moment all members together have at most the whole rate, whatever messages are lost, late, doubled or
-out of order, and whoever dies, sleeps or joins. For:
-- A loan begins, for its lender, when it answers; and for its borrower when it asked, which was before. So it ends for
-  the borrower first, without a common clock.
-- A later loan of a lender takes the place of an earlier one, and does not end it: the borrower uses the largest that
-  has not ended, and the lender withholds the largest, as it does not know which of them has come.
-- A base that grows counts after `LEASE` seconds: until then the member that had it before may have lent it.
+out of order, and whoever dies, sleeps or joins. Three rules ensure it:
+- For its lender, a loan begins when the lender answers; for its borrower, when the borrower asked, which was earlier.
+  So it ends for the borrower first, without a common clock.
+- A lender's later loan does not end its earlier one: the borrower uses the largest that has not ended, and the lender
+  withholds the largest, since it cannot know which of them has arrived.
+- A base that grows counts only after `LEASE` seconds: the member that had it before may have lent it until then.
 
-A loan that is asked for under a name is of that name alone: the group's own rate, or that of a tenant. Bases and loans
-are fractions of a rate, so all names have the same base.
+A loan is tied to one name: the group's own rate, or that of a tenant. Bases and loans are fractions of a rate, so all
+names have the same base.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,18 +24,18 @@ from typing import Final
 from headway.core.levels.naming import is_topic_name
 
 LEASE: Final = 2.0
-"""The seconds for which a loan lasts, and after which a lender has its whole base again."""
+"""The seconds that a loan lasts, after which a lender has its whole base again."""
 
-_KEEPS = 0.02  # of its base a lender keeps for a first record, for which it then needs no permission
-_SMALLEST = 0.001  # smaller loans are not worth a message
-_MOST_ASKED = 200  # names in a message, those that need most: of thousands each would be a message of megabytes
+_KEEPS = 0.02  # of its base; a lender keeps this much, so that its first record needs no loan
+_SMALLEST = 0.001  # of a rate; smaller loans are not worth a message
+_MOST_ASKED = 200  # names in a message, those that need most; with thousands, each message would take megabytes
 
 Fractions = Mapping[str, float]
-"""By the name of a rate, a fraction of it."""
+"""Fractions of rates, by the names of the rates."""
 
 
 def rates_topic(group: str) -> str:
-    """Return the topic of a group's messages; a group may have a name that no topic can have.
+    """Return the topic of a group's messages; it is hashed if no topic could have the group's name.
 
     >>> rates_topic("billing"), rates_topic("billing: EU")
     ('headway-rates-billing', 'headway-rates-6857ce9c52bb3574')
@@ -46,7 +46,7 @@ def rates_topic(group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a member needs of a rate, as fractions of it: what it uses, and what it would use in all if it could."""
+    """What a member needs of a rate, as fractions of it: what it uses now, and what it would use if it could."""
 
     used: float
     wanted: float
@@ -54,9 +54,9 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a member says to all others: what it asks for beyond its base, and what it lends, by its borrowers' names.
+    """What a member tells all others: what it asks for beyond its base, and what it lends, by the borrowers' names.
 
-    A loan has the number of the message that it answers.
+    A loan carries the number of the message that it answers.
     """
 
     member: str
@@ -72,24 +72,26 @@ class _Loan:
 
 
 class Loans:
-    """The books of one member, which is asked and told by `hear` and speaks by `turn`; it does no I/O."""
+    """The books of one member: `hear` takes in messages, and `turn` returns the next one. No I/O."""
 
     def __init__(self, member: str) -> None:
         self._member = member
         self._number = 0
-        self._bases: list[tuple[float, float]] = []  # when each became known, within the last LEASE, and one before
-        self._asked_at: dict[int, float] = {}  # own messages that can still be answered
-        self._heard: dict[str, int] = {}  # the last number of each member
-        self._requests: dict[str, tuple[int, Fractions]] = {}  # not answered yet
-        self._lent: dict[str, list[_Loan]] = {}  # to each member, those that have not ended
-        self._borrowed: dict[str, list[_Loan]] = {}  # of each member, those that have not ended
+        self._bases: list[
+            tuple[float, float]
+        ] = []  # with the time when each became known: those within the last two LEASEs, and one before
+        self._asked_at: dict[int, float] = {}  # the member's own messages that can still be answered
+        self._heard: dict[str, int] = {}  # the last message number of each member
+        self._requests: dict[str, tuple[int, Fractions]] = {}  # requests that are not answered yet
+        self._lent: dict[str, list[_Loan]] = {}  # to each member, loans that have not ended
+        self._borrowed: dict[str, list[_Loan]] = {}  # from each member, loans that have not ended
 
     def rebase(self, base: float, now: float) -> None:
         """Note the fraction of the partitions that this member has from now on."""
         self._bases.append((now, base))
 
     def base(self, now: float) -> float:
-        """Return the base that counts now: the least of the last seconds."""
+        """Return the base that counts now: the least of the last `LEASE` seconds."""
         return self._least_since(now - LEASE)
 
     def _least_since(self, since: float) -> float:
@@ -99,7 +101,7 @@ class Loans:
         return least
 
     def hear(self, message: Message, now: float) -> None:
-        """Note what another member says; a message that is older than the last of that member is ignored."""
+        """Take in another member's message; one that is older than that member's last is ignored."""
         sender = message.member
         if sender == self._member or message.number <= self._heard.get(sender, -1):
             return
@@ -114,7 +116,10 @@ class Loans:
             self._borrowed.setdefault(sender, []).append(_Loan(asked_at + LEASE, fractions))
 
     def turn(self, needs: Mapping[str, Need], now: float) -> Message | None:
-        """Return what to say now, None if nothing; `share` withholds what is lent before anybody hears of it."""
+        """Return the message to send now, None if there is nothing to say.
+
+        `share` withholds what the message lends from now on, before anybody hears of it.
+        """
         self._expire(now)
         base = self.base(now)
         asks = {name: need.wanted - base for name, need in needs.items() if need.wanted - base >= _SMALLEST}
@@ -135,18 +140,20 @@ class Loans:
         return max(0.0, self.base(now) - lent) + borrowed
 
     def names(self, now: float) -> set[str]:
-        """Return the names of the rates of which something is lent or borrowed now."""
+        """Return the names of the rates of which some part is lent or borrowed now."""
         return {name for loan in self._loans() if loan.until > now for name in loan.fractions}
 
     def next_change(self, now: float) -> float | None:
-        """Return when the next loan ends, or a new base counts, if nothing else happens."""
+        """Return the time at which the next loan ends or a new base counts, if nothing else happens."""
         times = [loan.until for loan in self._loans()]
         times += [at + LEASE for at, _ in self._bases]
         return min((at for at in times if at > now), default=None)
 
     def _answer(self, needs: Mapping[str, Need], base: float, now: float) -> dict[str, tuple[int, Fractions]]:
         lends: dict[str, tuple[int, Fractions]] = {}
-        lendable = self._least_since(now - 2 * LEASE)  # what new partitions need is not known yet
+        lendable = self._least_since(
+            now - 2 * LEASE
+        )  # the least of a longer time, since what new partitions need is not known yet
         requests, self._requests = self._requests, {}
         sharing = {name: sum(name in asks for _, asks in requests.values()) for _, a in requests.values() for name in a}
         for member, (number, asks) in sorted(requests.items()):
@@ -175,7 +182,7 @@ class Loans:
 
 
 def _largest(loans: Sequence[_Loan], name: str, now: float) -> float:
-    """Return the largest fraction of a rate among loans that have not ended."""
+    """Return the largest fraction of a rate among the loans that have not ended."""
     return max((loan.fractions.get(name, 0.0) for loan in loans if loan.until > now), default=0.0)
 
 

@@ -1,22 +1,22 @@
-"""The size of a record in memory: one definition, by which every budget counts.
+"""The size of a record in memory: the one definition that every budget uses.
 
 A record takes the bytes of its value, its key, and its headers with their names. Added to these are the objects that
-hold them, in Python, the binding and librdkafka, at the rates below. The name of its topic is shared by all records.
+hold them, in Python, the binding and librdkafka, at the rates below. All records of a topic share its name.
 """
 
 from collections.abc import Iterable
 
 RECORD_TAKES = 512
-"""The bytes of a record's objects, without its headers."""
+"""The bytes of a record's objects, without those of its headers."""
 
 HEADER_TAKES = 160
-"""The bytes of the objects of one header: a pair, a name, a value, and its place in the list."""
+"""The bytes of the objects of one header: a pair, a name, a value, and its slot in the list."""
 
 Field = str | bytes | None
 
 
 def size_of(value: Field, key: Field, headers: Iterable[tuple[str, Field]] | None = ()) -> int:
-    """Return the bytes that a record takes.
+    """Return the bytes that a record takes in memory.
 
     >>> size_of(b"value", b"key"), size_of(None, None, [("name", b"12")])
     (520, 678)
@@ -26,7 +26,7 @@ def size_of(value: Field, key: Field, headers: Iterable[tuple[str, Field]] | Non
 
 
 def size_of_headers(headers: Iterable[tuple[str, Field]] | None) -> int:
-    """Return the bytes that a record's headers take."""
+    """Return the bytes that a record's headers take in memory."""
     size = 0
     for name, value in headers or ():
         size += HEADER_TAKES + (len(name) if name.isascii() else bytes_of(name))
@@ -35,7 +35,7 @@ def size_of_headers(headers: Iterable[tuple[str, Field]] | None) -> int:
 
 
 def bytes_of(field: Field) -> int:
-    """Return the bytes of one field, of text in UTF-8.
+    """Return the bytes of one field; text counts as UTF-8.
 
     >>> bytes_of("plain"), bytes_of("€"), bytes_of(None)
     (5, 3, 0)

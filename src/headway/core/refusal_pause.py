@@ -1,7 +1,8 @@
-"""A growing pause for calls that are refused as a whole, such as writing to a topic without the right to.
+"""A growing pause for calls that are refused as a whole, for example because the right to write to a topic is missing.
 
-Invariants: nothing is tried while a back-off lasts, and a back-off doubles with each refusal in a row, up to a bound.
-Refusals of calls that were under way together count as one. A warning is due at the first of them, and then seldom.
+Invariants: nothing is tried during a back-off, and the back-off doubles with each refusal in a row, up to a bound. The
+refusals of calls that were under way together count as one. The first of them is worth a warning, later ones only
+seldom.
 """
 
 import math
@@ -11,11 +12,11 @@ from headway.core.retry import exponential_backoff
 _FIRST_BACK_OFF = 0.2  # seconds
 _LONGEST_BACK_OFF = 10.0
 _WARN_EVERY = 10.0
-_IN_A_ROW = 2 * _LONGEST_BACK_OFF  # a refusal later than that after a back-off counts as a first one
+_IN_A_ROW = 2 * _LONGEST_BACK_OFF  # seconds; a refusal later than this after a back-off counts as a first one
 
 
 class RefusalPause:
-    """A gate that keeps calls back while they are refused, at most for `longest`; times are in seconds.
+    """Holds calls back while they are refused, for at most `longest` at a time; times are in seconds.
 
     >>> pause = RefusalPause()
     >>> pause.refused(100.0, chance=1.0), pause.allows(100.1), pause.allows(100.2)
@@ -31,11 +32,14 @@ class RefusalPause:
         self._warned_at = -math.inf
 
     def allows(self, now: float) -> bool:
-        """Return whether to try now."""
+        """Return whether a call may be tried now."""
         return now >= self.again_at
 
     def refused(self, now: float, chance: float) -> bool:
-        """Note a refusal, and return whether to warn of it; `chance`, from 0 to 1, spreads what failed together."""
+        """Note a refusal, and return whether to log a warning.
+
+        `chance`, from 0 to 1, shortens the back-off, so that clients that were refused together try at different times.
+        """
         if self.allows(now):
             in_a_row = now - self.again_at < _IN_A_ROW
             self._refusals = self._refusals + 1 if in_a_row else 1

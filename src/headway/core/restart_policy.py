@@ -1,17 +1,19 @@
-"""The decision when a member that died is started again, and when to give up; time is an argument."""
+"""Decides when a member that died is started again, and when to give up; the caller passes the time."""
 
 from headway.core.retry import exponential_backoff
 
 MOST_DEATHS = 5
-_WELL_AFTER = 120.0  # longer than a group waits for a killed member: such a wait must not count as a good life
+_WELL_AFTER = (
+    120.0  # seconds, longer than a group waits for a killed member: such a wait must not count as a healthy life
+)
 _delay = exponential_backoff(first=0.5, longest=30.0)
 
 
 class RestartPolicy:
-    """The deaths in a row of one member, each after a short life.
+    """Counts the deaths in a row of one member, each after a short life.
 
-    A death while records ran only makes the wait longer. Such deaths end with those records, as records that kill are
-    set aside.
+    A death while records were running only makes the wait longer. Such deaths come to an end by themselves, because
+    records that kill their process are set aside.
     """
 
     def __init__(self) -> None:
@@ -19,7 +21,7 @@ class RestartPolicy:
         self._without_cause = 0
 
     def delay(self, lived: float, *, by_records: bool = False) -> float | None:
-        """Return how many seconds to wait before the next start; None to give up."""
+        """Return how many seconds to wait before the next start; None means to give up."""
         if lived >= _WELL_AFTER:
             self._in_a_row = self._without_cause = 0
         self._in_a_row += 1

@@ -1,10 +1,11 @@
-"""The decision whether and when a failed record is tried again.
+"""Decides whether and when a failed record is tried again.
 
-Here an exception becomes a failure. Its attributes are read once and put into the verdict: nothing reads them again.
+This is where an exception becomes a failure. Its attributes are read once, and put into the verdict; nothing reads them
+again.
 
-Invariants: a decision is a function of its arguments, time and chance included. Whatever the user's functions and the
-exception itself do, the record is decided on. A delay is never negative, nor less than a `RetriableError` asks for, up
-to a day.
+Invariants: a decision depends only on its arguments, which include the time and the chance. Whatever the user's
+functions and the exception itself do, every record gets a decision. A delay is never negative, nor shorter than a
+`RetriableError` asks for, up to a day.
 """
 
 import math
@@ -18,22 +19,22 @@ from headway.errors import ConfigError, FatalError, RetriableError, RetryLater
 
 
 def failure_behind(error: BaseException) -> BaseException:
-    """Return what an attempt failed of: the error for which a handler raised `RetryLater`, or the error itself."""
+    """Return the error that made an attempt fail: the one behind a `RetryLater`, or the error itself."""
     if not issubclass(type(error), RetryLater):
         return error
-    sent = attribute(error, REASON)  # from another process, which sends no causes
+    sent = attribute(error, REASON)  # set if the error came from another process, which sends no causes
     return sent if is_error(sent) else cause_of(error) or error
 
 
 REASON = "_reason"
-"""The attribute of a `RetryLater` that has come from another process: the error behind it."""
+"""The attribute of a `RetryLater` from another process that holds the error behind it."""
 
 
 class Again(NamedTuple):
-    """The verdict to try again, not before `at`.
+    """The verdict to try again, not before the time `at`.
 
-    `delay_error` is the error that the user's function raised, if a default replaced it. An `untried` attempt does not
-    count.
+    `delay_error` is the error that the user's delay function raised, if a default took its place. An `untried` attempt
+    does not count.
     """
 
     at: float
@@ -42,14 +43,14 @@ class Again(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """The verdict not to try again, with the reason in words; `tried_out` if only the number of attempts says so."""
+    """The verdict not to try again, with a reason to show; `tried_out` if only the number of attempts is the reason."""
 
     reason: str
     tried_out: bool = False
 
 
 class Later(NamedTuple):
-    """The verdict to try again out of this process's memory, after the delay that the handler gave, whatever it is."""
+    """The verdict to try again from outside this process's memory, after the delay that the handler gave, unchecked."""
 
     delay: Any
     reason: str = "it is tried again later"
@@ -65,17 +66,17 @@ Delay = Callable[[Any, int, BaseException], float]
 
 
 def _check_backoff(name: str, backoff: Any) -> None:
-    """Raise `ConfigError` for what is no back-off; one is tried with attempt 1, since only its result tells."""
-    check_function(name, backoff, ("attempt", "chance"), "Give fixed_backoff(0.1), for instance.")
+    """Raise `ConfigError` for what is not a back-off; a trial call with attempt 1 checks the result."""
+    check_function(name, backoff, ("attempt", "chance"), "Give fixed_backoff(0.1), for example.")
     for chance in (0.0, 1.0):
         try:
             seconds = backoff(1, chance)
         except ConfigError as error:
             raise ConfigError(
-                f"{name} is {called(backoff)}, which splits a capacity over levels and gives no delays. Give "
-                "exponential_backoff() or fixed_backoff(0.1), for instance."
+                f"{name} is {called(backoff)}, which splits a capacity over levels but gives no delays. Give "
+                "exponential_backoff() or fixed_backoff(0.1), for example."
             ) from error
-        except Exception:  # what it needs may not be there yet; whenever it raises, the default decides
+        except Exception:  # it might need something that does not exist yet; whenever it raises, the default decides
             return
         if not is_number(seconds) or not 0 <= seconds < math.inf:
             raise ConfigError(
@@ -94,7 +95,7 @@ def _is_exception_class(kind: object) -> bool:
 
 
 def fixed_backoff(seconds: float) -> Backoff:
-    """Return a back-off with the same delay each time.
+    """Return a back-off with the same delay, in seconds, each time.
 
     >>> fixed_backoff(1.5)(7, 0.5)
     1.5
@@ -104,9 +105,10 @@ def fixed_backoff(seconds: float) -> Backoff:
 
 
 def exponential_backoff(first: float = 1.0, factor: float = 2.0, longest: float = 60.0, jitter: float = 0.5) -> Backoff:
-    """Return a back-off whose delays grow by a factor up to the longest, in seconds.
+    """Return a back-off whose delays, in seconds, grow by a factor up to the longest.
 
-    Chance shortens each delay, by at most the part `jitter`, so that records that failed together come apart.
+    Chance shortens each delay, by at most the fraction `jitter`, so that records that failed together are tried at
+    different times.
 
     >>> backoff = exponential_backoff(first=1, longest=60, jitter=0.5)
     >>> [backoff(attempt, 0) for attempt in (1, 2, 3, 1000)], backoff(3, 1)
@@ -131,27 +133,28 @@ def exponential_backoff(first: float = 1.0, factor: float = 2.0, longest: float 
 
 
 _DEFAULT_BACKOFF = exponential_backoff()
-_LONGEST_ASKED_FOR = 86_400.0  # seconds; a longer request of an error is more likely a mistake
+_LONGEST_ASKED_FOR = 86_400.0  # seconds; an error that asks for more is more likely a mistake
 
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """The way in which failed records are retried.
+    """Says how failed records are retried.
 
     Args:
         backoff: The delay after each attempt: `fixed_backoff`, `exponential_backoff`, or a function of the attempt,
-            from 1, and a chance from 0 to 1. If it raises, the default decides.
-        max_attempts: The attempts after which a record is a dead letter, `RetriableError` and `RetryLater` or not; None
-            tries for ever.
-        fatal: Errors that are not retried, besides `FatalError`. `RetriableError` is, up to `max_attempts`.
-        by_exception: The back-offs of certain errors: that of the error's class, or else of its nearest base class.
-        delay: A function of (record, attempt, error) instead of the backoff. If it raises, or does not return a
+            counted from 1, and a chance from 0 to 1. If it raises, the default decides.
+        max_attempts: The number of attempts after which a record becomes a dead letter, even for `RetriableError` and
+            `RetryLater`; None tries forever.
+        fatal: Errors that are not retried, in addition to `FatalError`. A `RetriableError` is retried anyway, up to
+            `max_attempts`.
+        by_exception: The back-offs of certain errors: that of the error's class, or of its nearest base class.
+        delay: A function of (record, attempt, error) to use instead of the backoff. If it raises, or does not return a
             number of seconds, the backoff decides.
-        share: The part of the slots, up to 1, for records that failed before while others wait. So records that keep
+        share: The fraction of the slots, up to 1, for records that failed before, while others wait. Records that keep
             failing hold up healthy ones by no more than that.
 
-    Either way the delay is at least the `retry_after` of a `RetriableError`. Raises `ConfigError` for arguments that
-    are none of these. A back-off is tried when it is declared, with attempt 1.
+    In each case the delay is at least the `retry_after` of a `RetriableError`. Raises `ConfigError` for other
+    arguments. A back-off is called once when it is declared, with attempt 1.
 
     >>> Retries(fixed_backoff(2), max_attempts=2).decide("record", 1, OSError(), now=100.0, chance=0.5)
     Again(at=102.0, delay_error=None, untried=False)
@@ -171,17 +174,19 @@ class Retries:
         if not isinstance(self.by_exception, Mapping) or not all(map(_is_exception_class, self.by_exception)):
             raise ConfigError(
                 f"by_exception is {shown(self.by_exception)}; it must be a mapping of exception classes to back-offs, "
-                "as {TimeoutError: fixed_backoff(5)}."
+                "such as {TimeoutError: fixed_backoff(5)}."
             )
         for kind, backoff in self.by_exception.items():
             _check_backoff(f"by_exception[{name_of(kind)}]", backoff)
         if self.max_attempts is not None and (not is_whole(self.max_attempts) or self.max_attempts < 1):
             raise ConfigError(
                 f"max_attempts is {shown(self.max_attempts)}; it must be a whole number, at least 1, or None to try "
-                "for ever."
+                "forever."
             )
         if not isinstance(self.fatal, tuple) or not all(map(_is_exception_class, self.fatal)):
-            raise ConfigError(f"fatal is {shown(self.fatal)}; it must be a tuple of exception classes, as (KeyError,).")
+            raise ConfigError(
+                f"fatal is {shown(self.fatal)}; it must be a tuple of exception classes, such as (KeyError,)."
+            )
         if not is_number(self.share) or not 0 < self.share <= 1:
             raise ConfigError(f"share is {shown(self.share)}; it must be a number above 0, and at most 1.")
         if self.delay is not None:
@@ -190,7 +195,7 @@ class Retries:
     def decide(
         self, record: object, attempt: int, error: BaseException, now: float, chance: float, untried: int = 0
     ) -> Verdict:
-        """Return what to do after an attempt failed; of those before it, `untried` ended before anything was tried."""
+        """Decide what to do after an attempt has failed; `untried` earlier ones ended before anything was tried."""
         kind = type(error)  # `isinstance` would also ask the object for its class
         is_later = issubclass(kind, RetryLater)
         is_retriable = issubclass(kind, RetriableError)
@@ -210,7 +215,7 @@ class Retries:
     def _is_fatal(self, kind: type[BaseException]) -> bool:
         try:
             return issubclass(kind, (FatalError, *self.fatal))
-        except BaseException:  # an abstract class may itself decide `issubclass`
+        except BaseException:  # an abstract class can decide `issubclass` itself, and raise
             return issubclass(kind, FatalError)
 
     def _backoff_of(self, kind: type[BaseException]) -> Backoff:
@@ -222,7 +227,7 @@ class Retries:
     def _seconds(
         self, record: object, attempt: int, error: BaseException, chance: float
     ) -> tuple[float, BaseException | None]:
-        # Whatever a user's functions do, the record must not be stuck.
+        # Whatever the user's functions do, the record must not get stuck.
         try:
             default = _checked(self._backoff_of(type(error))(attempt, chance))
         except BaseException as delay_error:
@@ -243,7 +248,7 @@ def _is_true(untried: object) -> bool:
 
 
 def _asked_for(seconds: object) -> float:
-    """Return the least wait that an error asks for, in seconds; 0 if it is not a number."""
+    """Return the shortest wait, in seconds, that an error asks for; 0 if it is not a number."""
     try:
         return float(min(max(0.0, seconds), _LONGEST_ASKED_FOR)) if isinstance(seconds, int | float) else 0.0
     except BaseException:

@@ -1,4 +1,4 @@
-"""Rights on a Kafka that denies by default, in the words of `kafka-acls`, and the sentence that names a missing right.
+"""Rights on a Kafka that denies by default, as `kafka-acls` names them, and the sentence that names a missing right.
 
 Read, Write, Delete and Alter include Describe.
 """
@@ -16,10 +16,10 @@ _GROUP = "GROUP_AUTHORIZATION_FAILED"
 _TRANSACTIONAL_ID = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 _CLUSTER = "CLUSTER_AUTHORIZATION_FAILED"
 
-# The participle of each operation, for a sentence about its resource.
+# How a sentence about its resource names each operation.
 _DONE = {
     "Create": "created",
-    "Delete": "deleted, nor records of it",
+    "Delete": "deleted, and neither can its records",
     "Describe": "described",
     "Read": "read",
     "Write": "written",
@@ -27,13 +27,13 @@ _DONE = {
 _NAMES = {"Topic": "topic", "Group": "group", "TransactionalId": "transactional id", "Cluster": "cluster"}
 _OPTIONS = {"Topic": "--topic", "Group": "--group", "TransactionalId": "--transactional-id"}
 _PLACEHOLDER = "User:…"
-# Mechanisms whose principal is the user name.
+# The mechanisms whose principal is the user name.
 _WITH_USER_NAME = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """One operation on one resource, or on all resources with names that begin with `name`."""
+    """One operation on one resource, or on all resources whose names begin with `name`."""
 
     operation: str
     resource: str
@@ -42,7 +42,7 @@ class Right:
 
     @classmethod
     def parse(cls, text: str) -> "Right":
-        """Return a right from its words; a name that ends with `*` is the beginning of names.
+        """Return the right that a text names; a name that ends with `*` stands for all names with that beginning.
 
         >>> Right.parse("Write Topic orders-*")
         Right(operation='Write', resource='Topic', name='orders-', prefixed=True)
@@ -55,11 +55,11 @@ class Right:
 
     @property
     def shown_name(self) -> str:
-        """The name, with `*` behind the beginning of names."""
+        """The name, followed by `*` if it is the beginning of names."""
         return self.name + "*" * self.prefixed
 
     def covers(self, other: "Right") -> bool:
-        """Return whether this right includes the other.
+        """Return whether this right includes the other one.
 
         >>> Right.parse("Read Topic orders-*").covers(Right.parse("Describe Topic orders-1"))
         True
@@ -75,11 +75,11 @@ class Right:
         return named and (self.operation == other.operation or implied)
 
     def missing(self, config: Mapping[str, Any] | None = None) -> str:
-        """Return the sentences that name this missing right, the principal to give it to, and the command for that.
+        """Return the sentences that name this missing right, the principal that needs it, and the command to grant it.
 
         >>> print(Right("Read", "Topic", "orders-0").missing())
-        The topic orders-0 may not be read. Grant Read on it to the principal of this client \
-(kafka-acls --add --allow-principal 'User:…' --operation Read --topic orders-0).
+        The topic orders-0 cannot be read: this client lacks the right. Grant Read on it to the principal of \
+this client (kafka-acls --add --allow-principal 'User:…' --operation Read --topic orders-0).
         """
         user = principal_of(config or {})
         whom = user or "the principal of this client"
@@ -91,8 +91,8 @@ class Right:
     def _forbidden(self) -> str:
         named = f"The {_NAMES[self.resource]} {self.name}"
         if self.resource in ("Group", "TransactionalId") and self.operation != "Describe":
-            return f"{named} may not be used"
-        return f"{named} may not be {_DONE.get(self.operation, self.operation)}"
+            return f"{named} cannot be used: this client lacks the right"
+        return f"{named} cannot be {_DONE.get(self.operation, self.operation)}: this client lacks the right"
 
 
 def topic_rights(operation: str, *topics: str) -> list[Right]:
@@ -101,7 +101,7 @@ def topic_rights(operation: str, *topics: str) -> list[Right]:
 
 
 def principal_of(config: Mapping[str, Any]) -> str | None:
-    """Return the name that brokers know a client by, as far as its settings tell; a broker's own mapping may change it.
+    """Return the name that brokers know a client by, if its settings tell; a broker's own mapping can change it.
 
     >>> principal_of({"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "app"})
     'User:app'
@@ -119,9 +119,9 @@ def right_for(
     group: str | None = None,
     transactional_id: str | None = None,
 ) -> Right | None:
-    """Return the right that is missing by the name of Kafka's error, None if the error is not about a right.
+    """Return the right that is missing, from the name of Kafka's error; None if the error is not about a right.
 
-    The operation is the one on the topic. On a group it is Describe or Read, on a transactional id Write.
+    `operation` is the one on the topic. For a group the right is Describe or Read, for a transactional id Write.
 
     >>> right_for("GROUP_AUTHORIZATION_FAILED", "Read", group="billing")
     Right(operation='Read', resource='Group', name='billing', prefixed=False)
@@ -144,7 +144,7 @@ def least(rights: Iterable[Right]) -> list[Right]:
 
 
 def kafka_acls(rights: Iterable[Right], principal: str) -> list[list[str]]:
-    """Return the arguments of `kafka-acls --add` that grant these rights, as few commands as can be.
+    """Return the arguments of `kafka-acls --add` that grant these rights, in as few commands as possible.
 
     >>> for line in kafka_acls([Right("Read", "Topic", "a"), Right("Read", "Topic", "b")], "User:app"):
     ...     print(*line)
@@ -168,8 +168,8 @@ def kafka_acls(rights: Iterable[Right], principal: str) -> list[list[str]]:
 
 
 def check_principal(principal: str) -> str:
-    """Return a principal as it is; raise `ConfigError` for one that `kafka-acls` does not take."""
+    """Return a principal unchanged. Raises `ConfigError` for one that `kafka-acls` does not accept."""
     kind, colon, name = principal.partition(":")
     if not (kind and colon and name):
-        raise ConfigError(f"The principal is {principal!r}; it is written as User:app.")
+        raise ConfigError(f"The principal is {principal!r}; write it like User:app.")
     return principal

@@ -1,7 +1,7 @@
-"""A reader of JSON from Kafka's topics: anybody with the right may write there, so no part of it is trusted.
+"""Reads JSON from Kafka's topics. Anybody with the right to write there may have written it, so none of it is trusted.
 
-Invariants: whatever the bytes, only `UnreadableError` is raised. The bytes bound time and memory, and `most` bounds the
-bytes. Every number, and every text that becomes a key or stays in memory, is of a type with bounds.
+Invariants: whatever the bytes, only `UnreadableError` is raised. Their number bounds time and memory, and `most` bounds
+their number. Every number, and every text that becomes a key or stays in memory, has a type with bounds.
 """
 
 from typing import Annotated, TypeVar
@@ -24,7 +24,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
 
 _MOST_BYTES = 65_536
-_MOST_SAID = 500  # characters of an error, which may quote the refused value
+_MOST_SAID = 500  # characters of an error, which can quote the refused value
 
 
 def read_json(
@@ -37,12 +37,12 @@ def read_json(
     """Return the value of a JSON text; `whose` begins the sentence of the error.
 
     Raises:
-        UnreadableError: There is no value, it has more than `most` bytes, or it is no JSON of the decoder's type.
+        UnreadableError: There is no value, it has more than `most` bytes, or it is not JSON of the decoder's type.
     """
     if value is None:
         raise error(f"{whose} cannot be read: it has no value.")
     if len(value) > most:
-        raise error(f"{whose} cannot be read: it has {len(value):,} bytes, and the most is {most:,}.")
+        raise error(f"{whose} cannot be read: it has {len(value):,} bytes, but may have at most {most:,}.")
     try:
         return decoder.decode(value)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as reason:

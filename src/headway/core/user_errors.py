@@ -1,8 +1,8 @@
-"""Access to exceptions of users' code, safe from anything that they may do.
+"""Access to exceptions from users' code that is safe from anything they do.
 
 An exception is an object of an unknown class. Its attributes can be properties that raise, its text can raise or be
 endless, and it can refuse assignments. So everything here asks the type, or bypasses the class for the state that
-`BaseException` itself keeps. Nothing that an exception raises leaves a call.
+`BaseException` itself keeps. Nothing that an exception raises escapes from these functions.
 """
 
 from typing import Any
@@ -18,12 +18,12 @@ _set_traceback = BaseException.__dict__["__traceback__"].__set__
 
 
 def is_error(value: object) -> bool:
-    """Return whether a value is an exception, whatever it claims as its class."""
+    """Return whether a value is an exception, whatever class it claims to have."""
     return issubclass(type(value), BaseException)
 
 
 def attribute(error: BaseException, name: str) -> Any:
-    """Return an attribute of an error; None if it has none or raises."""
+    """Return an attribute of an error; None if it has none, or if reading it raises."""
     try:
         return getattr(error, name)
     except BaseException:
@@ -31,7 +31,7 @@ def attribute(error: BaseException, name: str) -> Any:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error, of at most `LONGEST_TEXT` characters; empty if that raises."""
+    """Return the text of an error, cut to `LONGEST_TEXT` characters; empty if making it raises."""
     try:
         return _shortened(str(error))
     except BaseException:
@@ -39,7 +39,7 @@ def text_of(error: BaseException) -> str:
 
 
 def description_of(error: BaseException) -> str:
-    """Return an error's `repr`, of at most `LONGEST_TEXT` characters; its class's name if that raises."""
+    """Return an error's `repr`, cut to `LONGEST_TEXT` characters; the name of its class if making it raises."""
     try:
         return _shortened(repr(error))
     except BaseException:
@@ -47,7 +47,7 @@ def description_of(error: BaseException) -> str:
 
 
 def cause_of(error: BaseException) -> BaseException | None:
-    """Return the error that an error was raised from, or while it was handled; None if there is none."""
+    """Return the error that this one was raised from, or during whose handling; None if there is none."""
     cause: BaseException | None = _cause_of(error)
     return _context_of(error) if cause is None and not _hides_context(error) else cause
 
@@ -61,15 +61,15 @@ def kind_of(error: BaseException) -> str:
 
 
 def name_of(kind: type) -> str:
-    """Return the name of a class, whatever its metaclass makes of it."""
+    """Return the name of a class, whatever its metaclass does."""
     return str(_name_of(kind))
 
 
 def without_frames(error: BaseException) -> BaseException:
     """Drop the frames of an error, and of all errors behind it; return the same error.
 
-    Frames keep their variables, among them the attempt before with its error. With them every earlier failure would
-    stay in memory.
+    Frames keep their variables alive, among them the previous attempt with its error. With the frames, every earlier
+    failure would stay in memory.
     """
     seen = set[int]()
     chain = [error]
@@ -84,5 +84,5 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def _shortened(text: str) -> str:
-    exact = str.__getitem__(text, slice(LONGEST_TEXT))  # `text` may be of a subclass of `str`
+    exact = str.__getitem__(text, slice(LONGEST_TEXT))  # `text` can be of a subclass of `str`
     return exact if str.__len__(text) <= LONGEST_TEXT else f"{exact} …"

@@ -1,6 +1,6 @@
 """The time after which a record need not be handled any more, in a header that any producer can write.
 
-Invariant: anybody may write the header. One that is no time is as if there were none.
+Invariant: anybody can write the header, so one that does not hold a time counts as missing.
 """
 
 from collections.abc import Iterable
@@ -12,7 +12,9 @@ _LONGEST = 15  # digits; the year 9999 has as many in milliseconds
 
 
 def expiry_of(headers: Iterable[tuple[str, Any]]) -> int | None:
-    """Return when a record expires, in milliseconds since the epoch; None if it never does. The last header counts.
+    """Return the time at which a record expires, in milliseconds since the epoch; None if it never does.
+
+    If there are several such headers, the last one counts.
 
     >>> expiry_of([("headway.expires", b"1763745120000")]), expiry_of([("headway.expires", b"soon")])
     (1763745120000, None)
@@ -31,5 +33,5 @@ def expiry_of(headers: Iterable[tuple[str, Any]]) -> int | None:
 
 
 def expiry_header(at: int) -> tuple[str, bytes]:
-    """Return the header of a record that expires at this time, in milliseconds since the epoch."""
+    """Return the header that makes a record expire at this time, in milliseconds since the epoch."""
     return HEADER, b"%d" % at

@@ -1,13 +1,13 @@
-"""The history that a record brings along in a header: its origin, and its attempts before it was sent on.
+"""The history that a record carries in a header: its origin, and the attempts at it before it was sent on.
 
-A record that fails is sent on by Headway: to its own topic again after `RetryLater`, to the dead letters, and from
-there back. Each time it is another record for Kafka. The header lets it be the same one for whom handles it.
+Headway sends a failed record on: to its own topic again after `RetryLater`, to the dead letters, and from there back.
+For Kafka each of these is another record. The header makes it the same one for whoever handles it.
 
-The header counts only in the topic that it names. So a record with copied headers in another topic is a record of its
-own, which begins with its own address and with attempt 1.
+The header counts only in the topic that it names. So a record in another topic with copied headers is a record of its
+own, which starts with its own address and with attempt 1.
 
-Invariants: anybody may write such a header. Whatever it holds, nothing is raised, and what it gives is bounded; one
-that cannot be read is as if there were none.
+Invariants: anybody can write such a header. Whatever it holds, nothing is raised, and the values read from it are
+bounded; one that cannot be read counts as missing.
 """
 
 import re
@@ -18,12 +18,12 @@ import msgspec
 
 HEADER = "headway.history"
 
-_MOST_BYTES = 16_384  # more than the longest texts take, at six bytes for a control character
+_MOST_BYTES = 16_384  # more than the longest texts take, at six bytes for each control character
 _LONGEST_NAME = 250  # characters of an exception's name
 _LONGEST_MESSAGE = 1_000  # characters of its message
 
 _LATEST = 253_402_300_799_000  # the last second of the year 9999, in milliseconds
-_MOST_ATTEMPTS = 1_000_000  # a back-off of the user's counts with it
+_MOST_ATTEMPTS = 1_000_000  # bounded, because the user's own back-off calculates with it
 
 _Attempts = Annotated[int, msgspec.Meta(ge=0, le=_MOST_ATTEMPTS)]
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -36,7 +36,7 @@ _is_topic = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
 
 
 class Origin(NamedTuple):
-    """The place of a record when it was first sent: the Kafka topic, the partition and the offset.
+    """The place at which a record was first sent: the Kafka topic, the partition and the offset.
 
     >>> print(Origin("orders", 0, 17))
     orders-0-17
@@ -51,7 +51,7 @@ class Origin(NamedTuple):
 
 
 class ToldError(msgspec.Struct, frozen=True, gc=False):
-    """An error of an earlier attempt as it is told, and its time in milliseconds since the epoch."""
+    """An error of an earlier attempt: the name of its class, its text, and its time in ms since the epoch."""
 
     exception: _Name
     message: _Message
@@ -61,9 +61,10 @@ class ToldError(msgspec.Struct, frozen=True, gc=False):
 class History(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The history of a record in the Kafka topic `topic`.
 
-    `attempts` have failed before, of which `untried` do not count; then `first` and `last` tell of their errors.
-    `since` is the timestamp of the record that was tried first. The attempts are those of `group`, None for any: other
-    groups of the topic get the record as well, and have attempts of their own.
+    `attempts` have failed before, of which `untried` do not count; if there are any, `first` and `last` describe the
+    first and the last error. `since` is the timestamp of the record as it was first sent. The attempts are those of
+    `group`, or of any group if it is None: other groups of the topic read the record as well, and have attempts of
+    their own.
     """
 
     topic: str
@@ -76,7 +77,7 @@ class History(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     group: _Name | None = None
 
     def header(self) -> tuple[str, bytes]:
-        """Return the history as a header."""
+        """Return the history as a record's header."""
         return HEADER, _encode(self)
 
 
@@ -85,9 +86,9 @@ _decode = msgspec.json.Decoder(History).decode
 
 
 def history_of(headers: Iterable[tuple[str, Any]], topic: str) -> History | None:
-    """Return the history among the headers of a record of this Kafka topic; None if there is none for it.
+    """Return the history among the headers of a record of this Kafka topic; None if there is none for this topic.
 
-    Of several headers the last counts.
+    If there are several such headers, the last one counts.
     """
     value = None
     for name, content in headers:
@@ -110,7 +111,7 @@ def _read(value: Any, topic: str) -> History | None:
 
 
 def told(exception: str, message: str, at: float) -> ToldError:
-    """Return an error as a history tells it, cut to what a reader takes; `at` is in seconds since the epoch."""
+    """Return an error as a history keeps it, cut to what readers accept; `at` is in seconds since the epoch."""
     return ToldError(_plain(exception, _LONGEST_NAME), _plain(message, _LONGEST_MESSAGE), _time(round(at * 1000)))
 
 
@@ -128,7 +129,7 @@ def after_attempt(
     last: ToldError,
     group: str | None = None,
 ) -> History:
-    """Return the history of a record that goes to its own topic again, within the bounds of what is read."""
+    """Return the history of a record that is sent to its own topic again, cut to what readers accept."""
     attempts = min(attempts, _MOST_ATTEMPTS)
     moment = _time(since) if since > 0 else None
     whose = None if group is None else _plain(group, _LONGEST_NAME)
@@ -136,12 +137,12 @@ def after_attempt(
 
 
 def counts_for(history: History, group: str) -> bool:
-    """Return whether the attempts of a history are those of a group."""
+    """Return whether the attempts of a history count for a group."""
     return history.group in (None, _plain(group, _LONGEST_NAME))
 
 
 def _plain(text: str, most: int) -> str:
-    return text[:most].encode(errors="replace").decode()  # a lone surrogate has no place in JSON
+    return text[:most].encode(errors="replace").decode()  # JSON cannot hold a lone surrogate
 
 
 def without_history(headers: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:

@@ -1,6 +1,6 @@
 """Records and their addresses.
 
-An address is always *(topic, level, partition)*: the topic that the user names, the level, 0 the lowest, and the
+An address is always *(topic, level, partition)*: the topic that the user names, the level (0 is the lowest), and the
 partition. `headway.core.levels.naming` gives the Kafka topic for an address.
 """
 
@@ -31,7 +31,7 @@ class _Address(NamedTuple):
 class TopicPartition(_Address):
     """One partition of one level of a topic; a topic without levels has level 0.
 
-    `orders-2` is the Kafka topic of level 2, so the numbers are given by name, and a sentence says both.
+    `orders-2` is the Kafka topic of level 2, so the numbers are given by name, and the text of an address names both.
 
     >>> print(TopicPartition("orders", partition=3, level=2))
     partition 3 of orders at level 2
@@ -50,11 +50,11 @@ class TopicPartition(_Address):
 
 
 UNKNOWN_OFFSET = -1
-"""The offset of a delivered record without a known one: it was sent with `acks=0`."""
+"""The offset of a delivered record whose offset is not known, because it was sent with `acks=0`."""
 
 
 class RecordMetadata(NamedTuple):
-    """The place of a delivered record, maybe at `UNKNOWN_OFFSET`; `timestamp` is in milliseconds since the epoch."""
+    """The place of a delivered record, whose offset can be `UNKNOWN_OFFSET`; `timestamp` is in ms since the epoch."""
 
     topic: str
     partition: int
@@ -70,14 +70,15 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """A record to be sent: to a level of a topic, or without one to the topic of that very name.
+    """A record to be sent: to a level of a topic, or without a level to the topic of exactly that name.
 
     `value` and `key` are bytes, strings, or objects for the serialisers. `timestamp` is in milliseconds since the
-    epoch, by default now. Without a `partition` the key decides. When it `expires`, as a time or in seconds from its
-    sending, a `ParallelConsumer` does not start it any more.
+    epoch, by default now. Without a `partition`, the key decides. Once it `expires`, given as a time or in seconds from
+    its sending, a `ParallelConsumer` does not start it any more.
 
-    With a `due` time, an aware datetime or a delay (seconds or a timedelta), a relay delivers the record then. Of one
-    `id` of your own one record is pending: another one replaces it, or with `if_pending="keep"` is dropped.
+    With a `due` time, an aware datetime or a delay (seconds or a timedelta), a relay delivers the record at that time.
+    If you give it an `id` of your own, only one record with that id is pending: another one replaces it or, with
+    `if_pending="keep"`, is dropped.
     """
 
     topic: str
@@ -94,7 +95,7 @@ class ProducerRecord:
 
 
 class Message(Protocol):
-    """A message as a Kafka client hands it over; a `ConsumerRecord` reads its fields on demand."""
+    """A message as a Kafka client returns it; a `ConsumerRecord` reads its fields on demand."""
 
     def topic(self) -> str | None: ...
     def partition(self) -> int | None: ...
@@ -106,8 +107,8 @@ class Message(Protocol):
     def leader_epoch(self) -> int | None: ...
 
 
-# Called by C: a call that the interpreter has specialised overlooks an error beside a result, and the error then comes
-# up anywhere later.
+# Called from C, because the interpreter's specialised calls overlook an error that is set beside a result, and that
+# error then surfaces anywhere later.
 _call_headers = methodcaller("headers")
 
 
@@ -116,7 +117,7 @@ _PAIR = 2
 
 
 def headers_of(message: Message) -> Sequence[Header]:
-    """Return the headers of a read record. One whose name is not UTF-8 is left out, which is logged."""
+    """Return the headers of a consumed record. One whose name is not UTF-8 is left out, and a warning is logged."""
     try:
         return _call_headers(message) or ()
     except SystemError:
@@ -127,19 +128,19 @@ def headers_of(message: Message) -> Sequence[Header]:
 def _leave_out_nameless(message: Message) -> None:
     """Remove the headers whose names the binding could not decode, after its call has failed because of them.
 
-    It has kept the list all the same, with an empty place in the pair for each such name. To read that place would end
-    the process; the garbage collector's view of the pair just lacks it.
+    The binding keeps the list all the same, with an empty slot in the pair of each such header. Reading that slot would
+    end the process; the garbage collector's view of the pair simply lacks it, so the pairs are told apart by that.
     """
     pairs = _call_headers(message)
     message.set_headers([pair for pair in pairs if len(get_referents(pair)) == _PAIR])  # type: ignore[attr-defined]
     log.warning(
-        "The record at offset %s of partition %s of %s has a header whose name is not UTF-8, and which is left out.",
+        "The record at offset %s of partition %s of %s has a header whose name is not UTF-8; that header is left out.",
         *(message.offset(), message.partition(), message.topic()),
     )
 
 
 class RecordSource(NamedTuple):
-    """The fields that the records of one level have in common."""
+    """The fields that all records of one level share."""
 
     level: int
     topic_suffix: str
@@ -147,8 +148,8 @@ class RecordSource(NamedTuple):
     read_value: Callable[[Message], Any]
 
 
-# `ConsumerRecord` is made for each consumed record. A struct takes a third of the time of a class with an `__init__`.
-# The garbage collector does not look at it: its fields lead nowhere back.
+# A `ConsumerRecord` is made for each consumed record, and a struct takes a third of the time of a class with an
+# `__init__`. The garbage collector does not track it, because its fields never lead back to it.
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
@@ -176,7 +177,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def level(self) -> int:
-        """The level, 0 the lowest."""
+        """The level; 0 is the lowest."""
         return self._source.level
 
     @property
@@ -192,7 +193,7 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
     @property
     def topic_partition(self) -> TopicPartition:
         """The partition that the record came from."""
-        # Asked for once a record: a call by keywords would take three times as long.
+        # This runs for each record, and a call with keywords would take three times as long.
         return tuple.__new__(TopicPartition, (self.topic, self.partition, self.level))
 
     @property
@@ -217,29 +218,30 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def origin(self) -> Origin:
-        """The place at which the record was first sent: the same after `RetryLater`, as a dead letter, and sent again.
+        """The place at which the record was first sent; it stays the same after `RetryLater` and as a dead letter.
 
-        `str(record.origin)` is an id of the record, as `orders-0-17`.
+        It also stays the same when a dead letter is sent again. `str(record.origin)` is an id of the record, such as
+        `orders-0-17`.
         """
         history = history_of(self.headers, self.kafka_topic)
         return history.origin if history else Origin(self.kafka_topic, self.partition, self.offset)
 
     @property
     def timestamp(self) -> int:
-        """Milliseconds since the epoch: the time of creation, or of appending, as the topic is configured."""
+        """When the record was created or appended, as its topic is set up, in milliseconds since the epoch."""
         return self._message.timestamp()[1]
 
     @property
     def expires(self) -> int | None:
-        """The time at which the record expires, in milliseconds since the epoch; None if its sender has not said."""
+        """The time at which the record expires, in milliseconds since the epoch; None if its sender set none."""
         return expiry_of(self.headers)
 
     @property
     def leader_epoch(self) -> int | None:
-        """The epoch of the leader that the record was read from, if the broker tells it."""
+        """The epoch of the leader that the record was read from, if the broker reports it."""
         return self._message.leader_epoch()
 
-    # The representation has neither key nor value: they can be secret or large.
+    # The representation shows neither key nor value, because they can be secret or large.
 
     def __repr__(self) -> str:
         return f"ConsumerRecord({self.topic!r}, level={self.level}, partition={self.partition}, offset={self.offset})"
@@ -249,11 +251,11 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def with_headers(records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
-    """Return those of the records that have headers; quick where none has any."""
+    """Return the records that have headers; this is quick if none has any."""
     messages = list(map(_message_of, records))
     left = iter(messages)
     try:
-        if not any(map(_call_headers, left)):  # all of it in C
+        if not any(map(_call_headers, left)):  # runs entirely in C
             return ()
     except SystemError:
         _leave_out_nameless(messages[-length_hint(left) - 1])
@@ -261,7 +263,7 @@ def with_headers(records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
 
 
 class DeserializedRecord(ConsumerRecord, frozen=True, eq=False, gc=False):
-    """A record whose value goes through a deserialiser on demand."""
+    """A record whose value is deserialised on demand."""
 
     @property  # type: ignore[misc]  # the field is left to itself
     def value(self) -> Any:

@@ -1,7 +1,7 @@
 """Settings: Kafka's dotted keys plus Headway's own, each bound checked once.
 
 A configuration is a mapping with dotted keys, as Kafka's clients take it. Headway's own keys are taken out and
-checked here; the others go to librdkafka as they are.
+checked here; the others are passed to librdkafka unchanged.
 
 | key | client | default | meaning |
 |---|---|---|---|
@@ -11,35 +11,36 @@ checked here; the others go to librdkafka as they are.
 | `max.poll.records` | consumer | 500 | the capacity: the most records that one poll returns |
 | `max.poll.history.window.size` | consumer | 6 | capacity_burst: the number of polls that the window remembers |
 | `min.poll.window.maxout.threshold` | consumer | 4 | capacity_burst: how many of them must have reached the share |
-| `strict.max.wait.ms` | consumer | 5000 | strict: a record that has waited longer counts as of the highest level |
+| `strict.max.wait.ms` | consumer | 5000 | strict: a record that has waited longer is treated as one of the highest
+level |
 | `enable.auto.commit` | consumer | true | commit what earlier polls returned, during poll and on close |
 | `auto.commit.interval.ms` | consumer | 5000 | the time between these commits |
 | `queued.max.messages.kbytes` | consumer, parallel | 16384 | the most of a level that waits for its turn; see below |
-| `receive.message.max.bytes` | consumer, parallel | 536870912 | the bytes to which one compressed batch may unpack |
-| `fetch.wait.max.ms` | consumer, parallel | 50 | how long a broker keeps a fetch for which it has nothing |
+| `receive.message.max.bytes` | consumer, parallel | 536870912 | the most bytes to which a compressed batch can unpack |
+| `fetch.wait.max.ms` | consumer, parallel | 50 | how long a broker holds a fetch for which it has no records |
 | `key.deserializer`, `value.deserializer` | consumer | none | see `headway.kafka.serialization` |
 | `key.serializer`, `value.serializer` | producer | none | see `headway.kafka.serialization` |
 | `partitioner` | producer | murmur2_random | or a function (Kafka topic, key's bytes, partition count) -> partition |
 | `max.block.ms` | producer | 60000 | the time that `send` waits for room |
-| `buffer.memory` | producer | 67108864 | the bytes that may wait or be on their way; each level has an equal part |
-| `buffer.reserve.percent` | producer | 20 | the part of the room it finds that a topic, or a partition of it, leaves |
-| `queue.buffering.max.messages` | producer | none | a bound on records besides the one on bytes, split alike |
-| `partition.window.bytes` | producer | 4194304 | the bytes of a partition that librdkafka gets before a report |
-| `delivery.timeout.ms` | producer | 300000, awaited 60000 | the time for a record to wait, and then to be on its way |
-| `enable.idempotence` | producer | true | no record twice, nor behind a later one of its partition; see below |
+| `buffer.memory` | producer | 67108864 | the most bytes that wait or are in flight; levels have equal parts of it |
+| `buffer.reserve.percent` | producer | 20 | the part of the free room that a topic, or a partition, leaves to others |
+| `queue.buffering.max.messages` | producer | none | a bound on records, divided over levels like the one on bytes |
+| `partition.window.bytes` | producer | 4194304 | the most bytes of a partition that librdkafka gets before a report |
+| `delivery.timeout.ms` | producer | 300000, awaited 60000 | how long a record can wait, and then be in flight |
+| `enable.idempotence` | producer | true | no duplicates, and no reordering within a partition; see below |
 | `scheduler.name` | producer, parallel | headway-delay | the scheduler of records sent with `due`, or retried later |
 
 `enable.idempotence` is on unless another setting rules it out, as in Java's producer (KIP-679): `acks` other than all,
-`max.in.flight.requests.per.connection` above 5, no `retries`, `queuing.strategy=lifo`. Without it a batch that is sent
-again comes behind later ones. Brokers before Kafka 2.8 want the ACL `IdempotentWrite` on the cluster for it.
+`max.in.flight.requests.per.connection` above 5, no `retries`, or `queuing.strategy=lifo`. Without it a batch that is
+sent again arrives behind later ones. Brokers before Kafka 2.8 require the ACL `IdempotentWrite` on the cluster for it.
 
-Beside a flood a level's records wait in a buffer, which takes what is handed out in four times `fetch.wait.max.ms`, and
-no more than `queued.max.messages.kbytes`. librdkafka itself holds two queues of 4 MB, each with the fetch that is on
-its way: up to `max.partition.fetch.bytes` of each partition, and `fetch.max.bytes` in all. These count bytes as they
-are on disk: records that were compressed take more as soon as they are there.
+While higher levels are flooded, a level's records wait in a buffer. It holds as much as is handed out in four times
+`fetch.wait.max.ms`, and no more than `queued.max.messages.kbytes`. librdkafka itself holds two queues of 4 MB, each
+with the fetch that is in flight: up to `max.partition.fetch.bytes` of each partition, and `fetch.max.bytes` in all.
+These settings count bytes as stored on disk: compressed records take more as soon as they arrive.
 
-A `ParallelConsumer` takes `group.id`, `auto.commit.interval.ms`, `strict.max.wait.ms` and the deserialisers; without
-`levels`, its topics and its group have the names given. With transactions the interval is 100 by default. Its
+A `ParallelConsumer` takes `group.id`, `auto.commit.interval.ms`, `strict.max.wait.ms` and the deserialisers. Without
+`levels`, its topics and its group have exactly the names given. With transactions the interval is 100 by default. Its
 `producer_config` takes the serialisers.
 """
 
@@ -76,9 +77,9 @@ Config = Mapping[str, Any]
 
 _SERVERS = ("bootstrap.servers", "metadata.broker.list")
 _HIGHEST_PORT = 65_535
-_SCHEMES = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")  # librdkafka takes them in front of a broker's address
+_SCHEMES = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")  # librdkafka accepts these in front of a broker's address
 
-# The check for idempotence of each setting, under each of its names.
+# For each setting, under each of its names, a check whether its value allows idempotence.
 _IDEMPOTENT: dict[str, Callable[[str, Any], bool]] = {
     "acks": lambda _, value: str(value) in ("all", "-1"),
     "max.in.flight": lambda key, value: whole_number(key, value) <= 5,
@@ -92,7 +93,7 @@ _IDEMPOTENT["message.send.max.retries"] = _IDEMPOTENT["retries"]
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """A priority consumer's settings, checked. `kafka` is for librdkafka and can hold secrets."""
+    """A priority consumer's settings, checked. `kafka` is passed to librdkafka and can hold secrets."""
 
     levels: int
     group: str
@@ -108,7 +109,7 @@ class ConsumerSettings:
 
     @classmethod
     def parse(cls, config: Config) -> Self:
-        """Parse a configuration; raises `ConfigError` for a setting that is missing or out of bounds."""
+        """Parse a configuration. Raises `ConfigError` for a setting that is missing or out of bounds."""
         reader = _Reader(config)
         window_size = reader.integer("max.poll.history.window.size", default=6)
         settings = cls(
@@ -131,7 +132,7 @@ class ConsumerSettings:
         )
         reader.refuse(
             "enable.auto.offset.store",
-            "Headway itself keeps which records were returned. Remove it; enable.auto.commit decides about commits",
+            "Headway itself tracks which records were returned. Remove it; enable.auto.commit decides about commits",
         )
         reader.refuse("on_commit", "Pass it to commit(asynchronous=True, on_commit=...)")
         return settings
@@ -139,7 +140,7 @@ class ConsumerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ParallelSettings:
-    """A parallel consumer's settings, checked. `kafka` is for librdkafka and can hold secrets."""
+    """A parallel consumer's settings, checked. `kafka` is passed to librdkafka and can hold secrets."""
 
     levels: int | None
     group: str
@@ -153,7 +154,7 @@ class ParallelSettings:
 
     @classmethod
     def parse(cls, config: Config) -> Self:
-        """Parse a configuration; raises `ConfigError` for a setting that is missing or out of bounds."""
+        """Parse a configuration. Raises `ConfigError` for a setting that is missing or out of bounds."""
         reader = _Reader(config)
         settings = cls(
             levels=reader.integer("levels") if "levels" in config else None,
@@ -170,18 +171,18 @@ class ParallelSettings:
         )
         if settings.group_per_level and settings.levels is None:
             raise ConfigError(
-                f"The setting group.per.level is true, and there are no levels: set levels, or remove it. Without "
+                f"The setting group.per.level is true, but there are no levels: set levels, or remove it. Without "
                 f"levels there is one group, {settings.group}."
             )
         reader.refuse("max.poll.records", "Nobody polls; max_concurrency says how many records are handled at a time")
         for key in ("enable.auto.commit", "enable.auto.offset.store", "on_commit"):
-            reader.refuse(key, "What was done is committed, every auto.commit.interval.ms. Remove it")
+            reader.refuse(key, "Records that are done are committed every auto.commit.interval.ms. Remove it")
         return settings
 
 
 @dataclass(frozen=True, slots=True)
 class OutputSettings:
-    """The settings of the producer for handlers' outputs. `kafka` is for librdkafka and can hold secrets."""
+    """The settings of the producer of handlers' outputs. `kafka` is passed to librdkafka and can hold secrets."""
 
     key_serializer: Callable[..., Any] | None
     value_serializer: Callable[..., Any] | None
@@ -189,12 +190,12 @@ class OutputSettings:
 
     @classmethod
     def parse(cls, config: Config) -> Self:
-        """Parse a configuration; raises `ConfigError` for a setting that is out of bounds."""
+        """Parse a configuration. Raises `ConfigError` for a setting that is out of bounds."""
         reader = _Reader(config)
         if reader.partitioner() is not None:
             raise ConfigError(
-                "The setting partitioner is a function, which only producers take. Give each record its partition, or "
-                "set the name of a partitioner."
+                "The setting partitioner is a function, which only producers accept. Give each record its partition, "
+                "or set the name of a partitioner."
             )
         return cls(
             key_serializer=reader.function("key.serializer"),
@@ -205,31 +206,33 @@ class OutputSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """A producer's settings, checked. `kafka` is for librdkafka and can hold secrets."""
+    """A producer's settings, checked. `kafka` is passed to librdkafka and can hold secrets."""
 
     levels: int
     max_block: float
     memory: int
     reserve: float
-    least_size: int  # the least that any record counts for
+    least_size: int  # the bytes that any record counts for at least
     window: int
     delivery_timeout: float
     max_wait: float
     scheduler: str
-    partitioner: Callable[[str, bytes, int], int] | None  # only a function; librdkafka has a name
+    partitioner: Callable[[str, bytes, int], int] | None  # only a function; a name is passed to librdkafka
     key_serializer: Callable[..., Any] | None
     value_serializer: Callable[..., Any] | None
     kafka: dict[str, Any] = field(repr=False)
 
     @classmethod
     def parse(cls, config: Config, *, with_levels: bool = True) -> Self:
-        """Parse a configuration; raises `ConfigError` for a setting that is missing or out of bounds."""
+        """Parse a configuration. Raises `ConfigError` for a setting that is missing or out of bounds."""
         reader = _Reader(config)
         for key in ("delivery.report.only.error", "on_delivery", "dr_cb", "dr_msg_cb"):
-            reader.refuse(key, "Futures need every report, and take it. Remove it, and use on_delivery of send")
+            reader.refuse(key, "Futures need every delivery report. Remove it, and use on_delivery of send")
         if not with_levels:
-            reader.refuse("levels", "A Producer has no levels. Remove it, or make a PriorityProducer")
-        kilobytes = reader.integer("queue.buffering.max.kbytes", default=64 * 1024)  # librdkafka's name for it
+            reader.refuse("levels", "A Producer has no levels. Remove it, or create a PriorityProducer")
+        kilobytes = reader.integer(
+            "queue.buffering.max.kbytes", default=64 * 1024
+        )  # librdkafka's setting for the same bound
         memory = reader.integer("buffer.memory", default=kilobytes * 1024, at_least=1024)
         return cls(
             levels=reader.integer("levels") if with_levels else 1,
@@ -249,22 +252,22 @@ class ProducerSettings:
 
 
 def settings_beside(config: Config) -> dict[str, Any]:
-    """Return Kafka's settings for a client that works beside another one; the logger stays with that one."""
+    """Return Kafka's settings for a client that works alongside another; only the first keeps its logger."""
     return {key: value for key, value in config.items() if key not in (*OWN_KEYS, "logger")}
 
 
 def idempotent_by_default(kafka: Config) -> dict[str, Any]:
     """Return a producer's settings with `enable.idempotence`: true unless they set it or rule it out."""
     possible = all(fits(key, kafka[key]) for key, fits in _IDEMPOTENT.items() if key in kafka)
-    # A transaction needs it: librdkafka then names a setting that rules it out.
+    # Transactions need it, so it stays on: librdkafka then names the setting that rules it out.
     return {"enable.idempotence": possible or "transactional.id" in kafka, **kafka}
 
 
 def check_settings(config: object) -> None:
-    """Raise `ConfigError` for a configuration that is no mapping; its text can hold secrets and is not shown."""
+    """Raise `ConfigError` for a configuration that is not a mapping; it is not shown, because it can hold secrets."""
     if not isinstance(config, Mapping):
         raise ConfigError(
-            f"The configuration is of the type {type(config).__qualname__}; it must be a mapping of settings, as "
+            f"The configuration is of the type {type(config).__qualname__}; it must be a mapping of settings, such as "
             '{"bootstrap.servers": "localhost:9092"}.'
         )
     for key in config:
@@ -276,9 +279,9 @@ def check_settings(config: object) -> None:
 
 
 def _check_text(what: str, text: str) -> None:
-    """Raise `ConfigError` for text that the binding cannot take: it ends the process or raises a `SystemError`.
+    """Raise `ConfigError` for text that the binding cannot take: it would end the process or raise `SystemError`.
 
-    The text is not shown, as it may be a password.
+    The text is not shown, because it may be a password.
     """
     if found := unusable_character(text):
         why = "reads text only up to it" if found[0] == "\0" else "takes text as UTF-8, which cannot hold it"
@@ -289,21 +292,22 @@ def _check_text(what: str, text: str) -> None:
 
 
 def check_servers(config: Config) -> None:
-    """Raise `ConfigError` for servers with the address of a page: librdkafka only falls silent.
+    """Raise `ConfigError` for servers given as a web address, for which librdkafka would just stay silent.
 
-    The address is not shown, as it may have a password in it.
+    The address is not shown, because it can contain a password.
     """
     for key in _SERVERS:
         for address in str(config.get(key) or "").split(","):
             scheme, is_page, _ = address.strip().partition("://")
             _, colon, port = address.strip().rpartition(":")
-            # librdkafka would take what is left of a higher one after a wrap.
+            # librdkafka would let a higher number wrap around, and use what is left.
             if colon and port.isdecimal() and int(port) > _HIGHEST_PORT:
                 raise ConfigError(f"The setting {key} has the port {shown(int(port))}; ports are 1 to {_HIGHEST_PORT}.")
             if is_page and scheme.lower() not in _SCHEMES:
                 raise ConfigError(
-                    f"The setting {key} has an address that begins with {shown(f'{scheme}://')}. Those of Kafka's "
-                    "brokers are host:port, as localhost:9092."
+                    f"The setting {key} has an address that begins with {shown(f'{scheme}://')}. Write the addresses "
+                    "of "
+                    "Kafka's brokers as host:port, such as localhost:9092."
                 )
 
 
@@ -316,28 +320,28 @@ def no_such_level(level: int, levels: int) -> ConfigError:
 
 
 def explain_refused(reason: str, config: Config, known: Collection[str]) -> str:
-    """Return a sentence for a configuration that librdkafka refuses, with the nearest `known` setting, if any."""
+    """Return a sentence about a configuration that librdkafka refuses, with the nearest `known` setting, if any."""
     for key in config:
         if f'"{key}"' not in reason:
             continue
         if key in OWN_KEYS:
-            return f"The setting {key} is for another kind of client, and this one has no use for it. Remove it."
+            return f"The setting {key} is for another kind of client; this one cannot use it. Remove it."
         if "no such" not in reason.lower():
             continue
         if near := difflib.get_close_matches(key, {*OWN_KEYS, *known}, n=1, cutoff=0.8):
             return f"The setting {key!r} is not known. Did you mean {near[0]!r}?"
         if key.isidentifier():
-            return f"{key!r} is no setting. What is an argument of the class goes beside the settings, not into them."
+            return f"{key!r} is not a setting. Arguments of the class go next to the settings, not into them."
     return f"Kafka's client refuses the configuration: {reason.rstrip('.')}."
 
 
 class _Reader:
-    """A reader that takes known keys out of a configuration; the others are left in `rest`."""
+    """Takes the known keys out of a configuration; the others are left in `rest`."""
 
     def __init__(self, config: Config) -> None:
         check_settings(config)
         self.rest = dict(config)
-        self.refuse("max.priority", "It is the Java priority client's name; the number of levels is levels here")
+        self.refuse("max.priority", "The Java priority client calls the number of levels that; here it is levels")
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self.rest.pop(key, default)
@@ -376,18 +380,18 @@ class _Reader:
         if value is not None and not callable(value):
             raise ConfigError(f"The setting {key} must be a function, not {value!r}.")
         if value is None or any(base.__module__.startswith("confluent_kafka.") for base in type(value).__mro__):
-            return value  # type: ignore[no-any-return]  # confluent-kafka's own get a context as well
+            return value  # type: ignore[no-any-return]  # confluent-kafka's own also get a context, so they are not checked
         if key.endswith(".deserializer"):
-            check_reader(key, value, "Give a function that takes the bytes, as json.loads.")
+            check_reader(key, value, "Give a function that takes the bytes, such as json.loads.")
         elif runs_nothing_when_called(value) or not takes(value, 1):
             raise ConfigError(
                 f"{key}={called(value)} does not return the bytes of the object that it is called with. Give a plain "
-                "function of one argument, as str.encode."
+                "function of one argument, such as str.encode."
             )
         return value  # type: ignore[no-any-return]
 
     def partitioner(self) -> Callable[[str, bytes, int], int] | None:
-        """Return a user's function, which librdkafka does not get; a name stays in `rest`."""
+        """Return the user's function, which librdkafka does not get; a name stays in `rest`."""
         value: Any = self.rest.get("partitioner")
         if not callable(value):
             return None
@@ -404,9 +408,9 @@ class _Reader:
         return interval if self.boolean("enable.auto.commit", default=True) else None
 
     def delivery_timeout(self) -> float:
-        """Return the timeout in seconds; like librdkafka, take 0 for no limit.
+        """Return the timeout in seconds; as in librdkafka, 0 means no limit.
 
-        The key stays in `rest`, under either of its names: librdkafka needs it too.
+        The key stays in `rest`, under either of its names, because librdkafka needs it, too.
         """
         for key in ("delivery.timeout.ms", "message.timeout.ms"):
             if key in self.rest:
@@ -415,11 +419,11 @@ class _Reader:
 
     def refuse(self, key: str, why: str) -> None:
         if key in self.rest:
-            raise ConfigError(f"The setting {key} has no place here: {why}.")
+            raise ConfigError(f"The setting {key} cannot be used here. {why}.")
 
 
 def whole_number(key: str, value: Any) -> int:
-    """Return a setting's value as a number; raises `ConfigError` for a value that is none."""
+    """Return a setting's value as a whole number. Raises `ConfigError` for a value that is not one."""
     try:
         if isinstance(value, (bool, float)):
             raise ValueError

@@ -15,7 +15,7 @@ fetch.min.bytes fetch.error.backoff.ms isolation.level enable.partition.eof chec
 consume_cb rebalance_cb offset_commit_cb on_commit
 """
 CONSUMERS_OWN = frozenset(_CONSUMERS.split())
-"""The settings that librdkafka has for consumers alone, and the binding's name for their callback."""
+"""The settings that librdkafka has only for consumers, and the binding's name for their callback."""
 
 _PRODUCERS = """
 transactional.id transaction.timeout.ms enable.idempotence enable.gapless.guarantee acks request.required.acks
@@ -26,19 +26,19 @@ compression.codec compression.type compression.level partitioner partitioner_cb 
 delivery.report.only.error produce.offset.report dr_cb dr_msg_cb on_delivery
 """
 PRODUCERS_OWN = frozenset(_PRODUCERS.split())
-"""The settings that librdkafka has for producers alone, and the binding's name for their callback."""
+"""The settings that librdkafka has only for producers, and the binding's name for their callback."""
 
-# librdkafka takes these from every client, but they concern sending. Headway's producers depend on them.
+# librdkafka accepts these from every client, but they concern sending, and Headway's producers depend on them.
 _OF_SENDING = ("message.max.bytes", "message.copy.max.bytes", "max.in.flight", "max.in.flight.requests.per.connection")
-# A callback is told of the client that it was given to, in the thread that polls that client.
+# These are about the client that they were given to, and their callbacks run on the thread that polls that client.
 _OF_ONE_CLIENT = ("error_cb", "throttle_cb", "stats_cb", "statistics.interval.ms", "default.topic.config")
 
 _OF_ONE_KIND = CONSUMERS_OWN | PRODUCERS_OWN | {*_OF_SENDING, *_OF_ONE_CLIENT, *OWN_KEYS}
 
 
 def connection_of(config: Config) -> dict[str, Any]:
-    """Return the settings that every client needs to reach the same brokers: all but those of one kind of client.
+    """Return the settings that every client needs to reach the same brokers: all except those of one kind of client.
 
-    A setting of a newer librdkafka therefore arrives, too.
+    So a setting that a newer librdkafka adds is passed on, too.
     """
     return {key: value for key, value in config.items() if key not in _OF_ONE_KIND}

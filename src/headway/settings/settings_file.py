@@ -1,4 +1,4 @@
-"""A file of a client's settings: lines of key=value, and PEM texts as they are."""
+"""Reads a file of a client's settings: lines of key=value, and PEM texts as they are."""
 
 import logging
 import re
@@ -15,16 +15,16 @@ _BLOCK = re.compile(r"(-----BEGIN [^-]+-----)(.*?)(-----END [^-]+-----)", re.DOT
 _QUOTES = ("'", '"')
 
 _Lines = deque[tuple[int, str]]
-"""The unread lines, with their numbers."""
+"""The lines that are not read yet, with their numbers."""
 
 
 def read_properties(file: Path) -> dict[str, str]:
-    r"""Return the settings in a file; empty lines, and those that begin with # or !, are comments.
+    r"""Return the settings in a file; empty lines, and lines that begin with # or !, are ignored.
 
-    A value that begins with `-----BEGIN ` goes on until its `-----END …-----`, in as many lines as it has; the next one
-    of a chain belongs to it. Written in one line, it has `\n` or spaces where a PEM file has new lines.
+    A value that begins with `-----BEGIN ` extends to its `-----END …-----`, over any number of lines; further
+    certificates of a chain belong to it. Written on one line, it has `\n` or spaces where a PEM file has line breaks.
 
-    Raises `ConfigError` that names the line, but does not show it.
+    Raises `ConfigError`, which names the line but does not show it.
     """
     lines: _Lines = deque(enumerate(map(str.strip, _text_of(file).splitlines()), 1))
     settings: dict[str, str] = {}
@@ -41,7 +41,7 @@ def read_properties(file: Path) -> dict[str, str]:
             value = _pem(value, lines, f"in line {number} of {file}")
         elif len(value) > 1 and value[0] == value[-1] and value[0] in _QUOTES:
             log.warning(
-                "The quotes around the value of %s in line %d of %s are part of it. Remove them unless they are meant.",
+                "The quotes around the value of %s in line %d of %s are part of it. Remove them unless you mean that.",
                 *(key, number, file),
             )
         settings[key] = value
@@ -57,27 +57,28 @@ def _text_of(file: Path) -> str:
 
 
 def _pem(first: str, lines: _Lines, place: str) -> str:
-    """Return the PEM text that begins with this line; take its other lines, too."""
+    """Return the PEM text that begins with this line, and consume its other lines."""
     parts = [first]
     while lines and (_END not in parts[-1] or _follows(lines)):
         parts.append(lines.popleft()[1])
     if lines and lines[0][1] in _QUOTES:
         lines.popleft()
-    # A backslash continues in the next line, for Kafka's own tools; quotes are no part of a PEM text.
+    # In files for Kafka's own tools a backslash continues a value on the next line, and quotes do not belong to a PEM
+    # text.
     text = "\n".join(part.rstrip("\\").rstrip() for part in parts).replace("\\n", "\n").replace("\\r", "")
     if text.count(_BEGIN) != len(blocks := _BLOCK.findall(text)):
-        raise ConfigError(f"The PEM text that begins {place} has no end. Add its line {_END}…-----.")
+        raise ConfigError(f"The PEM text that begins {place} has no end. Add its last line, {_END}…-----.")
     return "".join(begin + _body(body) + end + "\n" for begin, body, end in blocks)
 
 
 def _follows(lines: _Lines) -> bool:
-    """Return whether the next certificate of a chain follows, after empty lines."""
+    """Return whether another certificate of a chain follows; empty lines before it are consumed."""
     while lines and not lines[0][1]:
         lines.popleft()
     return bool(lines) and lines[0][1].startswith(_BEGIN)
 
 
 def _body(text: str) -> str:
-    """Return the text between the first and the last line, with these on lines of their own."""
+    """Return the text between the first and the last line, with a line break before and after it."""
     text = text.strip()
     return "\n" + (text if "\n" in text else "\n".join(text.split())) + "\n"

@@ -523,7 +523,7 @@ def test_ctrl_c_ends_a_run_whose_handlers_never_end(kafka_cluster: Cluster) -> N
 
 
 def test_settings_that_have_no_place_are_refused_with_a_sentence() -> None:
-    with pytest.raises(ValueError, match=r"max.poll.records has no place here: .*max_concurrency"):
+    with pytest.raises(ValueError, match=r"max.poll.records cannot be used here. .*max_concurrency"):
         ParallelConsumer({"group.id": "g", "max.poll.records": 5})
     with pytest.raises(ValueError, match="max_concurrency is 0; it must be at least 1"):
         ParallelConsumer({"group.id": "g"}, max_concurrency=0)

@@ -284,7 +284,7 @@ def test_a_misspelt_setting_is_refused_with_the_nearest_right_one() -> None:
 
 def test_an_argument_among_the_settings_is_told_to_be_one() -> None:
     with pytest.raises(
-        ConfigError, match=r"'policy' is no setting\. What is an argument of the class goes beside the settings"
+        ConfigError, match=r"'policy' is not a setting\. Arguments of the class go next to the settings"
     ):
         PriorityProducer({"bootstrap.servers": "x", "levels": 1, "policy": "strict"})
 
@@ -435,7 +435,7 @@ def test_a_flush_within_a_callback_waits_for_nobody(kafka_cluster: Cluster) -> N
 
 @pytest.mark.parametrize("key", ["delivery.report.only.error", "on_delivery"])
 def test_a_setting_that_would_keep_reports_from_the_futures_is_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"The setting {key} has no place here: Futures need every report"):
+    with pytest.raises(ConfigError, match=f"The setting {key} cannot be used here. Futures need every report"):
         PriorityProducer({"bootstrap.servers": "x", "levels": 1, key: True})
 
 

@@ -460,7 +460,7 @@ def test_a_partitioner_that_cannot_be_called_so_is_refused_and_so_is_one_where_n
     for function in (lambda key: 0, _to_be_awaited):
         with pytest.raises(ConfigError, match="does not return the partition for the topic, key and number"):
             Producer({**NOWHERE, "partitioner": function})
-    with pytest.raises(ConfigError, match="partitioner is a function, which only producers take"):
+    with pytest.raises(ConfigError, match="partitioner is a function, which only producers accept"):
         Scheduler({**NOWHERE, "partitioner": lambda topic, key, count: 0})
 
 
@@ -584,5 +584,5 @@ def test_a_plain_producer_sends_to_topics_as_they_are(cluster: Cluster) -> None:
     with Producer(cluster.config({"linger.ms": 0})) as sends:
         sent = sends.send(topic, b"v", b"k", headers=[("a", b"b")], partition=2).result(30)
     assert (sent.topic, sent.partition, sent.offset) == (topic, 2, 0)
-    with pytest.raises(ConfigError, match=r"levels has no place here: A Producer has no levels"):
+    with pytest.raises(ConfigError, match=r"levels cannot be used here. A Producer has no levels"):
         Producer(cluster.config({"levels": 3}))

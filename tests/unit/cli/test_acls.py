@@ -111,7 +111,7 @@ def test_workers_need_what_they_are_declared_with(tmp_path: Path, monkeypatch: p
     [
         (["producer", "orders"], 2, "Add --principal User:NAME to name the principal"),
         (["producer", "orders", "--check", "--principal", "User:a"], 2, "Leave out --principal"),
-        (["producer", "orders", "--principal", "app"], 1, "it is written as User:app"),
+        (["producer", "orders", "--principal", "app"], 1, "write it like User:app"),
         (["producer", "or/ders", "--principal", "User:a"], 1, "is not a valid name of a Kafka topic"),
         (["scheduler", "--name", "a b", "--principal", "User:a"], 1, "is not a valid scheduler name"),
         (["worker", "no_such_module", "--principal", "User:a"], 1, "There is no module no_such_module"),

@@ -140,7 +140,7 @@ def test_the_kafka_topics_are_those_of_the_levels(topics: Any, levels: int | Non
         ("orders", {"levels": 0}, "levels is 0; it must be a whole number, at least 1"),
         ("orders", {"levels": "3"}, "levels is '3'"),
         ({"payments": 2}, {"levels": 2}, "The level of the topic 'payments' is 2"),
-        ("orders", {"config": {"max.poll.records": 5}}, "max.poll.records has no place here"),
+        ("orders", {"config": {"max.poll.records": 5}}, "max.poll.records cannot be used here"),
         ("orders", {"value": Whatever}, "value=Whatever cannot be called with the bytes of a record. Give a dataclass"),
         ("orders", {"value": 5}, "value=5 cannot be called"),
         (
