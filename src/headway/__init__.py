@@ -1,7 +1,7 @@
 """Headway: Apache Kafka as a work queue.
 
-Each name here is imported at its first use. A command that only shows its help then takes a fifth of the time, and each
-of Spark's Python workers starts quicker. `__init__.pyi` tells type checkers and editors the same names.
+Each name here is imported at its first use. So a command that only shows its help takes a fifth of the time, and each
+of Spark's Python workers starts faster. `__init__.pyi` gives type checkers and editors the same names.
 """
 
 from headway.runtime.lazy_import import importer

@@ -160,7 +160,7 @@ def test_outputs_in_transactions_are_there_once_although_a_process_is_killed(
 def test_a_handler_that_is_not_there_is_a_sentence_at_once(spark: SparkSession) -> None:
     for path, sentence in {
         f"{HANDLERS}:locl": "Did you mean",
-        f"{HANDLERS}:plain": "is no worker",
+        f"{HANDLERS}:plain": "is not a worker",
         HANDLERS: "name it as module:handler",
     }.items():
         with pytest.raises(ConfigError, match=sentence):

@@ -59,7 +59,6 @@ STILL_TO_DO: tuple[str, ...] = (
     "src/headway/kafka",
     "src/headway/parallel",
     "src/headway/priority",
-    "src/headway/workers",
 )
 
 

@@ -134,12 +134,12 @@ def test_a_dataclass_with_parameters_and_one_that_holds_itself_are_read() -> Non
     [
         (
             WithClient,
-            "value=WithClient cannot be read from JSON: of its field client, Client is no type that JSON has.",
+            "value=WithClient cannot be read from JSON: in its field client, Client is not a type that JSON has.",
         ),
-        (WithClients, "of its field lines, Client is no type that JSON has. Give a function instead."),
-        (Within, "of its field part, of its field client, Client is no type that JSON has"),
-        (Page[Client], "of its field items, Client is no type that JSON has"),
-        (WithFunction, "of its field done, Callable is no type that JSON has"),
+        (WithClients, "in its field lines, Client is not a type that JSON has. Give a function instead."),
+        (Within, "in its field part, in its field client, Client is not a type that JSON has"),
+        (Page[Client], "in its field items, Client is not a type that JSON has"),
+        (WithFunction, "in its field done, Callable is not a type that JSON has"),
         (Unset, "its field total has init=False and no default"),
         (OfTheStart, "`InitVar` fields are not supported"),
         (Abstract, "Abstract is abstract"),
@@ -180,7 +180,7 @@ def test_a_function_is_not_called_for_a_null() -> None:
 
 def test_a_null_that_is_not_expected_is_unreadable_and_the_error_says_how_to_expect_it() -> None:
     read: Any = reader_of(Item)
-    with pytest.raises(ValueError, match=r"it is null, and no Item\. If .* declare value=Item \| None"):
+    with pytest.raises(ValueError, match=r"it is null, not Item\. If .* declare value=Item \| None"):
         read(None)
 
 

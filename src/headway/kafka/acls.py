@@ -28,11 +28,11 @@ from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
 from headway.settings.config import Config
 
-_ASK_AGAIN_AFTER = 0.02
-_ITERATIONS = 4096  # Kafka's least; the passwords are random
+_ASK_AGAIN_AFTER = 0.02  # seconds
+_ITERATIONS = 4096  # the fewest that Kafka accepts, enough for random passwords
 
 _OPERATIONS = [each for each in AclOperation if each not in (AclOperation.UNKNOWN, AclOperation.ANY)]
-# librdkafka calls the cluster a broker.
+# librdkafka names the cluster a broker.
 _RESOURCES = {
     "topic": ResourceType.TOPIC,
     "group": ResourceType.GROUP,
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """One right of one user from any host, in the words of `kafka-acls`."""
+    """One right of one user, from any host, in the words of `kafka-acls`."""
 
     user: str
     operation: str
@@ -54,7 +54,7 @@ class Acl:
     prefixed: bool = False
 
     def binding(self, kind: type[AclBinding] = AclBinding) -> AclBinding:
-        """Return it for the admin client; raises `ConfigError` for a word that Kafka does not know."""
+        """Return it in the admin client's form. Raises `ConfigError` for a word that Kafka does not know."""
         return kind(
             _known("resource", self.resource, _RESOURCES),
             self.name,
@@ -70,7 +70,7 @@ class Acl:
 
 
 class SecurityAdmin:
-    """A maker of users and rights, which waits until the brokers know them; `nodes` are the addresses of each."""
+    """Creates users and rights, and waits until the brokers know them; `nodes` are the brokers' addresses."""
 
     def __init__(self, config: Config, nodes: Sequence[str]) -> None:
         self._config = dict(config)
@@ -78,7 +78,7 @@ class SecurityAdmin:
 
     def grant(self, acl: Acl) -> None:
         """Create an ACL. Raises `KafkaError` if Kafka refuses it."""
-        client = self._client()  # kept: requests of a client that is gone fail
+        client = self._client()  # kept in a variable, because the requests of a client that is gone fail
         for future in client.create_acls([acl.binding()], request_timeout=BROKER_ANSWERS_WITHIN).values():
             _result(future, f"grant {acl}")
         self._wait_until(lambda client: _has(client, acl), f"{acl} was granted")
@@ -102,9 +102,9 @@ class SecurityAdmin:
         self._wait_until(lambda client: _knows(client, user), f"the user {user} was added")
 
     def _wait_until(self, holds: Callable[[AdminClient], bool], what: str) -> None:
-        """Ask each node: a broker hears of a change a little after the controller has made it.
+        """Ask each node until it knows of a change: a broker hears of one a little after the controller has made it.
 
-        librdkafka chooses the broker that answers, at first mostly the one that was named.
+        Each is asked by its own client, because librdkafka chooses the broker that answers.
         """
         deadline = time.monotonic() + BROKER_ANSWERS_WITHIN
         for node in self._nodes:

@@ -1,4 +1,4 @@
-"""The topics of Kafka, to list, create and delete, and its brokers."""
+"""Lists, creates and deletes Kafka's topics, and asks for its brokers."""
 
 import contextlib
 import time
@@ -38,10 +38,10 @@ if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata
     from confluent_kafka.admin._topic import TopicDescription
 
-# Asking again helps while a broker restarts or a name resolves slowly; it does not if every address refuses.
-_ONE_ANSWER_WITHIN = 1.0
+# Asking again helps while a broker restarts or a name resolves slowly, but not if every address refuses.
+_ONE_ANSWER_WITHIN = 1.0  # seconds
 _ANY_ANSWER_WITHIN = 10.0
-_RIGHTS_TOLD_WITHIN = 3.0  # by brokers that answer; some never tell, for example librdkafka's mock
+_RIGHTS_TOLD_WITHIN = 3.0  # by brokers that answer; some never report rights, for example librdkafka's mock
 _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
 _START_ONE = (
@@ -51,11 +51,11 @@ _START_ONE = (
 
 
 class Admin:
-    """A client that asks Kafka for its topics and changes them; a thin driver of confluent_kafka's admin client.
+    """A client that asks Kafka for its topics and changes them; a thin layer over confluent_kafka's admin client.
 
     `config` is as for the other clients; Headway's own keys are left out. `patience` is the seconds to keep trying
-    while no broker is up, for example while one restarts. Raises `ConfigError` for a setting that librdkafka does not
-    know or take.
+    while no broker is up, for example because one restarts. Raises `ConfigError` for a setting that librdkafka does
+    not know or accept.
     """
 
     def __init__(self, config: Config, patience: float = 0.0) -> None:
@@ -65,7 +65,7 @@ class Admin:
         self._connection = Connection()
         self._brokers = _Brokers()
         self._is_connected = False
-        # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
+        # Our error gives the reason for a failure; librdkafka would log it twenty times a second.
         self._settings: dict[str, Any] = {
             "log_level": 2,
             **kafka,
@@ -75,20 +75,20 @@ class Admin:
 
     @property
     def client(self) -> AdminClient:
-        """The client itself, which knows the brokers. Raises `KafkaError` if none answers."""
+        """The client itself, connected to the brokers. Raises `KafkaError` if none answers."""
         if not self._is_connected:
             self._ask_patiently()
         return self._client
 
     def cluster_id(self) -> str:
-        """Return the id of the cluster, empty for one without an id. Raises `KafkaError` if no broker answers."""
+        """Return the id of the cluster, or an empty one if it has none. Raises `KafkaError` if no broker answers."""
         return self._ask_patiently().cluster_id or ""
 
     def topics(self, wanted: str = "Describe") -> TopicListing:
         """Return the topics that this client sees, each with its number of partitions.
 
-        A name that is looked up in the listing and was not seen is asked for. That raises `AuthorizationError` for a
-        topic that this client may not see; the error names the operation `wanted`. Raises `KafkaError` if no broker
+        Looking up a name that was not seen asks Kafka for it. That raises `AuthorizationError` for a topic that this
+        client lacks the right to see; the error names the operation `wanted`. Raises `KafkaError` if no broker
         answers.
         """
         metadata = self._ask_patiently()
@@ -105,7 +105,7 @@ class Admin:
     def _describe_topics(
         self, topics: Collection[str], within: float, wanted: str = "Describe"
     ) -> "dict[str, TopicDescription | None]":
-        """Return the description of each topic, None if it does not exist; raises `AuthorizationError`."""
+        """Return the description of each topic, None if it does not exist. Raises `AuthorizationError`."""
         found: dict[str, TopicDescription | None] = dict.fromkeys(topics)
         if mock_at(self._servers):
             return found
@@ -122,9 +122,9 @@ class Admin:
         return refused or KafkaError(f"The topic {topic} cannot be described: {describe(error.args[0])}.")
 
     def missing(self, rights: Collection[Right]) -> Right | None:
-        """Return the first of these rights that this client lacks, None if it has all, as far as brokers tell.
+        """Return the first of these rights that this client lacks; None if it has all, as far as brokers report.
 
-        It checks topics and groups; a topic that does not exist lacks nothing. Raises `KafkaError` if no broker
+        Only topics and groups are checked; a topic that does not exist lacks nothing. Raises `KafkaError` if no broker
         answers.
         """
         self._ask_patiently()
@@ -143,12 +143,12 @@ class Admin:
         )
 
     def require(self, rights: Collection[Right]) -> None:
-        """Raise `AuthorizationError` for the first of these rights that this client lacks; else as `missing`."""
+        """Raise `AuthorizationError` for the first of these rights that this client lacks, found as by `missing`."""
         if right := self.missing(rights):
             raise AuthorizationError(right.missing(self._settings))
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
-        """Return Kafka's id of each topic that exists, if its brokers give one; a topic made anew has another id.
+        """Return Kafka's id of each topic that exists, if its brokers give one; a recreated topic has a new id.
 
         Raises `KafkaError` if no broker answers.
         """
@@ -168,10 +168,10 @@ class Admin:
         return found
 
     def why_not_writable(self, topic: str, known_within: float = 0.0) -> str | None:
-        """Return why this client cannot write to a topic, as a sentence; None if the brokers know no reason.
+        """Return a sentence that says why this client cannot write to a topic; None if the brokers know no reason.
 
-        A missing topic is asked for again for `known_within` seconds, and created if brokers create topics on request.
-        Raises `KafkaError` if no broker answers.
+        A missing topic is asked for again for `known_within` seconds, which creates it if brokers create topics on
+        request. Raises `KafkaError` if no broker answers.
         """
         self._ask_patiently()
         if mock := mock_at(self._servers):
@@ -190,9 +190,9 @@ class Admin:
         return None if is_allowed else Right("Write", "Topic", topic).missing(self._settings)
 
     def topic_settings(self, topic: str) -> dict[str, str]:
-        """Return the settings of a topic; empty if this login lacks the right DescribeConfigs.
+        """Return the settings of a topic; none if this login lacks the right DescribeConfigs.
 
-        Whether it has the right is asked first, because brokers log each request that they refuse.
+        It asks first whether it has the right, because brokers log each request that they refuse.
         """
         if mock_at(self._servers):
             return {}
@@ -207,11 +207,11 @@ class Admin:
             return {}
 
     def serve(self) -> None:
-        """Let go of the client's reports of its connections."""
+        """Run the callbacks of the client, which free the memory of its reports about connections."""
         self._client.poll(0)
 
     def broker_count(self) -> int:
-        """Return how many brokers the one that answers knows. Raises `KafkaError` if none answers."""
+        """Return how many brokers the cluster has, as the one that answers says. Raises `KafkaError` if none does."""
         return len(self._ask_patiently().brokers)
 
     def create(
@@ -221,13 +221,13 @@ class Admin:
         replication_factor: int | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Create Kafka topics, with the broker's own replication factor by default, and wait until brokers know them.
+        """Create Kafka topics, by default with the broker's own replication factor, and wait until brokers know them.
 
-        Raises `KafkaError`, and creates none, when one of them exists.
+        If one of them exists, it raises `KafkaError` and creates none.
         """
         if existing := sorted(set(topics).intersection(self.topics().seen)):
             raise KafkaError(
-                f"Kafka has {_listed(existing)} already, and nothing was created. Choose another name, or delete what "
+                f"Kafka already has {_listed(existing)}, so nothing was created. Choose another name, or delete what "
                 "is there first (`headway topics delete`)."
             )
         if mock := mock_at(self._servers):
@@ -237,7 +237,9 @@ class Admin:
         wanted = [NewTopic(name, partitions, replicas, config=dict(config or {})) for name in topics]
         _wait(self._client.create_topics(wanted, operation_timeout=TOPIC_CHANGED_WITHIN), "Create", self._settings)
         deadline = time.monotonic() + TOPIC_CHANGED_WITHIN
-        with contextlib.suppress(AuthorizationError):  # who may create topics need not be allowed to see them
+        with contextlib.suppress(
+            AuthorizationError
+        ):  # a login with the right to create topics can lack the right to see them
             while not all(map(self.topics().__contains__, topics)) and time.monotonic() < deadline:
                 time.sleep(_ASK_AGAIN_AFTER)
 
@@ -256,7 +258,7 @@ class Admin:
             metadata = retrying(
                 self._ask_for_topics,
                 max(self._patience, _ANY_ANSWER_WITHIN),
-                # A broker that ends connections itself is there: a second time tells a refusal from a restart.
+                # A broker that ends connections is at least there: a second attempt tells a refusal from a restart.
                 is_over=lambda: (
                     self._brokers.none_is_up and not self._connection.is_ended and time.monotonic() > hopeless_at
                 ),
@@ -272,7 +274,7 @@ class Admin:
             metadata: ClusterMetadata = self._client.list_topics(timeout=_ONE_ANSWER_WITHIN)
             return metadata
         except ck.KafkaException:
-            self._client.poll(0)  # serves the error callback, which knows the cause
+            self._client.poll(0)  # runs the error callback, which learns the cause
             self._connection.check(self._client)
             raise
 
@@ -283,7 +285,7 @@ class Admin:
 
 
 class _Brokers:
-    """The state of all brokers, as a client reports it; apart from `Admin`, so that the two are no reference cycle."""
+    """Whether all brokers are down, by a client's reports; apart from `Admin`, so that there is no reference cycle."""
 
     def __init__(self) -> None:
         self.none_is_up = False
@@ -294,7 +296,7 @@ class _Brokers:
 
 
 def _if_told(ask: Callable[[], Allowed]) -> Allowed:
-    """Return the answer; an error that is about no right says no more than brokers that do not tell."""
+    """Return the answer; an error that is not about a right counts like a broker that does not report rights."""
     try:
         return ask()
     except (TimeoutError, ck.KafkaException):
@@ -302,7 +304,7 @@ def _if_told(ask: Callable[[], Allowed]) -> Allowed:
 
 
 def describe(error: ck.KafkaError) -> str:
-    """Return librdkafka's text for an error, without the counters that make each report a different one."""
+    """Return librdkafka's text for an error, without its counters, which make each report differ from the last."""
     return without_counters(error.str())
 
 

@@ -1,4 +1,4 @@
-"""The operations that brokers allow this login on a topic or group: answers that need no right to see ACLs."""
+"""The operations that brokers allow this login on a topic or group; asking needs no right to see ACLs."""
 
 from collections.abc import Collection
 from concurrent.futures import Future
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin._topic import TopicDescription
 
 Allowed = frozenset[str] | None
-"""The allowed operations, none for a resource that may not even be described; None if brokers do not tell."""
+"""The allowed operations, empty for a resource that this login cannot even describe; None if brokers do not report."""
 
 
 def ask_about_topics(
@@ -31,16 +31,16 @@ def ask_about_topics(
 
 
 def allowed_on_group(config: Config, group: str, within: float) -> Allowed:
-    """Ask the coordinator of a group once; raises as `allowed_in` does."""
-    client = coordinator_client(config)  # it, and its request, end with its last reference
+    """Ask the coordinator of a group once. Raises the same errors as `allowed_in`."""
+    client = coordinator_client(config)  # it lives, like its request, as long as this variable
     return allowed_in(ask_for_operations(client, group), within)
 
 
 def allowed_in(answer: "Future[TopicDescription] | Future[ConsumerGroupDescription]", within: float) -> Allowed:
     """Wait for a description, and return the operations that it allows.
 
-    Raises `TimeoutError` without an answer within so many seconds, and `KafkaException` for an error that says nothing
-    of rights.
+    Raises `TimeoutError` if no answer comes within this many seconds, and `KafkaException` for an error that is not
+    about rights.
     """
     try:
         return allowed_by(answer.result(within))
@@ -57,10 +57,10 @@ def allowed_by(description: "TopicDescription | ConsumerGroupDescription") -> Al
 
 
 def allows(allowed: Allowed, operation: str) -> bool:
-    """Return whether an operation is allowed, as far as brokers tell."""
+    """Return whether an operation is allowed; True if brokers do not report."""
     return allowed is None or plain(operation) in allowed
 
 
 def plain(word: str) -> str:
-    """Return Kafka's word in one spelling, for IdempotentWrite, IDEMPOTENT_WRITE and idempotent-write."""
+    """Return one spelling for each of Kafka's words, which come as IdempotentWrite, IDEMPOTENT_WRITE and so on."""
     return word.replace("_", "").replace("-", "").lower()

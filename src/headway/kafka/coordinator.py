@@ -1,9 +1,9 @@
-"""Questions to a group's coordinator with an admin client, in spite of two faults of librdkafka 2.16.
+"""Asks a group's coordinator with an admin client, in spite of two faults of librdkafka 2.16.
 
-If the time-out of such a question ends while that broker is away, the process is aborted as the broker comes back. Each
-question therefore has the longest time-out that librdkafka takes. Its caller waits as long as it likes, then leaves the
-answer. Second, the client goes on to ask a broker that is no coordinator any more. A question that failed is therefore
-asked by a new client. See docs/design/librdkafka.md.
+If the time-out of such a question ends while that broker is away, the process is aborted when the broker comes back. So
+each question has the longest time-out that librdkafka accepts; its caller waits as long as it likes, and then abandons
+the answer. The second fault is that the client keeps asking a broker that is no longer the coordinator. So a question
+that failed is asked by a new client. See docs/design/librdkafka.md.
 """
 
 from collections.abc import Collection
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     Described = dict[str, Future[ConsumerGroupDescription]]
     Committed = dict[str, Future[ck.ConsumerGroupTopicPartitions]]
 
-_ENDLESS = 3600.0
+_ENDLESS = 3600.0  # seconds, the longest time-out that librdkafka accepts
 
 
 def coordinator_client(config: Config) -> AdminClient:

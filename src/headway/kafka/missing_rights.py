@@ -1,4 +1,4 @@
-"""Kafka's and librdkafka's refusals for a missing right, as an `AuthorizationError` that names the right."""
+"""Turns refusals by Kafka and librdkafka for a missing right into an `AuthorizationError` that names the right."""
 
 import confluent_kafka as ck
 
@@ -10,12 +10,12 @@ _THE_TOPIC = ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def is_refusal(error: ck.KafkaError | None) -> bool:
-    """Return whether Kafka reports a missing right with this error."""
+    """Return whether this error of Kafka's reports a missing right."""
     return error is not None and right_for(error.name(), "") is not None
 
 
 def lacks_a_right(error: BaseException) -> bool:
-    """Return whether this error, ours or the binding's, or one of its causes, is the refusal of a right."""
+    """Return whether this error, Headway's or the binding's, or one of its causes, reports a missing right."""
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, AuthorizationError):
@@ -27,7 +27,7 @@ def lacks_a_right(error: BaseException) -> bool:
 
 
 def is_of_the_group(error: BaseException) -> bool:
-    """Return whether this error is the refusal of a group."""
+    """Return whether this error is a refusal to use a group."""
     cause = error.__cause__
     return isinstance(cause, ck.KafkaException) and cause.args[0].code() == ck.KafkaError.GROUP_AUTHORIZATION_FAILED
 
@@ -45,15 +45,15 @@ def why_refused(
 
 
 def why_not_readable(error: ck.KafkaError, topic: str, config: Config | None = None) -> AuthorizationError | None:
-    """Return the error that a topic may not be read, if Kafka reports that.
+    """Return the error that says that the right to read a topic is missing, if Kafka reports that.
 
-    A consumer that reads by offset needs no group: a missing right on its own group is no reason to end.
+    A consumer that reads by offset needs no group, so it does not end because a right on its own group is missing.
     """
     return why_refused(error, "Read", config, topic=topic) if error.code() == _THE_TOPIC else None
 
 
 def raise_if_refused(error: HeadwayError, operation: str, config: Config | None = None, **names: str | None) -> None:
-    """Raise `AuthorizationError` if a missing right is the cause of this error."""
+    """Raise `AuthorizationError` if the cause of this error is a missing right."""
     cause = error.__cause__
     if isinstance(cause, ck.KafkaException) and (refused := why_refused(cause.args[0], operation, config, **names)):
         raise refused from error

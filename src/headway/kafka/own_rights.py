@@ -1,4 +1,4 @@
-"""The rights of one's own login, asked of the brokers without a right to see ACLs."""
+"""Finds out which rights one's own login has, by asking the brokers; this needs no right to see ACLs."""
 
 import contextlib
 import logging
@@ -22,17 +22,17 @@ from headway.kafka.missing_rights import is_refusal
 from headway.settings.config import OWN_KEYS, Config
 
 _PROBE = "headway-acls-check"
-"""The end of trial names under a prefix: of a topic that is not created, and of an unused transactional id."""
+"""The end of the names tried under a prefix: of a topic that is not created, and of an unused transactional id."""
 
-_NO_SUCH_TOPIC = "no such topic exists, and brokers tell only of topics that do"
-_NOT_TOLD = "the brokers do not tell which operations are allowed"
+_NO_SUCH_TOPIC = "no such topic exists, and brokers report only on topics that do"
+_NOT_TOLD = "the brokers do not report which operations are allowed"
 
 
 _silent = logging.Logger("headway.acls", logging.CRITICAL + 1)  # a refusal is an expected answer
 
 
 class Presence(Enum):
-    """The presence of a right."""
+    """Whether the login has a right."""
 
     YES = "there"
     NO = "missing"
@@ -40,7 +40,7 @@ class Presence(Enum):
 
 
 class Finding(NamedTuple):
-    """The answer about a right, and the reason if it is not certain."""
+    """The answer about one right, and the reason if it is not certain."""
 
     right: Right
     held: Presence
@@ -48,10 +48,11 @@ class Finding(NamedTuple):
 
 
 class OwnRights:
-    """A check of the rights of the login in `config`. It changes nothing that exists.
+    """Checks the rights of the login in `config`, without changing anything.
 
-    A topic that might be created is only validated. The right to write under a prefix of transactional ids is tried
-    with an unused id under it. The right to write under one id cannot be tried without fencing its owner off.
+    The right to create a topic is tried by a request that is only validated. The right to write under a prefix of
+    transactional ids is tried with an unused id under it. The right to write under one id cannot be tried without
+    fencing off its owner.
 
     Every method raises `KafkaError` if brokers do not answer.
     """
@@ -59,11 +60,11 @@ class OwnRights:
     def __init__(self, config: Config) -> None:
         self._kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
         admin = Admin(config)
-        self._visible = admin.topics()  # raises for a login that is refused
+        self._visible = admin.topics()  # raises if the brokers refuse the login
         self._admin = admin.client
 
     def check(self, rights: Iterable[Right]) -> list[Finding]:
-        """Return the known state of each right."""
+        """Return a finding for each right."""
         return [self._ask(right) for right in rights]
 
     def _ask(self, right: Right) -> Finding:
@@ -86,7 +87,7 @@ class OwnRights:
             if answer.held is Presence.NO:
                 return Finding(right, Presence.NO, f"not for {answer.right.name}")
         if not answers:
-            return Finding(right, Presence.UNKNOWN, "no topic whose name begins so can be seen")
+            return Finding(right, Presence.UNKNOWN, "no topic with this beginning can be seen")
         return next(
             (Finding(right, each.held, each.reason) for each in answers if each.held is Presence.UNKNOWN), None
         ) or (Finding(right, Presence.YES))
@@ -133,17 +134,19 @@ class OwnRights:
         own = {"transactional.id": f"{right.name}{_PROBE}", "error_cb": lambda error: None, "logger": _silent}
         producer = make_client(ck.Producer, {**self._kafka, **own})
         try:
-            capi.await_connection(producer, BROKER_ANSWERS_WITHIN)  # or the coordinator is looked for twice a second
+            capi.await_connection(
+                producer, BROKER_ANSWERS_WITHIN
+            )  # without a connection, the coordinator is only looked for twice a second
             producer.init_transactions(BROKER_ANSWERS_WITHIN)
         except ck.KafkaException as error:
             if is_refusal(error.args[0]):
                 return Finding(right, Presence.NO)
             raise _not_answered(right, error) from error
         finally:
-            with contextlib.suppress(ck.KafkaException):  # the same error again
+            with contextlib.suppress(ck.KafkaException):  # it reports the same error again
                 producer.close()
         return Finding(right, Presence.YES)
 
 
 def _not_answered(right: Right, error: ck.KafkaException) -> KafkaError:
-    return KafkaError(f"Kafka did not say whether there is {right}: {describe(error.args[0])}.")
+    return KafkaError(f"Kafka did not say whether this login has {right}: {describe(error.args[0])}.")

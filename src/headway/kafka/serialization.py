@@ -1,9 +1,9 @@
 """Serialisers and deserialisers: plain functions, or confluent-kafka's own.
 
 `key.serializer` and `value.serializer` take the object and return bytes; `key.deserializer` and `value.deserializer`
-take the bytes and return the object. confluent-kafka's (JSON, Avro, Protobuf with a schema registry) get their
-`SerializationContext` as well, and work unchanged. Without a serialiser or deserialiser, bytes and strings pass as they
-are.
+take the bytes and return the object. confluent-kafka's own ones (JSON, Avro, Protobuf with a schema registry) also get
+their `SerializationContext`, and work unchanged. Without a serialiser or deserialiser, bytes and strings pass
+unchanged.
 """
 
 from collections.abc import Callable
@@ -17,13 +17,13 @@ from headway.records.record_types import Header, headers_of
 
 Headers = list[Header]
 Serialise = Callable[..., Any]
-"""The user's function, or confluent-kafka's, which gets the context as well."""
+"""The user's function, or one of confluent-kafka's, which also gets the context."""
 
 Read = Callable[[Any], Any]
-"""A function from a message to its key or value, of which only the user's deserialiser knows the type."""
+"""A function from a message to its key or value; only the user's deserialiser knows the type of the result."""
 
 Write = Callable[[object, str, Headers], Any]
-"""A function (object, Kafka topic, headers) -> bytes; a schema registry's may append to the headers."""
+"""A function (object, Kafka topic, headers) -> bytes; that of a schema registry can append to the headers."""
 
 
 def key_writer(serializer: Serialise | None) -> Write | None:

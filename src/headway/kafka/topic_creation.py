@@ -1,4 +1,4 @@
-"""The creation of a topic with its levels, as `headway topics create` does it."""
+"""Creates a topic with its levels, as `headway topics create` does."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -13,8 +13,8 @@ from headway.settings.config import Config
 KEPT_FOR: Final = timedelta(days=30)
 """How long a topic keeps its records by default.
 
-Kafka deletes a record by its age, whether or not somebody has handled it, and by default after seven days: a worker
-that stands still over a holiday would lose work.
+Kafka deletes a record by its age, whether or not it was handled, and its own default is seven days: a worker that
+stands still over a holiday would lose work.
 """
 
 _RETENTION = "retention.ms"
@@ -34,22 +34,22 @@ def create_topic(
     config: Mapping[str, str] | None = None,
     exist_ok: bool = False,
 ) -> list[str]:
-    """Create a topic: one Kafka topic for each level, or one of that very name; wait until the brokers know them.
+    """Create a topic: one Kafka topic for each level, or a single one; wait until the brokers know it.
 
     Args:
         settings: Where Kafka is, as for every client.
-        topic: The name.
+        topic: The name; without levels, the Kafka topic has exactly this name.
         levels: The number of levels; by default the topic has none.
         partitions: The number of partitions of each level.
-        replication_factor: The number of copies of each partition; by default as the broker says.
-        retention: How long Kafka keeps a record, handled or not; None for as long as the disks have space.
-        config: Other settings of the topics, as {"segment.bytes": "104857600"}; `retention.ms` here counts before
+        replication_factor: The number of copies of each partition; by default the broker decides.
+        retention: How long Kafka keeps a record, handled or not; None means as long as the disks have space.
+        config: Other settings of the topics, such as {"segment.bytes": "104857600"}; a `retention.ms` in it overrides
             `retention`.
-        exist_ok: Create those that are missing, and leave the others as they are. So every process of a service can
-            call it at its start.
+        exist_ok: Whether to create only the topics that are missing, and leave the others as they are. Then every
+            process of a service can call this when it starts.
 
-    Returns the Kafka topics' names. Raises `ConfigError` for an argument out of bounds, and `KafkaError` if Kafka has
-    one of the topics already or refuses.
+    Returns the names of the Kafka topics. Raises `ConfigError` for an argument out of bounds, and `KafkaError` if one
+    of the topics exists already or Kafka refuses.
     """
     if levels is not None and (not is_whole(levels) or not 1 <= levels <= MOST_LEVELS):
         raise ConfigError(f"levels is {shown(levels)}; it must be a whole number from 1 to {MOST_LEVELS}, or left out.")
@@ -60,7 +60,9 @@ def create_topic(
     if not all(map(is_topic_name, names)):
         raise ConfigError(f"The topic is {shown(topic)}. {how_to_create('')}")
     if retention is not None:
-        check_kind("retention", retention, timedelta, "a timedelta, as timedelta(days=30), or None to keep all records")
+        check_kind(
+            "retention", retention, timedelta, "a timedelta, such as timedelta(days=30), or None to keep all records"
+        )
     if retention is not None and not _LEAST_RETENTION <= retention <= _MOST_RETENTION:
         raise ConfigError(f"retention is {retention}; it must be from a millisecond to 100 years, or None.")
     kept = _FOREVER if retention is None else str(retention // _LEAST_RETENTION)
@@ -71,6 +73,8 @@ def create_topic(
         if wanted:
             admin.create(wanted, partitions, replication_factor, {_RETENTION: kept, **(config or {})})
     except KafkaError:
-        if not exist_ok or not all(map(admin.topics().__contains__, names)):  # another process may have been first
+        if not exist_ok or not all(
+            map(admin.topics().__contains__, names)
+        ):  # unless another process has just created them
             raise
     return names

@@ -1,4 +1,4 @@
-"""The discovery of workers by name: `package.module:handler`, or `package.module` for all of its own."""
+"""Finds workers by name: `package.module:handler`, or `package.module` for all workers defined in it."""
 
 import difflib
 import importlib
@@ -17,7 +17,7 @@ _EXAMPLE = '@worker("orders", group="billing")'
 
 
 def find_workers(names: Iterable[str]) -> dict[str, Worker]:
-    """Return the named workers, each as `module:handler`; raises `ConfigError` for a name that cannot be found."""
+    """Return the named workers, each as `module:handler`. Raises `ConfigError` for a name that cannot be found."""
     found: dict[str, Worker] = {}
     for name in names:
         module_name, colon, handler = name.partition(":")
@@ -37,7 +37,7 @@ def _one(module: ModuleType, handler: str) -> Worker:
         )
     found = worker_of(getattr(module, handler))
     if found is None:
-        raise ConfigError(f"{module.__name__}:{handler} is no worker. Decorate the function, as with {_EXAMPLE}.")
+        raise ConfigError(f"{module.__name__}:{handler} is not a worker. Decorate the function, as with {_EXAMPLE}.")
     return found
 
 
@@ -45,14 +45,14 @@ def _all_of(module: ModuleType) -> dict[str, Worker]:
     found = _own(module)
     if not found:
         raise ConfigError(
-            f"{module.__name__} has no worker of its own. Decorate a handler, as with {_EXAMPLE}; one that is imported "
-            f"from elsewhere is named as module:handler. It was found in {getattr(module, '__file__', 'Python')}."
+            f"{module.__name__} has no worker of its own. Decorate a handler, as with {_EXAMPLE}; name one that is "
+            f"imported from elsewhere as module:handler. The module is {getattr(module, '__file__', 'in Python')}."
         )
     return found
 
 
 def _own(module: ModuleType) -> dict[str, Worker]:
-    """Return the workers that are defined in a module; others may be imported to be called."""
+    """Return the workers that are defined in a module, without those that it only imports."""
     return {
         f"{module.__name__}:{name}": found
         for name, value in vars(module).items()
@@ -61,13 +61,15 @@ def _own(module: ModuleType) -> dict[str, Worker]:
 
 
 def import_module(name: str, command: str = "headway worker") -> ModuleType:
-    """Import a module that a user names; raise `ConfigError` with the place of what is wrong with it."""
+    """Import a module that a user names. Raises `ConfigError`, which gives the place of what is wrong with it."""
     here = os.getcwd()
-    if here not in sys.path:  # an installed command looks beside itself, and users beside themselves
+    if (
+        here not in sys.path
+    ):  # an installed command only searches its own directory, but users mean the working directory
         sys.path.insert(0, here)
     if "/" in name or name.endswith(".py"):
         module = name.removesuffix(".py").strip("./").replace("/", ".")
-        raise ConfigError(f"{name} is a file; name the module, as Python imports it: `{command} {module}`.")
+        raise ConfigError(f"{name} is a file; give the module's name, as Python imports it: `{command} {module}`.")
     try:
         return importlib.import_module(name)
     except ConfigError as error:
@@ -75,8 +77,8 @@ def import_module(name: str, command: str = "headway worker") -> ModuleType:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(
-                f"There is no module {error.name}, neither in {here} nor among what is installed. Name it as Python "
-                "imports it, as package.module, or package.module:name."
+                f"There is no module {error.name}, neither in {here} nor among the installed ones. Name it as Python "
+                "imports it: package.module, or package.module:name."
             ) from error
         why = error.msg if isinstance(error, SyntaxError) else error
         raise ConfigError(
@@ -85,7 +87,7 @@ def import_module(name: str, command: str = "headway worker") -> ModuleType:
 
 
 def _place(error: BaseException) -> str:
-    """Return the place of an error, if it is in a file, and not in one of ours."""
+    """Return the place of an error, if it is in a file other than Headway's own."""
     if isinstance(error, SyntaxError):
         return f" ({error.filename}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]

@@ -1,4 +1,4 @@
-"""The values of a worker's records: read from JSON into a dataclass, or made of the bytes by a function."""
+"""The values of a worker's records: read from JSON into a dataclass, or made from the bytes by a function."""
 
 import dataclasses
 import inspect
@@ -14,7 +14,7 @@ from headway.declarations import check_reader, shown
 from headway.errors import ConfigError
 
 Value = type[Any] | UnionType | Callable[[bytes], Any]
-"""A dataclass, one that can be missing as `Order | None`, or a function that makes a value from a record's bytes."""
+"""A dataclass, one that can be missing such as `Order | None`, or a function that makes a value of a record's bytes."""
 
 _ADVICE = "Give a dataclass, for JSON, or a function that takes the bytes."
 
@@ -22,8 +22,9 @@ _ADVICE = "Give a dataclass, for JSON, or a function that takes the bytes."
 def reader_of(value: Value | None) -> Callable[[Any], Any] | None:
     """Return the function that reads a record's value from its bytes; None to leave the bytes as they are.
 
-    A null, as the tombstones of compacted topics are, is None for `Order | None` and for a function, which is not
-    called. It is unreadable for `Order`. Raises `ConfigError` for a value of which no instance could ever be read.
+    A null value, such as a tombstone of a compacted topic, becomes None for `Order | None`, and for a function, which
+    is not called. For `Order` it cannot be read. Raises `ConfigError` for a value of which no instance could ever be
+    read.
     """
     if value is None:
         return None
@@ -34,7 +35,7 @@ def reader_of(value: Value | None) -> Callable[[Any], Any] | None:
 
 
 class _FunctionReader:
-    """A reader that leaves a null as it is; goes to another process as its function."""
+    """A reader that leaves a null as it is; it is sent to another process as its function."""
 
     def __init__(self, read: Callable[[bytes], Any]) -> None:
         self._read = read
@@ -47,7 +48,7 @@ class _FunctionReader:
 
 
 class _JsonReader:
-    """A reader of JSON into a dataclass; goes to another process as the dataclass."""
+    """A reader of JSON into a dataclass; it is sent to another process as the dataclass."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -67,7 +68,7 @@ class _JsonReader:
             return None
         if raw is None:
             name = _name(self._kind)
-            raise ValueError(f"it is null, and no {name}. If nulls are expected, declare value={name} | None")
+            raise ValueError(f"it is null, not {name}. If nulls are expected, declare value={name} | None")
         return self._decode(raw)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -75,16 +76,16 @@ class _JsonReader:
 
 
 class _Shape:
-    """A walk through a type and the types in it, each dataclass once: it may hold itself."""
+    """A walk through a type and the types in it; it visits each dataclass once, since one can contain itself."""
 
     def __init__(self) -> None:
         self._seen: set[Any] = set()
 
     def unreadable(self, kind: Any) -> str | None:
-        """Return why no JSON would be read as this type; None if some would."""
+        """Return why no JSON can be read as this type; None if some can."""
         if isinstance(kind, shapes.CustomType):
-            return f"{_name(kind.cls)} is no type that JSON has" if kind.cls is not object else None
-        if isinstance(kind, shapes.UnionType):  # one of them is enough
+            return f"{_name(kind.cls)} is not a type that JSON has" if kind.cls is not object else None
+        if isinstance(kind, shapes.UnionType):  # one readable type is enough
             whys = [self.unreadable(each) for each in kind.types]
             return None if None in whys else whys[0]
         if isinstance(kind, shapes.DataclassType):
@@ -102,12 +103,12 @@ class _Shape:
             if each.required and each.name in unset:
                 return f"its field {each.name} has init=False and no default"
             if each.required and (why := self.unreadable(each.type)):
-                return f"of its field {each.name}, {why}"
+                return f"in its field {each.name}, {why}"
         return None
 
 
 def _class_of(value: Any) -> Any:
-    """Return a class, also that of a generic with parameters as `Page[Order]`."""
+    """Return a class, including that of a generic with parameters such as `Page[Order]`; None for anything else."""
     return typing.get_origin(value) or value if isinstance(typing.get_origin(value) or value, type) else None
 
 

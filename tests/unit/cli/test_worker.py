@@ -266,7 +266,7 @@ def test_json_becomes_a_dataclass_and_those_in_it() -> None:
         (b'{"number": "7", "amount": 9}', r"Expected `int`, got `str` - at `\$.number`"),
         (b'{"number": 7}', "missing required field `amount`"),
         (b"{", "truncated"),
-        (None, "it is null, and no Order"),
+        (None, "it is null, not Order"),
     ],
 )
 def test_what_is_no_such_json_is_an_error_that_says_why(raw: bytes | None, why: str) -> None:
@@ -323,11 +323,11 @@ def test_a_module_stands_for_all_its_own_workers(here: Path) -> None:
     [
         ("biling_w", "There is no module biling_w, neither in "),
         ("billing_w.more", "There is no module billing_w.more"),
-        ("billing_w.py", "is a file; name the module, as Python imports it: `headway worker billing_w`"),
+        ("billing_w.py", "is a file; give the module's name, as Python imports it: `headway worker billing_w`"),
         ("./shop/billing.py", "`headway worker shop.billing`"),
         ("billing_w:bil", "billing_w has no 'bil'. Did you mean billing_w:bill?"),
         ("billing_w:xyz", "billing_w has no 'xyz'. Its workers are bill, ship."),
-        ("billing_w:helper", "billing_w:helper is no worker. Decorate the function"),
+        ("billing_w:helper", "billing_w:helper is not a worker. Decorate the function"),
         ("other_w", "other_w has no worker of its own"),
         ("other_w:xyz", "It has no worker."),
     ],
