@@ -74,7 +74,7 @@ def record_beside_a_fatal_error() -> Verdict:
     with mock_brokers() as brokers, ThreadPoolExecutor(4) as threads:
         brokers.refuse(_INIT_PRODUCER_ID, _TRANSACTIONS_DENIED)
         brokers.create("orders")
-        for number in range(15):
+        for number in range(40):
             sends = clients.producer(brokers.bootstrap_servers, enable_idempotence=True)
             for sent in [threads.submit(_send_until_refused, sends) for _ in range(4)]:
                 sent.result(30)
@@ -82,8 +82,8 @@ def record_beside_a_fatal_error() -> Verdict:
             while len(sends) and time.monotonic() < deadline:
                 _is_ended(sends)
             if left := len(sends):
-                return Verdict(True, f"producer {number + 1} of 15 keeps {left} records")
-        return Verdict(False, "15 producers reported on all records")
+                return Verdict(True, f"producer {number + 1} of 40 keeps {left} records")
+        return Verdict(False, "40 producers reported on all records")
 
 
 def _send_until_refused(sends: ck.Producer) -> None:
