@@ -148,6 +148,18 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
         faulthandler.dump_traceback_later(_FAILED_ENDS_WITHIN + 60, file=where, exit=True)
 
 
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give a test that runs again its own limit back, in place of the shorter one that its failure was given."""
+    if getattr(item, "execution_count", 1) > 1:
+        marked = item.get_closest_marker("timeout")
+        seconds = float(marked.args[0] if marked else item.config.getini("timeout"))
+        limit = pytest_timeout.Settings(seconds, "signal", False, False)
+        item.config.hook.pytest_timeout_cancel_timer(item=item)
+        item.config.hook.pytest_timeout_set_timer(item=item, settings=limit)
+        faulthandler.cancel_dump_traceback_later()
+
+
 @pytest.fixture(scope="session", autouse=True)
 def interrupted_finalizers_are_no_failures() -> Generator[None]:
     """Drop what Python drops: an interruption for a time limit, met in a `__del__` of another test's garbage.
