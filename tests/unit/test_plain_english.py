@@ -67,8 +67,7 @@ def _found(path: Path) -> Iterator[str]:
         text = line
         for exception in EXCEPTIONS:
             text = text.replace(exception, "")
-        if path.suffix == ".py":
-            text = re.sub(r"\b(is|are) None", "", text)  # Python's own word
+        text = re.sub(r"\b(is|are) None", "", text)  # Python's own word
         for pattern, instead in PATTERNS.items():
             for found in pattern.finditer(text):
                 yield f"{path.relative_to(ROOT)}:{number}: {found[0]!r}: {instead}"

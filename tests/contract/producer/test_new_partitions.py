@@ -55,7 +55,7 @@ def test_a_record_that_librdkafka_only_takes_for_stored_has_failed(brokers: Mock
     with producer_for(brokers) as producer:
         first, second = refuse_the_first_of_two(brokers, producer)
         assert second.result(30).offset >= 0
-        with pytest.raises(DeliveryError, match="A record for orders at level 0 may not be stored"):
+        with pytest.raises(DeliveryError, match="A record for orders at level 0 might not be stored"):
             first.result(30)
 
 

@@ -163,8 +163,8 @@ def test_quotes_around_a_value_stay_part_of_it_and_are_told_of(
     assert read_properties(file) == {"sasl.username": "o'hara", "sasl.password": f"{quote}{SECRET}{quote}"}
     [said] = caplog.messages
     assert said == (
-        f"The quotes around the value of sasl.password in line 2 of {file} are part of it. Remove them unless they are "
-        "meant."
+        f"The quotes around the value of sasl.password in line 2 of {file} are part of it. Remove them unless you mean "
+        "that."
     )
 
 

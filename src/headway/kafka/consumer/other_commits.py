@@ -114,7 +114,7 @@ class OtherCommits:
         ]
         return (
             f"The {other} {group} has commits of {' and '.join(levels)}, and the {owner} {own} has none: a start would "
-            f"pass over them. Set {keep}; or move the commits with `headway offsets copy {copy}`; or begin anew with "
+            f"pass over them. Set {keep}; or move the commits with `headway offsets copy {copy}`; or start again with "
             f"{' and '.join(anew)}."
         )
 
