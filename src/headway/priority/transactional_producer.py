@@ -92,8 +92,8 @@ class TransactionalProducer(BaseProducer):
         failed = 0 if self._failed_before is None else self._failed() - self._failed_before
         if failed and self.client.why_aborted() is None:
             raise DeliveryError(
-                f"{failed} records of the transaction might not be stored: their futures say why. Abort it, which is all "
-                "that can be done with it."
+                f"{failed} records of the transaction might not be stored: their futures say why. Abort it, which is "
+                "all that can be done with it."
             )
 
     @contextmanager

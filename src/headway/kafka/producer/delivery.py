@@ -177,8 +177,8 @@ def without_place(destination: Destination) -> DeliveryError | None:
     if destination.client is None or not destination.client.is_idempotent:
         return None
     return DeliveryError(
-        f"A record for {destination.topic} at level {destination.level} might not be stored: Kafka has not acknowledged "
-        "it, but later ones of its partition. Look whether it is there, or send it again."
+        f"A record for {destination.topic} at level {destination.level} might not be stored: Kafka has not "
+        "acknowledged it, but later ones of its partition. Look whether it is there, or send it again."
     )
 
 
