@@ -92,10 +92,10 @@ class OutputStream(Stream[StoredOutput]):
     def __init__(
         self, produce: Callable[[OnOutput, Owner], None], stop: Callable[[bool], None], dispatch: Dispatch
     ) -> None:
-        super().__init__(_Stored(produce, UntakenOutputs(dispatch)), stop)
+        super().__init__(_StoredOutputs(produce, UntakenOutputs(dispatch)), stop)
 
 
-class _Stored:
+class _StoredOutputs:
     """The stored outputs of a run."""
 
     comes_again = False

@@ -7,7 +7,7 @@ from headway.delay.pending import Pending
 
 
 @dataclass(slots=True)
-class _Due:
+class _DueTimes:
     """A due time as Kafka has it, and by the clock, where it is None once the record has been delivered."""
 
     stored: int
@@ -30,16 +30,18 @@ class AdvancedClock:
     def __init__(self, now: int, advance: int) -> None:
         self._until = now + advance
         self._jumps = [(0, 0)]  # when it jumped, and how far ahead it has been since
-        self._dues: dict[tuple[str, int], _Due] = {}
+        self._dues: dict[tuple[str, int], _DueTimes] = {}
 
     def see(self, found: Iterable[Pending]) -> None:
         """Take note of the schedules that are pending now."""
         for pending in found:
             due = self._dues.get(identity(pending))
             if due is None:  # a relay may show a schedule long after it was created
-                self._dues[identity(pending)] = _Due(pending.due, pending.due + self._ahead_at(pending.schedule.at))
+                self._dues[identity(pending)] = _DueTimes(
+                    pending.due, pending.due + self._ahead_at(pending.schedule.at)
+                )
             elif due.stored != pending.due and not due.is_ours:
-                self._dues[identity(pending)] = _Due(pending.due, pending.due + self._jumps[-1][1])
+                self._dues[identity(pending)] = _DueTimes(pending.due, pending.due + self._jumps[-1][1])
 
     def due_of(self, pending: Pending) -> int | None:
         """Return when a schedule that was seen is due, or None if it has been delivered."""
@@ -61,7 +63,7 @@ class AdvancedClock:
         for pending in reached:
             recurrence = pending.schedule.recurrence
             again = None if recurrence is None else recurrence.following(then, then)
-            self._dues[identity(pending)] = _Due(pending.due, again, is_ours=True)
+            self._dues[identity(pending)] = _DueTimes(pending.due, again, is_ours=True)
         return reached
 
     def allow(self, milliseconds: int, now: int) -> int:

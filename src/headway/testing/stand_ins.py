@@ -17,7 +17,7 @@ from headway.records.record_types import ConsumerRecord, DeserializedRecord, Hea
 from headway.workers.worker import Worker, worker_of
 
 
-class _Attempt(NamedTuple):
+class _MadeAttempt(NamedTuple):
     attempt: int
     failure: Failure | None
     level: int
@@ -112,7 +112,7 @@ def context(
     check_number("queue_time", queue_time, 0)
     now = time.monotonic()
     failure = Failure(last_error, now, now, attempt - 1, 0, last_error) if last_error else None
-    made = Context(_Attempt(attempt, failure, level, now - queue_time))
+    made = Context(_MadeAttempt(attempt, failure, level, now - queue_time))
     made.state = state
     return made
 

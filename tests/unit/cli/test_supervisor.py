@@ -9,7 +9,7 @@ import pytest
 
 from headway.cli.workers import supervisor
 from headway.cli.workers.codes import Code
-from headway.cli.workers.messages import Job, LogStyle, Order, Report, Warn
+from headway.cli.workers.messages import Job, LogStyle, MemberReport, Order, Warn
 from headway.cli.workers.supervisor import Supervisor
 
 
@@ -20,7 +20,7 @@ class FakeProcess:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.report = Report()
+        self.report = MemberReport()
         self.mistake = ""
         self.ran = ()
         self.pid = 0

@@ -16,8 +16,8 @@ import pytest
 
 from headway import Batches, ConsumerRecord, Ordering, Retries, worker
 from headway.cli.workers import messages
-from headway.cli.workers.logs import JsonLines, TextLines, handled_record
-from headway.cli.workers.messages import Job, LogStyle, Report, Warn, from_line, order_from_line, to_line
+from headway.cli.workers.logs import JsonLog, TextLog, handled_record
+from headway.cli.workers.messages import Job, LogStyle, MemberReport, Warn, from_line, order_from_line, to_line
 from headway.cli.workers.progress_line import ProgressLine
 from headway.cli.workers.required_topics import require_topics
 from headway.core.engine.suspects import Attempt, RecordId, Suspects
@@ -449,9 +449,7 @@ def event(message: str, *args: Any, **fields: Any) -> logging.LogRecord:
 
 
 def test_an_event_as_json_has_its_source_its_record_and_what_it_was_given() -> None:
-    found = json.loads(
-        JsonLines("m:f", 3, LogStyle()).format(event("%r\nis late", RECORD, customer="ann", of=Whatever))
-    )
+    found = json.loads(JsonLog("m:f", 3, LogStyle()).format(event("%r\nis late", RECORD, customer="ann", of=Whatever)))
     assert found.pop("timestamp").endswith("+00:00")
     assert found.pop("pid") > 0
     assert found.pop("message").endswith("\nis late")
@@ -471,16 +469,16 @@ def test_an_event_as_json_has_its_source_its_record_and_what_it_was_given() -> N
 
 def test_what_a_handler_logs_names_the_record_it_handles() -> None:
     token = handled_record.set(RECORD)
-    line = TextLines("m:f[3]", LogStyle()).format(event("late"))
+    line = TextLog("m:f[3]", LogStyle()).format(event("late"))
     handled_record.reset(token)
     assert line.endswith(" WARNING m:f[3] shop: late [orders-2, partition 4, offset 7, key customer\\x1b 7]")
-    assert "partition" not in TextLines("m:f[3]", LogStyle()).format(event("late"))
+    assert "partition" not in TextLog("m:f[3]", LogStyle()).format(event("late"))
 
 
 def test_keys_are_hashed_or_hidden_in_logs_by_choice() -> None:
     token = handled_record.set(RECORD)
-    hashed, hidden = (TextLines("m:f[3]", LogStyle(keys=keys)).format(event("late")) for keys in ("hashed", "hidden"))
-    as_json = json.loads(JsonLines(None, None, LogStyle(keys="hashed")).format(event("late")))
+    hashed, hidden = (TextLog("m:f[3]", LogStyle(keys=keys)).format(event("late")) for keys in ("hashed", "hidden"))
+    as_json = json.loads(JsonLog(None, None, LogStyle(keys="hashed")).format(event("late")))
     handled_record.reset(token)
     digits = hashlib.sha256(b"customer\x1b 7").hexdigest()[:12]
     assert hashed.endswith(f"offset 7, key {digits}]")
@@ -490,8 +488,8 @@ def test_keys_are_hashed_or_hidden_in_logs_by_choice() -> None:
 
 def test_what_a_handler_of_batches_logs_names_the_first_record_and_how_many_there_are() -> None:
     token = handled_record.set([RECORD] * 12)
-    line = TextLines("m:f[3]", LogStyle()).format(event("late"))
-    found = json.loads(JsonLines(None, None, LogStyle()).format(event("late")))
+    line = TextLog("m:f[3]", LogStyle()).format(event("late"))
+    found = json.loads(JsonLog(None, None, LogStyle()).format(event("late")))
     handled_record.reset(token)
     assert line.endswith(" late [orders-2, partition 4, offset 7, key customer\\x1b 7 and 11 more]")
     assert (found["topic"], found["partition"], found["offset"], found["records"]) == ("orders-2", 4, 7, 12)
@@ -503,16 +501,16 @@ def test_an_error_is_a_field_of_json_and_below_a_line_of_text() -> None:
     except ValueError as error:
         failed = event("failed")
         failed.exc_info = (type(error), error, error.__traceback__)
-    text = JsonLines(None, None, LogStyle()).format(failed)
+    text = JsonLog(None, None, LogStyle()).format(failed)
     assert "\n" not in text
     assert json.loads(text)["exception"].endswith("ValueError: it is broken")
-    assert TextLines("supervisor", LogStyle(over_progress=True)).format(failed).startswith("\r\x1b[K")
+    assert TextLog("supervisor", LogStyle(over_progress=True)).format(failed).startswith("\r\x1b[K")
 
 
 def test_progress_is_the_sum_of_all_members_and_a_rate() -> None:
     line = ProgressLine(sys.stderr)
-    assert line.text([Report(10, 0, 2, 5)], 1, now=0.0) == "10 done, 0/s, 2 running, 5 waiting; 1 process"
-    text = line.text([Report(10, 1), Report(1000, 1, 2, 5)], 2, now=2.0)
+    assert line.text([MemberReport(10, 0, 2, 5)], 1, now=0.0) == "10 done, 0/s, 2 running, 5 waiting; 1 process"
+    text = line.text([MemberReport(10, 1), MemberReport(1000, 1, 2, 5)], 2, now=2.0)
     assert text == "1,010 done, 500/s, 2 running, 5 waiting, 2 failed attempts; 2 processes"
 
 

@@ -35,7 +35,7 @@ handled_record: ContextVar[Handled | None] = ContextVar("handled_record", defaul
 _PLAIN = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskName"}
 
 
-class TextLines(logging.Formatter):
+class TextLog(logging.Formatter):
     """Formats `2027-01-31 12:00:00.123 WARNING billing:bill[2] headway.…: message [orders-2, partition 1, offset 7]`.
 
     If the record has a key, it is shown too: `[orders-2, partition 1, offset 7, key customer 7]`.
@@ -62,7 +62,7 @@ class TextLines(logging.Formatter):
         return self._start + text
 
 
-class JsonLines(logging.Formatter):
+class JsonLog(logging.Formatter):
     """Formats each event as a JSON object on one line. The `extra` of a log call becomes fields of it."""
 
     def __init__(self, worker: str | None, process: int | None, style: LogStyle) -> None:
@@ -133,10 +133,10 @@ def log_to_stderr(
     """
     formatter: logging.Formatter
     if style.format == "json":
-        formatter = JsonLines(worker, process, style)
+        formatter = JsonLog(worker, process, style)
     else:
         source = command if worker is None else f"{worker}[{process}]"
-        formatter = TextLines(source, style)
+        formatter = TextLog(source, style)
     handler = logging.StreamHandler()
     handler.setFormatter(formatter)
     logging.basicConfig(level=style.level.upper(), handlers=[handler], force=True)

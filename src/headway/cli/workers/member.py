@@ -20,7 +20,7 @@ from collections.abc import Callable, Sequence
 from headway.cli.workers.codes import Code
 from headway.cli.workers.handling import HandlingElsewhere, with_record_in_logs
 from headway.cli.workers.logs import log_to_stderr
-from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, order_from_line, to_line
+from headway.cli.workers.messages import Job, MemberReport, Order, Warn, from_line, order_from_line, to_line
 from headway.core.engine.suspects import Suspect
 from headway.core.user_errors import kind_of, text_of
 from headway.declarations import called
@@ -49,7 +49,7 @@ LEAVE_WITHIN = 10.0
 """Seconds in which a member must leave its group once no record runs, and then as long again to end its process."""
 
 
-class Member:
+class WorkingMember:
     """Runs a job until it is told to stop."""
 
     def __init__(self, supervisor: socket.socket, table: int) -> None:
@@ -101,11 +101,11 @@ class Member:
             why = f"{kind_of(error)}: {text_of(error)}"
             is_known = isinstance(error, HeadwayError) or why == self._job.last_crash
             log.critical("This process ends: %s", why, exc_info=None if is_known else error)
-            self._say(Report(crash=why[:_LONGEST_SENTENCE]))
+            self._say(MemberReport(crash=why[:_LONGEST_SENTENCE]))
         return Code.CRASHED
 
     def _say_mistake(self, sentence: str, code: Code) -> Code:
-        self._say(Report(mistake=sentence[:_LONGEST_SENTENCE]))
+        self._say(MemberReport(mistake=sentence[:_LONGEST_SENTENCE]))
         return code
 
     def _handle(self, consumer: ParallelConsumer, run: Callable[[], None]) -> Code:
@@ -141,7 +141,7 @@ class Member:
                 said = report
                 self._say(report)
 
-    def _say(self, report: Report) -> None:
+    def _say(self, report: MemberReport) -> None:
         with contextlib.suppress(OSError):  # the supervisor is gone, which `_obey` handles
             self._supervisor.sendall(to_line(report))
 
@@ -171,9 +171,9 @@ class Member:
         self._consumer.stop(drain=order is Order.DRAIN, timeout=self._job.drain_timeout)
 
 
-def _report_of(counts: ParallelMetrics) -> Report:
+def _report_of(counts: ParallelMetrics) -> MemberReport:
     waiting = max(0, counts.remaining - counts.running)
-    return Report(counts.done, counts.failed, counts.running, waiting)
+    return MemberReport(counts.done, counts.failed, counts.running, waiting)
 
 
 def main() -> None:
@@ -181,7 +181,7 @@ def main() -> None:
     supervisor, table = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     for descriptor in (supervisor.fileno(), table):
         os.set_inheritable(descriptor, False)  # processes that a handler starts must not inherit it
-    code = Member(supervisor, table).run()
+    code = WorkingMember(supervisor, table).run()
     # A handler may have started a thread that never ends, and Python would wait for it.
     last_resort = threading.Timer(LEAVE_WITHIN, os._exit, [code])
     last_resort.daemon = True

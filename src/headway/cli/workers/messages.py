@@ -58,7 +58,7 @@ class Warn:
 
 
 @dataclass(frozen=True, slots=True)
-class Report:
+class MemberReport:
     """The progress of a member. `mistake` is why it must not be restarted; `crash` is the error that ended it."""
 
     handled: int = 0
@@ -69,7 +69,7 @@ class Report:
     crash: str = ""
 
 
-def to_line(message: Job | Order | Warn | Report) -> bytes:
+def to_line(message: Job | Order | Warn | MemberReport) -> bytes:
     """Encode a message as a line."""
     return msgspec.json.encode(message) + b"\n"
 

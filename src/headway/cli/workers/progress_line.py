@@ -7,7 +7,7 @@ from typing import TextIO
 
 from headway.cli.display.terminal import count
 from headway.cli.workers.logs import CLEAR_LINE
-from headway.cli.workers.messages import Report
+from headway.cli.workers.messages import MemberReport
 
 _RATE_OVER = 10  # calls of `text`
 
@@ -19,12 +19,12 @@ class ProgressLine:
         self._stream = stream
         self._looks: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
 
-    def show(self, reports: Iterable[Report], processes: int, now: float) -> None:
+    def show(self, reports: Iterable[MemberReport], processes: int, now: float) -> None:
         """Show the sum of the reports."""
         text = self.text(list(reports), processes, now)
         self._write(text[: shutil.get_terminal_size().columns - 1])
 
-    def text(self, reports: list[Report], processes: int, now: float) -> str:
+    def text(self, reports: list[MemberReport], processes: int, now: float) -> str:
         """Format the line. Its rate is averaged over the last ten calls."""
         handled = sum(report.handled for report in reports)
         self._looks.append((now, handled))

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 from headway.cli.display.terminal import count
 from headway.cli.workers.codes import Code
 from headway.cli.workers.member import LEAVE_WITHIN
-from headway.cli.workers.messages import Job, Order, Report, Warn, from_line, to_line
+from headway.cli.workers.messages import Job, MemberReport, Order, Warn, from_line, to_line
 from headway.cli.workers.progress_line import ProgressLine
 from headway.core.engine.suspects import Attempt, Suspects, how_it_ended
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
@@ -44,7 +44,7 @@ class MemberProcess:
 
     def __init__(self, job: Job) -> None:
         self.job = job
-        self.report = Report()
+        self.report = MemberReport()
         self.mistake = ""
         self.crash = ""
         self.ran: Sequence[Attempt] = ()
@@ -93,7 +93,7 @@ class MemberProcess:
     async def _listen(self) -> None:
         with contextlib.suppress(OSError):
             async for line in self._reader:
-                report = from_line(line, Report)
+                report = from_line(line, MemberReport)
                 if report.mistake or report.crash:
                     self.mistake, self.crash = report.mistake, report.crash
                 else:
@@ -120,7 +120,7 @@ class Supervisor:
         self._config_of = config_of
         self._living: set[MemberProcess] = set()
         self._suspects: defaultdict[str, Suspects] = defaultdict(Suspects)  # by worker
-        self._dead = Report()
+        self._dead = MemberReport()
         self._ending = asyncio.Event()
         self._order = Order.DRAIN
         self._is_interrupted = False
@@ -179,7 +179,9 @@ class Supervisor:
             process.tell(self._order)
         code = await process.ended()
         self._living.discard(process)
-        self._dead = Report(self._dead.handled + process.report.handled, self._dead.failed + process.report.failed)
+        self._dead = MemberReport(
+            self._dead.handled + process.report.handled, self._dead.failed + process.report.failed
+        )
         return code, time.monotonic() - born
 
     def _suspect(self, process: MemberProcess, how: str) -> None:
