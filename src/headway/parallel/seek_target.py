@@ -3,7 +3,7 @@
 from typing import Final, Literal, NamedTuple
 
 from headway.errors import KafkaError
-from headway.kafka.binding.questions import OFFSET_BEGINNING, OFFSET_END, Question
+from headway.kafka.binding.questions import OFFSET_BEGINNING, OFFSET_END, FoundOffsets, Question
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.records.record_types import TopicPartition
 
@@ -38,7 +38,7 @@ class SeekQuestion:
         self._target = target
         self._partition = partition
         self._known: dict[str, int] = {}
-        self._asked: dict[str, Question[int]] = {
+        self._asked: dict[str, Question[FoundOffsets]] = {
             what: level.client.ask_offset(partition, numbers[what], within) for what in _NEEDED[target.what]
         }
 
@@ -52,8 +52,6 @@ class SeekQuestion:
             if answer is None:
                 continue
             del self._asked[what]
-            if isinstance(answer, KafkaError):
-                raise answer
             [offset] = answer.values()
             if isinstance(offset, KafkaError):
                 raise offset

@@ -1,19 +1,22 @@
-"""Questions to Kafka that wait for their answer without a thread, and are answered for each partition by itself.
+"""Questions to Kafka that wait for their answer without a thread, and are answered for each item by itself.
 
 librdkafka's blocking calls have a time limit each. A caller who asks again after it gets no answer at all from a broker
 that takes longer, and fills that broker's queue. `rd_kafka_committed` also keeps the answer back while one of its
-partitions is in an open transaction. The admin API has neither fault, and takes the client of a consumer as well.
+partitions is in an open transaction. The admin API has neither fault, and takes the client of a consumer as well: an
+admin client would be one more, with its threads and connections, for each member.
 """
 
 import ctypes
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
-from ctypes import byref, c_size_t, c_void_p
-from typing import TYPE_CHECKING, Generic, TypeVar
+from ctypes import byref, c_char_p, c_size_t, c_void_p
+from typing import Generic, NamedTuple, TypeVar
 
 from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer
+from confluent_kafka import KafkaError as Cause
 
 from headway.errors import KafkaError
+from headway.kafka.binding.capi import Client, Partition
 from headway.kafka.binding.librdkafka import (
     NativePartition,
     elements_of,
@@ -27,19 +30,26 @@ from headway.kafka.binding.librdkafka import (
     refusal_of,
 )
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-__all__ = ["OFFSET_BEGINNING", "OFFSET_END", "Commit", "Partition", "Question", "ask_committed", "ask_offsets"]
+__all__ = [
+    "OFFSET_BEGINNING",
+    "OFFSET_END",
+    "Commit",
+    "KnownTopic",
+    "Partition",
+    "Question",
+    "ask_committed",
+    "ask_offsets",
+    "ask_topics",
+]
 
 T = TypeVar("T")
-Partition = tuple[str, int]  # Kafka's topic, partition
 
-_LIST_COMMITTED, _LIST_OFFSETS = 14, 21  # RD_KAFKA_ADMIN_OP_…
+_LIST_COMMITTED, _DESCRIBE_TOPICS, _LIST_OFFSETS = 14, 19, 21  # RD_KAFKA_ADMIN_OP_…
 # The longest that librdkafka takes. A request to a coordinator whose time ends while that broker is away aborts the
 # process: see docs/design/librdkafka.md.
 _ENDLESS = 3600.0
 _READ_COMMITTED = {"read_uncommitted": 0, "read_committed": 1}
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # brokers before Kafka 2.8 have no ids
 
 
 class Question(Generic[T]):
@@ -50,10 +60,10 @@ class Question(Generic[T]):
 
     def __init__(
         self,
-        client: Consumer,
+        client: Client,
         wake_fd: int | None,
         send: Callable[[int, int], None],
-        read: Callable[[int], dict[Partition, T | KafkaError]],
+        read: Callable[[int], T],
     ) -> None:
         self.client = client
         self._read = read
@@ -67,21 +77,19 @@ class Question(Generic[T]):
             self.forget()
             raise
 
-    def answer(self) -> dict[Partition, T | KafkaError] | KafkaError | None:
-        """Return what Kafka says of each partition, or why it says nothing of any; None while there is no answer.
+    def answer(self, timeout: float = 0) -> T | None:
+        """Return the answer, or None if there is none within this many seconds.
 
-        Raises `ClosedError` if the client was closed.
+        Raises `KafkaError` if Kafka has answered nothing about any item, and `ClosedError` if the client was closed.
         """
         handle_of(self.client)  # a queue must not be touched after its client's end
-        event = lib.rd_kafka_queue_poll(self._queue, 0)
+        event = lib.rd_kafka_queue_poll(self._queue, milliseconds(timeout))
         if not event:
             return None
         try:
             if code := lib.rd_kafka_event_error(event):
-                return refusal_of("Kafka did not answer", code, lib.rd_kafka_event_error_string(event))
+                raise refusal_of("Kafka did not answer", code, lib.rd_kafka_event_error_string(event))
             return self._read(event)
-        except KafkaError as error:
-            return error
         finally:
             lib.rd_kafka_event_destroy(event)
             self.forget()
@@ -97,10 +105,27 @@ class Question(Generic[T]):
 Commit = tuple[int, bytes]
 """A committed offset, and the commit's exact metadata."""
 
+FoundCommits = dict[Partition, Commit | KafkaError | None]
+"""What Kafka says of each partition: its commit, None without one, or why it says nothing of it."""
+
+FoundOffsets = dict[Partition, int | KafkaError]
+"""The offset that Kafka says of each partition, or why it says none."""
+
+
+class KnownTopic(NamedTuple):
+    """A topic as Kafka describes it: its id, None if the brokers give none, and the number of its partitions."""
+
+    id: str | None
+    partitions: int
+
+
+FoundTopics = dict[str, KnownTopic | None]
+"""What Kafka says of each topic, None if it lacks the topic. A topic of which it says neither is left out."""
+
 
 def ask_committed(
     client: Consumer, group: str, partitions: Collection[Partition], wake_fd: int | None
-) -> Question[Commit | None]:
+) -> Question[FoundCommits]:
     """Ask for committed offsets, None where there is none; a partition in an open transaction is refused."""
 
     def send(handle: int, queue: int) -> None:
@@ -117,7 +142,7 @@ def ask_committed(
 
 def ask_offsets(
     client: Consumer, places: Mapping[Partition, int], isolation: str, within: float, wake_fd: int | None
-) -> Question[int]:
+) -> Question[FoundOffsets]:
     """Ask the leaders for offsets: `OFFSET_BEGINNING`, `OFFSET_END`, or that of the first record since a time.
 
     An offset below 0 is not known, except for -1 in answer to a time that no record has.
@@ -134,7 +159,24 @@ def ask_offsets(
     return Question(client, wake_fd, send, _offsets)
 
 
-def _committed(event: int) -> dict[Partition, Commit | KafkaError | None]:
+def ask_topics(
+    client: Client, topics: Collection[str], within: float, wake_fd: int | None = None
+) -> Question[FoundTopics]:
+    """Ask for the ids of topics, and how many partitions each has. The binding asks this of an admin client only."""
+
+    def send(handle: int, queue: int) -> None:
+        names = (c_char_p * len(topics))(*[topic.encode() for topic in topics])
+        collection = lib.rd_kafka_TopicCollection_of_topic_names(names, len(topics))
+        try:
+            with _options(handle, _DESCRIBE_TOPICS, within) as options:
+                lib.rd_kafka_DescribeTopics(handle, collection, options, queue)
+        finally:
+            lib.rd_kafka_TopicCollection_destroy(collection)
+
+    return Question(client, wake_fd, send, _described)
+
+
+def _committed(event: int) -> FoundCommits:
     count = c_size_t()
     groups = lib.rd_kafka_ListConsumerGroupOffsets_result_groups(
         lib.rd_kafka_event_ListConsumerGroupOffsets_result(event), byref(count)
@@ -152,11 +194,11 @@ def _commit(partition: Partition, element: NativePartition) -> Commit | KafkaErr
     return (element.offset, metadata_of(element)) if element.offset >= 0 else None
 
 
-def _offsets(event: int) -> dict[Partition, int | KafkaError]:
+def _offsets(event: int) -> FoundOffsets:
     count = c_size_t()
     result = lib.rd_kafka_event_ListOffsets_result(event)
     infos = lib.rd_kafka_ListOffsets_result_infos(result, byref(count))
-    found: dict[Partition, int | KafkaError] = {}
+    found: FoundOffsets = {}
     for index in range(count.value):
         native = lib.rd_kafka_ListOffsetsResultInfo_topic_partition(infos[index]).contents
         topic, number = native.topic.decode(), native.partition
@@ -165,8 +207,27 @@ def _offsets(event: int) -> dict[Partition, int | KafkaError]:
     return found
 
 
+def _described(event: int) -> FoundTopics:
+    count = c_size_t()
+    topics = lib.rd_kafka_DescribeTopics_result_topics(lib.rd_kafka_event_DescribeTopics_result(event), byref(count))
+    found: FoundTopics = {}
+    for index in range(count.value):
+        topic = topics[index]
+        name = lib.rd_kafka_TopicDescription_name(topic).decode()
+        error = lib.rd_kafka_TopicDescription_error(topic)
+        code = lib.rd_kafka_error_code(error) if error else 0
+        if code == Cause.UNKNOWN_TOPIC_OR_PART:
+            found[name] = None
+        elif not code:
+            id_ = lib.rd_kafka_Uuid_base64str(lib.rd_kafka_TopicDescription_topic_id(topic)).decode()
+            partitions = c_size_t()
+            lib.rd_kafka_TopicDescription_partitions(topic, byref(partitions))
+            found[name] = KnownTopic(None if id_ == _NO_ID else id_, partitions.value)
+    return found
+
+
 @contextmanager
-def _options(handle: int, operation: int, within: float) -> "Iterator[c_void_p]":
+def _options(handle: int, operation: int, within: float) -> Iterator[c_void_p]:
     options = c_void_p(lib.rd_kafka_AdminOptions_new(handle, operation))
     try:
         reason = ctypes.create_string_buffer(256)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from headway.errors import KafkaError
-from headway.kafka.binding.questions import OFFSET_END, Question
+from headway.kafka.binding.questions import OFFSET_END, FoundOffsets, Question
 from headway.records.record_types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -22,7 +22,7 @@ _TELL_AGAIN_AFTER = 60.0
 _ANSWERED_WITHIN = 5.0
 _COMMITTED, _UNCOMMITTED = "read_committed", "read_uncommitted"
 
-Ask = Callable[[TopicPartition, int, float, str], Question[int]]
+Ask = Callable[[TopicPartition, int, float, str], Question[FoundOffsets]]
 """The question for the offset of a place in a partition, in a time, at an isolation level."""
 
 
@@ -32,7 +32,7 @@ class _Standstill:
 
     position: int
     since: float
-    asked: dict[str, Question[int]]
+    asked: dict[str, Question[FoundOffsets]]
     ends: dict[str, int]
     told_at: float | None = None
     no_transaction_before: int | None = None  # the log's end for which the answer was that none is open
@@ -70,13 +70,16 @@ class OpenTransactions:
         if now - standing.since < LOOK_EVERY:
             return
         for level, question in list(standing.asked.items()):
-            answer = question.answer()
+            try:
+                answer = question.answer()
+            except KafkaError:
+                answer = {}  # asked again
             if answer is None:
                 continue
             del standing.asked[level]
-            told = next(iter(answer.values())) if not isinstance(answer, KafkaError) else answer
-            if isinstance(told, int):
-                standing.ends[level] = told
+            for offset in answer.values():
+                if isinstance(offset, int):
+                    standing.ends[level] = offset
         if standing.asked:
             return
         committed, uncommitted = standing.ends.get(_COMMITTED), standing.ends.get(_UNCOMMITTED)

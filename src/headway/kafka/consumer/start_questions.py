@@ -19,7 +19,15 @@ from headway.errors import KafkaError
 from headway.kafka.binding.capi import committed_each
 from headway.kafka.binding.error_causes import cause_of
 from headway.kafka.binding.factory import make_client
-from headway.kafka.binding.questions import Commit, Partition, Question, ask_committed, ask_offsets
+from headway.kafka.binding.questions import (
+    Commit,
+    FoundCommits,
+    FoundOffsets,
+    Partition,
+    Question,
+    ask_committed,
+    ask_offsets,
+)
 from headway.settings.config import Config, settings_beside
 
 log = logging.getLogger(__name__)
@@ -31,8 +39,8 @@ _LONGEST_PAUSE = 2.0
 # twice as long the next time.
 _LEADERS_ANSWER_WITHIN = 1.0
 _LEADERS_ANSWER_AT_LAST_WITHIN = 60.0  # librdkafka's socket.timeout.ms: then it gives the connection up itself
-_SLOW = 1.0  # a coordinator that takes so long is worth a line
-_SILENT = 5.0  # one that does not answer for so long, too; a broker that restarts is not
+_SLOW = 1.0  # a coordinator that takes this long is worth a log line
+_SILENT = 5.0  # one that is silent for this long, too; a broker that restarts is not
 _TELL_AGAIN_AFTER = 10.0
 
 _PLACES: Final[Mapping[Reset, int]] = {Reset.EARLIEST: ck.OFFSET_BEGINNING, Reset.LATEST: ck.OFFSET_END}
@@ -63,7 +71,7 @@ class _Sought:
 
 
 class _Asked(NamedTuple):
-    question: Question[Commit | None] | Question[int]
+    question: Question[FoundCommits] | Question[FoundOffsets]
     sought: Mapping[Partition, _Sought]
     at: float
 
@@ -110,7 +118,11 @@ class StartQuestions:
         }
         found: dict[Partition, Start] = {}
         for about in list(self._open):
-            answer = about.question.answer()
+            answer: FoundCommits | FoundOffsets | KafkaError | None
+            try:
+                answer = about.question.answer()
+            except KafkaError as error:
+                answer = error
             if answer is None:
                 self._tell_if_slow(about, now, _SILENT)
                 continue
@@ -182,7 +194,7 @@ class StartQuestions:
         return int(ck.OFFSET_BEGINNING) if self._is_new(*partition) else self._reset
 
     def _ask(
-        self, question: Question[Commit | None] | Question[int], sought: Mapping[Partition, _Sought], now: float
+        self, question: Question[FoundCommits] | Question[FoundOffsets], sought: Mapping[Partition, _Sought], now: float
     ) -> None:
         for about in sought.values():
             about.is_asked = True

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from headway.errors import HeadwayError
 from headway.kafka.binding.capi import Client
-from headway.kafka.binding.topic_questions import KnownTopic, TopicQuestion
+from headway.kafka.binding.questions import FoundTopics, KnownTopic, Question, ask_topics
 
 log = logging.getLogger(__name__)
 
@@ -50,7 +50,7 @@ class TopicIds:
         self._partitions: dict[str, int] = {}  # as many as a topic had when the client first asked
         self._missing: set[str] = set()  # by the latest answer
         self._told: set[str] = set()  # of those that are missing
-        self._question: TopicQuestion | None = None
+        self._question: Question[FoundTopics] | None = None
         self._asked: Collection[str] = ()  # of the question under way
         self._unsettled: set[str] = set()
         self._settled_by = 0.0
@@ -121,7 +121,7 @@ class TopicIds:
         """Return those of these topics that were created again; waits for the brokers, but not for long."""
         if self._client is None or not self._ids.keys() & topics:
             return frozenset()
-        question = TopicQuestion(self._client, topics, _ANSWERED_AT_ONCE_WITHIN)
+        question = ask_topics(self._client, topics, _ANSWERED_AT_ONCE_WITHIN)
         try:
             answer = question.answer(_ANSWERED_AT_ONCE_WITHIN)
         except HeadwayError as error:
@@ -139,7 +139,7 @@ class TopicIds:
             return
         self._look_at = now + LOOK_EVERY
         if topics:
-            self._question, self._asked = TopicQuestion(self._client, topics, _ANSWERED_WITHIN, wake_fd), topics
+            self._question, self._asked = ask_topics(self._client, topics, _ANSWERED_WITHIN, wake_fd), topics
 
     def close(self) -> None:
         """Let go of the question under way; the client is closed next."""
