@@ -168,9 +168,9 @@ class PriorityConsumer:
     def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
         """Return the next records, at most `max.poll.records`: highest level first, offset order within a partition.
 
-        Waits up to `timeout` seconds, for ever with None, until there is a record. Raises `FetchError` if a level could
-        not fetch since the last poll, `WakeupError`, or the error of a rebalance callback. No error loses a record, and
-        the next poll goes on.
+        Waits until there is a record, at most `timeout` seconds, or forever with None. Raises `FetchError` if a level
+        could not fetch since the last poll, `WakeupError`, or the error of a rebalance callback. No error loses a
+        record, and the next poll goes on.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         now = time.monotonic()
@@ -295,7 +295,7 @@ class PriorityConsumer:
     def hear_refusal(self, level: int, error: KafkaError) -> None:
         """Take in why a transaction refused a level's offsets: an expelled member joins its group again.
 
-        The answer went to the producer. librdkafka's consumer has not heard it, and its heartbeats may not hear of it
+        The answer went to the producer. librdkafka's consumer has not heard it, and its heartbeats might not hear of it
         for minutes. The consumer does hear a refusal of its own commit. `on_lost` is called in here.
         """
         if standing(error) is Standing.EXPELLED and self._called_back_for is None and not self._closing:
@@ -520,7 +520,7 @@ class PriorityConsumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error the last records may not have been processed: they are left for the next member.
+        # After an error the last records might not have been processed: they are left for the next member.
         self._auto_commits = self._auto_commits and error is None
         self.close()
 
@@ -562,7 +562,7 @@ class PriorityConsumer:
 
 
 def longest_wait(now: float, deadline: float | None) -> float:
-    """Return the seconds that a poll may wait before it turns again; a deadline of None means for ever."""
+    """Return the seconds that a poll may wait before it turns again; a deadline of None means forever."""
     return _LONGEST_TURN if deadline is None else min(_LONGEST_TURN, deadline - now)
 
 

@@ -1,9 +1,9 @@
-"""The turns of a level's partitions and topics at the fetch: what was taken ahead, and who is kept apart meanwhile.
+"""Fair fetching: the topics and partitions of a level take turns, so a flooded partition delays no other.
 
-librdkafka has one queue for all partitions of a consumer, in which a flooded partition stands before the others. So
-that queue is emptied into a buffer that gives in turns. The partitions that flood the buffer are kept apart: librdkafka
-goes on to collect their records, in one more queue that is bounded like the first. When there is room in the buffer,
-that queue is poured into the first one.
+librdkafka has one queue for all partitions of a consumer, in which the records of a flooded partition stand before all
+others. So that queue is emptied into a buffer, from which topics and partitions take turns. Partitions that flood the
+buffer are kept apart: librdkafka collects their records in a second queue, bounded like the first. When the buffer has
+space again, the second queue is moved to the end of the first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,22 +15,22 @@ from headway.kafka.consumer.group_client import GroupClient
 from headway.records.record_types import ConsumerRecord, Message, TopicPartition, headers_of
 
 _LEAST = 1024 * 1024  # bytes that may wait, however slowly they are taken
-_WAITS = 4  # what waits should last that long, as half of it is left when more is asked for
+_WAITS = 4  # the buffer should last this many waits, since more is asked for when it is half empty
 _PACE_OVER = 0.02  # seconds
 _SOON = 0.03  # seconds
 
 
 class FetchTurns:
-    """The waiting records of one level, and its partitions that are kept apart; for one thread at a time."""
+    """The buffered records of one level, and the partitions that are kept apart; for one thread at a time."""
 
     def __init__(self, client: GroupClient) -> None:
         self._client = client
         least_time = _WAITS * client.fetch_wait
         self._buffer: FetchBuffer[TopicPartition, ConsumerRecord] = FetchBuffer(_LEAST, client.buffer_size, least_time)
         self._side: capi.SideQueue | None = None
-        # Once we have said where records go, librdkafka leaves that to us when their partition starts anew.
+        # Once a partition's queue was forwarded, librdkafka does not forward it when the partition is assigned again.
         self._touched: set[capi.Partition] = set()
-        self._starting: set[TopicPartition] = set()  # touched partitions that start anew
+        self._starting: set[TopicPartition] = set()  # touched partitions that were assigned again
 
         self._pace = 0.0  # records per second
         self._given = 0
@@ -46,42 +46,42 @@ class FetchTurns:
 
     @property
     def has_starting(self) -> bool:
-        """True while a partition starts anew whose queue is to be joined then."""
+        """True while partitions that were assigned again still need their queues forwarded."""
         return bool(self._starting)
 
     @property
     def is_overfull(self) -> bool:
-        """True while so much waits that nothing more should be taken in of a partition that has some."""
+        """True if the buffer has so much that a partition with records in it should not add more."""
         return self._buffer.is_overfull
 
     @property
     def is_full(self) -> bool:
-        """True while more waits than there is room for."""
+        """True if the buffer has more than it should."""
         return self._buffer.is_full
 
     def put(self, topic: str, partition: TopicPartition, records: list[ConsumerRecord], size: int) -> None:
-        """Add the next records of a partition, which take `size` bytes."""
+        """Add the next records of a partition, which are `size` bytes."""
         self._buffer.put(topic, partition, records, size)
 
     def take(self, count: int) -> list[ConsumerRecord]:
-        """Return the next records, in turns."""
+        """Return the next records; topics and partitions take turns."""
         return self._buffer.take(count)
 
     def take_quiet(self, count: int) -> list[ConsumerRecord]:
-        """Return the next records of partitions that have had no turn since they had none."""
+        """Return the next records of partitions that had no records until now."""
         return self._buffer.take_quiet(count)
 
     def has(self, partition: TopicPartition) -> bool:
-        """Return whether records of a partition wait."""
+        """Return whether the buffer has records of a partition."""
         return self._buffer.first(partition) is not None
 
     def first_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the first waiting record of each of these partitions that has one."""
+        """Return the offset of each partition's first buffered record, for the partitions that have one."""
         firsts = ((partition, self._buffer.first(partition)) for partition in partitions)
         return {partition: record.offset for partition, record in firsts if record is not None}
 
     def give(self, count: int, now: float) -> None:
-        """Note that records were given to the caller, from the buffer or past it."""
+        """Note that the caller got this many records, from the buffer or directly."""
         self._given += count
         if now - self._given_since >= _PACE_OVER:
             self._pace = self._given / (now - self._given_since)
@@ -89,7 +89,7 @@ class FetchTurns:
             self._given, self._given_since = 0, now
 
     def rest(self, now: float) -> None:
-        """Note that there is nothing more to give now, which says nothing about the pace."""
+        """Note that nothing is left to give, so the time until the next record does not count towards the pace."""
         self._given, self._given_since = 0, now
 
     def is_long(self) -> bool:
@@ -97,9 +97,9 @@ class FetchTurns:
         return capi.queue_length(self._client.consumer) > self._pace * _SOON
 
     def pour(self) -> bool:
-        """If there is room, have what was collected of the floods come; return whether it comes.
+        """If the buffer has space, move what was kept apart to the common queue; return whether it was moved.
 
-        Partitions of which nothing is left are kept apart no more.
+        Partitions without buffered records are no longer kept apart.
         """
         if not (self._side and self._buffer.wants_more):
             return False
@@ -107,7 +107,7 @@ class FetchTurns:
         return True
 
     def keep_apart(self) -> None:
-        """Keep apart the partitions that flood the buffer."""
+        """Keep partitions apart that flood the buffer."""
         for partition in self._buffer.hold():
             self._collect(partition)
 
@@ -124,42 +124,42 @@ class FetchTurns:
             self._side = None
 
     def drop(self, partition: TopicPartition) -> None:
-        """Drop the waiting records of a partition that was sought; it is not kept apart any more."""
+        """Drop the buffered records of a partition after a seek; it is no longer kept apart."""
         if self._side and partition in self._buffer.held:
             # librdkafka drops what was collected before the seek. What has come since goes before what comes now.
             self._side.pour([self._client.addresses.name(partition)])
         self._buffer.drop(partition)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Drop the waiting records of a partition that was taken away."""
+        """Drop the buffered records of a partition that leaves this member."""
         self._starting.discard(partition)
         self._buffer.forget(partition)
 
     def set_aside(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Give nothing of these partitions until they are restored; return whether what waits of them is too much."""
+        """Hold these partitions' records back until they are restored; return whether they take too much memory."""
         for partition in partitions:
             self._buffer.set_aside(partition)
         return self._buffer.is_full_aside
 
     def restore(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give records of these partitions again."""
+        """Stop holding back the records of these partitions."""
         for partition in partitions:
             self._buffer.restore(partition)
 
     def started(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that librdkafka was told to read these partitions anew."""
+        """Note that these partitions were assigned to librdkafka again."""
         self._starting.update(each for each in partitions if self._client.addresses.name(each) in self._touched)
 
     def starting(self) -> list[TopicPartition]:
-        """Return the partitions to seek to where they are, and then to `route`.
+        """Return the partitions to seek to their own positions, and then to `route`.
 
-        librdkafka refuses that seek until it has started a partition. To route it earlier would be undone: librdkafka
-        forgets it when it stops what it did before.
+        librdkafka refuses that seek until it has started the partition. Forwarding the queue earlier would not last:
+        librdkafka undoes it as it stops its previous work on the partition.
         """
         return list(self._starting)
 
     def route(self, partition: TopicPartition) -> None:
-        """Say where the records of a partition go that has started again."""
+        """Forward the queue of a partition that librdkafka has started again."""
         self._starting.discard(partition)
         if partition in self._buffer.held:
             self._collect(partition)
@@ -168,10 +168,10 @@ class FetchTurns:
 
 
 class TurnsOfLevels:
-    """The turns of each level that one client reads: no level's flood takes room of another one.
+    """The buffers of all levels that one client reads, so that a flood on one level takes no space of another.
 
-    The levels share librdkafka's queue, which is emptied into the buffers of all. The queues of partitions that are
-    kept apart are each level's own.
+    The levels share librdkafka's queue, which is emptied into their buffers. Each level has its own queue for the
+    partitions that are kept apart.
     """
 
     def __init__(self, client: GroupClient) -> None:
@@ -183,59 +183,59 @@ class TurnsOfLevels:
 
     @property
     def has_starting(self) -> bool:
-        """True while a partition starts anew whose queue is to be joined then."""
+        """True while partitions that were assigned again still need their queues forwarded."""
         return any(turns.has_starting for turns in self._all)
 
     @property
     def is_full(self) -> bool:
-        """True while more of a level waits than there is room for."""
+        """True if the buffer of any level has more than it should."""
         return any(turns.is_full for turns in self._all)
 
     def keep_apart(self) -> None:
-        """Keep apart the partitions that flood their level's buffer."""
+        """Keep partitions apart that flood their level's buffer."""
         for turns in self._all:
             turns.keep_apart()
 
     def has(self, partition: TopicPartition) -> bool:
-        """Return whether records of a partition wait."""
+        """Return whether the buffer has records of a partition."""
         return self._turns[partition.level].has(partition)
 
     def first_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of the first waiting record of each of these partitions that has one."""
+        """Return the offset of each partition's first buffered record, for the partitions that have one."""
         found: dict[TopicPartition, int] = {}
         for turns, of_level in self._by_level(partitions):
             found |= turns.first_offsets(of_level)
         return found
 
     def drop(self, partition: TopicPartition) -> None:
-        """Drop the waiting records of a partition that was sought; it is not kept apart any more."""
+        """Drop the buffered records of a partition after a seek; it is no longer kept apart."""
         self._turns[partition.level].drop(partition)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Drop the waiting records of a partition that was taken away."""
+        """Drop the buffered records of a partition that leaves this member."""
         self._turns[partition.level].forget(partition)
 
     def set_aside(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Give nothing of these partitions until they are restored; return those of which too much waits."""
+        """Hold back the records of these partitions until they are restored; return the partitions with too many."""
         parts = self._by_level(partitions)
         return [each for turns, of_level in parts if turns.set_aside(of_level) for each in of_level]
 
     def restore(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give records of these partitions again."""
+        """Stop holding back the records of these partitions."""
         for turns, of_level in self._by_level(partitions):
             turns.restore(of_level)
 
     def started(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that librdkafka was told to read these partitions anew."""
+        """Note that these partitions were assigned to librdkafka again."""
         for turns, of_level in self._by_level(partitions):
             turns.started(of_level)
 
     def starting(self) -> list[TopicPartition]:
-        """Return the partitions of all levels to seek to where they are, and then to `route`."""
+        """Return the partitions of all levels to seek to their own positions, and then to `route`."""
         return [partition for turns in self._all for partition in turns.starting()]
 
     def route(self, partition: TopicPartition) -> None:
-        """Say where the records of a partition go that has started again."""
+        """Forward the queue of a partition that librdkafka has started again."""
         self._turns[partition.level].route(partition)
 
     def close(self) -> None:
@@ -251,6 +251,6 @@ class TurnsOfLevels:
 
 
 def size_of_fetched(messages: Sequence[Message]) -> int:
-    """Return about how many bytes messages of one partition take, as estimated from a hundred of them."""
+    """Return the approximate size of messages of one partition, estimated from at most a hundred of them."""
     some = messages[:: 1 + len(messages) // 100]
     return sum([size_of(each.value(), each.key(), headers_of(each)) for each in some]) * len(messages) // len(some)

@@ -18,7 +18,7 @@ from headway.kafka.binding.connection import Connection, change_credentials
 from headway.kafka.binding.error_causes import cause_of
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.mock_cluster import mock_at
-from headway.kafka.binding.questions import Question, ask_offsets
+from headway.kafka.binding.questions import FoundOffsets, Question, ask_offsets
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.unpacking import UNPACKS, Unpacking, is_not_unpacked
 from headway.kafka.consumer.access_watch import AccessWatch
@@ -104,7 +104,7 @@ class GroupClient:
         self.buffer_size = kilobytes * 1024
         """The most bytes of a level that may wait for the caller."""
         self.fetch_wait = _integer(settings["fetch.wait.max.ms"]) / 1000
-        """The seconds for which librdkafka may not look at partitions that were full."""
+        """The seconds for which librdkafka might not fetch from partitions whose queues were full."""
         if kilobytes:  # it bounds each level's buffer, which gives in turns
             settings["queued.max.messages.kbytes"] = _QUEUE_KB
         if str(config.get("auto.offset.reset", "latest")).lower() in RESETS:  # librdkafka refuses any other value
@@ -145,7 +145,7 @@ class GroupClient:
         return make_client(ck.Consumer, self._settings, connection), connection
 
     def replace(self, consumer: ck.Consumer, connection: Connection) -> ck.Consumer:
-        """Use another client of librdkafka from now on; return the one before, which is to be closed.
+        """Use another client of librdkafka from now on; return the previous one, which the caller must close.
 
         Commits without an answer count as refused.
         """
@@ -199,7 +199,7 @@ class GroupClient:
     # Records
 
     def fetch(self, count: int, timeout: float = 0) -> Arrivals:
-        """Return what librdkafka's queue has, at most `count`; rebalance callbacks run in here."""
+        """Take at most `count` messages from librdkafka's queue. Rebalance callbacks run in this call."""
         try:
             messages = self.consumer.consume(count, timeout)
         except ck.KafkaException as failure:
@@ -316,7 +316,7 @@ class GroupClient:
 
     def ask_offset(
         self, partition: TopicPartition, place: int, within: float, isolation: str | None = None
-    ) -> Question[int]:
+    ) -> Question[FoundOffsets]:
         """Ask for the offset of a place in a partition, as `ask_offsets` does; the answer sets the wake-up."""
         isolation = isolation or str(self.config.get("isolation.level", "read_committed"))
         return ask_offsets(self.consumer, {self.addresses.name(partition): place}, isolation, within, self.wake_fd)

@@ -58,7 +58,7 @@ class GroupWatch:
         self._quiet = 0
 
     def finds_behind(self, member_id: str | None, ours: Collection[Partition], now: float) -> bool:
-        """Return whether the member, which reads `ours`, has missed news and must join anew; never waits."""
+        """Return whether the member, which reads `ours`, has missed news and must join again; never waits."""
         if self._look_at is None or now < self._look_at:
             return False
         if self._asked is None:

@@ -75,10 +75,10 @@ class LevelConsumer:
     # Records
 
     def fetch(self, level: int, count: int, now: float) -> list[ConsumerRecord]:
-        """Return the records of a level that have arrived, at least 1 and at most `count`, in turns.
+        """Return records of a level that have arrived, at most `count`, which is at least 1; never waits.
 
-        Topics and partitions take turns. It never waits. Callbacks run in here, and errors go to the client's `errors`.
-        If it returns fewer, all that has arrived is fetched, or the wake-up is set.
+        Topics and partitions take turns. Rebalance callbacks run in this call, and errors go to the client's `errors`.
+        If it returns fewer than `count`, either nothing more has arrived or the wake-up is set.
         """
         if not self._prepare(now):
             return []
@@ -89,7 +89,7 @@ class LevelConsumer:
         return records
 
     def fetch_quiet(self, level: int, count: int, now: float) -> list[ConsumerRecord]:
-        """Return up to `count` records of those partitions of a level that had none until now, as `fetch` does."""
+        """Return at most `count` records of partitions that had none until now; otherwise the same as `fetch`."""
         if not self._prepare(now):
             return []
         turns = self._turns[level]
@@ -241,7 +241,7 @@ class LevelConsumer:
         return list(map(self._record, messages, itertools.repeat(source), map(_message_value, messages)))
 
     def _fetched(self, count: int) -> Arrivals:
-        """Return what librdkafka has, without messages of partitions that were taken away in the same call."""
+        """Take messages from librdkafka, and drop those of partitions that the same call took away."""
         fetched = self.client.fetch(count)
         if fetched.ends:
             self._reached |= fetched.ends

@@ -232,7 +232,7 @@ class LevelConsumers:
 
 
 def _require_names(topics: Iterable[str]) -> None:
-    """Raise `ConfigError` for a name that no topic can have: the binding may not even take its characters."""
+    """Raise `ConfigError` for a name that no topic can have: the binding might fail on its characters."""
     for topic in topics:
         if not is_topic_name(topic):
             raise ConfigError(f"Kafka cannot be asked for the topic {topic!r}. {how_to_create(topic)}")

@@ -100,11 +100,6 @@ class Membership:
         return bool(self._member_id)
 
     @property
-    def has_subscribed(self) -> bool:
-        """True while it has topics to read."""
-        return bool(self._addresses.subscription.topics)
-
-    @property
     def _addresses(self) -> Addresses:
         return self._client.addresses
 
@@ -144,7 +139,7 @@ class Membership:
         itself, it is joining again already, and the next fetch tells the listener.
         """
         consumer = self._client.consumer
-        if self._listener is None or not self.has_subscribed or consumer.memberid() != self._member_id:
+        if self._listener is None or not self._addresses.subscription.topics or consumer.memberid() != self._member_id:
             return
         lost = list(self.assigned)
         self._rejoining = self._has_met = True

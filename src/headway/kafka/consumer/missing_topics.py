@@ -16,10 +16,10 @@ _BROKERS_ANSWER_WITHIN = 30.0
 
 
 def look_for_missing(topics: Collection[str], config: Config, tell: Callable[[str], None]) -> None:
-    """Call `tell` with each of the topics that Kafka lacks, in a thread of its own, and return at once.
+    """Call `tell` with each topic that does not exist, in a separate thread, and return at once.
 
-    Patterns are left out. Where no broker answers, or a topic may not be seen, nothing is told: the group meets the
-    same, and reports it.
+    Patterns are skipped. If no broker answers, or the client has no right to see a topic, `tell` is not called: the
+    group meets the same problem and reports it.
     """
     named = [topic for topic in topics if not topic.startswith("^")]
 

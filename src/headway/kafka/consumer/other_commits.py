@@ -90,7 +90,7 @@ class OtherCommits:
         return {topic for (topic, _), commit in committed.items() if commit is not None}
 
     def _existing(self, groups: Collection[str]) -> list[str]:
-        """Return the groups that may have commits; one that may not be seen cannot be used, either."""
+        """Return the groups that may have commits, without those that this client has no right to see, or to use."""
         if not groups:
             return []
         client = coordinator_client(self._config)  # it, and its request, end with its last reference
@@ -108,14 +108,14 @@ class OtherCommits:
         else:
             keep = "group.per.level to true to go on with a group for each level"
             copy = f"{self._base} {self._base} --from-levels"
-        anew = [
+        resets = [
             f"`headway offsets reset {name} {' '.join(f'--topic {topic}' for topic in of_one)} --earliest`"
             for name, of_one in _by_group(levels, self._own_group).items()
         ]
         return (
             f"The {other} {group} has commits of {' and '.join(levels)}, and the {owner} {own} has none: a start would "
             f"pass over them. Set {keep}; or move the commits with `headway offsets copy {copy}`; or start again with "
-            f"{' and '.join(anew)}."
+            f"{' and '.join(resets)}."
         )
 
 
@@ -142,6 +142,6 @@ def _exists(group: str, asked: "Future[ConsumerGroupDescription]", timeout: floa
         if cause.code() in NO_GROUP:
             return False
         if is_refusal(cause):
-            log.info("Whether the group %s has commits is not looked at: this client may not see it.", group)
+            log.info("Whether the group %s has commits is not known: this client has no right to see it.", group)
             return False
         raise KafkaError(f"The group {group} could not be described: {cause.str().rstrip('.')}.") from error

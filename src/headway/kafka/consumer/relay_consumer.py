@@ -89,7 +89,7 @@ class RelayConsumer:
         def on_revoke(consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
             before_leaving()
             # An assignment within this callback, as to read nothing after a failure, keeps the binding from giving
-            # leave. The group would then wait for ever, so leave is asked for here.
+            # leave. The group would then wait forever, so the partitions are given up here.
             consumer.unassign()
             self._on_leave(consumer, partitions)
 
