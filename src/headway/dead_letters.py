@@ -6,7 +6,7 @@ from typing import Protocol, TypeVar
 
 import msgspec
 
-from headway.core.engine.work import Failure
+from headway.core.engine.work import FailedAttempts
 from headway.core.outgoing_record import OutgoingRecord
 from headway.core.retry import failure_behind
 from headway.core.user_errors import kind_of, text_of
@@ -42,7 +42,7 @@ class Failed(Protocol):
     @property
     def attempt(self) -> int: ...
     @property
-    def failure(self) -> Failure | None: ...
+    def failure(self) -> FailedAttempts | None: ...
 
 
 def name_and_text(error: BaseException) -> tuple[str, str]:

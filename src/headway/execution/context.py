@@ -3,7 +3,7 @@
 import time
 from typing import Any, Protocol
 
-from headway.core.engine.work import Failure
+from headway.core.engine.work import FailedAttempts
 
 
 class Attempt(Protocol):
@@ -12,7 +12,7 @@ class Attempt(Protocol):
     @property
     def attempt(self) -> int: ...
     @property
-    def failure(self) -> Failure | None: ...
+    def failure(self) -> FailedAttempts | None: ...
     @property
     def level(self) -> int: ...
     @property

@@ -19,7 +19,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Any
 
 from headway.core.engine.engine import Engine
-from headway.core.engine.work import Outcome
+from headway.core.engine.work import FinalOutcome
 from headway.core.engine.work_states import WorkState
 from headway.core.retry import Again, DeadLetter, Retries, Verdict
 from headway.core.user_errors import without_frames
@@ -533,7 +533,7 @@ class Dispatch:
         self._failed += 1
         ours = self.engine.fail(work, error, verdict, now)
         if ours and not isinstance(verdict, Again) and self._failures.is_stored(verdict):
-            work.outcome = Outcome(without_frames(error), verdict)
+            work.outcome = FinalOutcome(without_frames(error), verdict)
         else:
             self._end(work, now)
             self._control_is_due = True  # its next attempt has a time to wait for

@@ -10,7 +10,7 @@ from collections import deque
 from typing import Any, Protocol
 
 from headway.core.engine import suspects
-from headway.core.engine.work import Outcome, Work
+from headway.core.engine.work import FinalOutcome, Work
 from headway.core.retry import Again, DeadLetter, Later, Retries, Verdict, failure_behind
 from headway.core.user_errors import description_of
 from headway.errors import HandlerError
@@ -69,7 +69,7 @@ class Failures:
         elif self.is_stored(verdict):
             if not isinstance(verdict, Later) or not self._schedules:
                 log_dead_letter(work, error, verdict.reason, self._tracebacks.of(error, now))
-            self.store(work, Outcome(error, verdict))
+            self.store(work, FinalOutcome(error, verdict))
         else:
             return no_dead_letters(work, error, verdict.reason)
         return None
@@ -113,7 +113,7 @@ class Failures:
             finally:
                 self._storing.release()
 
-    def store(self, work: RecordWork, outcome: Outcome) -> None:
+    def store(self, work: RecordWork, outcome: FinalOutcome) -> None:
         """Send a work's dead letter or schedule."""
         error, verdict = outcome
         if isinstance(verdict, Later) and self._schedules:

@@ -26,7 +26,7 @@ Handler = Callable[[ConsumerRecord, Context], Any] | Callable[[ConsumerRecord], 
 BatchHandler = Callable[[Sequence[ConsumerRecord], Sequence[Context]], Any] | Callable[[Sequence[ConsumerRecord]], Any]
 _NAMES_OF_CONTEXTS = ("context", "contexts")
 
-Settle = Callable[[Job, Any], Job | None]
+TakeResult = Callable[[Job, Any], Job | None]
 """A function (job, its handler's result) -> the next job."""
 
 
@@ -103,18 +103,18 @@ def needs_no_context(handler: WithContext) -> bool:
     return isinstance(handler, _WithoutContext)
 
 
-def for_each_record(handler: WithContext, settle: Settle | None, dispatch: Dispatch) -> Handlers:
-    """Return the calls of `handler(record, context)`; `settle` takes the result, without it the record is done."""
+def for_each_record(handler: WithContext, take_result: TakeResult | None, dispatch: Dispatch) -> Handlers:
+    """Return the calls of `handler(record, context)`; `take_result` takes the result, without it the record is done."""
     done, failed = dispatch.done, dispatch.complete
 
     def returned(job: Job, result: Any) -> Job | None:
         if result is not None:
             if error := not_run(result):
                 return failed(job, error)
-            if settle is None and (unsent := _unsent(handler, result)):
+            if take_result is None and (unsent := _unsent(handler, result)):
                 dispatch.give_up(unsent)
                 return None
-        return settle(job, result) if settle else done(job[0])
+        return take_result(job, result) if take_result else done(job[0])
 
     def call(job: Job) -> Any:
         return handler(job[0].record, Context(job[0]))
@@ -133,20 +133,20 @@ def for_each_record(handler: WithContext, settle: Settle | None, dispatch: Dispa
     )
 
 
-def for_batches(handler: WithContext, settle: Settle | None, dispatch: Dispatch) -> Handlers:
+def for_batches(handler: WithContext, take_result: TakeResult | None, dispatch: Dispatch) -> Handlers:
     """Return the calls of `handler(records, contexts)`; a `BatchError` names the failed ones, else all or none did.
 
-    `settle` takes the result; without it all records are done.
+    `take_result` takes the result; without it all records are done.
     """
 
     def returned(job: Job, result: Any) -> Job | None:
         if result is not None:
             if error := not_run(result):
                 return raised(job, error)
-            if settle is None and (unsent := _unsent(handler, result)):
+            if take_result is None and (unsent := _unsent(handler, result)):
                 dispatch.give_up(unsent)
                 return None
-        return settle(job, result) if settle else dispatch.complete(job)
+        return take_result(job, result) if take_result else dispatch.complete(job)
 
     def raised(job: Job, error: BaseException) -> Job | None:
         failures = failures_of(job, error)

@@ -12,7 +12,7 @@ import tempfile
 from collections.abc import Sequence
 from typing import Final, Protocol
 
-from headway.core.engine.suspects import Attempt, RecordId
+from headway.core.engine.suspects import RecordId, RunningAttempt
 from headway.execution.jobs import RecordWork
 from headway.records.record_types import TopicPartition
 
@@ -87,7 +87,7 @@ def make_table_file() -> int:
         return os.dup(file.fileno())
 
 
-def read_table(descriptor: int) -> Sequence[Attempt]:
+def read_table(descriptor: int) -> Sequence[RunningAttempt]:
     """Return the records that ran when the writer of a table died, in the order of their offsets."""
     size = os.fstat(descriptor).st_size
     if not size:  # the writer died before it had begun
@@ -96,7 +96,7 @@ def read_table(descriptor: int) -> Sequence[Attempt]:
         return sorted(_read_row(table, row) for row in range(0, size, _ROW_SIZE) if table[row])
 
 
-def _read_row(table: mmap.mmap, row: int) -> Attempt:
+def _read_row(table: mmap.mmap, row: int) -> RunningAttempt:
     offset, timestamp, attempt, untried, source = _ROW.unpack_from(table, row)
     partition, length, topic = _SOURCE.unpack(source)
-    return Attempt(RecordId(topic[:length].decode(), partition, offset, timestamp), attempt, untried)
+    return RunningAttempt(RecordId(topic[:length].decode(), partition, offset, timestamp), attempt, untried)

@@ -4,7 +4,7 @@ import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 
-from headway.core.engine.work import NOTHING_BROUGHT, Brought, Failure
+from headway.core.engine.work import NOTHING_BROUGHT, Brought, FailedAttempts
 from headway.core.record_size import size_of_headers
 from headway.dead_letters import name_and_text
 from headway.errors import EarlierAttemptError
@@ -53,7 +53,7 @@ class BroughtAlong:
         return Brought(failure, not_after, size_of_headers(headers))
 
 
-def failure_of(history: History) -> Failure | None:
+def failure_of(history: History) -> FailedAttempts | None:
     """Return the failed attempts in a history, or None if it has none."""
     first, last = history.first, history.last
     if first is None or last is None:
@@ -61,7 +61,7 @@ def failure_of(history: History) -> Failure | None:
     to_monotonic = time.monotonic() - time.time()
     errors = [EarlierAttemptError(error.exception, error.message) for error in (last, first)]
     times = [error.at / 1000 + to_monotonic for error in (last, first)]
-    return Failure(errors[0], times[0], times[1], history.attempts, history.untried, errors[1])
+    return FailedAttempts(errors[0], times[0], times[1], history.attempts, history.untried, errors[1])
 
 
 def history_after(work: RecordWork, error: BaseException, group: str) -> History:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Any, NamedTuple, Protocol
 
 from headway.core.engine.commit_schedule import CommitSchedule
-from headway.core.engine.commit_tick import Tick
+from headway.core.engine.commit_tick import CommitTick
 from headway.errors import KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.binding.capi import PendingCommit
@@ -52,7 +52,7 @@ class SentOffsets(Protocol):
 
 class _OnItsWay(NamedTuple):
     levels: set[int]
-    tick: Tick
+    tick: CommitTick
     sent: SentOffsets
     at: float
 
@@ -196,7 +196,7 @@ class Commits:
         except KafkaError as error:
             self._refused(tick, dict.fromkeys(levels, error), now)
 
-    def _send(self, tick: Tick) -> "_PlainCommit":
+    def _send(self, tick: CommitTick) -> "_PlainCommit":
         [level] = {partition.level for partition in tick.commits}
         offsets = {each: commit[:2] for each, commit in tick.commits.items()}
         within = self._answered_within.get(level, COMMIT_ANSWERED_WITHIN)
@@ -231,7 +231,7 @@ class Commits:
             self._behind_since.pop(level, None)
             self._answered_within.pop(level, None)
 
-    def _refused(self, tick: Tick, refusals: Refusals, now: float) -> None:
+    def _refused(self, tick: CommitTick, refusals: Refusals, now: float) -> None:
         if not (refusals := self._shorten_maps(tick, refusals)):
             return
         self._turns.failed(refusals, now, random.random())  # noqa: S311 - it spreads retries
@@ -263,7 +263,7 @@ class Commits:
             if is_lost:
                 self._behind_since.pop(level, None)
 
-    def _shorten_maps(self, tick: Tick, refusals: Refusals) -> Refusals:
+    def _shorten_maps(self, tick: CommitTick, refusals: Refusals) -> Refusals:
         """Commit smaller offset maps at once if these were too large for Kafka. Returns the other refusals."""
         too_large = {level for level, error in refusals.items() if metadata_is_too_large(error)}
         characters = max((len(each.metadata) for at, each in tick.commits.items() if at.level in too_large), default=0)
@@ -297,11 +297,11 @@ class Commits:
         self._warned_at, self._failures = now, 0
 
 
-def _offsets(tick: Tick) -> Offsets:
+def _offsets(tick: CommitTick) -> Offsets:
     return {partition: commit.offset for partition, commit in tick.commits.items()}
 
 
-def _has_still(tick: Tick, level: int) -> bool:
+def _has_still(tick: CommitTick, level: int) -> bool:
     """Return whether a level still has partitions of this tick; if not, it gave them up already."""
     return any(part.assignment.current for part in tick.parts if part.assignment.level == level)
 

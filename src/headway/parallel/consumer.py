@@ -24,7 +24,7 @@ from headway.errors import ClosedError, ConfigError
 from headway.execution.dispatch import Dispatch
 from headway.execution.gates.start_rate import StartRate
 from headway.execution.gates.supervision import Supervision
-from headway.execution.handlers import BatchHandler, Handler, Settle
+from headway.execution.handlers import BatchHandler, Handler, TakeResult
 from headway.execution.metrics import ParallelMetrics
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.forks import made_before_fork, tell_of_forks
@@ -265,8 +265,8 @@ class ParallelConsumer:
         spec = HandlerSpec(handler, batches)
         is_async = is_coroutine_function(self._parts.handler(spec))
 
-        def run(settle: Settle, owner: Owner) -> None:
-            self._start(replace(spec, settle=settle), owner if is_async else None)
+        def run(take_result: TakeResult, owner: Owner) -> None:
+            self._start(replace(spec, take_result=take_result), owner if is_async else None)
 
         return ResultStream(run, self._stop, self._dispatch, in_batches=batches is not None)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from headway.declarations import called, check_kind, is_coroutine_function, is_generator_function
 from headway.errors import ConfigError
-from headway.execution.handlers import BatchHandler, Handler, Settle, WithContext, collecting, with_context
+from headway.execution.handlers import BatchHandler, Handler, TakeResult, WithContext, collecting, with_context
 from headway.parallel.batches import Batches
 from headway.parallel.callbacks import check_callback
 from headway.parallel.outputs import OnOutput
@@ -20,14 +20,14 @@ class HandlerSpec:
         batches: The sizes of batches, for a handler of batches.
         sends: True if what it returns or yields is sent, in outputs.
         on_output: The function called for each stored output.
-        settle: The function that takes what the handler returns, in place of a sender of outputs.
+        take_result: The function that takes what the handler returns, in place of a sender of outputs.
     """
 
     handler: Handler | BatchHandler
     batches: Batches | None = None
     sends: bool = False
     on_output: OnOutput | None = None
-    settle: Settle | None = None
+    take_result: TakeResult | None = None
 
     def checked(self, executor: str | None) -> WithContext:
         """Return the handler as executors call it: with its contexts, and with what it yields as a list.

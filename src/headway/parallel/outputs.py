@@ -170,7 +170,7 @@ class Sending:
         self._thread = ThreadPoolExecutor(1, "headway-delayed-outputs")
         self._waiting = set[Future[None]]()
 
-    def settle(self, job: Job, returned: Any) -> Job | None:
+    def take_result(self, job: Job, returned: Any) -> Job | None:
         """Take a handler's return value. Returns the next job, if there is one for another slot."""
         try:
             outputs = self._outputs.of(job, returned)

@@ -9,7 +9,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from headway.execution.dispatch import Dispatch
-from headway.execution.handlers import Settle, not_run
+from headway.execution.handlers import TakeResult, not_run
 from headway.execution.jobs import Job
 from headway.parallel.callbacks import check_callback
 from headway.parallel.stream import Owner, Stream
@@ -53,7 +53,7 @@ class ResultStream(Stream[R]):
 
     def __init__(
         self,
-        run: Callable[[Settle, Owner], None],
+        run: Callable[[TakeResult, Owner], None],
         stop: Callable[[bool], None],
         dispatch: Dispatch,
         *,
@@ -83,17 +83,17 @@ class _Results:
 
     comes_again = True
 
-    def __init__(self, run: Callable[[Settle, Owner], None], dispatch: Dispatch, in_batches: bool) -> None:
+    def __init__(self, run: Callable[[TakeResult, Owner], None], dispatch: Dispatch, in_batches: bool) -> None:
         self._run = run
         self._dispatch = dispatch
         self._in_batches = in_batches
 
     def run(self, put: Callable[[Any], Any], owner: Owner) -> None:
-        def settle(job: Job, value: Any) -> Job | None:
+        def take_result(job: Job, value: Any) -> Job | None:
             put((job, value))
             return self._dispatch.next()
 
-        self._run(settle, owner)
+        self._run(take_result, owner)
 
     def given(self, item: _Item) -> Any:
         job, value = item

@@ -126,18 +126,18 @@ class RunParts:
             is_stopping: Returns whether the run is to end, so that it waits for nothing more.
         """
         options, settings = self._options, self._settings
-        settle = spec.settle
+        take_result = spec.take_result
         letters: Letters | None = None
         letter_topic = self._letter_topic()
         if options.commit_mode == "transactional":
             transactions = self._make_transactions(spec, letter_topic)
-            settle = transactions.settle if spec.sends else settle
+            take_result = transactions.take_result if spec.sends else take_result
             letters = transactions if letter_topic else None
         elif spec.sends:
             client = self._make_producer(None)
             sending = Sending(client, self._make_outputs(client, spec), self._dispatch)
             self.clients.append(sending)
-            settle = sending.settle
+            take_result = sending.take_result
         if letter_topic:
             letter_topic.require_writable()
             letters = letters or self._make_dead_letters(letter_topic)
@@ -148,7 +148,7 @@ class RunParts:
         of_one_partition = spec.sends and options.commit_mode == "transactional"
         if spec.batches:
             self._fill_batches(spec.batches, of_one_partition)
-        calls = (for_batches if spec.batches else for_each_record)(handler, settle, self._dispatch)
+        calls = (for_batches if spec.batches else for_each_record)(handler, take_result, self._dispatch)
         if self._life and options.executor != "process":
             self._life.start(handler, owner.get_loop() if owner else None, is_stopping, self._dispatch.give_up)
         with defer_signals():

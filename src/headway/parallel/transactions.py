@@ -20,7 +20,7 @@ from concurrent.futures import wait
 from functools import partial
 from typing import Any, NoReturn
 
-from headway.core.engine.commit_tick import Tick
+from headway.core.engine.commit_tick import CommitTick
 from headway.dead_letters import halved
 from headway.errors import AuthorizationError, DeliveryError, FencedError, KafkaError
 from headway.execution.dispatch import Dispatch
@@ -141,7 +141,7 @@ class Transactions:
 
     # What handlers return
 
-    def settle(self, job: Job, returned: Any) -> Job | None:
+    def take_result(self, job: Job, returned: Any) -> Job | None:
         """Take a handler's return value."""
         try:
             outputs = self._outputs.of(job, returned)
@@ -160,7 +160,7 @@ class Transactions:
 
     # Committing
 
-    def commit(self, tick: Tick) -> SentTransaction:
+    def commit(self, tick: CommitTick) -> SentTransaction:
         """Begin to commit outputs, offsets and maps together. The last transaction's outcome must be known."""
         parts = self._levels.for_transaction({each: commit[:2] for each, commit in tick.commits.items()})
         self._sent = SentTransaction(partial(self._carry_out, tick.outputs, parts), self._wake)

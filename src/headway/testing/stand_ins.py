@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from headway.core.engine.work import Failure
+from headway.core.engine.work import FailedAttempts
 from headway.core.levels.naming import level_topic
 from headway.declarations import check_number, check_place, check_whole, shown
 from headway.errors import ConfigError
@@ -19,7 +19,7 @@ from headway.workers.worker import Worker, worker_of
 
 class _MadeAttempt(NamedTuple):
     attempt: int
-    failure: Failure | None
+    failure: FailedAttempts | None
     level: int
     arrived: float
 
@@ -111,7 +111,7 @@ def context(
     check_whole("level", level, 0)
     check_number("queue_time", queue_time, 0)
     now = time.monotonic()
-    failure = Failure(last_error, now, now, attempt - 1, 0, last_error) if last_error else None
+    failure = FailedAttempts(last_error, now, now, attempt - 1, 0, last_error) if last_error else None
     made = Context(_MadeAttempt(attempt, failure, level, now - queue_time))
     made.state = state
     return made

@@ -16,7 +16,7 @@ import pytest
 
 from headway import ConsumerRecord, Context, FatalError, ParallelConsumer, PriorityProducer, ProducerRecord, Retries
 from headway.broker import LocalBroker
-from headway.core.engine.commit_tick import Tick
+from headway.core.engine.commit_tick import CommitTick
 from headway.core.engine.engine import Engine
 from headway.core.retry import fixed_backoff
 from headway.errors import ConfigError, HandlerError, KafkaError, TransactionError
@@ -459,7 +459,7 @@ def test_offsets_and_maps_of_several_levels_are_in_one_transaction_byte_for_byte
         for i in range(count):
             producer.send(topic, str(i), key=str(i), level=i % 3)
     go_on = threading.Event()
-    ticks: list[Tick] = []
+    ticks: list[CommitTick] = []
 
     def handle(record: ConsumerRecord, context: Context) -> list[ProducerRecord]:
         if int(record.value) < 6:
@@ -473,9 +473,9 @@ def test_offsets_and_maps_of_several_levels_are_in_one_transaction_byte_for_byte
         wait_for(lambda: parallel.metrics().done == count - 6)
         transactions = made[0].transactions
         assert transactions
-        commit: Callable[[Tick], SentTransaction] = transactions.commit
+        commit: Callable[[CommitTick], SentTransaction] = transactions.commit
 
-        def note(tick: Tick) -> SentTransaction:
+        def note(tick: CommitTick) -> SentTransaction:
             ticks.append(tick)
             return commit(tick)
 

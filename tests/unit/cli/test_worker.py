@@ -20,7 +20,7 @@ from headway.cli.workers.logs import JsonLog, TextLog, handled_record
 from headway.cli.workers.messages import Job, LogStyle, MemberReport, Warn, from_line, order_from_line, to_line
 from headway.cli.workers.progress_line import ProgressLine
 from headway.cli.workers.required_topics import require_topics
-from headway.core.engine.suspects import Attempt, RecordId, Suspects
+from headway.core.engine.suspects import RecordId, RunningAttempt, Suspects
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
 from headway.errors import ConfigError
 from headway.records.record_types import RecordSource
@@ -413,7 +413,7 @@ def test_deaths_while_records_ran_make_the_waits_longer_and_give_nobody_up() -> 
 
 
 def test_messages_go_through_a_line_as_they_are() -> None:
-    suspects = Suspects().died([Attempt(RecordId("orders", 1, 2, 3), 4, 5)], "ended with exit code 7", 6.0)
+    suspects = Suspects().died([RunningAttempt(RecordId("orders", 1, 2, 3), 4, 5)], "ended with exit code 7", 6.0)
     for said in (messages.Order.STOP, messages.Order.DRAIN, Warn(suspects)):
         assert order_from_line(to_line(said)) == said
     job = Job("m:f", 1, {"sasl.password": "hunter2"}, None, 30.0, LogStyle("json"))

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
-from headway.core.engine.suspects import Attempt, RecordId, Suspect
+from headway.core.engine.suspects import RecordId, RunningAttempt, Suspect
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries, fixed_backoff
@@ -161,7 +161,7 @@ def test_rows_outlive_a_process_that_is_killed() -> None:
     command = [sys.executable, "-c", program, str(descriptor)]
     ended = subprocess.run(command, pass_fds=[descriptor], timeout=60, check=False)
     assert ended.returncode == -signal.SIGKILL
-    assert read_table(descriptor) == [Attempt(RecordId("orders", 0, offset, 7), 1) for offset in (1, 2, 3)]
+    assert read_table(descriptor) == [RunningAttempt(RecordId("orders", 0, offset, 7), 1) for offset in (1, 2, 3)]
     os.close(descriptor)
 
 

@@ -20,7 +20,7 @@ from headway.cli.workers.codes import Code
 from headway.cli.workers.member import LEAVE_WITHIN
 from headway.cli.workers.messages import Job, MemberReport, Order, Warn, from_line, to_line
 from headway.cli.workers.progress_line import ProgressLine
-from headway.core.engine.suspects import Attempt, Suspects, how_it_ended
+from headway.core.engine.suspects import RunningAttempt, Suspects, how_it_ended
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
 from headway.execution.lifespan import SHUT_DOWN_WITHIN
 from headway.execution.running_table import make_table_file, read_table
@@ -47,7 +47,7 @@ class MemberProcess:
         self.report = MemberReport()
         self.mistake = ""
         self.crash = ""
-        self.ran: Sequence[Attempt] = ()
+        self.ran: Sequence[RunningAttempt] = ()
         """The records that were running when the process died."""
 
     async def start(self) -> None:

@@ -16,7 +16,7 @@ from typing import Any, Generic, TypeVar
 
 from headway.core.engine.lanes import Lanes
 from headway.core.engine.partition_states import PartitionEvent, PartitionState, after
-from headway.core.engine.work import Failure, Work
+from headway.core.engine.work import FailedAttempts, Work
 from headway.core.offsets.offset_map import LEAST_WINDOW, MAX_CHARACTERS, Commit, OffsetMap, commit_of, pressure
 from headway.core.offsets.progress import Progress
 from headway.core.offsets.trailer import NOTHING_TRIED, Trailer, Tried
@@ -138,7 +138,7 @@ class Assignment(Generic[R]):
         self.of_outputs += kept
         return kept
 
-    def note_failure(self, offset: int, failure: Failure) -> None:
+    def note_failure(self, offset: int, failure: FailedAttempts) -> None:
         """Note that an attempt failed: its count is worth a commit."""
         self.tried[offset] = Tried(failure.attempts, failure.untried)
         self.finished += 1
@@ -153,7 +153,7 @@ class Assignment(Generic[R]):
             self.tried[work.offset] = tried
             if work.failure is None:
                 error = EarlierAttemptError("headway.EarlierAttemptError", _NOT_KEPT)
-                work.failure = Failure(error, now, now, tried.attempts, tried.untried, error)
+                work.failure = FailedAttempts(error, now, now, tried.attempts, tried.untried, error)
             elif work.failure.attempts < tried.attempts:  # after `RetryLater` the record brings the first along
                 work.failure = work.failure._replace(attempts=tried.attempts, untried=tried.untried)
         self.earlier = {offset: tried for offset, tried in self.earlier.items() if offset >= end}

@@ -30,7 +30,7 @@ class TickPart(NamedTuple):
     remembered: OffsetMap
 
 
-class Tick(NamedTuple):
+class CommitTick(NamedTuple):
     """Offset and map of each partition, and the outputs of the records that they cover, to commit together."""
 
     commits: dict[TopicPartition, Commit]
@@ -38,9 +38,9 @@ class Tick(NamedTuple):
     parts: list[TickPart]
 
 
-def take(assignments: Iterable[Assignment[Any]]) -> Tick:
+def take(assignments: Iterable[Assignment[Any]]) -> CommitTick:
     """Return what is due of these assignments; it changes nothing, so a tick that is never committed is no loss."""
-    tick = Tick({}, [], [])
+    tick = CommitTick({}, [], [])
     for each in assignments:
         if each.finished > each.saved:
             snapshot = each.progress.snapshot()
@@ -79,12 +79,12 @@ def _with_whole_sets(assignment: Assignment[Any], snapshot: OffsetMap, commit: C
     return snapshot, commit
 
 
-def settle(tick: Tick) -> Iterator[tuple[Assignment[Any], int]]:
+def acknowledge(tick: CommitTick) -> Iterator[tuple[Assignment[Any], int]]:
     """Note that the tick is in Kafka, and yield each assignment with the bytes of outputs that it need not keep."""
     for assignment, finished, outputs, sets, size, withheld, remembered in tick.parts:
         if finished >= assignment.saved:
             assignment.saved = finished
             assignment.remembered = remembered
-        if assignment.outputs is outputs:  # otherwise this tick was settled before
+        if assignment.outputs is outputs:  # otherwise this tick was acknowledged before
             assignment.outputs = withheld + outputs[sets:]
             yield assignment, size

@@ -409,7 +409,7 @@ class Engine(Generic[R]):
 
     # Commits
 
-    def tick(self, partitions: Collection[TopicPartition] | None = None) -> commit_tick.Tick:
+    def tick(self, partitions: Collection[TopicPartition] | None = None) -> commit_tick.CommitTick:
         """Return what to commit now for these partitions, or for all: only partitions with more done than committed.
 
         Until `committed` is called with the tick, the next tick contains everything again, the outputs too. So where
@@ -443,11 +443,11 @@ class Engine(Generic[R]):
             if partitions is None or partition in partitions
         )
 
-    def committed(self, tick: commit_tick.Tick) -> None:
+    def committed(self, tick: commit_tick.CommitTick) -> None:
         """Note that Kafka has acknowledged the tick; may be called again for the same tick."""
         largest = max((len(commit.metadata) for commit in tick.commits.values()), default=0)
         self._map_accepted = max(self._map_accepted, largest)
-        for assignment, size in commit_tick.settle(tick):
+        for assignment, size in commit_tick.acknowledge(tick):
             if assignment.current:
                 self._backpressure.release_outputs(assignment, size)
 
@@ -509,7 +509,7 @@ class Engine(Generic[R]):
             if settled is None:
                 return
             work, again = settled
-        head = assignment.lanes.settle(work, again)
+        head = assignment.lanes.advance(work, again)
         if head is not None and assignment.state is not _LEAVING:
             if assignment.held is None:
                 self._waiting.place(head, now)

@@ -106,7 +106,7 @@ class Lanes(Generic[R]):
                 work.state = _BEHIND
         return heads
 
-    def settle(self, last: Work[R], again: Sequence[Work[R]]) -> Work[R] | None:
+    def advance(self, last: Work[R], again: Sequence[Work[R]]) -> Work[R] | None:
         """Replace a lane's first works, up to `last`, which have run, by those of `again`; return the new head."""
         behind = last.next
         if behind is not None:

@@ -1,7 +1,7 @@
 """The rate limits of an engine by tenant and by key, and their places in it.
 
-Heads of lanes reach the ready queues through the gates, first that of keys, then that of tenants. A work that starts is
-charged at both. An engine without limits has neither, and does not ask for them.
+Heads of lanes reach the ready queues once they have a permit of their key's bucket, and then of their tenant's. A work
+that starts is charged to both. An engine without limits has neither, and does not ask for them.
 """
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
@@ -10,7 +10,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 from headway.core.engine.assignment import Assignment
 from headway.core.engine.next_slots import NextSlots
-from headway.core.engine.rate_gate import RateGate
+from headway.core.engine.rate_buckets import RateBuckets
 from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.work import Work
 
@@ -21,7 +21,7 @@ R = TypeVar("R")
 
 
 class Entrance(Protocol[R]):
-    """The way into the ready queue of a level: the queue itself, or gates before it."""
+    """The way into the ready queue of a level: the queue itself, or buckets before it."""
 
     def arrive(self, works: list[Work[R]]) -> None: ...
     def release(self, work: Work[R]) -> None: ...
@@ -29,11 +29,12 @@ class Entrance(Protocol[R]):
 
 
 class RateLimits(Generic[R]):
-    """The gates of one engine, which is given them before it has any record.
+    """The buckets of one engine, which is given them before it has any record.
 
     Args:
         per_tenant: The works of one tenant that may start in a second: a number for each tenant, or a function that
-            returns that of a tenant, or None if any number may; it is called under the engine's lock. None for no gate.
+            returns that of a tenant, or None if any number may; it is called under the engine's lock. By default
+            there is no limit.
         per_key: The works of one key of a partition's topic that may start in a second, or None.
     """
 
@@ -42,9 +43,9 @@ class RateLimits(Generic[R]):
     ) -> None:
         self._per_tenant = per_tenant
         self._per_key = per_key
-        self.tenants: RateGate[R] | None = None
-        self.keys: RateGate[R] | None = None
-        self._gates: list[RateGate[R]] = []  # in the order in which works go through
+        self.tenants: RateBuckets[R] | None = None
+        self.keys: RateBuckets[R] | None = None
+        self._buckets: list[RateBuckets[R]] = []  # in the order in which works go through
         self._looked_at = 0.0
         self._told: float | None = None
 
@@ -54,19 +55,19 @@ class RateLimits(Generic[R]):
         return self._per_tenant is not None
 
     def entrances(self, levels: Sequence[ReadyQueue[R]]) -> list[Entrance[R]]:
-        """Put the gates before these ready queues; return the ways through them."""
+        """Put the buckets before these ready queues; return the ways through them."""
 
         def onward(work: Work[R]) -> None:
             levels[work.assignment.level].release(work)
 
         if self._per_tenant is not None:
-            self.tenants = RateGate(_limits(self._per_tenant), _tenant_of, len(levels), onward)
+            self.tenants = RateBuckets(_limits(self._per_tenant), _tenant_of, len(levels), onward)
             onward = self.tenants.release
-            self._gates.insert(0, self.tenants)
+            self._buckets.insert(0, self.tenants)
         if self._per_key is not None:
-            self.keys = RateGate(_limits(self._per_key), _key_of, len(levels), onward)
-            self._gates.insert(0, self.keys)
-        return [_Gated(level, self._gates) for level in levels]
+            self.keys = RateBuckets(_limits(self._per_key), _key_of, len(levels), onward)
+            self._buckets.insert(0, self.keys)
+        return [_Limited(level, self._buckets) for level in levels]
 
     def needs(self, ready: int, seconds: float, now: float) -> dict[str, tuple[float, float]]:
         """Return what tenants need of their rates, by the names under which members lend; what is ready has it."""
@@ -83,13 +84,13 @@ class RateLimits(Generic[R]):
     def release_due(self, now: float) -> None:
         """Let the works through whose permits have come."""
         self._looked_at = now
-        for gate in self._gates:
-            gate.release_due(now)
+        for buckets in self._buckets:
+            buckets.release_due(now)
 
     def start(self, works: Sequence[Work[R]], now: float) -> None:
         """Charge works that start now."""
-        for gate in self._gates:
-            gate.start(works, now)
+        for buckets in self._buckets:
+            buckets.start(works, now)
 
     def next_time(self) -> float | None:
         """Return when to look for permits next, if only time hinders them: not at once for each of many names."""
@@ -109,32 +110,32 @@ class RateLimits(Generic[R]):
         return True
 
     def _first(self) -> float | None:
-        return min((at for gate in self._gates if (at := gate.next_time()) is not None), default=None)
+        return min((at for buckets in self._buckets if (at := buckets.next_time()) is not None), default=None)
 
 
-class _Gated(Generic[R]):
-    """The way into a ready queue through the gates."""
+class _Limited(Generic[R]):
+    """The way into a ready queue through the buckets."""
 
-    def __init__(self, level: ReadyQueue[R], gates: Sequence[RateGate[R]]) -> None:
+    def __init__(self, level: ReadyQueue[R], buckets: Sequence[RateBuckets[R]]) -> None:
         self._level = level
-        self._gates = gates
+        self._buckets = buckets
 
     def arrive(self, works: list[Work[R]]) -> None:
         for work in works:
-            self._gates[0].release(work)
+            self._buckets[0].release(work)
 
     def release(self, work: Work[R]) -> None:
-        self._gates[0].release(work)
+        self._buckets[0].release(work)
 
     def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
         works = self._level.drop(assignment)
-        for gate in self._gates:
-            works += gate.drop(assignment)
+        for buckets in self._buckets:
+            works += buckets.drop(assignment)
         return works
 
 
 class LimitedSlots(NextSlots[R]):
-    """The choice of the works to run next among those that the gates let through."""
+    """The choice of the works to run next among those that have their permits."""
 
     def __init__(self, limits: RateLimits[R], *given: Any) -> None:
         super().__init__(*given)
@@ -157,7 +158,7 @@ class LimitedSlots(NextSlots[R]):
         return works
 
     def next_change(self) -> float | None:
-        """Return when the policy may pick otherwise, or a gate let a work through, even if nothing else happens."""
+        """Return when the policy may pick otherwise, or a work may get its permit, even if nothing else happens."""
         times = [super().next_change(), self._limits.next_time()]
         return min((time for time in times if time is not None), default=None)
 

@@ -14,8 +14,8 @@ from headway.core.engine.lanes import ALONE
 from headway.core.engine.suspects import is_suspect
 from headway.core.engine.tenant_turns import TenantTurns
 from headway.core.engine.tenants import Tenants
-from headway.core.engine.turns import RankedTurns, Turns
-from headway.core.engine.work import Batch, Work
+from headway.core.engine.turns import PartitionTurns, RankedTurns
+from headway.core.engine.work import Work, WorkBatch
 from headway.core.engine.work_states import WorkState
 
 R = TypeVar("R")
@@ -114,18 +114,18 @@ class ReadyQueue(Generic[R]):
                 if self.tenants:  # it never was ready
                     behind.charged = self.tenants.start(self.tenants.join(behind.tenant, 1), in_turn=False)
                 works.append(behind)
-        batch = Batch(works)
+        batch = WorkBatch(works)
         for work in works:
             work.batch, work.state = batch, _RUNNING
         return works
 
-    def leave(self, work: Work[R], batch: Batch[R] | None, now: float) -> None:
+    def leave(self, work: Work[R], batch: WorkBatch[R] | None, now: float) -> None:
         """Free the slot of a work, or of its batch, of which it was the last to run."""
         self.slots -= 1
         if self._retried:
             self._retried.discard(batch.works[0] if batch else work)
 
-    def _start(self, turns: Turns[R] | TenantTurns[R], only_of: Assignment[R] | None = None) -> Work[R]:
+    def _start(self, turns: PartitionTurns[R] | TenantTurns[R], only_of: Assignment[R] | None = None) -> Work[R]:
         work = turns.take(only_of)
         work.state = _RUNNING
         return work
@@ -167,7 +167,7 @@ class TenantQueue(ReadyQueue[R]):
             work.started = now
         return works
 
-    def leave(self, work: Work[R], batch: Batch[R] | None, now: float) -> None:
+    def leave(self, work: Work[R], batch: WorkBatch[R] | None, now: float) -> None:
         """Free the slot of a work, or of its batch, of which it was the last to run."""
         super().leave(work, batch, now)
         assert self.tenants is not None  # noqa: S101
@@ -176,13 +176,13 @@ class TenantQueue(ReadyQueue[R]):
             self.tenants.end(each.tenant, (now - each.started) / len(works), each.charged)
 
 
-def _fresh_turns(tenants: Tenants | None, rank_of: Callable[[R], float] | None) -> Turns[R] | TenantTurns[R]:
+def _fresh_turns(tenants: Tenants | None, rank_of: Callable[[R], float] | None) -> PartitionTurns[R] | TenantTurns[R]:
     if tenants:
         return TenantTurns(tenants)
-    return RankedTurns(lambda work: -rank_of(work.record)) if rank_of else Turns()
+    return RankedTurns(lambda work: -rank_of(work.record)) if rank_of else PartitionTurns()
 
 
-def _failed_turns(tenants: Tenants | None, rank_of: Callable[[R], float] | None) -> Turns[R] | TenantTurns[R]:
+def _failed_turns(tenants: Tenants | None, rank_of: Callable[[R], float] | None) -> PartitionTurns[R] | TenantTurns[R]:
     if tenants:
         return TenantTurns(tenants, lambda: RankedTurns(_failed_at))
     return RankedTurns(lambda work: (-rank_of(work.record), _failed_at(work)) if rank_of else _failed_at(work))

@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple, cast
 
-from headway.core.engine.work import Failure
+from headway.core.engine.work import FailedAttempts
 from headway.core.retry import Again, DeadLetter, Retries, Verdict
 from headway.errors import ProcessDiedError
 
@@ -34,7 +34,7 @@ class RecordId(NamedTuple):
     timestamp: int
 
 
-class Attempt(NamedTuple):
+class RunningAttempt(NamedTuple):
     """A record that ran when its process died, the number of this attempt, and how many earlier ones ended untried."""
 
     record: RecordId
@@ -70,12 +70,12 @@ class Suspect:
         """Return the error that the attempt failed with."""
         return died(self.how, self.deaths, alone=self.alone)
 
-    def failure(self, wall_to_now: float) -> Failure | None:
+    def failure(self, wall_to_now: float) -> FailedAttempts | None:
         """Return the failures before the last; `wall_to_now` turns seconds since the epoch into the clock's."""
         if self.attempts <= 1:
             return None
         error, first_at = self.error(), self.first_at + wall_to_now
-        return Failure(error, self.at + wall_to_now, first_at, self.attempts - 1, self.untried, error)
+        return FailedAttempts(error, self.at + wall_to_now, first_at, self.attempts - 1, self.untried, error)
 
 
 class Suspects:
@@ -85,7 +85,7 @@ class Suspects:
         self._most = most
         self._known: dict[RecordId, Suspect] = {}
 
-    def died(self, running: Sequence[Attempt], how: str, now: float) -> list[Suspect]:
+    def died(self, running: Sequence[RunningAttempt], how: str, now: float) -> list[Suspect]:
         """Note that a process died while these records ran; return what is now known of them. `now` is wall time."""
         return self.note(self._after_death(attempt, len(running) == 1, how, now) for attempt in running)
 
@@ -106,7 +106,7 @@ class Suspects:
         """Return all that are known, the oldest first."""
         return list(self._known.values())
 
-    def _after_death(self, attempt: Attempt, alone: bool, how: str, now: float) -> Suspect:
+    def _after_death(self, attempt: RunningAttempt, alone: bool, how: str, now: float) -> Suspect:
         known = self._known.get(attempt.record)
         return Suspect(
             record=attempt.record,
@@ -145,13 +145,13 @@ def died(how: str, deaths: int, *, alone: bool) -> ProcessDiedError:
     return ProcessDiedError(sentence, deaths=deaths, alone=alone)
 
 
-def deaths_of(failure: Failure | None) -> int:
+def deaths_of(failure: FailedAttempts | None) -> int:
     """Return how many processes in a row have died of a record with these failures."""
     death = as_death(failure.error) if failure else None
     return death.deaths if death else 0
 
 
-def is_suspect(failure: Failure | None) -> bool:
+def is_suspect(failure: FailedAttempts | None) -> bool:
     """Return whether a record's last attempt ended with a process in which others ran, so that it must run alone."""
     death = as_death(failure.error) if failure else None
     return death is not None and not death.alone

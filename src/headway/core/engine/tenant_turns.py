@@ -1,7 +1,7 @@
 """Ready works in turns over the tenants of a level; within a tenant in turns by topic and partition, as in `turns`.
 
 Invariants: the tenant that has used the least handler time for its weight gives the next work. Each tenant's works of a
-partition are given in the order of its own turns. `Turns` and `TenantTurns` have the same methods.
+partition are given in the order of its own turns. `PartitionTurns` and `TenantTurns` have the same methods.
 """
 
 from collections.abc import Callable
@@ -13,7 +13,7 @@ from typing import Generic, TypeVar
 from headway.core.engine.assignment import Assignment
 from headway.core.engine.partition_states import PartitionState
 from headway.core.engine.tenants import Account, Tenants
-from headway.core.engine.turns import Turns
+from headway.core.engine.turns import PartitionTurns
 from headway.core.engine.work import Work
 from headway.core.engine.work_states import WorkState
 
@@ -29,7 +29,7 @@ class _Tenant(Generic[R]):
 
     __slots__ = ("account", "turns")
 
-    def __init__(self, account: Account, turns: Turns[R]) -> None:
+    def __init__(self, account: Account, turns: PartitionTurns[R]) -> None:
         self.account = account
         self.turns = turns
 
@@ -43,7 +43,7 @@ class _ByTime(Generic[R]):
     __slots__ = ("_entries", "_left", "_members", "_orders", "_ready_of")
 
     def __init__(
-        self, ready_of: Callable[[Turns[R]], int], left: Callable[[_Tenant[R]], object] = lambda tenant: None
+        self, ready_of: Callable[[PartitionTurns[R]], int], left: Callable[[_Tenant[R]], object] = lambda tenant: None
     ) -> None:
         self._ready_of = ready_of
         self._left = left  # called for a tenant that has nothing ready any more
@@ -81,7 +81,7 @@ class TenantTurns(Generic[R]):
 
     __slots__ = ("_accounts", "_by_age", "_by_time", "_make_turns", "_of_assignment", "_tenants", "ready")
 
-    def __init__(self, accounts: Tenants, make_turns: Callable[[], Turns[R]] = Turns) -> None:
+    def __init__(self, accounts: Tenants, make_turns: Callable[[], PartitionTurns[R]] = PartitionTurns) -> None:
         self._accounts = accounts
         self._make_turns = make_turns
         self._tenants: dict[str, _Tenant[R]] = {}  # the members of `_by_time`; some may have nothing left
@@ -180,7 +180,7 @@ class TenantTurns(Generic[R]):
         return works
 
 
-def _ready(turns: Turns[R]) -> int:
+def _ready(turns: PartitionTurns[R]) -> int:
     return turns.ready
 
 

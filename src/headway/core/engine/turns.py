@@ -55,7 +55,7 @@ class _Topic(Generic[R]):
         self.in_rotation = False
 
 
-class Turns(Generic[R]):
+class PartitionTurns(Generic[R]):
     """Ready works of one level."""
 
     __slots__ = ("_oldest", "_partitions", "_rotation", "_topics", "ready")
@@ -164,7 +164,7 @@ class Turns(Generic[R]):
         return [*partition.arrived, *(work for _, work in partition.released)]
 
 
-class RankedTurns(Turns[R]):
+class RankedTurns(PartitionTurns[R]):
     """Ready works of which each partition gives the one of the lowest rank first; of equal ones the oldest."""
 
     __slots__ = ("_rank_of",)

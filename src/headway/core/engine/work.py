@@ -25,7 +25,7 @@ _NEVER = math.inf
 _READY, _BEHIND = WorkState.READY, WorkState.BEHIND
 
 
-class Failure(NamedTuple):
+class FailedAttempts(NamedTuple):
     """The failed attempts so far: the last error and its time, the first and its time, and their number.
 
     `untried` is the number of attempts that ended before anything was tried.
@@ -45,7 +45,7 @@ class Brought(NamedTuple):
     They tell of attempts that failed elsewhere, and of when the record expires.
     """
 
-    failure: Failure | None = None
+    failure: FailedAttempts | None = None
     not_after: float = math.inf
     bytes: int = 0
 
@@ -53,7 +53,7 @@ class Brought(NamedTuple):
 NOTHING_BROUGHT: Mapping[Any, Brought] = {}
 
 
-class Outcome(NamedTuple):
+class FinalOutcome(NamedTuple):
     """An attempt's error, and the verdict by which its record is stored elsewhere; None if the record is dropped."""
 
     error: BaseException
@@ -109,9 +109,9 @@ class Work(Generic[R]):
         self.not_before = 0.0
         self.not_after = _NEVER  # its record expires then, and is not started any more
         self.state = _READY  # the end of its partition changes what it means, and not this: see `work_states.py`
-        self.failure: Failure | None = None
-        self.batch: Batch[R] | None = None
-        self.outcome: Outcome | None = None  # set while a final failure of this attempt is not stored yet
+        self.failure: FailedAttempts | None = None
+        self.batch: WorkBatch[R] | None = None
+        self.outcome: FinalOutcome | None = None  # set while a final failure of this attempt is not stored yet
 
     @property
     def partition(self) -> TopicPartition:
@@ -149,7 +149,7 @@ class Work(Generic[R]):
         else:
             error, before = without_frames(error), self.failure
             first_at, first_error = (before.first_at, before.first_error) if before else (now, error)
-            again.failure = Failure(error, now, first_at, self.attempt, self.untried + untried, first_error)
+            again.failure = FailedAttempts(error, now, first_at, self.attempt, self.untried + untried, first_error)
         again.not_before, again.not_after = not_before, self.not_after
         again.state = _BEHIND  # until its lane puts it first
         return again
@@ -186,7 +186,7 @@ class TenantWork(Work[R]):
         )
 
 
-class Batch(Generic[R]):
+class WorkBatch(Generic[R]):
     """Works that run together in one slot; their lane goes on when the last of them was reported."""
 
     __slots__ = ("_again", "_running", "works")

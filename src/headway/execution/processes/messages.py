@@ -4,7 +4,7 @@ import pickle
 from collections.abc import Callable, Sequence
 from typing import Any, Final, NamedTuple
 
-from headway.core.engine.work import Failure
+from headway.core.engine.work import FailedAttempts
 from headway.core.retry import REASON, failure_behind
 from headway.core.user_errors import attribute, description_of, is_error, name_of
 from headway.core.user_errors import text_of as said_by
@@ -62,7 +62,7 @@ class SentAttempt(NamedTuple):
     suffix: str
     level: int
     attempt: int
-    failure: Failure | None
+    failure: FailedAttempts | None
     arrived: float
     not_after: float
 

@@ -8,7 +8,7 @@ from typing import Any
 import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
-from headway.core.engine.work import NOTHING_BROUGHT, Brought, Failure, Work
+from headway.core.engine.work import NOTHING_BROUGHT, Brought, FailedAttempts, Work
 from headway.core.retry import failure_behind
 from headway.dead_letters import name_and_text
 from headway.execution.context import wall_time
@@ -48,12 +48,12 @@ def brought_along(batch: InputBatch, now: float, expires_after: float | None = N
     return found
 
 
-def failure_after(work: Work[Any], error: BaseException, *, untried: bool = False) -> Failure | None:
+def failure_after(work: Work[Any], error: BaseException, *, untried: bool = False) -> FailedAttempts | None:
     """Return the failed attempts of a work, including this one, which failed with this error."""
     return work.again(0.0, failure_behind(error), time.monotonic(), untried).failure
 
 
-def history_after(row: InputRow, failure: Failure | None) -> str | None:
+def history_after(row: InputRow, failure: FailedAttempts | None) -> str | None:
     """Return the history header of a row's record after these attempts; None if the row does not come from a record."""
     columns, index = place_of(row)
     topic, origin = kafka_topic_of(columns, index), origin_of(columns, index)

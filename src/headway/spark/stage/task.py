@@ -25,7 +25,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import ALONE
-from headway.core.engine.work import Failure
+from headway.core.engine.work import FailedAttempts
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.untrusted import LATEST
 from headway.core.user_errors import text_of
@@ -380,7 +380,7 @@ class Stage:
     def _put_unhandled(self, work: Any) -> None:
         """Put out a row whose handler was not called."""
         row: StageRow = work.record
-        failure: Failure | None = work.failure
+        failure: FailedAttempts | None = work.failure
         history = history_after(row.row, failure)
         attempts = work.attempt - 1
         if self._is_parked(work):

@@ -6,7 +6,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from headway.core.engine.commit_tick import Tick
+from headway.core.engine.commit_tick import CommitTick
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.work import Work
@@ -252,14 +252,14 @@ class EngineOfALog(RuleBasedStateMachine):
         if succeeds:
             self.acknowledge(tick)
 
-    def acknowledge(self, tick: Tick) -> None:
+    def acknowledge(self, tick: CommitTick) -> None:
         self.store(tick)
         for _ in range(2):  # it may be said again
             self.engine.committed(tick)
         for stay in self.stays.values():
             stay.kept = 0
 
-    def store(self, tick: Tick) -> None:
+    def store(self, tick: CommitTick) -> None:
         self.broker |= tick.commits
         self.published += tick.outputs
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.engine.suspects import MOST_DEATHS, Attempt, RecordId, Suspect, Suspects, decide
+from headway.core.engine.suspects import MOST_DEATHS, RecordId, RunningAttempt, Suspect, Suspects, decide
 from headway.core.retry import Again, DeadLetter, Retries, fixed_backoff
 from headway.errors import RetriableError
 
@@ -51,7 +51,7 @@ class Fleet:
     def _die(self, running: list[RecordId]) -> None:
         self.deaths += 1
         known = {suspect.record: suspect for suspect in self._ledger.all()}
-        attempts = [Attempt(each, known[each].attempts + 1 if each in known else 1) for each in running]
+        attempts = [RunningAttempt(each, known[each].attempts + 1 if each in known else 1) for each in running]
         for suspect in self._ledger.died(attempts, "was ended by signal 9 (SIGKILL)", float(self.deaths)):
             verdict = decide(self._retries, None, suspect.attempts, suspect.error(), now=0.0, chance=0.0)
             if isinstance(verdict, DeadLetter):
@@ -84,7 +84,7 @@ def test_no_number_of_deaths_in_company_makes_a_dead_letter(deaths: int, max_att
     ledger = Suspects()
     retries = Retries(fixed_backoff(0), max_attempts, fatal=(Exception,) if fatal else ())
     for _ in range(deaths):
-        news = ledger.died([Attempt(record(0), 1), Attempt(record(1), 1)], "ended", 0.0)
+        news = ledger.died([RunningAttempt(record(0), 1), RunningAttempt(record(1), 1)], "ended", 0.0)
         assert all(
             isinstance(decide(retries, None, each.attempts, each.error(), 0.0, 0.0), Again) and not each.alone
             for each in news
@@ -96,7 +96,7 @@ def test_no_number_of_deaths_in_company_makes_a_dead_letter(deaths: int, max_att
 def test_the_ledger_keeps_the_newest_and_never_more_than_it_may(companies: list[set[int]], most: int) -> None:
     ledger = Suspects(most)
     for company in companies:
-        ledger.died([Attempt(record(number), 1) for number in company], "ended", 0.0)
+        ledger.died([RunningAttempt(record(number), 1) for number in company], "ended", 0.0)
         known = {suspect.record for suspect in ledger.all()}
         assert len(known) <= most
         assert known >= {record(number) for number in company}
@@ -106,7 +106,7 @@ def test_the_ledger_keeps_the_newest_and_never_more_than_it_may(companies: list[
 def test_ledgers_that_hear_of_each_other_agree(deaths: list[str]) -> None:
     ledgers = {name: Suspects() for name in "ab"}
     for at, name in enumerate(deaths):
-        news = ledgers[name].died([Attempt(record(0), 1)], "ended", float(at))
+        news = ledgers[name].died([RunningAttempt(record(0), 1)], "ended", float(at))
         other = ledgers["b" if name == "a" else "a"]
         assert other.note(news) == news
         assert other.note(news) == []
@@ -115,7 +115,7 @@ def test_ledgers_that_hear_of_each_other_agree(deaths: list[str]) -> None:
 
 def test_attempts_that_do_not_count_do_not_make_a_dead_letter_sooner() -> None:
     ledger = Suspects()
-    [suspect] = ledger.died([Attempt(record(0), attempt=3, untried=2)], "ended", 0.0)
+    [suspect] = ledger.died([RunningAttempt(record(0), attempt=3, untried=2)], "ended", 0.0)
     retries = Retries(fixed_backoff(0), max_attempts=2)
     assert isinstance(decide(retries, None, 3, suspect.error(), 0.0, 0.0, untried=suspect.untried), Again)
     failure = suspect.failure(0.0)

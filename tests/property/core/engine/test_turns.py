@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from headway.core.engine.assignment import Assignment
-from headway.core.engine.turns import Turns
+from headway.core.engine.turns import PartitionTurns
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import OffsetMap
 from headway.records.record_types import TopicPartition
@@ -32,7 +32,7 @@ class TurnsOfLists(RuleBasedStateMachine):
 
     @initialize()
     def begin(self) -> None:
-        self.turns: Turns[int] = Turns()
+        self.turns: PartitionTurns[int] = PartitionTurns()
         self.orders = self.in_a_row = 0
         self.last = ""
         self.waiting = deque[Work[int]]()  # works that are no heads yet
@@ -122,7 +122,7 @@ def works(place: TopicPartition, count: int) -> list[Work[int]]:
 
 
 def test_a_quiet_partition_goes_before_all_that_are_flooded() -> None:
-    turns: Turns[int] = Turns()
+    turns: PartitionTurns[int] = PartitionTurns()
     for number in range(300):
         turns.arrive(works(TopicPartition("orders", partition=number), 100))
     turns.take_many(1000)
@@ -132,7 +132,7 @@ def test_a_quiet_partition_goes_before_all_that_are_flooded() -> None:
 
 
 def test_a_topic_with_one_partition_has_as_many_turns_as_one_with_many() -> None:
-    turns: Turns[int] = Turns()
+    turns: PartitionTurns[int] = PartitionTurns()
     for number in range(30):
         turns.arrive(works(TopicPartition("orders", partition=number), 100))
     turns.arrive(works(TopicPartition("mail", partition=0), 100))

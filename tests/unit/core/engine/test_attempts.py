@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
-from headway.core.engine.work import Brought, Failure, Work
+from headway.core.engine.work import Brought, FailedAttempts, Work
 from headway.core.offsets.offset_map import Commit, OffsetMap, decode_with_trailer, encode
 from headway.core.offsets.trailer import Trailer, Tried
 from headway.errors import EarlierAttemptError
@@ -143,7 +143,7 @@ def test_of_a_record_that_brings_attempts_along_the_higher_number_counts() -> No
     for brought, attempt in ((2, 4), (7, 8)):
         successor = engine_of([], commit)
         record = Record(0)
-        along = {record: Brought(Failure(error, NOW, NOW, brought, 0, error))}
+        along = {record: Brought(FailedAttempts(error, NOW, NOW, brought, 0, error))}
         successor.receive(ORDERS, [record], NOW, brought=along)
         work = works_of(successor)[0]
         assert work.attempt == attempt

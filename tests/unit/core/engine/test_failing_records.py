@@ -8,7 +8,7 @@ import pytest
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.slot_policies import make_slots
-from headway.core.engine.work import Failure, Work
+from headway.core.engine.work import FailedAttempts, Work
 from headway.core.levels.policies import PolicyName
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Again
@@ -152,7 +152,7 @@ def test_a_failure_that_is_noted_while_a_record_runs_gives_retries_no_more_slots
     engine.assign(place, OffsetMap(0))
     engine.receive(place, records(0, 100), 0.0)
     for work in engine.take(100, 0.0):
-        work.failure = Failure(ValueError(), 0.0, 0.0, 1, 0, ValueError())  # as that of a process which it ended
+        work.failure = FailedAttempts(ValueError(), 0.0, 0.0, 1, 0, ValueError())  # as that of a process which it ended
         engine.finish(work, 0.0)
     engine.receive(place, [Record(100 + n, b"%d" % n, n < 200) for n in range(400)], 0.0)
     worker = Worker(engine, slots=8)

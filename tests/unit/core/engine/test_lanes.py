@@ -31,15 +31,15 @@ def test_the_first_of_each_lane_is_its_head_and_one_without_a_lane_always_is() -
     lanes: Lanes[Any] = Lanes()
     a, b, behind, alone, another = works("a", "b", "a", ALONE, ALONE)
     assert lanes.extend([a, b, behind, alone, another]) == [a, b, alone, another]
-    assert lanes.settle(alone, ()) is None
-    assert lanes.settle(a, ()) is behind
+    assert lanes.advance(alone, ()) is None
+    assert lanes.advance(a, ()) is behind
 
 
 def test_a_lane_without_work_is_gone_and_begins_anew() -> None:
     lanes: Lanes[Any] = Lanes()
     first, second = works("a", "a")
     lanes.extend([first])
-    assert lanes.settle(first, ()) is None
+    assert lanes.advance(first, ()) is None
     assert len(lanes) == 0
     assert lanes.extend([second]) == [second]
 
@@ -49,14 +49,14 @@ def test_what_comes_while_the_only_work_is_tried_again_comes_behind_it() -> None
     first, second = works("a", "a")
     lanes.extend([first])
     again = first.again(5.0, None, 0.0)
-    assert lanes.settle(first, [again]) is again
+    assert lanes.advance(first, [again]) is again
     assert lanes.extend([second]) == []
-    assert lanes.settle(again, ()) is second
+    assert lanes.advance(again, ()) is second
 
 
 def test_a_finished_work_does_not_keep_its_lane_in_memory() -> None:
     lanes: Lanes[Any] = Lanes()
     first, second = works("a", "a")
     lanes.extend([first, second])
-    lanes.settle(first, ())
+    lanes.advance(first, ())
     assert first.next is None

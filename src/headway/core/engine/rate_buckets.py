@@ -1,7 +1,7 @@
 """The limit on how many works of each tenant, or of each key, start per second; each name has a rate of its own.
 
-A work that could run goes through the gate first. There each name has a token bucket. A work that gets a permit is
-ready, and its start is charged to the bucket. A work without one waits in its bucket, and takes no slot.
+Each name has a token bucket. A work that could run needs a permit of its bucket first. With a permit it is ready, and
+its start is charged to the bucket. Without one it waits in its bucket, and takes no slot.
 
 Invariants:
 - Over any stretch of time no more works of a name start than the rate allows, plus one burst: one work, and a twentieth
@@ -11,7 +11,7 @@ Invariants:
 - A record that expired, or that has only to be stored elsewhere, needs no permit. Nor does one whose name has no rate.
 - A rate that has changed holds from the next work of its name, also for those that wait.
 
-The time of the gate is that of its last call that has one; an earlier time lets no more through.
+The time is that of the last call that has one; an earlier time lets no more through.
 """
 
 import math
@@ -49,12 +49,12 @@ class Bucket(Generic[R]):
         self.permits = [0] * levels  # given to works that have not started
         self.waiting: dict[int, list[tuple[int, Work[R]]]] = {}  # by level, each a heap by order of arrival
         self.passed = 0  # works that waited before
-        self.due = math.inf  # the time of its entry among the gate's
+        self.due = math.inf  # the time of its entry among those of all buckets
         self.is_listed = False  # among those that may be forgotten
 
 
-class RateGate(Generic[R]):
-    """The gate for one kind of name.
+class RateBuckets(Generic[R]):
+    """The buckets of one kind of name.
 
     Args:
         limit_of: Returns how many works of a name may start in a second, or None if any number may.
