@@ -77,9 +77,8 @@ class Loans:
     def __init__(self, member: str) -> None:
         self._member = member
         self._number = 0
-        self._bases: list[
-            tuple[float, float]
-        ] = []  # with the time when each became known: those within the last two LEASEs, and one before
+        # Each with the time when it became known: those within the last two LEASEs, and the one before them.
+        self._bases: list[tuple[float, float]] = []
         self._asked_at: dict[int, float] = {}  # the member's own messages that can still be answered
         self._heard: dict[str, int] = {}  # the last message number of each member
         self._requests: dict[str, tuple[int, Fractions]] = {}  # requests that are not answered yet

@@ -366,7 +366,7 @@ class Dispatch:
     def next_change(self, fed_at: float) -> float | None:
         """Return when a job may be able to start though nothing else happens; None if only an event can help.
 
-        The time is after `fed_at`, when the caller called `feed` last. What has come by then was tried in vain: a slot,
+        The time is after `fed_at`, when the caller called `feed` last. What has come by then was tried without success: a slot,
         a probe or a suspect holds it up, and whoever lets go of that takes the next job, or wakes the control thread.
         Waiting until that time again would be no wait at all.
         """
@@ -477,7 +477,7 @@ class Dispatch:
             elif work not in admitted:
                 self.engine.retry(work, now, None, now)
         job = [work for work in admitted if not work.outcome]
-        held = [*job, *stored]  # what is to be stored elsewhere holds its slot until it is
+        held = [*job, *stored]  # works that must be stored elsewhere hold their slot until then
         if held:
             left = [len(held)] if len(held) > 1 else None
             for work in held:

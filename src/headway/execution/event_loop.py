@@ -16,7 +16,7 @@ from headway.runtime.precise_loop import precise_event_loop
 
 log = logging.getLogger(__name__)
 
-# A task that never waits gives way to others after so many jobs.
+# A task that never waits gives way to others after this many jobs.
 _TURN = 16
 _CLEAN_UP_WITHIN = 1.0  # seconds
 
@@ -117,7 +117,7 @@ class EventLoop:
                     result = await call(job)
                 except BaseException as error:  # a cancellation too: the attempt did not succeed
                     if self._ends(task):
-                        return  # it was no attempt: the record comes again
+                        return  # this does not count as an attempt: the record is handled again
                     following = raised(job, error)
                 else:
                     if self._ends(task):

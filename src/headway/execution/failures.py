@@ -51,7 +51,7 @@ class Failures:
         self._letters, self._schedules, self._is_supervised = letters, schedules, is_supervised
 
     def decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
-        """Return what to do with a work that failed."""
+        """Decide what to do with a work that failed."""
         chance = random.random()  # noqa: S311 - it spreads retries
         death = suspects.as_death(error)
         if death is None or not (self._letters or self._is_supervised):

@@ -227,5 +227,5 @@ def failures_of(job: Job, error: BaseException) -> Mapping[RecordWork, BaseExcep
 def _named_failures(job: Job, error: BatchError) -> Mapping[RecordWork, BaseException]:
     failures = dict(error.failures)
     if not failures.keys() <= set(range(len(job))) or not all(map(is_error, failures.values())):
-        raise ValueError("It names records that the batch has not, or errors that are none.")
+        raise ValueError("It names records that are not in the batch, or values that are not errors.")
     return {job[index]: failure for index, failure in failures.items()}

@@ -46,7 +46,7 @@ _ADVICE = "Decorate a function that yields, with @asynccontextmanager or @contex
 
 
 def check_lifespan(lifespan: Any, *, has_settings: bool = True) -> None:
-    """Raise `ConfigError` for what is no function that makes a context manager; of settings, if there are any."""
+    """Raise `ConfigError` unless it is a function that makes a context manager, of settings if there are any."""
     if not callable(lifespan):
         raise ConfigError(
             f"lifespan is {shown(lifespan)}; it must be a function that makes a context manager. {_ADVICE}"
@@ -82,7 +82,7 @@ def make(lifespan: Lifespan, settings: Mapping[str, Any] | None) -> Entered:
     gets_settings = settings is not None and _takes_settings(lifespan)
     made: Entered = lifespan(dict(settings or {})) if gets_settings else lifespan()  # type: ignore[call-arg]
     if not hasattr(type(made), "__aenter__") and not hasattr(type(made), "__enter__"):
-        raise ConfigError(f"It returned {shown(made)}, which is no context manager. {_ADVICE}")
+        raise ConfigError(f"It returned {shown(made)}, which is not a context manager. {_ADVICE}")
     return made
 
 
@@ -267,7 +267,7 @@ class Life:
             self.note(failed_at_end(self._lifespan, error, self._then))
 
     def for_process(self) -> tuple[Lifespan, Mapping[str, Any]]:
-        """Return what another process needs to make the same."""
+        """Return the lifespan and the settings from which another process makes the same."""
         return self._lifespan, (self._settings or {}) if _takes_settings(self._lifespan) else {}
 
     def endless(self) -> LifespanError:

@@ -30,7 +30,7 @@ class Tracebacks:
         self._told: dict[_Place, float] = {}
 
     def of(self, error: BaseException, now: float) -> ExcInfo | None:
-        """Return an error as `logging` takes it, from the handler's code on; None if it is to be told without."""
+        """Return an error as `logging` takes it, from the handler's code on; None if it should be logged without."""
         if issubclass(type(error), _ON_PURPOSE):
             return None
         try:

@@ -30,7 +30,7 @@ class BroughtAlong:
         self._expires_after = expires_after
 
     def of(self, records: Sequence[ConsumerRecord], now: float) -> Mapping[ConsumerRecord, Brought]:
-        """Return what records bring along, leaving out those that bring nothing; `now` is by the monotonic clock."""
+        """Return the state that records bring along, for those that bring any; `now` is by the monotonic clock."""
         if self._expires_after is None:
             with_some = with_headers(records)
             found = {record: self._read(record, now) for record in with_some} if with_some else NOTHING_BROUGHT

@@ -61,7 +61,7 @@ class Commits:
     """Makes the commits that the engine's ticks ask for: level by level, or all healthy levels in one transaction.
 
     Args:
-        dispatch: The dispatch whose engine says what is to be committed.
+        dispatch: The dispatch whose engine says what must be committed.
         levels: The members that commit.
         fetching: Gives a level's partitions up as lost, and joins its group again.
         callbacks: The user's callbacks, one of which is called with the outcome of each commit.

@@ -1,4 +1,4 @@
-"""Stores records that are to be retried much later as schedules, so that they take no memory until then."""
+"""Stores records that will be retried much later as schedules, so that they take no memory until then."""
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class ScheduleReports(Reports, Protocol):
-    """Receives reports about records that are to be retried later."""
+    """Receives reports about records that will be retried later."""
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
         """Note that the record can never be scheduled as its handler asked."""
@@ -98,7 +98,7 @@ class DelayedRetries:
 
 def _warn(reason: str) -> None:
     log.warning(
-        "Records that are to be retried later cannot be stored now. They wait, and are not handled until then: %s",
+        "Records that should be retried later cannot be stored now. They wait, and are not handled until then: %s",
         reason,
     )
 

@@ -479,7 +479,7 @@ def _fetched(member: LevelConsumer, level: int, demand: int, of_quiet: int, now:
 
 
 def _known_of(member: LevelConsumer, partition: TopicPartition, found: Start, *, fails: bool) -> _Known:
-    """Return what a commit says about a partition, as far as it fits the log that is read.
+    """Return the state that a commit has of a partition, as far as it fits the log that is read.
 
     Without a commit, any offset that is not too late will do as the start: offsets that do not come do not exist.
     """

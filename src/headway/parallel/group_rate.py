@@ -98,7 +98,7 @@ class GroupRate:
         assigned = sum(len(level.membership.assigned) for level in self._levels)
         if assigned != self._assigned:
             self._assigned = assigned
-            self._ask_at = now  # topics that have more partitions than before make a group share them anew
+            self._ask_at = now  # topics that have more partitions than before make a group share them again
         if self._asked is not None and self._asked.done():
             self._note(self._asked, now)
         if self._asked is None and assigned and now >= self._ask_at:
@@ -157,7 +157,7 @@ class GroupRate:
             if waiting:
                 self._waited[name] = waiting, now + LEASE
             elif name in self._waited:
-                # One moment without waiting records is no reason to lend for seconds what they would miss.
+                # One moment without waiting records does not justify lending for seconds what they would miss.
                 waiting, until = self._waited[name]
                 if now >= until:
                     del self._waited[name]

@@ -1,4 +1,4 @@
-"""Pauses in storing dead letters, and records that are to be retried later, while Kafka refuses them."""
+"""Pauses in storing dead letters, and records that will be retried later, while Kafka refuses them."""
 
 import random
 import threading
@@ -11,7 +11,7 @@ from headway.execution.jobs import RecordWork
 
 
 class Reports(Protocol):
-    """Receives reports about records that were to be stored."""
+    """Receives reports about records that should be stored."""
 
     def stored(self, work: RecordWork) -> None:
         """Note that Kafka has the record."""

@@ -108,7 +108,7 @@ class _Results:
 
 
 def _failure_of(on_result: OnResult, result: Any) -> BaseException | None:
-    """Call the function; return what it raised, or None."""
+    """Call the function; return the error that it raised, or None."""
     try:
         return not_run(on_result(*result), "on_result")
     except KeyboardInterrupt:

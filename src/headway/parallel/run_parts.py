@@ -181,7 +181,7 @@ class RunParts:
         return self._life.failure if self._life else None
 
     def closing(self) -> Iterator[Sends | Executor | Life]:
-        """Yield what is to be closed at the end, in this order."""
+        """Yield the parts that must be closed at the end, in this order."""
         if self._executor:
             yield self._executor
         if self._life:

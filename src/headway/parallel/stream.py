@@ -29,7 +29,7 @@ class Source(Protocol[R_co]):
         """Run until the consumer is stopped, and put the items."""
 
     def given(self, item: Any) -> R_co:
-        """Return what the caller gets for an item."""
+        """Return the object that the caller gets for an item."""
 
     def taken(self, item: Any) -> None:
         """Note that the caller asks for the next one."""

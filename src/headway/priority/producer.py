@@ -72,7 +72,7 @@ class PriorityProducer(TransactionalProducer):
         refused. While a transaction of this producer is open, the schedule is part of it. `timestamp` is in
         milliseconds since the epoch, now by default.
 
-        When a record `expires`, at a time or so many seconds from now, a `ParallelConsumer` does not start it any more.
+        When a record `expires`, at a time or after this many seconds, a `ParallelConsumer` does not start it any more.
 
         `on_delivery(error, metadata)` is called on a thread of the producer's, or on one that sends, flushes or waits
         for a result, within that call. `on_delivery` must therefore not wait for a lock that such a thread holds.

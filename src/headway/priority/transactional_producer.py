@@ -52,7 +52,7 @@ class TransactionalProducer(BaseProducer):
         self.check_open()
         self._hand_all_over(timeout)
         deadline = time.monotonic() + timeout
-        self.client.flush(timeout)  # as a commit does; but it would not see that a record may not be stored
+        self.client.flush(timeout)  # as a commit does; but it would not see that a record might not be stored
         self._raise_if_in_doubt()
         self._failed_before = None  # a record that is refused from now on is not part of it
         self.client.commit_transaction(max(0.0, deadline - time.monotonic()))

@@ -349,7 +349,7 @@ def test_an_async_lifespan_of_a_plain_function_is_refused(mock_cluster: Cluster)
 
 def test_what_makes_no_context_manager_is_told_at_the_start(mock_cluster: Cluster) -> None:
     consumer = consumer_of(mock_cluster, lifespan=dict)
-    with pytest.raises(LifespanError, match="no context manager"):
+    with pytest.raises(LifespanError, match="not a context manager"):
         consumer.run(print_nothing)
 
 

@@ -229,6 +229,8 @@ class LineWindow:
 def bound_behind(line: int, due: int, written: int) -> int:
     """Return a time by which neither a record written to a line at `written`, nor any record after it, is due.
 
-    In the line that is read at once, records after it were scheduled later and only need not come before it.
+    In a delay line this follows from the time of writing. The line for immediate reading (`MEMORY`) has no delay:
+    there a later record can be due at any time, but need not be delivered before this one, so this one's due time is
+    the bound.
     """
     return due - 1 if line == MEMORY else written + time_in(line) + _DUE_AFTER

@@ -106,7 +106,7 @@ class Assignment(Generic[R]):
         self.state = after(self.state, event)
 
     def limit_map(self, characters: int) -> None:
-        """Limit the map to so many characters from now on."""
+        """Limit the map to this many characters from now on."""
         self._map_limit = characters
         self._measure_at = 0
         # A map is below the pressure limit while its bitset is, or while its runs of four bytes are. So most partitions
@@ -172,7 +172,7 @@ class Assignment(Generic[R]):
         return self.commit_of(self.progress.snapshot())
 
     def commit_of(self, snapshot: OffsetMap) -> Commit:
-        """Return what to commit for a snapshot; offsets that an earlier commit remembered as done stay remembered."""
+        """Build the commit for a snapshot; offsets that an earlier commit remembered as done stay remembered."""
         trailer = Trailer(snapshot.offset, self.log, self.all_tried())
         commit = commit_of(snapshot, self._map_limit, self.remembered, trailer)
         self.pressed = commit.pressed

@@ -79,7 +79,7 @@ class Backpressure:
         self.keep_outputs(level, kept)
 
     def keep_outputs(self, level: int, size: int) -> None:
-        """Note that outputs of so many bytes more wait for a commit."""
+        """Note that outputs of this many bytes more wait for a commit."""
         budget = self.budgets[level]
         budget.of_outputs += size
         if budget.is_full_of_outputs():

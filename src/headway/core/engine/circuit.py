@@ -1,6 +1,6 @@
 """The circuit breaker of a consumer's handler: while nearly everything fails, one attempt at a time is enough.
 
-A failure can be its record's, or of what all records need: the bank is down. Then each attempt is in vain, and each
+A failure can be its record's, or of what all records need: the bank is down. Then each attempt fails, and each
 record would end as a dead letter. The circuit is closed as long as attempts go well. It opens when of the keys tried in
 the last seconds a set part has failed, and then lets one attempt at a time through, a probe, at growing intervals.
 
@@ -28,7 +28,8 @@ class CircuitBreaker:
     """The bounds by which a consumer slows down to one attempt at a time, instead of failing all records.
 
     Args:
-        failing: The part of the keys tried in the window whose last attempt failed, from which on it opens; up to 1.
+        failing: The fraction of keys, up to 1, at which it opens: of those tried in the window, the ones whose last
+            attempt failed.
         least: The number of failing keys below which it never opens. A record without a key counts as one.
         window: The seconds that count.
         longest: The seconds between two probes at most; the first waits are 1, 2, 4 … seconds.

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 
 _EASED = 0.75  # a paused partition resumes at this part of its mark: each stop and start costs a refetch
 
-_FIRST = 1024  # records to fetch at first, at the most
+_FIRST = 1024  # the most records to fetch at first
 
 
 class MemoryBudget:
@@ -49,7 +49,7 @@ class MemoryBudget:
         self._unused_parts = sum(own - used for used in used_by_each if used < own) if is_tight else None
 
     def is_full_for(self, used_by_one: int, is_paused: bool) -> bool:
-        """Return whether a partition that uses so many bytes must take no more; a paused one resumes a little lower.
+        """Return whether a partition that uses this many bytes must take no more; a paused one resumes a little lower.
 
         >>> room = MemoryBudget(1000)
         >>> room.partitions, room.used = 5, 601

@@ -213,7 +213,7 @@ class RateBuckets(Generic[R]):
         self._plan_or_list(bucket)
 
     def _debt(self, bucket: Bucket[R]) -> float:
-        # Without a debt nothing is to be multiplied: the first bucket may be from before any time was known.
+        # Without a debt nothing must be multiplied: the first bucket may be from before any time was known.
         return max(0.0, bucket.debt - bucket.rate * (self._now - bucket.at)) if bucket.debt else 0.0
 
     def _permit_at(self, bucket: Bucket[R], level: int) -> float:
@@ -274,7 +274,7 @@ class RateBuckets(Generic[R]):
             heappush(self._idle, (at, next(self._orders), bucket))
 
     def _full_at(self, bucket: Bucket[R]) -> float:
-        """Return when the bucket has no debt any more; without a rate that is never, until it is shared anew."""
+        """Return when the bucket has no debt any more; without a rate that is never, until it is shared again."""
         if not bucket.debt:
             return self._now
         return bucket.at + bucket.debt / bucket.rate if bucket.rate else math.inf

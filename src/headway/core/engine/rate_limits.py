@@ -70,7 +70,7 @@ class RateLimits(Generic[R]):
         return [_Limited(level, self._buckets) for level in levels]
 
     def needs(self, ready: int, seconds: float, now: float) -> dict[str, tuple[float, float]]:
-        """Return what tenants need of their rates, by the names under which members lend; what is ready has it."""
+        """Return how much tenants need of their rates, by the names under which members lend; what is ready has it."""
         needs = self.tenants.needs(seconds, now) if self.tenants else {}
         return {f"{_TENANT}{name}": need for name, need in needs.items()}
 

@@ -4,7 +4,7 @@ A policy is asked once per slot, whenever one is free and works are ready. So no
 record of a high level waits for one free slot, never for a batch.
 
 Invariants: a policy picks only a level with ready work. `fair` and `strict` pick whenever there is one (they conserve
-work); `capacity_burst` may keep a slot free for a level above. Under `strict` and `fair` no level waits for ever.
+work); `capacity_burst` may keep a slot free for a level above. Under `strict` and `fair` no level waits forever.
 """
 
 from collections.abc import Sequence

@@ -135,7 +135,7 @@ class TenantTurns(Generic[R]):
         return work
 
     def take_many(self, limit: int) -> list[Work[R]]:
-        """Take up to so many works; the same as that many calls of `take`."""
+        """Take up to `limit` works; the same as that many calls of `take`."""
         return [self.take() for _ in range(min(limit, self.ready))]
 
     def _first(self, only_of: Assignment[R] | None) -> _Tenant[R] | None:

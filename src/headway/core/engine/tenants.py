@@ -104,7 +104,7 @@ class Tenants:
         self._note_unready(account)
 
     def start(self, account: Account, in_turn: bool) -> float:
-        """Note that a ready work runs from now on, which may be another's turn; return what it is charged."""
+        """Note that a ready work runs from now on, which may be another's turn; return its charge."""
         charged = account.average or _LEAST
         paid = charged
         if account.owed:

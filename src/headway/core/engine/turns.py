@@ -125,7 +125,7 @@ class PartitionTurns(Generic[R]):
         return work
 
     def take_many(self, limit: int) -> list[Work[R]]:
-        """Take up to so many works; the same as that many calls of `take`, and quicker."""
+        """Take up to `limit` works; the same as that many calls of `take`, and quicker."""
         count = min(limit, self.ready)
         if count <= 1:
             return [self.take()] if count else []

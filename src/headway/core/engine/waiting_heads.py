@@ -1,4 +1,4 @@
-"""Heads of lanes that may not run yet: some wait for a time, such as that of a retry, others for a batch to fill.
+"""Heads of lanes that must not run yet: some wait for a time, such as that of a retry, others for a batch to fill.
 
 Delayed delivery has no part in it: its records wait in Kafka, with a relay.
 
@@ -36,7 +36,7 @@ class WaitingHeads(Generic[R]):
         self._levels = levels
         self._orders = orders
         self.entries: list[tuple[float, int, Work[R]]] = []  # a heap
-        self._outdated = 0  # at most so many entries
+        self._outdated = 0  # the number of entries that are outdated, or more
         self.batching: Batching[R] | None = None
 
     def take_in(self, heads: Sequence[Work[R]], works: Sequence[Work[R]], now: float) -> None:

@@ -110,18 +110,18 @@ class AssignedPartitions(Generic[P]):
             self._assigned.setdefault(partition, _Assigned())
 
     def locate(self, starts: Mapping[P, int]) -> list[P]:
-        """Note where partitions begin; return those that were waiting for it."""
+        """Note the offsets at which partitions start; return the partitions that were waiting for that."""
         waiting = [partition for partition in starts if self._after(partition, _E.LOCATED)]
         self.note_starts({partition: starts[partition] for partition in waiting})
         return waiting
 
     def seek(self, partition: P, offset: int) -> None:
-        """Note another start."""
+        """Note that a seek moves a partition's start to this offset."""
         self._after(partition, _E.SOUGHT)
         self.note_starts({partition: offset})
 
     def note_starts(self, starts: Mapping[P, int]) -> None:
-        """Note from where partitions are read on, which changes no state."""
+        """Note the offsets from which partitions are read on, without changing their state."""
         for partition, offset in starts.items():
             if about := self._assigned.get(partition):
                 about.start = offset

@@ -131,8 +131,9 @@ def commit_of(
 ) -> Commit:
     """Build the commit: the offset, and as much of its map as fits in `limit` characters.
 
-    If the map does not fit, the text has what an earlier commit has `remembered`, and as much from the beginning as
-    fits beside it. The trailer's attempts get the space that the map leaves; the lowest counts are left out first.
+    If the map does not fit, the text keeps the part that an earlier commit already `remembered`, and as much of the
+    map's beginning as fits next to it. The trailer's attempts get the space that is left; the lowest counts are left
+    out first.
 
     >>> commit_of(OffsetMap(5, (1, 49995)))
     Commit(offset=5, metadata='ZQAAAAEAAMNL', pressed=False, kept=None)

@@ -37,7 +37,7 @@ from headway.core.producer.turn_policies import TurnPolicy, Turns
 # as long as one that need not.
 _CREDIT = 256 * 1024
 _CREDITS = 64
-# Unplaced records are stuck if none of them was reported for so many seconds.
+# Unplaced records are stuck if none of them was reported for this many seconds.
 STUCK_AFTER = 0.5
 
 
@@ -174,7 +174,7 @@ class Accumulator(Generic[R]):
         return is_full and queue.used >= self._credit and now - unplaced.reported_at < STUCK_AFTER
 
     def throttled(self, seconds: float, now: float) -> None:
-        """Keep little in flight from now on, as a broker reads nothing of this client for so many seconds."""
+        """Keep little in flight from now on, as a broker reads nothing of this client for this many seconds."""
         self._forget_delivered(now)
         before = self._delivered_by[0][1]
         delivered = [level.delivered - size for level, size in zip(self._levels, before, strict=True)]

@@ -9,7 +9,7 @@ The least time of a report shows only while little is ahead. So a narrowed queue
 measured, and again every ten seconds, since the way to a broker may change.
 
 Invariants:
-- A queue is narrowed only beside a neighbour that sends far less, and did so again and again of late.
+- A queue is narrowed only beside a neighbour that sends far less, and did so repeatedly in the last seconds.
 - Two floods do not narrow each other.
 - A window is at least `_LEAST`.
 - Nothing here costs anything per record.
@@ -22,7 +22,7 @@ from headway.core.producer.queues import Queue, R
 
 # All times are in seconds.
 _TICK = 0.1
-_TICKS = 5  # a neighbour must have sent in so many ticks,
+_TICKS = 5  # a neighbour must have sent in this many ticks,
 _REMEMBERED = 10.0  # and in one tick within this time
 _FAR_LESS = 8
 _GAIN = 1.25
@@ -46,7 +46,7 @@ class FlowControl(Generic[R]):
             queue.timed_since = now
 
     def reported(self, queue: Queue[R], size: int, now: float) -> None:
-        """Note that so many bytes of a queue were reported; they count down to the record that is timed."""
+        """Note that this many bytes of a queue were reported; they count down to the record that is timed."""
         self._active[queue] = None
         queue.delivered += size
         if queue.timed > 0:

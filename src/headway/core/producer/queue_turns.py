@@ -40,7 +40,7 @@ def list_queue(queue: Queue[R]) -> None:
 
 
 def relist(topic: TopicQueues[R]) -> None:
-    """Give out a topic's turns anew, after a rare change."""
+    """Give out a topic's turns again, after a rare change."""
     if topic.listed:
         topic.level.turns.remove(topic)
         topic.listed = False

@@ -53,7 +53,7 @@ class Throttle:
         self._adjusted = now
 
     def is_over(self, now: float) -> bool:
-        """Return whether no broker has throttled the client of late."""
+        """Return whether no broker has throttled the client recently."""
         return now > self._until
 
     def room(self, in_flight: int, now: float) -> int:
@@ -67,7 +67,7 @@ class Throttle:
         return int(min(self._saved, max(_LEAST, _AHEAD * self._rate) - in_flight))
 
     def handed_over(self, size: int) -> None:
-        """Note that so many bytes were handed over."""
+        """Note that this many bytes were handed over."""
         self._saved -= size
 
     @property

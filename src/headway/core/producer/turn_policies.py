@@ -24,7 +24,7 @@ class Turns(Protocol):
         ...
 
     def charge(self, level: int, size: int) -> None:
-        """Note that a level's turn is over, and that it moved so many bytes."""
+        """Note that a level's turn is over, and that it moved this many bytes."""
         ...
 
 

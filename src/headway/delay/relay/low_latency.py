@@ -227,7 +227,7 @@ class LowLatency(RelayOutput):
             raise failure
 
     def _note_done(self) -> None:
-        """Take off the rounds that are written, in order, up to the first that is not."""
+        """Remove the rounds that are fully written from the front of the queue, up to the first that is not."""
         while self._sent and not self._sent[0].left:
             done = self._sent.popleft()
             if done.moved:

@@ -17,7 +17,7 @@ _FIRST_STEP = 2.0  # the step until more slots do not pay for the first time
 _STEP = 1.25
 # More slots pay if the throughput grows with at least this power of them; 1 is in proportion, 0 not at all.
 _PAYS = 0.5
-# At the most allowed no other limit is tried; a throughput that changed by this factor makes fewer be tried again.
+# At the highest limit allowed no other is tried; a throughput that changed by this factor makes fewer be tried again.
 _ANOTHER_SERVICE = 1.2
 
 
@@ -90,7 +90,7 @@ class AdaptiveLimit(Gate):
             self._step = _STEP
         step = self._step if up or self.limit == 1 else 1 / self._step
         limit = min(self._most, math.ceil(self.limit * step) if step > 1 else int(self.limit * step))
-        if limit != self.limit:  # at the most allowed, keep the measurement with fewer slots
+        if limit != self.limit:  # at the highest limit allowed, keep the measurement with fewer slots
             self._last = self.limit, throughput
             self.limit = limit
 

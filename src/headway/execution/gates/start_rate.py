@@ -75,7 +75,7 @@ class StartRate(Gate):
         `ready` works could start if the rate let them.
         """
         started, self._started = self._started, 0
-        # A permit that has just come is no sign of plenty, nor is one that a busy machine has not used yet.
+        # A permit that has just come does not mean plenty, nor does one that a busy machine has not used yet.
         hungry = ready > 0 and (not self.may_start(0, now) or started >= _MUCH * seconds * self._rate)
         if not started and not hungry:
             return {}

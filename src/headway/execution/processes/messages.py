@@ -142,7 +142,7 @@ def _stand_in(error: BaseException) -> BaseException:
 
 
 def _number(error: BaseException, name: str) -> float | None:
-    """Return an attribute that is a plain number or bool; None for any other, which may not be picklable."""
+    """Return an attribute that is a plain number or bool; None for any other, which perhaps cannot be pickled."""
     value = attribute(error, name)
     return value if type(value) in (bool, int, float) else None
 

@@ -85,7 +85,7 @@ class Process:
         """Send another chunk; if the process has died, `receive` raises.
 
         The process does not read while it works, so a chunk that might not fit into the pipe waits here. To wait for
-        room would be to wait for a handler, past its time limit. It would be for ever if the process has to wait for us
+        room would be to wait for a handler, past its time limit. It would last forever if the process has to wait for us
         to read its outcomes.
         """
         chunk = pickle.dumps(Chunk(self._round, [pickle.dumps(attempts_of(job)) for job in jobs]))
@@ -124,7 +124,7 @@ class Process:
         return said
 
     def _hears(self, seconds: float) -> bool:
-        """Return whether there is something to read, within so many seconds; raises `EOFError` if it has died.
+        """Return whether there is something to read, within this many seconds. Raises `EOFError` if it has died.
 
         The end of the pipe does not tell its death: a process that it forked may keep the other end open.
         """
@@ -137,7 +137,7 @@ class Process:
         raise EOFError
 
     def _see_to(self, at: int, seconds: float, time_limit: float | None) -> None:
-        """Act on a job that has run for so long: kill the process past the time limit, or ask for jobs back."""
+        """Act on a job that has run for this long: kill the process past the time limit, or ask for jobs back."""
         if time_limit and seconds > time_limit:
             self._late = at, exceeded(time_limit)
             self._process.kill()

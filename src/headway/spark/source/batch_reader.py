@@ -116,7 +116,7 @@ class PushedFilters:
         self._reader = reader
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
-        """Bound what is read. Spark also applies all filters to the rows itself."""
+        """Use the filters to limit the offsets that are read. Spark itself also applies all of them to the rows."""
         self._reader.bound(filters)
         return filters
 
