@@ -38,7 +38,9 @@ EXCEPTIONS: dict[str, str] = {}
 
 # What nobody has rewritten yet. It only ever shrinks.
 STILL_TO_DO: tuple[str, ...] = (
-    "src/headway/kafka",
+    "src/headway/kafka/binding",
+    "src/headway/kafka/producer",
+    "src/headway/kafka/reading",
 )
 
 

@@ -366,8 +366,9 @@ class Dispatch:
     def next_change(self, fed_at: float) -> float | None:
         """Return when a job may be able to start though nothing else happens; None if only an event can help.
 
-        The time is after `fed_at`, when the caller called `feed` last. What has come by then was tried without success: a slot,
-        a probe or a suspect holds it up, and whoever lets go of that takes the next job, or wakes the control thread.
+        The time is after `fed_at`, when the caller called `feed` last. Whatever had arrived by then was already tried:
+        a slot, a probe or a suspect holds it up, and whoever releases that takes the next job, or wakes the control
+        thread.
         Waiting until that time again would be no wait at all.
         """
         with self.lock:

@@ -39,7 +39,7 @@ class CommitTick(NamedTuple):
 
 
 def take(assignments: Iterable[Assignment[Any]]) -> CommitTick:
-    """Return what is due of these assignments; it changes nothing, so a tick that is never committed is no loss."""
+    """Return the commits due for these assignments; nothing changes, so a tick that is dropped loses nothing."""
     tick = CommitTick({}, [], [])
     for each in assignments:
         if each.finished > each.saved:

@@ -328,7 +328,7 @@ class Engine(Generic[R]):
     def count_slots(self, count: Callable[[], int]) -> None:
         """Ask this function how many slots there are, taken and free.
 
-        Until then, `take` is to be called for all free slots at once, so that its limit tells their number.
+        Until then, `take` must be called for all free slots at once, so that its limit tells their number.
         """
         self._next_slots.count = count
 
@@ -410,7 +410,7 @@ class Engine(Generic[R]):
     # Commits
 
     def tick(self, partitions: Collection[TopicPartition] | None = None) -> commit_tick.CommitTick:
-        """Return what to commit now for these partitions, or for all: only partitions with more done than committed.
+        """Return the commits due for these partitions, or for all; those with nothing new done are left out.
 
         Until `committed` is called with the tick, the next tick contains everything again, the outputs too. So where
         there are outputs, the fate of one tick must be known before the next one is committed.

@@ -86,7 +86,7 @@ class Suspects:
         self._known: dict[RecordId, Suspect] = {}
 
     def died(self, running: Sequence[RunningAttempt], how: str, now: float) -> list[Suspect]:
-        """Note that a process died while these records ran; return what is now known of them. `now` is wall time."""
+        """Note that a process died while these records ran; return the suspects among them. `now` is wall time."""
         return self.note(self._after_death(attempt, len(running) == 1, how, now) for attempt in running)
 
     def note(self, suspects: Iterable[Suspect]) -> list[Suspect]:
@@ -123,7 +123,7 @@ class Suspects:
 def decide(
     retries: Retries, record: object, attempt: int, error: ProcessDiedError, now: float, chance: float, untried: int = 0
 ) -> Verdict:
-    """Return what to do with a record after its process died; the arguments are those of `Retries.decide`."""
+    """Decide what to do with a record after its process died; the arguments are those of `Retries.decide`."""
     verdict = retries.decide(record, attempt, error, now, chance, untried)
     if not error.alone:  # this record may be innocent
         return Again(now) if isinstance(verdict, DeadLetter) else verdict

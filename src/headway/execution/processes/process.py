@@ -85,8 +85,8 @@ class Process:
         """Send another chunk; if the process has died, `receive` raises.
 
         The process does not read while it works, so a chunk that might not fit into the pipe waits here. To wait for
-        room would be to wait for a handler, past its time limit. It would last forever if the process has to wait for us
-        to read its outcomes.
+        room would be to wait for a handler, past its time limit. It would last forever if the process in turn waits for
+        us to read its outcomes.
         """
         chunk = pickle.dumps(Chunk(self._round, [pickle.dumps(attempts_of(job)) for job in jobs]))
         if self.chunks and len(chunk) > self._surely_fits:

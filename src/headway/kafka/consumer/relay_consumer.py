@@ -50,7 +50,7 @@ _DEFAULTS: Config = {
 }
 _CLOSE_WITHIN = 10.0
 
-NOT_DELETED = "What has left the delay lines is not deleted, and takes room for ever."
+NOT_DELETED = "Records that have left the delay lines are not deleted, and take up space forever."
 
 
 class RelayConsumer:
