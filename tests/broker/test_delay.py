@@ -347,7 +347,7 @@ def test_after_an_hour_without_a_relay_recurring_records_fire_as_their_policies_
     assert fired == {misfire: 2 * times for misfire, times in expected.items()}
 
 
-@pytest.mark.quick("fewer lines")
+@pytest.mark.slow
 @pytest.mark.parametrize("ladder", [Ladder((1000, 3000)), Ladder((1000, 4000))], ids=["another line", "fewer lines"])
 def test_running_relays_take_up_other_lines_and_lose_double_and_delay_nothing(
     cluster: DelayCluster, ladder: Ladder

@@ -162,7 +162,7 @@ def put_all(cluster: DelayCluster, stranger: Stranger) -> int:
     return len(headers) + 3
 
 
-@pytest.mark.quick("low-latency")
+@pytest.mark.slow
 @MODES
 def test_bad_records_in_all_topics_of_a_scheduler_stop_nothing_beside_them(
     cluster: DelayCluster, stranger: Stranger, mode: str

@@ -175,6 +175,7 @@ def test_a_line_whose_topic_is_not_needed_yet_is_no_cause_for_a_warning(
     assert [record for record in caplog.records if record.name.startswith("headway.delay")] == []
 
 
+@pytest.mark.slow
 def test_a_relay_that_starts_before_its_scheduler_has_topics_waits_for_them_and_says_so_once(
     cluster: FreshCluster,
 ) -> None:

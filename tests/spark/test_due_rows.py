@@ -185,6 +185,7 @@ def test_a_transaction_that_could_hide_what_is_due_for_longer_than_relays_wait_i
         find_lines({"bootstrap.servers": "localhost:1", "transaction.timeout.ms": "300000"}, "delay")
 
 
+@pytest.mark.slow
 def test_an_output_expires_and_one_whose_time_the_sink_would_refuse_is_a_dead_letter(
     spark: SparkSession, orders: "LevelTopics"
 ) -> None:

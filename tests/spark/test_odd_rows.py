@@ -58,6 +58,7 @@ def told_of(record: Any) -> dict[str, str]:
     return {name.removeprefix(PREFIX): value.decode() for name, value in record.headers if name.startswith(PREFIX)}
 
 
+@pytest.mark.slow
 def test_a_record_whose_time_spark_does_not_have_has_none_and_is_read_and_handled_as_any_other(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:

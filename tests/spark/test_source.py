@@ -134,6 +134,7 @@ def test_available_now_reads_what_was_there_at_the_start_and_ends(
     assert later.all_values() == [1_000, 1_001, 1_002]
 
 
+@pytest.mark.slow
 def test_empty_topics_and_a_query_that_has_read_everything_give_no_micro_batch(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:

@@ -77,6 +77,7 @@ def test_a_pattern_selects_topics_that_have_all_levels(
         spark.read.format("headway").options(**options | {"levels": "3"}).load().collect()
 
 
+@pytest.mark.slow
 def test_a_topic_that_comes_to_match_a_pattern_is_read_from_its_first_record(
     spark: SparkSession,
     headway_topic: str,
@@ -196,6 +197,7 @@ def test_with_trigger_available_now_few_records_do_not_wait_for_more(
     assert seen.all_values() == [0, 1, 2]
 
 
+@pytest.mark.slow
 def test_offsets_that_aged_out_are_skipped_when_that_is_wanted(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:

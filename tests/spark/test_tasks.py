@@ -91,6 +91,7 @@ def test_a_batch_reads_one_partition_in_many_tasks(spark: SparkSession, filled: 
     assert {row["task"] for row in rows} == set(range(20))
 
 
+@pytest.mark.slow
 def test_records_come_back_in_the_order_of_their_keys_behind_split_partitions(
     spark: SparkSession, filled: "LevelTopics", tmp_path: Path
 ) -> None:
@@ -143,6 +144,7 @@ def test_a_frame_that_lost_its_columns_cannot_be_brought_in_order(spark: SparkSe
         repartition_by_key(spark.createDataFrame([(b"k", 1)], "key binary, offset long"))
 
 
+@pytest.mark.slow
 def test_a_key_is_refused_where_its_rows_may_be_in_several_tasks(spark: SparkSession, orders: "LevelTopics") -> None:
     def refused(frame: DataFrame, key: str | None = "key") -> bool:
         try:

@@ -65,6 +65,7 @@ def test_a_plan_has_the_names_of_the_stage_its_handler_and_the_source(
     assert "secret" not in plans
 
 
+@pytest.mark.slow
 @pytest.mark.usefixtures("worker_logs")
 def test_handlers_and_the_source_log_where_spark_shows_the_logs_of_python_workers(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path
@@ -132,6 +133,7 @@ def test_the_progress_of_a_query_counts_outcomes_retries_and_dead_letters(
     ]
 
 
+@pytest.mark.slow
 def test_one_handler_in_two_stages_of_a_query_is_counted_in_each(spark: SparkSession, orders: "LevelTopics") -> None:
     orders.send(0, range(3))
     read = spark.read.format("headway").options(**orders.options, splitPartitions="false").load()

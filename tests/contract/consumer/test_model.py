@@ -137,7 +137,7 @@ def run(cluster: Cluster, protocols: list[dict[str, Any]], examples: int, steps:
     run_state_machine_as_test(machine, settings=chosen)
 
 
-@pytest.mark.quick("cooperative")
+@pytest.mark.slow
 @pytest.mark.parametrize("protocol", MOCK_PROTOCOLS, ids=["eager", "cooperative"])
 def test_whatever_is_called_the_next_record_is_the_next_and_what_was_handed_out_is_committed(
     mock_cluster: Cluster, protocol: dict[str, Any]

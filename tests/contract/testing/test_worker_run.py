@@ -105,6 +105,7 @@ def test_what_is_tried_again_later_is_a_schedule(headway_broker: LocalBroker) ->
     assert abs(schedule.due - datetime.now(UTC) - timedelta(hours=1)) < timedelta(minutes=1)
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_a_worker_that_writes_to_its_own_topic_runs_until_nothing_comes_any_more(headway_broker: LocalBroker) -> None:
     run = run_until_idle(shop.step, kafka_of(headway_broker), [ProducerRecord("steps", "4")])
