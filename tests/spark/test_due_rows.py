@@ -17,7 +17,7 @@ from headway.delay.topics import create_topics
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.admin import Admin
 from headway.spark import Output, outputs, parallel_map
-from headway.spark.sink.markers import Part
+from headway.spark.sink.markers import WritePart
 from headway.spark.sink.options import parse
 from headway.spark.sink.scheduled_rows import find_lines
 from headway.spark.sink.writers import Target, stream_writer, write_part
@@ -141,7 +141,7 @@ def test_a_write_that_lasts_looks_every_ten_minutes_which_lines_are_in_use(order
 
     def write_after(seconds: float) -> None:
         target = Target(parse(given), lines._replace(seen_at=lines.seen_at - seconds))
-        write_part(target, iter([batch]), Part(orders.topic, 0, 0))
+        write_part(target, iter([batch]), WritePart(orders.topic, 0, 0))
 
     create_topics(config, orders.topic, OTHER_LADDER, 2)
     write_after(300)

@@ -25,7 +25,7 @@ from headway.broker import LocalBroker
 from headway.errors import DeliveryError, TransactionError
 from headway.kafka.admin import Admin
 from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_topic
-from headway.spark.sink.markers import Part
+from headway.spark.sink.markers import WritePart
 from headway.spark.sink.options import parse
 from headway.spark.sink.writers import Target, close_version, write_part
 from tests.broker.delay_cluster import MISSED_SOON
@@ -248,7 +248,7 @@ def test_a_task_that_takes_longer_than_its_transaction_may_is_told_so_and_waits_
             time.sleep(0.5)
 
     with pytest.raises(TransactionError, match=r"A task took \d+ s, but its transaction may take 1 s"):
-        write_part(Target(options, None), slowly(), Part(orders.topic, 0, 0))
+        write_part(Target(options, None), slowly(), WritePart(orders.topic, 0, 0))
 
 
 def test_a_task_takes_its_slot_while_its_first_rows_are_on_their_way(
@@ -279,9 +279,9 @@ def test_a_task_whose_rows_never_come_needs_no_kafka() -> None:
         yield from batches()
         raise ValueError("no such column")
 
-    assert write_part(target, iter(()), Part("query", 0, 0)).rows == 0
+    assert write_part(target, iter(()), WritePart("query", 0, 0)).rows == 0
     with pytest.raises(ValueError, match="no such column"):
-        write_part(target, failing(), Part("query", 0, 0))
+        write_part(target, failing(), WritePart("query", 0, 0))
 
 
 # The same number, and other rows
@@ -291,14 +291,14 @@ def batches(*values: int, **columns: list[Any]) -> Iterator[pa.RecordBatch]:
     yield pa.RecordBatch.from_pydict({"value": [str(value) for value in values], **columns})
 
 
-def task(orders: "LevelTopics") -> tuple[Target, Part]:
+def task(orders: "LevelTopics") -> tuple[Target, WritePart]:
     """A task's target and its part in the first run of a write."""
     target = Target(parse({"kafka.bootstrap.servers": orders.servers, "topic": f"{orders.topic}-0"}), None)
     create_marker_topic(Admin({"bootstrap.servers": orders.servers}), target.options.marker_topic)
-    return target, Part(orders.topic, 0, 0, "first run")
+    return target, WritePart(orders.topic, 0, 0, "first run")
 
 
-def write_all(target: Target, part: Part, *tasks: Iterator[pa.RecordBatch]) -> list[int]:
+def write_all(target: Target, part: WritePart, *tasks: Iterator[pa.RecordBatch]) -> list[int]:
     """Write a version as Spark does: each task, and then the driver; return how many rows each task wrote."""
     written = [write_part(target, rows, part._replace(partition=number)) for number, rows in enumerate(tasks)]
     close_version(target, written)

@@ -8,7 +8,7 @@ from typing import Protocol
 HOST = "127.0.0.1"
 
 
-class Address(Protocol):
+class NodeAddress(Protocol):
     """What the settings need to know about a node."""
 
     @property
@@ -22,7 +22,7 @@ class Address(Protocol):
 
 
 def server_properties(
-    node: Address, nodes: Sequence[Address], data_dir: Path, extra: Mapping[str, str]
+    node: NodeAddress, nodes: Sequence[NodeAddress], data_dir: Path, extra: Mapping[str, str]
 ) -> dict[str, str]:
     """Return all properties of `node` in a cluster of `nodes`, secured if they have a `tls_port`. `extra` wins."""
     several = _replication(len(nodes)) | _patience(len(nodes))
@@ -39,7 +39,7 @@ def render(properties: Mapping[str, str]) -> str:
     return "".join(f"{key}={json.dumps(value)[1:-1]}\n" for key, value in properties.items())
 
 
-def _identity(node: Address, nodes: Sequence[Address], data_dir: Path) -> dict[str, str]:
+def _identity(node: NodeAddress, nodes: Sequence[NodeAddress], data_dir: Path) -> dict[str, str]:
     if node.tls_port is None:
         listeners = f"PLAINTEXT://{HOST}:{node.port}"
     else:

@@ -53,7 +53,7 @@ class Need:
 
 
 @dataclass(frozen=True, slots=True)
-class Message:
+class LoanMessage:
     """What a member tells all others: what it asks for beyond its base, and what it lends, by the borrowers' names.
 
     A loan carries the number of the message that it answers.
@@ -99,7 +99,7 @@ class Loans:
             least = base if at <= since else min(least, base)
         return least
 
-    def hear(self, message: Message, now: float) -> None:
+    def hear(self, message: LoanMessage, now: float) -> None:
         """Take in another member's message; one that is older than that member's last is ignored."""
         sender = message.member
         if sender == self._member or message.number <= self._heard.get(sender, -1):
@@ -114,7 +114,7 @@ class Loans:
         if asked_at is not None:
             self._borrowed.setdefault(sender, []).append(_Loan(asked_at + LEASE, fractions))
 
-    def turn(self, needs: Mapping[str, Need], now: float) -> Message | None:
+    def turn(self, needs: Mapping[str, Need], now: float) -> LoanMessage | None:
         """Return the message to send now, None if there is nothing to say.
 
         `share` withholds what the message lends from now on, before anybody hears of it.
@@ -130,7 +130,7 @@ class Loans:
         self._number += 1
         if asks:
             self._asked_at[self._number] = now
-        return Message(self._member, self._number, asks, lends)
+        return LoanMessage(self._member, self._number, asks, lends)
 
     def share(self, name: str, now: float) -> float:
         """Return the fraction of a rate that this member has now."""

@@ -20,7 +20,7 @@ LAYOUT_HOLDS_FOR = 600.0
 """After this many seconds, lines may have been deleted. They are checked before the next schedule is stored."""
 
 
-class Lines(NamedTuple):
+class LineTopics(NamedTuple):
     """The layout of a scheduler's topics, and the topic of each delay line.
 
     Delays of `reach` milliseconds or more need a line that has no topic yet.
@@ -99,7 +99,7 @@ class LineChoice:
     def _may_be_gone(self) -> bool:
         return time.time() >= self._looked_at + LAYOUT_HOLDS_FOR
 
-    def reaching(self, delay: int) -> Lines:
+    def reaching(self, delay: int) -> LineTopics:
         """Return the lines, after creating missing ones that the delay needs and waiting until the brokers know them.
 
         Raises `AuthorizationError` if the right to create them is missing, and `KafkaError` if no broker answers.
@@ -131,6 +131,6 @@ class LineChoice:
         except HeadwayError as error:
             log.warning("The scheduler %s keeps using the delay lines that it knows: %s", self._names.name, error)
 
-    def _lines_of(self, layout: Layout) -> Lines:
+    def _lines_of(self, layout: Layout) -> LineTopics:
         topics = {line: self._names.line(line) for line in (MEMORY, *layout.usable.lines)}
-        return Lines(layout.partitions, layout.usable, topics, layout.reach)
+        return LineTopics(layout.partitions, layout.usable, topics, layout.reach)

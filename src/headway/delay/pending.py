@@ -138,10 +138,10 @@ class PendingReader(Closable):
         stored = self._reader.compacted(self._names.state, self._numbers, OPEN_TRANSACTION_ENDS_WITHIN)
         return {number: StoredState(stored[number], {}) for number in self._numbers}
 
-    def _lines(self) -> "dict[Partition, _Line]":
+    def _lines(self) -> "dict[Partition, _LinePartition]":
         """Return the scheduler's lines, each in the state that the relay of each partition has stored."""
         return {
-            (self._names.line(line), number): _Line(line, number, self._known[number])
+            (self._names.line(line), number): _LinePartition(line, number, self._known[number])
             for line in sorted(self._layout.lines, reverse=True)
             for number in self._numbers
         }
@@ -152,7 +152,7 @@ class PendingReader(Closable):
         return self._inspector.read_together(ranges)
 
 
-class _Line:
+class _LinePartition:
     """One partition of a line. Its records are pending unless a relay has dealt with them."""
 
     def __init__(self, line: int, number: int, state: StoredState) -> None:

@@ -12,7 +12,7 @@ from headway.core.delay.changes import PUT_HEADER, Command, read_command, read_p
 from headway.core.delay.command_ledger import PutRecord
 from headway.core.delay.ladder import Ladder
 from headway.core.delay.line_window import Fetched
-from headway.core.delay.relay_tick import Answer, Refusal, Tick, Write
+from headway.core.delay.relay_tick import Answer, RefusedRecord, RelayTick, Write
 from headway.core.delay.schedule import HEADER, OWN, EmptyRecordError, Schedule, read_schedule
 from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
 from headway.core.record_size import size_of
@@ -97,7 +97,7 @@ class Writing:
         self._forbidden: dict[str, Writable] = {}  # targets that have refused this relay's records for want of a right
         self._now = 0
 
-    def records(self, partition: int, tick: Tick, now: int) -> Iterator[RelayRecord]:
+    def records(self, partition: int, tick: RelayTick, now: int) -> Iterator[RelayRecord]:
         """Yield all records that a tick writes.
 
         State comes first, so that a transaction knows all its partitions early and registers them with the broker once.
@@ -185,7 +185,7 @@ class Writing:
         target.refused(reason)
         return target
 
-    def _refused(self, refusal: Refusal) -> RelayRecord:
+    def _refused(self, refusal: RefusedRecord) -> RelayRecord:
         return self.dead_letter(refusal.record, refusal.error, _NO_SCHEDULE)
 
     def _answer(self, answer: Answer) -> RelayRecord:
@@ -197,7 +197,7 @@ class Writing:
         error = type(error)(str(error)[:_MOST_SAID])
         record = ConsumerRecord(message, _source, message.value())
         log.error("%r becomes a dead letter in %s, because %s: %s", record, self._names.dead, reason, error)
-        headers = letter_headers(self._names.dead, _Failed(record), error, reason, origin=_origin_of(message))
+        headers = letter_headers(self._names.dead, _RefusedRecord(record), error, reason, origin=_origin_of(message))
         letter = RelayRecord(self._names.dead, message.value(), message.key(), ANY_PARTITION, NOW, headers, message)
         return self._now_or_later(fitting(letter, MAX_MESSAGE_BYTES))
 
@@ -276,7 +276,7 @@ def _is_letter(message: Message) -> bool:
     return any(name.startswith(PREFIX) for name, _ in headers_of(message))
 
 
-class _Failed(NamedTuple):
+class _RefusedRecord(NamedTuple):
     record: ConsumerRecord
     attempt: int = 1
     failure: None = None

@@ -14,7 +14,7 @@ from typing import Any
 _SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGALRM] if hasattr(signal, "SIGALRM") else [])]
 
 
-class _Later:
+class _DeferredSignal:
     """A signal handler that defers the original one."""
 
     def __init__(self, handle: Any) -> None:
@@ -50,15 +50,15 @@ def defer_signals() -> Iterator[None]:
             each.deliver()
 
 
-def _put_off() -> dict[signal.Signals, _Later]:
+def _put_off() -> dict[signal.Signals, _DeferredSignal]:
     handlers = {number: signal.getsignal(number) for number in _SIGNALS}
-    later = {number: _Later(handle) for number, handle in handlers.items() if callable(handle)}
+    later = {number: _DeferredSignal(handle) for number, handle in handlers.items() if callable(handle)}
     for number, each in later.items():
         signal.signal(number, each)
     return later
 
 
-def _handle_as_before(later: dict[signal.Signals, _Later]) -> None:
+def _handle_as_before(later: dict[signal.Signals, _DeferredSignal]) -> None:
     for number, each in reversed(
         later.items()
     ):  # restore Ctrl-C last: if it struck now, the others would stay deferred forever
@@ -69,7 +69,7 @@ def heed_signals() -> None:
     """Handle now the signals that a `defer_signals` around this call has put off: for a loop of waits inside it."""
     if _is_main():
         for handle in map(signal.getsignal, _SIGNALS):
-            if isinstance(handle, _Later):
+            if isinstance(handle, _DeferredSignal):
                 handle.deliver()
 
 
@@ -77,7 +77,7 @@ def heed_signals() -> None:
 def allow_signals() -> Iterator[None]:
     """Handle signals at once in this block, even within `defer_signals`, for user code that may take long."""
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if _is_main() else {}
-    later = {number: handle for number, handle in handlers.items() if isinstance(handle, _Later)}
+    later = {number: handle for number, handle in handlers.items() if isinstance(handle, _DeferredSignal)}
     try:
         _handle_as_before(later)
         for each in later.values():

@@ -62,7 +62,7 @@ class TaskSupervisor:
         self._run = run
         self._lock = threading.Lock()
         self._suspects = Suspects()
-        self._process: _Process | None = None
+        self._process: _WorkerProcess | None = None
         self._stopped = threading.Event()
 
     def hear(self, word: bytes) -> None:
@@ -82,7 +82,7 @@ class TaskSupervisor:
         deaths = RestartPolicy()
         while True:
             with self._lock:
-                process = self._process = _Process(self._task, self._suspects.all())
+                process = self._process = _WorkerProcess(self._task, self._suspects.all())
                 if self._stopped.is_set():
                     self._tell(STOP)
             born = time.monotonic()
@@ -128,7 +128,7 @@ class TaskSupervisor:
             )
 
 
-class _Process:
+class _WorkerProcess:
     """A worker's process, as seen from its task."""
 
     def __init__(self, task: Task, suspects: list[Suspect]) -> None:

@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from headway.core.rate_loans import LEASE, Loans, Message, Need
+from headway.core.rate_loans import LEASE, LoanMessage, Loans, Need
 
 SMALL = 1e-9
 PARTITIONS = 12
@@ -16,7 +16,7 @@ def test_members_never_have_more_than_the_whole_rate_together(data: st.DataObjec
     owners = data.draw(st.lists(st.integers(0, members - 1), min_size=PARTITIONS, max_size=PARTITIONS))
     books = [Loans(str(index)) for index in range(members)]
     skew = [data.draw(st.sampled_from([0.0, -500.0, 7000.0])) for _ in range(members)]  # each has a clock of its own
-    under_way: list[tuple[int, Message]] = []
+    under_way: list[tuple[int, LoanMessage]] = []
     now = 100.0
 
     def rebase(index: int) -> None:

@@ -12,9 +12,9 @@ from click.testing import CliRunner
 from headway import cli
 from headway.cli.dead_letters.choice import Choice, open_letters
 from headway.cli.dead_letters.dead_topic import DeadTopic
-from headway.cli.dead_letters.letters import SENT_AGAIN_FROM, Filter, Letter, Place, json_line, page, row
-from headway.cli.dead_letters.sending_again import Destination, Plan, make_plan
-from headway.cli.display.terminal import Progress
+from headway.cli.dead_letters.letters import SENT_AGAIN_FROM, Filter, Letter, LetterPosition, json_line, page, row
+from headway.cli.dead_letters.sending_again import LetterTarget, Plan, make_plan
+from headway.cli.display.terminal import ProgressLine
 from headway.cli.display.texts import Moment, local_time
 from headway.core.offsets.offset_map import OffsetMap, encode
 from headway.errors import ConfigError, KafkaError
@@ -115,10 +115,10 @@ def open_offsets(dead: DeadTopic) -> list[int]:
     return [each.place.offset for each in dead.letters() if not each.settled]
 
 
-def plan(dead: DeadTopic, *places: Place, filter: Filter = Filter(), **options: Any) -> Plan:  # noqa: B008 - immutable
+def plan(dead: DeadTopic, *places: LetterPosition, filter: Filter = Filter(), **options: Any) -> Plan:  # noqa: B008 - immutable
     to = options.pop("to", None)
     topics = {"orders-2": 6, "clicks": 1, TOPIC: 2}
-    with Progress(None, shown=False) as progress:
+    with ProgressLine(None, shown=False) as progress:
         return make_plan(dead, Choice(frozenset(places), filter, **options), to, topics, progress)
 
 
@@ -370,11 +370,11 @@ def test_a_memory_that_no_offset_map_can_hold_is_refused_and_nothing_is_committe
 
 def test_a_place_without_a_letter_is_a_sentence_that_says_where_there_are_some() -> None:
     dead = topic(Kafka(dead_letters(3, 4)))
-    assert dead.letter(Place(0, 4)).place == (0, 4)
+    assert dead.letter(LetterPosition(0, 4)).place == (0, 4)
     with pytest.raises(KafkaError, match=r"holds no record at 0:9: its partition 0 has the offsets 3 to 4\."):
-        dead.letter(Place(0, 9))
+        dead.letter(LetterPosition(0, 9))
     with pytest.raises(ConfigError, match="has no partition 1; it has 1, counted from 0"):
-        dead.letter(Place(1, 4))
+        dead.letter(LetterPosition(1, 4))
 
 
 def test_what_is_to_be_settled_is_what_a_choice_names_and_is_open() -> None:
@@ -382,15 +382,15 @@ def test_what_is_to_be_settled_is_what_a_choice_names_and_is_open() -> None:
     topic(kafka).remember({0: [0, 1]}, {0: [0]})
 
     def found(choice: Choice) -> list[int]:
-        with Progress(None, shown=False) as progress:
+        with ProgressLine(None, shown=False) as progress:
             return list(open_letters(topic(kafka), choice, progress).offsets.get(0, []))
 
     assert found(Choice()) == [1, 2, 3]
     assert found(Choice(limit=2)) == [1, 2]
-    assert found(Choice(frozenset({Place(0, 0), Place(0, 3)}))) == [3]
+    assert found(Choice(frozenset({LetterPosition(0, 0), LetterPosition(0, 3)}))) == [3]
     assert found(Choice(filter=Filter(exception="Declined"))) == []
     with pytest.raises(KafkaError, match="holds no record at 0:7"):
-        found(Choice(frozenset({Place(0, 1), Place(0, 7)})))
+        found(Choice(frozenset({LetterPosition(0, 1), LetterPosition(0, 7)})))
 
 
 # What is sent, and where to
@@ -400,7 +400,7 @@ def test_all_that_is_open_goes_back_to_the_topic_and_partition_that_it_came_from
     kafka = Kafka(dead_letters(0, 1), dead_letters(5, partition=1))
     topic(kafka, 2).remember({0: [0, 1]}, {0: [0]})
     planned = plan(topic(kafka, 2))
-    home = Destination("orders-2", 3)
+    home = LetterTarget("orders-2", 3)
     assert planned.destinations == {0: {1: home}, 1: {5: home}}
     assert planned.existing == {0: [0, 1], 1: [5]}
     assert planned.topics == {"orders-2": 2}
@@ -409,7 +409,7 @@ def test_all_that_is_open_goes_back_to_the_topic_and_partition_that_it_came_from
 def test_a_partition_that_its_topic_has_not_leaves_the_choice_to_the_key() -> None:
     for story in (STORY | {"partition": "6"}, {"topic": "orders-2"}):
         kafka = Kafka([Message(0, 0, headers_of(story))])
-        assert plan(topic(kafka)).destinations == {0: {0: Destination("orders-2")}}
+        assert plan(topic(kafka)).destinations == {0: {0: LetterTarget("orders-2")}}
 
 
 def test_another_topic_can_be_said_and_takes_what_is_no_dead_letter_too() -> None:
@@ -432,33 +432,33 @@ def test_what_was_sent_again_is_sent_once_more_only_if_asked_for() -> None:
     with pytest.raises(
         ConfigError, match=r"orders-dead 0:0 is already settled: it was sent again, or settled by hand. Nothing was"
     ):
-        plan(topic(kafka), Place(0, 0), Place(0, 1))
-    assert plan(topic(kafka), Place(0, 0), settled_too=True).size == 1
+        plan(topic(kafka), LetterPosition(0, 0), LetterPosition(0, 1))
+    assert plan(topic(kafka), LetterPosition(0, 0), settled_too=True).size == 1
     assert plan(topic(kafka), settled_too=True).size == 2
 
 
 def test_what_was_sent_again_since_it_was_planned_is_left_out() -> None:
     planned = plan(topic(Kafka(dead_letters(0, 1, 2))))
     planned.without({0: {1, 2}})
-    assert planned.destinations == {0: {0: Destination("orders-2", 3)}}
+    assert planned.destinations == {0: {0: LetterTarget("orders-2", 3)}}
 
 
 def test_a_letter_that_is_named_and_not_there_is_an_error_and_nothing_is_sent() -> None:
     with pytest.raises(KafkaError, match="holds no record at 0:7"):
-        plan(topic(Kafka(dead_letters(0, 1))), Place(0, 0), Place(0, 7))
+        plan(topic(Kafka(dead_letters(0, 1))), LetterPosition(0, 0), LetterPosition(0, 7))
 
 
 def test_a_letter_that_is_named_and_came_from_nowhere_needs_a_topic() -> None:
     kafka = Kafka([Message(0, 0, [])])
     with pytest.raises(ConfigError, match="orders-dead 0:0 does not name the topic it came from"):
-        plan(topic(kafka), Place(0, 0))
-    assert plan(topic(kafka), Place(0, 0), to="clicks").topics == {"clicks": 1}
+        plan(topic(kafka), LetterPosition(0, 0))
+    assert plan(topic(kafka), LetterPosition(0, 0), to="clicks").topics == {"clicks": 1}
 
 
 def test_a_topic_that_there_is_not_is_refused_before_anything_is_sent() -> None:
     kafka = Kafka([Message(0, 0, headers_of(STORY | {"topic": "gone"}))])
     with pytest.raises(ConfigError, match="Kafka has no topic gone, where dead letters should go"):
-        plan(topic(kafka), Place(0, 0))
+        plan(topic(kafka), LetterPosition(0, 0))
     with pytest.raises(ConfigError, match="is the dead letter topic itself"):
         plan(topic(kafka), to=TOPIC)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.records.lines import Draft, JsonLines, LongLine, Place, read_lines, size_of, text_lines
+from headway.cli.records.lines import Draft, JsonLines, LinePosition, LongLine, read_lines, size_of, text_lines
 
 
 def parse(line: bytes, level_field: str | None = None, key_field: str | None = None) -> Draft | None:
@@ -70,12 +70,12 @@ def test_lines_know_their_file_and_number(tmp_path: Path) -> None:
     second.write_bytes(b"c")
     files = [str(first), str(second)]
     assert list(read_lines(files, 100)) == [
-        (Place(files[0], 1), b"a\n"),
-        (Place(files[0], 2), b"b\n"),
-        (Place(files[1], 1), b"c"),
+        (LinePosition(files[0], 1), b"a\n"),
+        (LinePosition(files[0], 2), b"b\n"),
+        (LinePosition(files[1], 1), b"c"),
     ]
     assert size_of(files) == 5
-    assert str(Place("-", 7)) == "stdin, line 7"
+    assert str(LinePosition("-", 7)) == "stdin, line 7"
 
 
 def test_the_size_of_what_is_no_file_is_not_known() -> None:

@@ -10,9 +10,9 @@ from headway.delay.topic_names import TopicNames
 from headway.delay.topics import Layout
 from headway.errors import DeliveryError
 from headway.kafka.producer.columnar import Columns
-from headway.spark.sink.scheduled_rows import DueRows, Lines
+from headway.spark.sink.scheduled_rows import DueRows, SchedulerLines
 
-LINES = Lines("delay", Layout(4, (0, 1000), Ladder((1000, 9000))), seen_at=math.inf)
+LINES = SchedulerLines("delay", Layout(4, (0, 1000), Ladder((1000, 9000))), seen_at=math.inf)
 
 
 @pytest.mark.parametrize(

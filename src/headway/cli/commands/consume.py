@@ -7,7 +7,7 @@ import click
 from click.core import ParameterSource
 
 from headway.cli.commands.levels import LEVELS, DistributorType
-from headway.cli.display.terminal import Progress, complaints, stderr_is_terminal
+from headway.cli.display.terminal import ProgressLine, complaints, stderr_is_terminal
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.cli.options.topic_choice import TopicChoice, choose_topics
 from headway.cli.records.consumption import Consumption, Start, writing
@@ -136,7 +136,7 @@ def consume(
         consumer = PriorityConsumer(config, distributor=distributor, policy=policy)
         consumption = Consumption(consumer, file, encode, choice.levels, complaint)
         shown = stderr_is_terminal() and not (output == "-" and file.isatty())
-        with consumer, Progress(limit, shown=shown) as progress:
+        with consumer, ProgressLine(limit, shown=shown) as progress:
             consumption.run(choice.to_subscribe, start, limit, timeout, progress)
     context.exit(consumption.report())
 

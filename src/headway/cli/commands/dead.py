@@ -10,11 +10,11 @@ import click
 
 from headway.cli.dead_letters.choice import Choice, open_letters
 from headway.cli.dead_letters.dead_topic import DeadTopic, dead_topic
-from headway.cli.dead_letters.letters import Filter, Letter, Place, PlaceType, json_line, page, row
+from headway.cli.dead_letters.letters import Filter, Letter, LetterPosition, PlaceType, json_line, page, row
 from headway.cli.dead_letters.sending_again import Plan, SendingAgain, goals, letters, make_plan, sent
 from headway.cli.display.json_lines import json_option
 from headway.cli.display.tables import Column, show_table
-from headway.cli.display.terminal import Complaints, Progress, complaints, confirm, stderr_is_terminal
+from headway.cli.display.terminal import Complaints, ProgressLine, complaints, confirm, stderr_is_terminal
 from headway.cli.display.texts import Moment
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.core.offsets.commit_metadata import Done
@@ -118,7 +118,7 @@ def list_(
 @click.argument("place", type=PlaceType(), metavar="PARTITION:OFFSET")
 @json_option()
 @kafka_options
-def show(topic: str, place: Place, as_json: bool, connection: ConnectionSettings) -> None:
+def show(topic: str, place: LetterPosition, as_json: bool, connection: ConnectionSettings) -> None:
     """Show everything about one dead letter.
 
     Bytes that are not UTF-8 are shown in hex, and with --json in Base64 under a name that says so.
@@ -147,7 +147,7 @@ def show(topic: str, place: Place, as_json: bool, connection: ConnectionSettings
 def send_again(
     context: click.Context,
     topic: str,
-    places: Sequence[Place],
+    places: Sequence[LetterPosition],
     everything: bool,
     filter: Filter,
     settled_too: bool,
@@ -174,7 +174,7 @@ def send_again(
     choice = Choice(frozenset(places), filter, settled_too, limit)
     choice.require_one_way(everything=everything)
     with complaints() as complaint, _opened(topic, connection) as (dead, kafka_topics):
-        with Progress(dead.size, shown=stderr_is_terminal()) as progress:
+        with ProgressLine(dead.size, shown=stderr_is_terminal()) as progress:
             plan = make_plan(dead, choice, to, kafka_topics, progress)
         if plan.homeless:
             complaint.say(f"Left out, because they do not name their topic: {plan.homeless:,}. Add --to to send them.")
@@ -211,7 +211,7 @@ def send_again(
 @kafka_options
 def settle(
     topic: str,
-    places: Sequence[Place],
+    places: Sequence[LetterPosition],
     everything: bool,
     filter: Filter,
     limit: int | None,
@@ -232,7 +232,7 @@ def settle(
     choice = Choice(frozenset(places), filter, limit=limit)
     choice.require_one_way(everything=everything)
     with complaints(), _opened(topic, connection) as (dead, _):
-        with Progress(dead.size, shown=stderr_is_terminal()) as progress:
+        with ProgressLine(dead.size, shown=stderr_is_terminal()) as progress:
             found = open_letters(dead, choice, progress)
         number = letters(found.size)
         if not found.size:
@@ -297,7 +297,7 @@ class _Found:
         self.hidden = 0
 
     def __iter__(self) -> Iterator[Letter]:
-        with Progress(self._dead.size, shown=stderr_is_terminal()) as progress:
+        with ProgressLine(self._dead.size, shown=stderr_is_terminal()) as progress:
             for seen, letter in enumerate(self._dead.letters(), 1):
                 progress.show(seen, seen)
                 if self._filter.matches(letter):

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from headway.cli.commits.plans import Change, Committed, chosen, copies, level_groups, level_of, refuse_to_replace
+from headway.cli.commits.plans import Committed, OffsetChange, chosen, copies, level_groups, level_of, refuse_to_replace
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import count
@@ -192,13 +192,13 @@ def reset(
         raise click.UsageError("Give exactly one of --earliest, --latest, --offset and --time.")
     kafka_topics = connection.admin().topics()
     with Inspectors(connection) as groups:
-        changes: list[Change] = []
+        changes: list[OffsetChange] = []
         for level, name in enumerate(groups_of(group, levels, per_level=True)):
             wanted = list(topics) if levels is None else [level_topic(topic, level) for topic in topics]
             before = groups.committed(name)
             partitions = _partitions(wanted or sorted({topic for topic, _ in before}), kafka_topics, numbers)
             places = _places(groups[name], partitions, earliest=earliest, latest=latest, offset=offset, since=since)
-            changes += [Change(name, name, each, before.get(each), at, b"") for each, at in places.items()]
+            changes += [OffsetChange(name, name, each, before.get(each), at, b"") for each, at in places.items()]
         if not changes:
             raise KafkaError(f"The group {group} has committed nothing. Name the topics with --topic.")
         _carry_out(groups, changes, dry_run=dry_run, as_json=as_json)
@@ -237,7 +237,7 @@ def _places(
     return {each: min(max(offset or 0, starts[each]), end) for each, end in ends.items() if each in starts}
 
 
-def _carry_out(groups: Inspectors, changes: Sequence[Change], *, dry_run: bool, as_json: bool) -> None:
+def _carry_out(groups: Inspectors, changes: Sequence[OffsetChange], *, dry_run: bool, as_json: bool) -> None:
     """Show the changes and commit those that change anything, with one request per group."""
     names = dict.fromkeys(name for change in changes for name in (change.source, change.target))
     groups.require_empty(names)
@@ -256,7 +256,7 @@ def _carry_out(groups: Inspectors, changes: Sequence[Change], *, dry_run: bool, 
     click.echo(f"headway: {count(len(to_make), 'commit')} {verb}{unchanged}.", err=True)
 
 
-def _show(changes: Sequence[Change], dry_run: bool) -> None:
+def _show(changes: Sequence[OffsetChange], dry_run: bool) -> None:
     columns = [Column("group", overflow="fold"), Column("topic", overflow="fold")]
     columns += [Column(name, justify="right") for name in ("partition", "before", "after")]
     columns += [Column("from", overflow="fold")]
@@ -271,7 +271,7 @@ def _show(changes: Sequence[Change], dry_run: bool) -> None:
     show_table(columns, rows)
 
 
-def _show_json(changes: Sequence[Change], dry_run: bool) -> None:
+def _show_json(changes: Sequence[OffsetChange], dry_run: bool) -> None:
     for change in changes:
         echo_json(
             {

@@ -12,7 +12,7 @@ Commit = tuple[int, bytes]
 Committed = Mapping[Partition, Commit]
 
 
-class Change(NamedTuple):
+class OffsetChange(NamedTuple):
     """A commit to make: `offset` with its metadata replaces `before`, which is None if nothing was committed."""
 
     source: str
@@ -86,21 +86,21 @@ def copies(
     found: Mapping[Partition, tuple[str, Commit]],
     target_of: Callable[[str], str],
     there: Callable[[str, Sequence[Partition]], Committed],
-) -> list[Change]:
+) -> list[OffsetChange]:
     """Return the changes that give the targets these commits. `there` returns what a target has committed already."""
     by_target: dict[str, list[Partition]] = {}
     for partition in sorted(found):
         by_target.setdefault(target_of(partition[0]), []).append(partition)
-    changes: list[Change] = []
+    changes: list[OffsetChange] = []
     for target, partitions in by_target.items():
         before = there(target, partitions)
         for partition in partitions:
             source, (offset, metadata) = found[partition]
-            changes.append(Change(source, target, partition, before.get(partition), offset, metadata))
+            changes.append(OffsetChange(source, target, partition, before.get(partition), offset, metadata))
     return [change for change in changes if change.source != change.target]
 
 
-def refuse_to_replace(changes: Iterable[Change]) -> None:
+def refuse_to_replace(changes: Iterable[OffsetChange]) -> None:
     """Raise `KafkaError` if a change would replace a different commit."""
     for change in changes:
         if change.before is not None and change.changes_anything:

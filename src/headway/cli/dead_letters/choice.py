@@ -7,8 +7,8 @@ from typing import NamedTuple
 import click
 
 from headway.cli.dead_letters.dead_topic import DeadTopic
-from headway.cli.dead_letters.letters import Filter, Letter, Place
-from headway.cli.display.terminal import Progress
+from headway.cli.dead_letters.letters import Filter, Letter, LetterPosition
+from headway.cli.display.terminal import ProgressLine
 
 
 class Choice(NamedTuple):
@@ -17,7 +17,7 @@ class Choice(NamedTuple):
     `limit` is the most letters that the command takes.
     """
 
-    places: frozenset[Place] = frozenset()
+    places: frozenset[LetterPosition] = frozenset()
     filter: Filter = Filter()
     settled_too: bool = False
     limit: int | None = None
@@ -32,7 +32,7 @@ class Choice(NamedTuple):
             )
 
 
-def chosen(dead: DeadTopic, choice: Choice, existing: dict[int, list[int]], progress: Progress) -> Iterator[Letter]:
+def chosen(dead: DeadTopic, choice: Choice, existing: dict[int, list[int]], progress: ProgressLine) -> Iterator[Letter]:
     """Yield the selected letters, and record in `existing` the offsets of all letters that were read.
 
     A named letter is yielded even if it is settled. Raises `KafkaError` if a named letter does not exist.
@@ -62,7 +62,7 @@ class OpenLetters(NamedTuple):
         return sum(map(len, self.offsets.values()))
 
 
-def open_letters(dead: DeadTopic, choice: Choice, progress: Progress) -> OpenLetters:
+def open_letters(dead: DeadTopic, choice: Choice, progress: ProgressLine) -> OpenLetters:
     """Find the open letters among those selected. Raises as `chosen` does."""
     existing: dict[int, list[int]] = {}
     offsets: dict[int, list[int]] = defaultdict(list)

@@ -5,7 +5,7 @@ import logging
 from collections.abc import Collection, Container, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
-from headway.cli.dead_letters.letters import Letter, Place
+from headway.cli.dead_letters.letters import Letter, LetterPosition
 from headway.core.offsets.commit_metadata import Done, read_metadata, with_done
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, commit_of
 from headway.core.offsets.trailer import Trailer, log_mark
@@ -59,7 +59,7 @@ class DeadTopic:
             read = self._read(partition, min(offsets), max(offsets) + 1, ())
             yield from (letter for letter in read if letter.place.offset in offsets)
 
-    def letter(self, place: Place) -> Letter:
+    def letter(self, place: LetterPosition) -> Letter:
         """Return the letter at a place. Raises `KafkaError` if there is none."""
         end = self._ends[self.name, self._existing(place.partition)]
         done = Done(self.settled()[place.partition])
@@ -67,7 +67,7 @@ class DeadTopic:
             return letter
         raise self.no_letter(place)
 
-    def no_letter(self, place: Place) -> KafkaError:
+    def no_letter(self, place: LetterPosition) -> KafkaError:
         """Return the error for a place without a letter, naming the places that have one."""
         address = (self.name, place.partition)
         start, end = self._starts[address], self._ends[address]

@@ -24,7 +24,7 @@ _MOST_OF_A_KEY = 30
 _BYTES_OF_A_LINE = 32
 
 
-class Place(NamedTuple):
+class LetterPosition(NamedTuple):
     """The position of a letter in its topic."""
 
     partition: int
@@ -34,19 +34,19 @@ class Place(NamedTuple):
         return f"{self.partition}:{self.offset}"
 
 
-class PlaceType(click.ParamType[Place]):
+class PlaceType(click.ParamType[LetterPosition]):
     """Parses a place from the text `PARTITION:OFFSET`, as `headway dead list` shows it."""
 
     name = "PARTITION:OFFSET"
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Place:
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> LetterPosition:
         partition, _, offset = str(value).partition(":")
         if not (_is_number(partition) and _is_number(offset)):
             self.fail(f"{value!r} is not PARTITION:OFFSET, such as 0:12. `headway dead list` shows them.", param, ctx)
-        return Place(int(partition), int(offset))
+        return LetterPosition(int(partition), int(offset))
 
 
-class Failure(NamedTuple):
+class LetterFailure(NamedTuple):
     """How a record failed, as its dead letter's headers report it. Times are in ms since the epoch.
 
     `shortened` is the size of the record if its dead letter holds only the beginning of it. `group` is the group that
@@ -98,20 +98,20 @@ class Failure(NamedTuple):
 class Letter(NamedTuple):
     """A record of a dead letter topic. Without a `failure` it is not a dead letter."""
 
-    place: Place
+    place: LetterPosition
     timestamp: int
     key: bytes | None
     value: bytes | None
     headers: Sequence[Header]
-    failure: Failure | None
+    failure: LetterFailure | None
     settled: bool
 
     @classmethod
     def of(cls, message: Message, *, settled: bool) -> Self:
         """Build the letter from a message."""
-        place = Place(message.partition() or 0, message.offset() or 0)
+        place = LetterPosition(message.partition() or 0, message.offset() or 0)
         headers = headers_of(message)
-        failure = Failure.of(headers)
+        failure = LetterFailure.of(headers)
         return cls(place, message.timestamp()[1], message.key(), message.value(), headers, failure, settled)
 
     @property
@@ -210,7 +210,7 @@ def page(topic: str, letter: Letter) -> list[str]:
     return [*lines, *_value(letter.value)]
 
 
-def _story(failure: Failure | None) -> dict[str, str]:
+def _story(failure: LetterFailure | None) -> dict[str, str]:
     if failure is None:
         return {}
     times = {"first failed": failure.first_time, "last failed": failure.last_time}
@@ -254,7 +254,7 @@ def _value(value: bytes | None) -> list[str]:
         return [f"{title}, in hex, because it is not UTF-8", *(part.hex(" ") for part in parts)]
 
 
-def _source(failure: Failure) -> str:
+def _source(failure: LetterFailure) -> str:
     if failure.topic is None:
         return "-"
     partition, offset = ("?" if each is None else each for each in (failure.partition, failure.offset))

@@ -10,8 +10,8 @@ import click
 
 from headway.cli.dead_letters.choice import Choice, chosen
 from headway.cli.dead_letters.dead_topic import DeadTopic
-from headway.cli.dead_letters.letters import Letter, Place
-from headway.cli.display.terminal import Complaints, Progress, count, stderr_is_terminal
+from headway.cli.dead_letters.letters import Letter, LetterPosition
+from headway.cli.display.terminal import Complaints, ProgressLine, count, stderr_is_terminal
 from headway.errors import ConfigError, DeliveryError, KafkaError
 from headway.kafka.producer.client import ProducerClient
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
@@ -22,7 +22,7 @@ _REMEMBER_EVERY = 1.0
 _LOOK_FOR_CTRL_C_EVERY = 0.2
 
 
-class Destination(NamedTuple):
+class LetterTarget(NamedTuple):
     """Where a letter is sent. Without a partition, the key decides."""
 
     topic: str
@@ -34,7 +34,7 @@ class Plan:
 
     def __init__(self) -> None:
         self.existing: dict[int, list[int]] = {}
-        self.destinations: dict[int, dict[int, Destination]] = defaultdict(dict)
+        self.destinations: dict[int, dict[int, LetterTarget]] = defaultdict(dict)
         self.homeless = 0
         self.shortened = 0
         self.empty = 0
@@ -59,7 +59,7 @@ class Plan:
 
 
 def make_plan(
-    dead: DeadTopic, choice: Choice, to: str | None, kafka_topics: Mapping[str, int], progress: Progress
+    dead: DeadTopic, choice: Choice, to: str | None, kafka_topics: Mapping[str, int], progress: ProgressLine
 ) -> Plan:
     """Find the selected letters. Each goes to the topic `to`, or else to the topic that it came from.
 
@@ -116,16 +116,16 @@ def _require_sendable(dead: str, letter: Letter, choice: Choice) -> None:
         )
 
 
-def _destination(letter: Letter, to: str | None, kafka_topics: Mapping[str, int]) -> Destination | None:
+def _destination(letter: Letter, to: str | None, kafka_topics: Mapping[str, int]) -> LetterTarget | None:
     """Return the letter's origin including its partition, because any partitioner may have chosen that for its key."""
     if to is not None:
-        return Destination(to)
+        return LetterTarget(to)
     if letter.failure is None or letter.failure.topic is None:
         return None
     topic, partition = letter.failure.topic, letter.failure.partition
     if partition is None or partition >= kafka_topics.get(topic, 0):
-        return Destination(topic)
-    return Destination(topic, partition)
+        return LetterTarget(topic)
+    return LetterTarget(topic, partition)
 
 
 def _require_topics(topics: Iterable[str], kafka_topics: Mapping[str, int], dead: str) -> None:
@@ -149,7 +149,7 @@ class SendingAgain:
         self._plan = plan
         self._client = client
         self._complaint = complaint
-        self._acknowledged: list[tuple[Place, str]] = []  # the thread that reads delivery reports appends to it
+        self._acknowledged: list[tuple[LetterPosition, str]] = []  # appended to by the thread of reports
         self._remembered = 0
         self._remembered_at = time.monotonic()
         self._forgotten = self._interrupted = False
@@ -158,7 +158,7 @@ class SendingAgain:
         """Send all letters and wait until they are acknowledged. After Ctrl-C, wait only for those handed over."""
         shown = stderr_is_terminal()
         try:
-            with Progress(self._plan.size, shown=shown) as progress, Interrupt() as interrupt:
+            with ProgressLine(self._plan.size, shown=shown) as progress, Interrupt() as interrupt:
                 for number, letter in enumerate(interrupt.read(self._letters()), 1):
                     self._send(letter)
                     self._remember_now_and_then()
@@ -202,7 +202,7 @@ class SendingAgain:
                 self._complaint.say(f"{self._dead.name} {letter.place} was not sent: {error}")
                 return
 
-    def _reported(self, place: Place, topic: str, error: Any, _: Any) -> None:
+    def _reported(self, place: LetterPosition, topic: str, error: Any, _: Any) -> None:
         if error is None:
             self._acknowledged.append((place, topic))
         else:

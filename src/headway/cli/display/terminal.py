@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Self
 import click
 
 if TYPE_CHECKING:
-    from rich.progress import Progress as Bar
+    from rich.progress import Progress
 
 _SHOW_EVERY = 0.1
 _MOST_COMPLAINTS = 10
@@ -22,13 +22,13 @@ def stderr_is_terminal() -> bool:
     return sys.stderr.isatty()
 
 
-class Progress:
+class ProgressLine:
     """A progress line on stderr. Call `show` as often as you like; it limits how often it draws."""
 
     def __init__(self, total: int | None, *, shown: bool) -> None:
         self._total = total
         self._shown = shown
-        self._bar: Bar | None = None
+        self._bar: Progress | None = None
         self._started = time.monotonic()
         self._next = 0.0
 
@@ -51,7 +51,7 @@ class Progress:
         self._bar.update(self._bar.task_ids[0], completed=done, text=f"{records:,} records, {rate:,.0f}/s")
 
 
-def _bar(total: int | None) -> "Bar":
+def _bar(total: int | None) -> "Progress":
     from rich.console import Console  # noqa: PLC0415 - not needed without a terminal
     from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn  # noqa: PLC0415
 

@@ -73,7 +73,7 @@ class Time(click.ParamType[datetime]):
         return time
 
 
-class Lines(click.ParamType[Ladder]):
+class DelayLines(click.ParamType[Ladder]):
     """Parses delay lines such as 1s,1m,1h."""
 
     name = "DELAY,…"
@@ -89,7 +89,7 @@ class Lines(click.ParamType[Ladder]):
 
 DUE = Delay()
 TIME = Time()
-LADDER = Lines()
+LADDER = DelayLines()
 
 
 def show_due(time: int) -> str:

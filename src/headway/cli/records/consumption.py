@@ -8,7 +8,7 @@ from typing import IO, Literal
 import click
 
 from headway.cli.display.streams import silence
-from headway.cli.display.terminal import Complaints, Progress, summary
+from headway.cli.display.terminal import Complaints, ProgressLine, summary
 from headway.cli.records.record_lines import Encode
 from headway.errors import FetchError, HeadwayError, KafkaError
 from headway.priority.consumer import OnRebalance, PriorityConsumer
@@ -45,7 +45,7 @@ class Consumption:
         start: Start,
         limit: int | None,
         timeout: float | None,
-        progress: Progress,
+        progress: ProgressLine,
     ) -> None:
         """Write records until the limit, `timeout` seconds without one, Ctrl-C, or a closed pipe."""
         self._consumer.subscribe(topics, self._starter(start), self._leave, self._forget)
@@ -80,7 +80,7 @@ class Consumption:
             if records:
                 heard = time.monotonic()
 
-    def _write_all(self, polls: Iterable[list[ConsumerRecord]], limit: int | None, progress: Progress) -> None:
+    def _write_all(self, polls: Iterable[list[ConsumerRecord]], limit: int | None, progress: ProgressLine) -> None:
         for records in polls:
             if records:
                 self._write(records if limit is None else records[: limit - self._records])

@@ -14,7 +14,7 @@ _END = b"\r\n"
 _AT_A_TIME = 1_048_576
 
 
-class Place(NamedTuple):
+class LinePosition(NamedTuple):
     """The file and number of a line, for messages."""
 
     file: str
@@ -42,7 +42,7 @@ class LongLine(NamedTuple):
     size: int
 
 
-def read_lines(files: Iterable[str], longest: int) -> Iterator[tuple[Place, bytes | LongLine]]:
+def read_lines(files: Iterable[str], longest: int) -> Iterator[tuple[LinePosition, bytes | LongLine]]:
     """Yield the lines of the files in turn, `-` for stdin. A line longer than `longest` bytes is not kept in memory."""
     for file in files:
         with click.open_file(file, "rb") as lines:
@@ -51,7 +51,7 @@ def read_lines(files: Iterable[str], longest: int) -> Iterator[tuple[Place, byte
                 if not line:
                     break
                 is_whole = len(line.rstrip(_END)) <= longest
-                yield Place(file, number), line if is_whole else LongLine(len(line) + _pass_over(lines, line))
+                yield LinePosition(file, number), line if is_whole else LongLine(len(line) + _pass_over(lines, line))
 
 
 def _pass_over(lines: IO[bytes], part: bytes) -> int:

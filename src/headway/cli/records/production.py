@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from headway.cli.display.terminal import Complaints, Progress, count, stderr_is_terminal, summary
+from headway.cli.display.terminal import Complaints, ProgressLine, count, stderr_is_terminal, summary
 from headway.cli.options.topic_choice import TopicChoice
-from headway.cli.records.lines import Draft, LongLine, Parse, Place, read_lines, size_of
+from headway.cli.records.lines import Draft, LinePosition, LongLine, Parse, read_lines, size_of
 from headway.kafka.producer.delivery import OnDelivery
 from headway.priority.producer import PriorityProducer, Producer
 from headway.records.record_types import Header, RecordMetadata
@@ -49,7 +49,7 @@ class Production:
     def run(self, files: Sequence[str]) -> None:
         """Send all lines and wait until they are delivered. After Ctrl-C, wait only for lines read so far."""
         started = time.monotonic()
-        progress = Progress(size_of(files), shown=stderr_is_terminal())
+        progress = ProgressLine(size_of(files), shown=stderr_is_terminal())
         try:
             with progress, Interrupt() as interrupt:
                 self._send_all(interrupt.read(read_lines(files, self._longest)), progress)
@@ -76,7 +76,7 @@ class Production:
             return INTERRUPTED
         return 1 if lost or self._stopped else 0
 
-    def _send_all(self, lines: Iterable[tuple[Place, bytes | LongLine]], progress: Progress) -> None:
+    def _send_all(self, lines: Iterable[tuple[LinePosition, bytes | LongLine]], progress: ProgressLine) -> None:
         for place, line in lines:
             self._lines += 1
             if isinstance(line, LongLine):
@@ -89,7 +89,7 @@ class Production:
             if self._stopped:
                 break
 
-    def _send(self, place: Place, line: bytes) -> None:
+    def _send(self, place: LinePosition, line: bytes) -> None:
         try:
             draft = self._parse(line)
             if draft is not None:
@@ -105,7 +105,7 @@ class Production:
         else:
             self._producer.send(self._topics.only_topic(level), value, key, **options)
 
-    def _give_up(self, place: Place, line: LongLine) -> None:
+    def _give_up(self, place: LinePosition, line: LongLine) -> None:
         self._too_long += 1
         self._stopped = self._stop_on_error
         self._complaint.say(
@@ -113,13 +113,13 @@ class Production:
             "message.max.bytes with -X if the topic accepts larger records."
         )
 
-    def _leave_out(self, place: Place, reason: ValueError) -> None:
+    def _leave_out(self, place: LinePosition, reason: ValueError) -> None:
         self._bad += 1
         self._stopped = self._stop_on_error
         hint = " Nothing after it was sent. Use --on-error skip to leave out such lines." if self._stopped else ""
         self._complaint.say(f"{place}: {reason}.{hint}")
 
-    def _reported(self, place: Place, error: Exception | None, metadata: RecordMetadata | None) -> None:
+    def _reported(self, place: LinePosition, error: Exception | None, metadata: RecordMetadata | None) -> None:
         if error is not None:
             self._stopped = self._stop_on_error
             self._complaint.say(f"{place}: {error}")

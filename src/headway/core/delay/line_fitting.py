@@ -56,7 +56,7 @@ def fitted(now: LinesNow, delays: Mapping[int, float], most: int, *, settled: bo
         most: The most lines that may have topics.
         settled: True if the last change was long ago. Otherwise, only a large gain changes anything.
     """
-    search = _Search(now, delays, most)
+    search = _LineSearch(now, delays, most)
     before = search.trimmed(now.ladder)
     if before != now.ladder:
         return search.best(before) if delays else before
@@ -68,7 +68,7 @@ def fitted(now: LinesNow, delays: Mapping[int, float], most: int, *, settled: bo
     return search.without_idle(before) if settled else before
 
 
-class _Search:
+class _LineSearch:
     """A stepwise search for lines that cost less."""
 
     def __init__(self, now: LinesNow, delays: Mapping[int, float], most: int) -> None:

@@ -39,7 +39,7 @@ from headway.core.delay.relay_state import (
     encode_map,
     line_key,
 )
-from headway.core.delay.relay_tick import Refusal, Search, Tick, Write
+from headway.core.delay.relay_tick import RefusedRecord, RelayTick, Search, Write
 from headway.core.delay.schedule import OWN, STORED_WITHIN, EmptyRecordError, Schedule
 from headway.core.delay.schedule_states import ScheduleState, state_of
 from headway.core.offsets.offset_map import OffsetMap
@@ -105,7 +105,7 @@ class PartitionRelay:
         self._undecided = self._commands.undecided
         # Drop their progress: a line that comes back after its topic was deleted starts from the beginning.
         gone = state.other_lines({*lines, *ladder.lines, *unread})
-        self._tick = Tick(
+        self._tick = RelayTick(
             state=dict.fromkeys([*map(line_key, gone), *state.of_topics_before, *state.unreadable_progress])
         )
         if state.topics:
@@ -158,7 +158,7 @@ class PartitionRelay:
 
     # Ticks
 
-    def take(self, now: int, limit: int, most_bytes: int, stores: bool = True) -> Tick:
+    def take(self, now: int, limit: int, most_bytes: int, stores: bool = True) -> RelayTick:
         """Return the tick to carry out now, of at most about this many records and bytes. It can be empty.
 
         Without `stores`, progress is stored by a later tick, or by the one that `unstored` returns. But a tick with
@@ -181,13 +181,13 @@ class PartitionRelay:
             self._store()
         return self._hand_out(now)
 
-    def unstored(self, now: int) -> Tick:
+    def unstored(self, now: int) -> RelayTick:
         """Return a tick that only stores the state that earlier ticks have not stored."""
         self._store()
         return self._hand_out(now)
 
-    def _hand_out(self, now: int) -> Tick:
-        tick, self._tick = self._tick, Tick()
+    def _hand_out(self, now: int) -> RelayTick:
+        tick, self._tick = self._tick, RelayTick()
         tick.answers = self._commands.take_answers()
         if tick.moved:
             self._unwritten.append(_Moved(tick.moved, now + STORED_WITHIN))
@@ -266,7 +266,7 @@ class PartitionRelay:
             is_empty = isinstance(schedule, EmptyRecordError)
             if not is_empty and (line.line != MEMORY or not self._waiting.was_refused(fetched)):
                 self._size += fetched.size
-                self._tick.refusals.append(Refusal(fetched.record, schedule))
+                self._tick.refusals.append(RefusedRecord(fetched.record, schedule))
             return
         if line.line == MEMORY and self._waiting.was_delivered(schedule, fetched):
             line.complete(fetched.offset)

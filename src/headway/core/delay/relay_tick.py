@@ -18,7 +18,7 @@ class Write(msgspec.Struct, gc=False):
     line: int | None
 
 
-class Refusal(NamedTuple):
+class RefusedRecord(NamedTuple):
     """A record that becomes a dead letter, and why."""
 
     record: Any
@@ -50,11 +50,11 @@ class Search(NamedTuple):
 
 
 @dataclass(slots=True)
-class Tick:
+class RelayTick:
     """The work of one transaction: records to write, answers to give and state to store."""
 
     writes: list[Write] = field(default_factory=list)
-    refusals: list[Refusal] = field(default_factory=list)
+    refusals: list[RefusedRecord] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     state: dict[str, bytes | None] = field(default_factory=dict)
     # For each line that records move to, a time by which neither they nor records written after them are due. If there

@@ -21,12 +21,12 @@ _MANY = 32  # partitions whose fetches may wait at the same time
 _LEAST_SHARE = 65_536  # bytes; a partition with less is not busy, however many others are
 
 
-class _Partition(Generic[P, R]):
+class _BufferedPartition(Generic[P, R]):
     """The waiting records of one partition: whole lists as they were fetched, the first one from `start` on."""
 
     __slots__ = ("count", "has_turn", "is_aside", "lists", "name", "size", "start", "topic")
 
-    def __init__(self, name: P, topic: "_Topic[P, R]", is_aside: bool) -> None:
+    def __init__(self, name: P, topic: "_BufferedTopic[P, R]", is_aside: bool) -> None:
         self.name = name
         self.topic = topic
         self.lists: deque[list[R]] = deque()
@@ -57,13 +57,13 @@ class _Partition(Generic[P, R]):
         return first[start:] if start else first
 
 
-class _Topic(Generic[P, R]):
+class _BufferedTopic(Generic[P, R]):
     """The partitions of one topic that are not quiet, the next one first."""
 
     __slots__ = ("has_turn", "partitions")
 
     def __init__(self) -> None:
-        self.partitions: deque[_Partition[P, R]] = deque()
+        self.partitions: deque[_BufferedPartition[P, R]] = deque()
         self.has_turn = False
 
 
@@ -81,13 +81,13 @@ class FetchBuffer(Generic[P, R]):
     def __init__(self, least: int, most: int, seconds: float) -> None:
         self._least, self._most, self._seconds = min(least, most), most, seconds
         self._room = most
-        self._partitions: dict[P, _Partition[P, R]] = {}
+        self._partitions: dict[P, _BufferedPartition[P, R]] = {}
         self._waiting: set[P] = set()  # partitions with records that `take` can return
-        self._quiet: deque[_Partition[P, R]] = (
+        self._quiet: deque[_BufferedPartition[P, R]] = (
             deque()
         )  # partitions that had nothing, and have little; the next one first
-        self._topics: dict[str, _Topic[P, R]] = {}
-        self._turns: deque[_Topic[P, R]] = deque()  # topics with partitions; the next one first
+        self._topics: dict[str, _BufferedTopic[P, R]] = {}
+        self._turns: deque[_BufferedTopic[P, R]] = deque()  # topics with partitions; the next one first
         self._aside: set[P] = set()
         self._held: dict[P, None] = {}
         self._came: set[P] = set()  # held partitions with new records since `release`
@@ -123,7 +123,7 @@ class FetchBuffer(Generic[P, R]):
             return
         partition = self._partitions.get(name)
         if partition is None:
-            partition = _Partition(name, self._topics.setdefault(topic, _Topic()), name in self._aside)
+            partition = _BufferedPartition(name, self._topics.setdefault(topic, _BufferedTopic()), name in self._aside)
             self._partitions[name] = partition
         partition.lists.append(records)
         partition.count += len(records)
@@ -135,7 +135,7 @@ class FetchBuffer(Generic[P, R]):
         else:
             self._count_in(partition, len(records), size)
 
-    def _count_in(self, partition: _Partition[P, R], count: int, size: int) -> None:
+    def _count_in(self, partition: _BufferedPartition[P, R], count: int, size: int) -> None:
         self._count += count
         self._size += size
         self._waiting.add(partition.name)
@@ -183,7 +183,7 @@ class FetchBuffer(Generic[P, R]):
                 self._queue(partition)
         return taken
 
-    def _queue(self, partition: _Partition[P, R]) -> None:
+    def _queue(self, partition: _BufferedPartition[P, R]) -> None:
         """Queue a partition that had its turn for the next one, if it has more."""
         partition.has_turn = bool(partition.ready)
         if partition.has_turn:
@@ -193,7 +193,7 @@ class FetchBuffer(Generic[P, R]):
                 topic.has_turn = True
                 self._turns.append(topic)
 
-    def _pop(self, partition: _Partition[P, R], limit: int) -> list[R]:
+    def _pop(self, partition: _BufferedPartition[P, R], limit: int) -> list[R]:
         size = partition.size
         taken = partition.pop(limit)
         self._count -= len(taken)

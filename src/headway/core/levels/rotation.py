@@ -9,7 +9,7 @@ from collections import deque
 from typing import Generic, Protocol, TypeVar
 
 
-class Member(Protocol):
+class Rotating(Protocol):
     """A topic or a partition that takes turns."""
 
     in_rotation: bool
@@ -20,7 +20,7 @@ class Member(Protocol):
         ...
 
 
-M = TypeVar("M", bound=Member)
+M = TypeVar("M", bound=Rotating)
 
 
 class Rotation(Generic[M]):

@@ -13,7 +13,7 @@ from typing import Any
 from headway.core.delay.broker_clock import BrokerClock
 from headway.core.delay.ladder import Ladder
 from headway.core.delay.relay_state import PRODUCERS_KEY, encode_producers
-from headway.core.delay.relay_tick import Tick
+from headway.core.delay.relay_tick import RelayTick
 from headway.delay.records import RelayRecord
 from headway.delay.relay.output import (
     COMMIT_LOOKED_AT_AGAIN_AFTER,
@@ -149,7 +149,7 @@ class ExactlyOnce(RelayOutput):
         self._await_commit()
 
     def look_at_clock(self, commands: Offsets) -> None:
-        tick = Tick(state={PRODUCERS_KEY: encode_producers(self._ids)})
+        tick = RelayTick(state={PRODUCERS_KEY: encode_producers(self._ids)})
         self.carry_out({number: tick for _, number in commands}, commands, 0)
 
     def close(self) -> None:

@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 from headway.core.delay.broker_clock import BrokerClock
 from headway.core.delay.ladder import Ladder
-from headway.core.delay.relay_tick import Tick
+from headway.core.delay.relay_tick import RelayTick
 from headway.delay.records import RelayRecord, Writing
 from headway.delay.relay.producers import Offsets, why_not_writable
 from headway.delay.topic_names import TopicNames
@@ -27,7 +27,7 @@ NOTHING_PENDING_FOR = 10.0
 COMMIT_LOOKED_AT_AGAIN_AFTER = 0.02
 """A commit that is under way is checked again after this many seconds."""
 
-Ticks = Mapping[int, Tick]
+Ticks = Mapping[int, RelayTick]
 Moved = dict[int, dict[int, int]]
 """For each partition number and line, the offset after the last record that was moved there."""
 

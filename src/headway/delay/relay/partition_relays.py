@@ -7,7 +7,7 @@ from typing import Any
 from headway.core.delay.ladder import Ladder
 from headway.core.delay.line_window import Fetched
 from headway.core.delay.partition_relay import PartitionRelay
-from headway.core.delay.relay_tick import Tick
+from headway.core.delay.relay_tick import RelayTick
 from headway.delay.records import command_from, fetched_from
 from headway.delay.relay.line_fitter import LineFitter
 from headway.delay.relay.output import Moved, Ticks
@@ -115,7 +115,7 @@ class PartitionRelays:
             if number in self._relays:
                 self._relays[number].found(search, fetched, now)
 
-    def take(self, now: int, records: int, most_bytes: int, stores: bool) -> dict[int, Tick]:
+    def take(self, now: int, records: int, most_bytes: int, stores: bool) -> dict[int, RelayTick]:
         """Return the ticks to carry out now, each with at most about this many records and bytes."""
         taken = ((number, relay.take(now, records, most_bytes, stores)) for number, relay in self._relays.items())
         ticks = {number: tick for number, tick in taken if tick}
@@ -123,7 +123,7 @@ class PartitionRelays:
             self._fitter.add(number, tick.delays, now)
         return ticks
 
-    def unstored(self, now: int) -> dict[int, Tick]:
+    def unstored(self, now: int) -> dict[int, RelayTick]:
         """Return ticks that only store the state that earlier ticks have not stored."""
         return {number: tick for number, relay in self._relays.items() if (tick := relay.unstored(now))}
 

@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 _LOOK_AT_TOPICS_EVERY = 5.0
 
 
-class _Answer(NamedTuple):
+class _TopicsSeen(NamedTuple):
     ids: dict[str, str]
     lines: set[str]
 
@@ -39,7 +39,7 @@ class TopicWatch:
         self._known: set[str] = set()
         self._missing: set[str] = set()
         self._have_come = False
-        self._asked: Future[_Answer] | None = None
+        self._asked: Future[_TopicsSeen] | None = None
         self._look_at = 0.0
 
     def expect(self, ids: Mapping[str, str], others: Collection[str], now: float) -> None:
@@ -85,12 +85,12 @@ class TopicWatch:
         """End the thread."""
         self._thread.shutdown(wait=False, cancel_futures=True)
 
-    def _ask(self, topics: list[str]) -> _Answer:
+    def _ask(self, topics: list[str]) -> _TopicsSeen:
         try:
             self._admin = self._admin or Admin(self._config)
             lines = set(map(self._names.line, self._names.lines_of(self._admin.topics())))
-            return _Answer(self._admin.topic_ids(topics), lines)
+            return _TopicsSeen(self._admin.topic_ids(topics), lines)
         except HeadwayError as error:
             self._admin = None  # librdkafka's admin client may keep asking a broker that is gone
             log.debug("Cannot read the ids of the topics: %s", error)
-            return _Answer({}, set())
+            return _TopicsSeen({}, set())

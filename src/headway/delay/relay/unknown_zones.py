@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Iterable
 
-from headway.core.delay.relay_tick import Tick
+from headway.core.delay.relay_tick import RelayTick
 
 log = logging.getLogger(__name__)
 
@@ -18,7 +18,7 @@ class UnknownZones:
     def __init__(self) -> None:
         self._logged: dict[str, float] = {}
 
-    def tell(self, ticks: Iterable[Tick]) -> None:
+    def tell(self, ticks: Iterable[RelayTick]) -> None:
         """Log which zone is missing, and what to install."""
         for missing in {each for tick in ticks for each in tick.unknown_zones}:
             now = time.monotonic()

@@ -10,7 +10,7 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from headway.core.rate_loans import LEASE, Message, rates_topic
+from headway.core.rate_loans import LEASE, LoanMessage, rates_topic
 from headway.errors import AuthorizationError, HeadwayError
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.time_limits import RECORDS_AWAITED_FOR
@@ -41,14 +41,14 @@ class RateMessages:
         if self._thread is None:
             self._thread = in_background(self._listen)
 
-    def take(self) -> Iterator[Message]:
+    def take(self) -> Iterator[LoanMessage]:
         """Return the messages that have come."""
         while self._inbox:
             message = _read(self._inbox.popleft())
             if message is not None:
                 yield message
 
-    def say(self, message: Message) -> None:
+    def say(self, message: LoanMessage) -> None:
         """Send a message to all members; one that Kafka does not take in time is lost, and the next one is as good."""
         producer = self._producer
         if producer is None:
@@ -99,12 +99,12 @@ class RateMessages:
         self._heard()
 
 
-def _read(value: bytes) -> Message | None:
+def _read(value: bytes) -> LoanMessage | None:
     """Return a message; None for what is not one, such as that of another version."""
     try:
         member, number, asks, lends = json.loads(value)
         loans = {str(to): (int(answered), _fractions(lent)) for to, (answered, lent) in lends.items()}
-        return Message(str(member), int(number), _fractions(asks), loans)
+        return LoanMessage(str(member), int(number), _fractions(asks), loans)
     except (ValueError, TypeError, AttributeError):
         return None
 

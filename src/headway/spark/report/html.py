@@ -21,7 +21,7 @@ DURATIONS = {
 }
 
 
-class Line(NamedTuple):
+class LevelCurve(NamedTuple):
     """One level's values over time: (seconds since the first window, value)."""
 
     level: int
@@ -53,7 +53,7 @@ def document(title: str, body: str) -> str:
     return f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>\n{_STYLE}\n{body}\n'
 
 
-def plot(title: str, lines: Sequence[Line]) -> str:
+def plot(title: str, lines: Sequence[LevelCurve]) -> str:
     """Return a plot of lines over time, one per level, with the largest value at the top."""
     right = max((x for line in lines for x, _ in line.points), default=0) or 1
     top = max((y for line in lines for _, y in line.points), default=0) or 1
@@ -64,7 +64,7 @@ def plot(title: str, lines: Sequence[Line]) -> str:
     )
 
 
-def _polyline(line: Line, right: float, top: float) -> str:
+def _polyline(line: LevelCurve, right: float, top: float) -> str:
     places = " ".join(f"{_x(x, right):.1f},{_y(y, top):.1f}" for x, y in line.points)
     colour = _colour(line.level)
     dots = "".join(
@@ -88,7 +88,7 @@ def _grid(right: float, top: float) -> str:
     return rows + columns
 
 
-def _legend(lines: Iterable[Line]) -> str:
+def _legend(lines: Iterable[LevelCurve]) -> str:
     return "<p>" + " ".join(f'<b style="color:{_colour(line.level)}">level {line.level}</b>' for line in lines) + "</p>"
 
 
@@ -102,14 +102,14 @@ def _table(levels: Sequence[Row]) -> str:
     return f"<p>Times in milliseconds.</p>\n<table><tr>{head}</tr>{rows}</table>"
 
 
-def _lines(rows: Sequence[Row], value: str) -> list[Line]:
+def _lines(rows: Sequence[Row], value: str) -> list[LevelCurve]:
     """Return the values of each level over time, highest level first."""
     first: datetime | None = min((row["window"] for row in rows), default=None)
     points: dict[int, list[tuple[float, float]]] = {}
     for row in rows:
         seconds = (row["window"] - first).total_seconds()
         points.setdefault(int(row["level"]), []).append((seconds, float(row[value])))
-    return [Line(level, sorted(points[level])) for level in sorted(points, reverse=True)]
+    return [LevelCurve(level, sorted(points[level])) for level in sorted(points, reverse=True)]
 
 
 def _x(value: float, right: float) -> float:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from headway.errors import TransactionError
 from headway.spark.sink.digest import summed
-from headway.spark.sink.markers import MOST_REMEMBERED, Marker, Part, Report, refusal_of_all
+from headway.spark.sink.markers import MOST_REMEMBERED, Marker, WritePart, WriteReport, refusal_of_all
 
 
 class Closing(NamedTuple):
@@ -23,7 +23,7 @@ class Closing(NamedTuple):
 
 
 def close(
-    reports: Sequence[Report],
+    reports: Sequence[WriteReport],
     markers_in_kafka: Callable[[], Iterable[Marker]],
     marker_topic: str,
 ) -> Closing:
@@ -50,7 +50,7 @@ def close(
     return Closing(Marker(part.version, _rows(total), *total, part.run, before), told)
 
 
-def _refuse_more(part: Part, total: tuple[str, str], markers_in_kafka: Callable[[], Iterable[Marker]]) -> None:
+def _refuse_more(part: WritePart, total: tuple[str, str], markers_in_kafka: Callable[[], Iterable[Marker]]) -> None:
     """Raise `TransactionError` if Kafka has other rows of the version than these tasks have, or has some twice.
 
     Tasks do not notice if identical rows were divided differently in an earlier run, or if tasks are missing.
@@ -67,12 +67,12 @@ def _refuse_more(part: Part, total: tuple[str, str], markers_in_kafka: Callable[
         )
 
 
-def _in_kafka(part: Part, markers_in_kafka: Callable[[], Iterable[Marker]]) -> tuple[str, str] | None:
+def _in_kafka(part: WritePart, markers_in_kafka: Callable[[], Iterable[Marker]]) -> tuple[str, str] | None:
     return summed((each.what, each.when) for each in markers_in_kafka() if each.version == part.version)
 
 
 def _is_there(
-    part: Part,
+    part: WritePart,
     total: tuple[str, str] | None,
     closed: Marker | None,
     markers_in_kafka: Callable[[], Iterable[Marker]],
@@ -92,7 +92,7 @@ def _rows(total: tuple[str, str]) -> int:
     return int(total[0].partition(":")[0])
 
 
-def _told(part: Part, idle: Sequence[Report], tasks: int, marker_topic: str) -> str:
+def _told(part: WritePart, idle: Sequence[WriteReport], tasks: int, marker_topic: str) -> str:
     if not idle:
         return ""
     rows = sum(_rows((each.what, "")) for each in idle)

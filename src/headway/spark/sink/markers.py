@@ -19,7 +19,7 @@ from headway.spark.sink.row_sample import SampledRows, in_common
 MOST_REMEMBERED = 32
 
 
-class Part(NamedTuple):
+class WritePart(NamedTuple):
     """The rows of one partition in one version of an application's writes; for a query, in one micro-batch.
 
     `run` is the same for all attempts at the task that Spark makes before a restart.
@@ -104,7 +104,7 @@ class Marked(NamedTuple):
     misfit: Marker | None = None
 
     @classmethod
-    def read(cls, markers: Mapping[bytes, bytes], part: Part) -> Self:
+    def read(cls, markers: Mapping[bytes, bytes], part: WritePart) -> Self:
         """Read the markers from the result of `CommitMarkers.newest`."""
         read = {slot: read_marker(value) for slot, value in markers.items()}
         own, closed, misfit = (read.pop(key, None) for key in (part.key, part.closing_key, part.misfit_key))
@@ -119,14 +119,14 @@ class Marked(NamedTuple):
         """The newest version in any slot, or -1."""
         return max((marker.version for marker in self._all()), default=-1)
 
-    def is_by_this_run(self, part: Part) -> bool:
+    def is_by_this_run(self, part: WritePart) -> bool:
         """Return whether another attempt at this task has written the part.
 
         Its rows may differ from the present ones.
         """
         return self.own is not None and (self.own.version, self.own.run) == (part.version, part.run)
 
-    def is_open(self, part: Part) -> bool:
+    def is_open(self, part: WritePart) -> bool:
         """Return whether the part may still be written.
 
         It must not if its slot has this version, if any slot has a later one, if this version is complete, or after
@@ -135,16 +135,16 @@ class Marked(NamedTuple):
         done = max((marker.version for marker in (self.own, self.closed) if marker), default=-1)
         return done < part.version and self.newest <= part.version and not self.is_misfit(part)
 
-    def is_misfit(self, part: Part) -> bool:
+    def is_misfit(self, part: WritePart) -> bool:
         """Return whether a task of the part's run has different rows from what an earlier run's tasks suggest."""
         return self.misfit is not None and (self.misfit.version, self.misfit.run) == (part.version, part.run)
 
-    def may_be_closed(self, part: Part) -> bool:
+    def may_be_closed(self, part: WritePart) -> bool:
         """Return whether no marker shows that the part's version, or a later one, is complete."""
         done = -1 if self.closed is None else self.closed.version
         return done < part.version and self.newest <= part.version
 
-    def has(self, part: Part, digest: RowsDigest, keep_version: int | None) -> bool:
+    def has(self, part: WritePart, digest: RowsDigest, keep_version: int | None) -> bool:
         """Return whether Kafka has the rows of this digest in the part's slot, or rows that should count as these.
 
         In the same version, the rows may have other due times, because these mostly come from a clock.
@@ -158,15 +158,15 @@ class Marked(NamedTuple):
             return digest.what == own.what
         return digest.what + digest.when in own.history
 
-    def of_other_runs(self, part: Part) -> list[Marker]:
+    def of_other_runs(self, part: WritePart) -> list[Marker]:
         """Return the markers in other slots that another run has written for this same version."""
         return [each for each in self.others if each.version == part.version and each.run != part.run]
 
-    def written_elsewhere(self, part: Part) -> SampledRows:
+    def written_elsewhere(self, part: WritePart) -> SampledRows:
         """Return the rows of this version that another run may have written under another task's number."""
         return SampledRows(each.sample for each in self.of_other_runs(part))
 
-    def since(self, earlier: "Marked", part: Part, digest: RowsDigest) -> bool:
+    def since(self, earlier: "Marked", part: WritePart, digest: RowsDigest) -> bool:
         """Return whether another run has written some of these rows since the earlier check."""
         known = {each.sample for each in earlier.of_other_runs(part)}
         own = digest.sample.encode()
@@ -174,13 +174,13 @@ class Marked(NamedTuple):
 
     def report(
         self,
-        part: Part,
+        part: WritePart,
         digest: RowsDigest,
         keep_version: int | None,
         *,
         is_new: bool = False,
         doubt: "Doubt | None" = None,
-    ) -> "Report":
+    ) -> "WriteReport":
         """Return a task's report about its part. If Kafka already has the part, it reports what Kafka has."""
         own = self.own
         is_kept = keep_version == part.version
@@ -188,15 +188,15 @@ class Marked(NamedTuple):
         what, when = (digest.what, digest.when) if there is None else (there.what, there.when)
         runs = {each.run for each in self._all() if each.version == part.version}
         is_again = bool(runs - {part.run})
-        return Report(part, what, when, is_new, doubt, self.closed, self.newest, is_again, is_kept)
+        return WriteReport(part, what, when, is_new, doubt, self.closed, self.newest, is_again, is_kept)
 
-    def with_this(self, part: Part, rows: int, digest: RowsDigest) -> Marker:
+    def with_this(self, part: WritePart, rows: int, digest: RowsDigest) -> Marker:
         """Return the marker for a part that is being written now."""
         before = () if self.own is None else self.own.history
         known = before[:MOST_REMEMBERED]
         return Marker(part.version, rows, digest.what, digest.when, part.run, known, digest.sample.encode())
 
-    def for_another_target(self, part: Part, target: str) -> TransactionError | None:
+    def for_another_target(self, part: WritePart, target: str) -> TransactionError | None:
         """Return an error if Kafka has rows of this version that went to another target, or else None."""
         found = [each for each in self._all() if each.version == part.version and each.run != part.run]
         if all(target_of(each.what) == target for each in found):
@@ -208,7 +208,7 @@ class Marked(NamedTuple):
             + _KEEP_OTHERS.format(part.version)
         )
 
-    def refusal(self, part: Part, digest: RowsDigest, marker_topic: str) -> "Doubt":
+    def refusal(self, part: WritePart, digest: RowsDigest, marker_topic: str) -> "Doubt":
         """Return the doubt of a task whose rows must not be written and are not found by `has`."""
         if self.is_misfit(part) and (self.own is None or self.own.version < part.version):
             return Doubt(0, f"Another task of {part.version_name} does not match what an earlier run has written.")
@@ -229,7 +229,7 @@ class Doubt(NamedTuple):
     sentence: str
 
 
-def divided_otherwise(part: Part) -> Doubt:
+def divided_otherwise(part: WritePart) -> Doubt:
     """Return the doubt of a task with rows that another run has written in other tasks."""
     return Doubt(
         2,
@@ -239,7 +239,7 @@ def divided_otherwise(part: Part) -> Doubt:
     )
 
 
-class Report(NamedTuple):
+class WriteReport(NamedTuple):
     """What a task reports to the driver about its part: the digest of its rows, and whether it has written them.
 
     There is a `doubt` if the task's own marker does not show that the rows are in Kafka, and those of others do not
@@ -247,7 +247,7 @@ class Report(NamedTuple):
     slot. `is_again` means that an earlier run has written some of this version, and `is_kept` that this should stand.
     """
 
-    part: Part
+    part: WritePart
     what: str
     when: str
     is_new: bool = False
@@ -258,7 +258,7 @@ class Report(NamedTuple):
     is_kept: bool = False
 
 
-def _refusal(who: str, part: Part, rows: int, there: Marker | None, newest: int, marker_topic: str) -> str:
+def _refusal(who: str, part: WritePart, rows: int, there: Marker | None, newest: int, marker_topic: str) -> str:
     how_to_write = _WRITE_MICRO_BATCH.format(marker_topic) if part.is_micro_batch else _WRITE.format(newest)
     if there is not None and there.version == part.version:
         found, how_to_keep = f"Kafka has {there.rows:,} different ones", _KEEP.format(part.version)
@@ -267,7 +267,7 @@ def _refusal(who: str, part: Part, rows: int, there: Marker | None, newest: int,
     return f"{who} {part.version_name} has {rows:,} rows, but {found}, so it writes none. {how_to_write}{how_to_keep}"
 
 
-def refusal_of_all(part: Part, rows: int, closed: Marker, newest: int, marker_topic: str) -> str:
+def refusal_of_all(part: WritePart, rows: int, closed: Marker, newest: int, marker_topic: str) -> str:
     """Return the sentence for a version that is closed, or older than a closed one, and now has different rows."""
     return _refusal("As a whole,", part, rows, closed, newest, marker_topic)
 

@@ -36,7 +36,7 @@ def line_settings(*, in_transaction: bool) -> Mapping[str, Any]:
     return _OF_TRANSACTIONS if in_transaction else limits.DEFAULTS
 
 
-class Lines(NamedTuple):
+class SchedulerLines(NamedTuple):
     """The delay lines of a scheduler, as the driver passes them to tasks. `seen_at` is in seconds since the epoch."""
 
     name: str
@@ -44,7 +44,7 @@ class Lines(NamedTuple):
     seen_at: float
 
 
-def find_lines(config: Mapping[str, Any], name: str) -> Lines:
+def find_lines(config: Mapping[str, Any], name: str) -> SchedulerLines:
     """Return the lines of this scheduler after creating missing ones: tasks cannot, and may need any delay.
 
     Raises `KafkaError`, and `ConfigError` for settings that do not suit the lines.
@@ -56,7 +56,7 @@ def find_lines(config: Mapping[str, Any], name: str) -> Lines:
             f"{_MOST_TRANSACTION_MS}, because relays wait no longer for records that are on their way. Divide the rows "
             "into more tasks."
         )
-    return Lines(name, add_lines(connection_of(config), name), time.time())
+    return SchedulerLines(name, add_lines(connection_of(config), name), time.time())
 
 
 class DueRows:
@@ -70,7 +70,7 @@ class DueRows:
         config: The settings to reach Kafka with.
     """
 
-    def __init__(self, lines: Lines, config: Mapping[str, Any]) -> None:
+    def __init__(self, lines: SchedulerLines, config: Mapping[str, Any]) -> None:
         self._names = TopicNames(lines.name)
         self._config = config
         self._orders = itertools.count()

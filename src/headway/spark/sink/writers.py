@@ -42,10 +42,10 @@ from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_to
 from headway.spark.session.error_messages import one_sentence
 from headway.spark.sink.closing import close
 from headway.spark.sink.digest import RowsDigest
-from headway.spark.sink.markers import Marked, Marker, Part, Report, divided_otherwise, read_marker
+from headway.spark.sink.markers import Marked, Marker, WritePart, WriteReport, divided_otherwise, read_marker
 from headway.spark.sink.options import SinkOptions, check_columns, for_batch, for_stream, parse, topics_of
 from headway.spark.sink.rows import chunks
-from headway.spark.sink.scheduled_rows import DueRows, Lines, find_lines, line_settings
+from headway.spark.sink.scheduled_rows import DueRows, SchedulerLines, find_lines, line_settings
 
 log = logging.getLogger(__name__)
 
@@ -62,7 +62,7 @@ class Written(WriterCommitMessage):
     """
 
     rows: int
-    report: Report | None = None
+    report: WriteReport | None = None
 
 
 class Target(NamedTuple):
@@ -73,7 +73,7 @@ class Target(NamedTuple):
     """
 
     options: SinkOptions
-    lines: Lines | None
+    lines: SchedulerLines | None
     named: bool = True
     place: str = ""
 
@@ -127,7 +127,7 @@ class BatchWriter(DataSourceArrowWriter):
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
         """Write the rows of one task."""
         version = self._target.options.version or 0
-        return write_part(self._target, iterator, Part(self._app_id, version, _task().partitionId(), self._run))
+        return write_part(self._target, iterator, WritePart(self._app_id, version, _task().partitionId(), self._run))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
         """Close the version once all its tasks have ended."""
@@ -172,7 +172,7 @@ def _place(cluster: str, topics: Sequence[str]) -> str:
 @lru_cache(maxsize=16)
 def _prepare(
     marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...], named: bool, now: int
-) -> tuple[Lines | None, str]:
+) -> tuple[SchedulerLines | None, str]:
     """Check Kafka, on the driver and before any task. Creates the topic for markers, and finds or creates the lines.
 
     Returns the lines and the id of the cluster. A new `now` makes it ask again, because topics can be deleted and Spark
@@ -186,7 +186,7 @@ def _prepare(
     return find_lines(dict(kafka), scheduler_name) if scheduler_name else None, admin.cluster_id()
 
 
-def write_part(target: Target, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
+def write_part(target: Target, batches: Iterator[pa.RecordBatch], part: WritePart) -> Written:
     """Write the rows of a task in one transaction with its marker, unless Kafka already has them."""
     is_once = target.options.delivery == "exactly_once"
     with one_sentence(), _opened_beside(target, part) if is_once else nullcontext() as slot_when_open:
@@ -209,13 +209,13 @@ class Slot(NamedTuple):
 
 
 @contextmanager
-def _slot(target: Target, part: Part) -> Iterator[Slot]:
+def _slot(target: Target, part: WritePart) -> Iterator[Slot]:
     with target.producer(f"headway-sink-{part.slot}") as producer, target.markers() as markers:
         yield Slot(producer, markers, Marked.read(markers.newest(part.key), part))
 
 
 @contextmanager
-def _opened_beside(target: Target, part: Part) -> Iterator[Callable[[], Slot]]:
+def _opened_beside(target: Target, part: WritePart) -> Iterator[Callable[[], Slot]]:
     """Open the slot while the caller waits for the first rows. Yields a function that returns the slot, or raises.
 
     Many tasks have no rows, and end before a slot is opened for them.
@@ -239,7 +239,7 @@ def _opened_beside(target: Target, part: Part) -> Iterator[Callable[[], Slot]]:
             decided.set()
 
 
-def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], part: Part) -> Written:
+def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], part: WritePart) -> Written:
     options = target.options
     producer, markers, marked = slot
     keeps = options.keep_version == part.version
@@ -278,7 +278,7 @@ def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], p
     return Written(rows, marked.report(part, digest, options.keep_version, is_new=True) if digest else None)
 
 
-def _compared(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], part: Part) -> Report:
+def _compared(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], part: WritePart) -> WriteReport:
     """Report on rows that must not be written, whatever they are."""
     options, digest, before = target.options, RowsDigest(target.place), 0
     producer, _, marked = slot
@@ -292,7 +292,7 @@ def _compared(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], par
     return marked.report(part, digest, options.keep_version, doubt=marked.refusal(part, digest, options.marker_topic))
 
 
-def _note_misfit(target: Target, slot: Slot, part: Part) -> None:
+def _note_misfit(target: Target, slot: Slot, part: WritePart) -> None:
     """Stop further tasks of this run from writing, because its rows, or their division, differ from an earlier run's.
 
     Otherwise whatever they wrote would have to match the tasks of both runs for anyone to continue from there.
@@ -302,7 +302,7 @@ def _note_misfit(target: Target, slot: Slot, part: Part) -> None:
     slot.producer.commit()
 
 
-def reports_of(messages: Sequence[WriterCommitMessage | None]) -> list[Report]:
+def reports_of(messages: Sequence[WriterCommitMessage | None]) -> list[WriteReport]:
     """Return the reports in the messages of tasks. There are none without rows, or for at-least-once delivery."""
     return [each.report for each in messages if isinstance(each, Written) and each.report]
 
@@ -334,7 +334,7 @@ def close_version(target: Target, messages: Sequence[WriterCommitMessage | None]
                 producer.flush()
 
 
-def _other_attempt_commits(markers: CommitMarkers, part: Part, within: float) -> Marked | None:
+def _other_attempt_commits(markers: CommitMarkers, part: WritePart, within: float) -> Marked | None:
     """Wait for the attempt that fenced off this one. Returns its markers if it belongs to this run and has committed.
 
     If this task failed instead, Spark would start it again, and it would fence off the other attempt. With speculation,
@@ -370,7 +370,7 @@ def _task() -> Any:
     return TaskContext.get()
 
 
-def _part_of_query(run: str) -> Part:
+def _part_of_query(run: str) -> WritePart:
     task = _task()
     query, batch = task.getLocalProperty("sql.streaming.queryId"), task.getLocalProperty("streaming.sql.batchId")
-    return Part(query, int(batch), task.partitionId(), run, is_micro_batch=True)
+    return WritePart(query, int(batch), task.partitionId(), run, is_micro_batch=True)

@@ -33,7 +33,7 @@ _PLAIN_EXAMPLE = f'{{"orders": {{"0": 23, "1": -2}}}}: topic, partition, {_EXPLA
 _EXAMPLE = f'{{"orders": {{"2": {{"0": 23, "1": -2}}}}}}: topic, level, partition, {_EXPLAINED}'
 
 
-class Catalog(Protocol):
+class OffsetCatalog(Protocol):
     """An object that knows the partitions' offsets, such as `headway.kafka.reading.catalog.Catalog`."""
 
     def starts(self, partitions: Collection[TopicPartition]) -> Offsets: ...
@@ -64,7 +64,7 @@ def parse_bound(name: str, value: str, naming: TopicNaming) -> Bound:
     return time
 
 
-def resolve(name: str, bound: Bound, partitions: Collection[TopicPartition], catalog: Catalog) -> Offsets:
+def resolve(name: str, bound: Bound, partitions: Collection[TopicPartition], catalog: OffsetCatalog) -> Offsets:
     """Return the bound's offset in each partition. Raises `ConfigError` if the option names other partitions."""
     if bound == "earliest":
         return catalog.starts(partitions)
@@ -85,7 +85,7 @@ def resolve(name: str, bound: Bound, partitions: Collection[TopicPartition], cat
     return found
 
 
-def refuse_beyond_end(name: str, bound: Bound, catalog: Catalog) -> None:
+def refuse_beyond_end(name: str, bound: Bound, catalog: OffsetCatalog) -> None:
     """Raise `ConfigError` for an offset that its partition has not reached, since it is unknown when it will."""
     if not isinstance(bound, BoundOfEach):
         return

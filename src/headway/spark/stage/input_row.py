@@ -59,7 +59,7 @@ class Columns(dict[str, Any]):
 
     def _values(self, column: pa.Array) -> Any:
         values = values_of(column)
-        return values if self._places is None else _Moved(values, self._places)
+        return values if self._places is None else _Reindexed(values, self._places)
 
 
 class InputRow:
@@ -144,7 +144,7 @@ def source_of(row: InputRow) -> str | None:
     return ", ".join(f"{name} {columns.scalar(name, index)}" for name in names)
 
 
-class _Moved:
+class _Reindexed:
     """The values of a column, looked up by the index that their rows had before the batch was cut down."""
 
     def __init__(self, values: Sequence[Any], places: Mapping[int, int]) -> None:

@@ -44,7 +44,7 @@ class RateOffice:
 
     def __init__(self, bind: str) -> None:
         self._secret = secrets.token_hex(16)
-        self._stages: dict[str, _Stage] = {}
+        self._stages: dict[str, _RatedStage] = {}
         loop = LoopThread("headway-rate-office").loop
         server = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, bind, 0), loop).result()
         self._port: int = server.sockets[0].getsockname()[1]
@@ -61,7 +61,7 @@ class RateOffice:
             if len(hello) != 3 or not hmac.compare_digest(hello[0], self._secret):
                 return
             name, rate = hello[1], float(hello[2])
-            stage = self._stages.setdefault(name, _Stage(Grants(rate, time.monotonic())))
+            stage = self._stages.setdefault(name, _RatedStage(Grants(rate, time.monotonic())))
             stage.tasks.add(writer)
             while line := await reader.readline():
                 stage.ask(writer, int(line))
@@ -83,7 +83,7 @@ class RateOffice:
             del self._stages[name]
 
 
-class _Stage:
+class _RatedStage:
     """The connected tasks of a stage, and the starts they are granted."""
 
     def __init__(self, grants: Grants[asyncio.StreamWriter]) -> None:

@@ -33,7 +33,7 @@ given_up: set[Any] = set()
 left_behind: set[Any] = set()
 
 
-class _Call(NamedTuple):
+class _RunningCall(NamedTuple):
     job: Sequence[Any]
     began: float
     task: "asyncio.Task[Any] | None"
@@ -50,13 +50,13 @@ class RunningCalls:
         self._deadline = deadline
         self._watches = bool(time_limit) or deadline.seconds < math.inf
         self._patience = max(_TIMES * time_limit, time_limit + LONGER_BY) if time_limit else 0.0
-        self._running: dict[Any, _Call] = {}
+        self._running: dict[Any, _RunningCall] = {}
         self._ending = threading.Lock()  # enough: a call that has not ended does not begin again either
 
     def begin(self, job: Sequence[Any], task: "asyncio.Task[Any] | None" = None) -> None:
         """Note that a call begins; for a coroutine, `task` is the one that it runs in."""
         if self._watches:
-            self._running[job[0]] = _Call(job, time.monotonic(), task)
+            self._running[job[0]] = _RunningCall(job, time.monotonic(), task)
 
     def end(self, work: Any) -> bool:
         """Return whether the call's result counts: it does unless the call was given up or left."""
@@ -98,7 +98,7 @@ class RunningCalls:
             )
         return [(call.job, self._cut_off(call)) for call in left.values()]
 
-    def _cut_off(self, call: _Call) -> TimeLimitError | RetriableError:
+    def _cut_off(self, call: _RunningCall) -> TimeLimitError | RetriableError:
         """Return the error for a call that the deadline ends."""
         told = f"The handler had not ended at the deadline, {self._deadline.seconds:g} s after its task's first rows"
         had = self._deadline.at - call.began

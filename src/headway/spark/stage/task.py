@@ -138,7 +138,7 @@ class Stage:
         self._dispatch.begin(
             self._executor.start,
             letters=self,
-            schedules=Schedules(self._schedule) if self._settings.later else None,
+            schedules=LaterRows(self._schedule) if self._settings.later else None,
             batch_size=batches_of.max_size if batches_of else None,
         )
         try:
@@ -492,7 +492,7 @@ class Stage:
         self._feed()
 
 
-class Schedules:
+class LaterRows:
     """Stands in for the store of rows that are tried again later, in the form that the dispatch expects."""
 
     def __init__(self, send: Callable[[Any, BaseException, Any], None]) -> None:

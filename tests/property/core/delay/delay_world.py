@@ -14,7 +14,7 @@ from headway.core.delay.command_ledger import PutRecord
 from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.line_window import Fetched
 from headway.core.delay.partition_relay import PartitionRelay
-from headway.core.delay.relay_tick import Search, Tick
+from headway.core.delay.relay_tick import RelayTick, Search
 from headway.core.delay.schedule import Schedule, own_id, read_schedule
 from headway.errors import ScheduleError
 
@@ -39,7 +39,7 @@ class Transaction:
     """What was written, and is seen from a time on."""
 
     ends: int
-    tick: Tick
+    tick: RelayTick
     written: list[tuple[int, int]]  # lines and offsets
 
     def first(self, line: int) -> int | None:
@@ -70,7 +70,7 @@ class World:
     lines: tuple[int, ...] = ()
     searching: list[Search] = field(default_factory=list)
     search_ends: float = 0.5  # the chance that one does within a turn
-    sending: deque[tuple[int, Tick]] = field(default_factory=deque)  # with low latency: when it is there
+    sending: deque[tuple[int, RelayTick]] = field(default_factory=deque)  # with low latency: when it is there
     uncommitted: deque[Transaction] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
@@ -136,7 +136,7 @@ class World:
         firsts = (each.first(line) for each in self.uncommitted)
         return min([first for first in firsts if first is not None], default=len(self.logs[line]))
 
-    def step(self, crash: float = 0.0) -> Tick:
+    def step(self, crash: float = 0.0) -> RelayTick:
         """One turn of the relay; with some chance it dies before, or right after, its transaction."""
         self._go_on()
         lines = list(self.logs)
@@ -161,7 +161,7 @@ class World:
                 self._append(tick)
                 self._apply(tick)
             self.crash()
-            return Tick()
+            return RelayTick()
         self._carry_out(tick)
         if self.draw.random() < crash:
             self.crash()
@@ -181,7 +181,7 @@ class World:
         """How many milliseconds the brokers stop for."""
         return self.draw.randrange(LONGEST_STOP) if self.stops and self.draw.random() < self.stops else 0
 
-    def _carry_out(self, tick: Tick) -> None:
+    def _carry_out(self, tick: RelayTick) -> None:
         """As the drivers do: with low latency one turn goes on before the last one's records are there.
 
         In transactions a turn waits until its records are written and the transaction before is committed.
@@ -208,7 +208,7 @@ class World:
         while self.uncommitted and self.uncommitted[0].ends <= self.now:
             self._apply(self.uncommitted.popleft().tick)
 
-    def _append(self, tick: Tick) -> list[tuple[int, int]]:
+    def _append(self, tick: RelayTick) -> list[tuple[int, int]]:
         """Write what moves; at which lines and offsets."""
         written = []
         for write in tick.writes:
@@ -220,7 +220,7 @@ class World:
             self.relay.written({line: offset + 1 for line, offset in written}, self.now)
         return written
 
-    def _apply(self, tick: Tick) -> None:
+    def _apply(self, tick: RelayTick) -> None:
         self.events += [("answered", command.token) for command, _ in tick.answers]
         for write in tick.writes:
             if write.line is None:

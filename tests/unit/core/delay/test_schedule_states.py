@@ -9,7 +9,7 @@ from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.line_window import Fetched
 from headway.core.delay.partition_relay import PartitionRelay
 from headway.core.delay.recurrence import Recurrence
-from headway.core.delay.relay_tick import Search, Tick
+from headway.core.delay.relay_tick import RelayTick, Search
 from headway.core.delay.schedule import EmptyRecordError, Schedule
 from headway.core.delay.schedule_states import ScheduleState
 from tests.models.schedule_life import SCHEDULE_TRANSITIONS, ScheduleEvent
@@ -53,7 +53,7 @@ class World:
         self.relay.receive(self.line, [self.fetched()])
         self.logs[self.line].append(self.schedule)
 
-    def turn(self) -> Tick:
+    def turn(self) -> RelayTick:
         for line, log in self.logs.items():
             self.relay.reached_end(line, len(log))
         tick = self.relay.take(self.now, 50, 10**6)

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree
 
-from headway.spark.report.html import DURATIONS, Line, page, plot
+from headway.spark.report.html import DURATIONS, LevelCurve, page, plot
 
 BEGIN = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 
@@ -31,7 +31,7 @@ def test_the_page_has_the_levels_highest_first_and_a_plot_of_each_figure() -> No
 
 
 def test_a_plot_is_well_formed_and_within_its_frame() -> None:
-    made = plot("Lag", [Line(1, [(0, 0), (60, 12)]), Line(0, [(0, -3), (30, 1_500)])])
+    made = plot("Lag", [LevelCurve(1, [(0, 0), (60, 12)]), LevelCurve(0, [(0, -3), (30, 1_500)])])
     svg = ElementTree.fromstring(made[made.index("<svg") :])  # noqa: S314 - our own text
     places = [
         tuple(map(float, place.split(","))) for line in svg.iter("polyline") for place in line.get("points", "").split()

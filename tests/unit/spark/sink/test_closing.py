@@ -11,11 +11,11 @@ from hypothesis import strategies as st
 from headway.errors import KafkaError, TransactionError
 from headway.spark.sink.closing import Closing, close
 from headway.spark.sink.digest import RowsDigest, summed
-from headway.spark.sink.markers import Doubt, Marked, Marker, Part, Report, divided_otherwise
+from headway.spark.sink.markers import Doubt, Marked, Marker, WritePart, WriteReport, divided_otherwise
 from headway.spark.sink.row_sample import SampledRows, in_common
 from headway.spark.sink.writers import StreamWriter, Written
 
-RUN = Part("job", 3, 0, "this run")
+RUN = WritePart("job", 3, 0, "this run")
 Division = list[list[int]]
 
 
@@ -164,7 +164,7 @@ def test_a_micro_batch_without_rows_or_for_at_least_once_is_closed_without_kafka
 
 def test_a_micro_batch_with_rows_is_not_done_before_it_is_closed() -> None:
     rows = digest([1])
-    written = Written(1, Report(RUN, rows.what, rows.when, is_new=True))
+    written = Written(1, WriteReport(RUN, rows.what, rows.when, is_new=True))
     with pytest.raises(KafkaError, match="no broker answers"):
         StreamWriter(KafkaError("no broker answers")).commit([written], 3)
 

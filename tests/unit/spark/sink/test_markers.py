@@ -6,10 +6,10 @@ import pytest
 
 from headway.kafka.producer.columnar import Columns
 from headway.spark.sink.digest import RowsDigest
-from headway.spark.sink.markers import Marked, Marker, Part
+from headway.spark.sink.markers import Marked, Marker, WritePart
 
-STREAM = Part("query", 3, 0, "second run", is_micro_batch=True)
-WRITE = Part("job", 3, 0, "second run")
+STREAM = WritePart("query", 3, 0, "second run", is_micro_batch=True)
+WRITE = WritePart("job", 3, 0, "second run")
 
 
 def rows(*values: int) -> RowsDigest:
@@ -19,7 +19,7 @@ def rows(*values: int) -> RowsDigest:
     return digest
 
 
-def after(*versions: tuple[int, RowsDigest], part: Part = STREAM, newest: int | None = None) -> Marked:
+def after(*versions: tuple[int, RowsDigest], part: WritePart = STREAM, newest: int | None = None) -> Marked:
     """The markers after these versions of a part were written, in an earlier run."""
     marked = Marked()
     for version, digest in versions:
@@ -28,7 +28,7 @@ def after(*versions: tuple[int, RowsDigest], part: Part = STREAM, newest: int | 
     return marked if newest is None else marked._replace(others=(Marker(newest, 1, "1:0000000000000000"),))
 
 
-def verdict(marked: Marked, digest: RowsDigest, part: Part = STREAM, keep_version: int | None = None) -> str:
+def verdict(marked: Marked, digest: RowsDigest, part: WritePart = STREAM, keep_version: int | None = None) -> str:
     """As the sink goes through it."""
     if marked.is_by_this_run(part):
         return "is there"
