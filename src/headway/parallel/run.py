@@ -28,11 +28,11 @@ DRAIN_WITHIN: Final = 30.0
 """Seconds for running handlers at the end, by default."""
 
 _LEAST_FOR_END = 1.0  # seconds for the last commits and for leaving, after a drain time-out that handlers have used up
-_LOOK_WHETHER_IT_RUNS_EVERY = 1.0  # seconds
+_CHECK_WHETHER_IT_RUNS_EVERY = 1.0  # seconds
 
 
 class Run:
-    """A run that begins once, in the thread that calls `run`; any thread, handler or signal handler may stop it.
+    """A run that begins once, in the thread that calls `run`; any thread, handler or signal handler can stop it.
 
     The groups are joined by `subscribe`; with a lifespan only when what handlers share has started, since a member that
     cannot answer its group while it starts would hold up all others.
@@ -126,7 +126,7 @@ class Run:
             if not is_on_stack(self._runner, _RUN, self):
                 self._end()
             else:
-                self._ended.wait(_LOOK_WHETHER_IT_RUNS_EVERY)
+                self._ended.wait(_CHECK_WHETHER_IT_RUNS_EVERY)
 
     def _is_stopping(self) -> bool:
         return self._stop is not None

@@ -72,7 +72,7 @@ class RunParts:
         self._executor: Executor | None = None
         self._supervision: Supervision | None = None
         self._life = Life(options.lifespan, connection_of(settings.kafka)) if options.lifespan else None
-        self.clients: list[Sends] = []
+        self._clients: list[Sends] = []
 
     def supervise(self, table: int, suspects: Iterable[Suspect]) -> Supervision:
         """Note running records in the file of this descriptor, and handle the suspects with care."""
@@ -136,15 +136,15 @@ class RunParts:
         elif spec.sends:
             client = self._make_producer(None)
             sending = Sending(client, self._make_outputs(client, spec), self._dispatch)
-            self.clients.append(sending)
+            self._clients.append(sending)
             take_result = sending.take_result
         if letter_topic:
             letter_topic.require_writable()
             letters = letters or self._make_dead_letters(letter_topic)
         schedules = DelayedRetries(settings.kafka, settings.group, settings.scheduler, self._dispatch)
-        self.clients.append(schedules)
+        self._clients.append(schedules)
         # The outputs of a batch are committed with all its offsets. In transactions a batch is therefore of one
-        # partition: other partitions may be lost, or handed over, at another time.
+        # partition: other partitions can be lost, or handed over, at another time.
         of_one_partition = spec.sends and options.commit_mode == "transactional"
         if spec.batches:
             self._fill_batches(spec.batches, of_one_partition)
@@ -165,14 +165,14 @@ class RunParts:
         )
 
     def _fill_batches(self, batches: Batches, of_one_partition: bool) -> None:
-        """Have records wait for their batch to fill."""
+        """Let records wait for their batch to fill."""
         if self._supervision:
             self._supervision.expect_batches(self._options.max_concurrency, batches.max_size)
         self._dispatch.engine.let_batches_fill(batches.least, batches.linger, of_one_partition)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Log in with other credentials from now on."""
-        for client in self.clients:
+        for client in self._clients:
             client.set_sasl_credentials(username, password)
 
     @property
@@ -186,7 +186,7 @@ class RunParts:
             yield self._executor
         if self._life:
             yield self._life
-        yield from reversed(self.clients)
+        yield from reversed(self._clients)
 
     def forget_running(self) -> None:
         """Note that no record runs any more."""
@@ -225,7 +225,7 @@ class RunParts:
     def _make_dead_letters(self, topic: LetterTopic) -> DeadLetters:
         with defer_signals():
             letters = DeadLetters(topic, self._dispatch)
-            self.clients.append(letters)
+            self._clients.append(letters)
         return letters
 
     def _make_transactions(self, spec: HandlerSpec, letter_topic: LetterTopic | None) -> Transactions:
@@ -240,7 +240,7 @@ class RunParts:
             own_id="transactional.id" not in self._options.outputs.kafka,
         )
         transactions.fence()
-        self.clients.append(transactions)
+        self._clients.append(transactions)
         self._commits.transactions = transactions
         return transactions
 
@@ -259,7 +259,7 @@ class RunParts:
         most = most_bytes(self._settings.kafka, outputs.kafka)
         with defer_signals():  # the threads of a client that is not in the list would never be ended
             client = producer_for(outputs, self._connection(), transactional_id, most)
-            self.clients.append(client)
+            self._clients.append(client)
         return client
 
     def _why_not_writable(self, topic: str) -> str | None:
