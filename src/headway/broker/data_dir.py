@@ -104,8 +104,7 @@ def read_description(data_dir: Path) -> Description | None:
     except OSError as error:
         raise LocalBrokerError(
             f"{data_dir / _DESCRIPTION} cannot be read ({error.strerror}). Choose another --data-dir, or run this as "
-            "the "
-            "user who owns that broker."
+            "the user who owns that broker."
         ) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise LocalBrokerError(

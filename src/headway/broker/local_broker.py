@@ -192,8 +192,7 @@ class LocalBroker:
     def _not_secured(self) -> LocalBrokerError:
         return LocalBrokerError(
             f"The broker in {self.data_dir} has no users and no rights, because it is not secured. Start one with "
-            "secure=True "
-            "(`headway broker start --secure`)."
+            "secure=True (`headway broker start --secure`)."
         )
 
     @property
@@ -300,8 +299,7 @@ class LocalBroker:
         if held not in (None, count):
             raise LocalBrokerError(
                 f"{self.data_dir} holds a cluster with nodes={held}, but nodes={count} was requested. Use "
-                f"nodes={held}, "
-                "or choose another data directory."
+                f"nodes={held}, or choose another data directory."
             )
         before = (
             [*(n.port for n in earlier.nodes), *(n.tls_port for n in earlier.nodes if n.tls_port)] if earlier else []

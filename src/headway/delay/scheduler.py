@@ -173,8 +173,7 @@ class Scheduler(Closable):
         if isinstance(rule, datetime):
             raise ConfigError(
                 f"The rule is the time {rule}, which occurs only once. Give a cron expression, or an interval in "
-                "seconds "
-                "or as a timedelta, or call send_later instead."
+                "seconds or as a timedelta, or call send_later instead."
             )
         is_cron = isinstance(rule, str)
         interval = None if is_cron else due_at(rule, 0.0)  # type: ignore[arg-type]
@@ -355,8 +354,7 @@ class Scheduler(Closable):
         if parts.partition >= partitions:
             raise ConfigError(
                 f"The handle {handle} is for partition {parts.partition}, but {self._names.name} has only "
-                f"{partitions}. "
-                "It belongs to a scheduler with another name."
+                f"{partitions}. It belongs to a scheduler with another name."
             )
         return parts
 

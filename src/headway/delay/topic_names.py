@@ -27,8 +27,7 @@ class TopicNames:
         if not isinstance(self.name, str) or not self.name or not is_topic_name(self.line(LATEST)):
             raise ConfigError(
                 f"The name of the scheduler is {shown(self.name)}, but its topics are named after it. Use letters, "
-                "digits, "
-                f"dots, underscores and hyphens, as in {DEFAULT_NAME!r}."
+                f"digits, dots, underscores and hyphens, as in {DEFAULT_NAME!r}."
             )
 
     def line(self, line: int) -> str:

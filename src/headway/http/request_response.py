@@ -46,8 +46,7 @@ class Request:
             pass
         raise FatalError(
             f"A {self.method} request has a URL that cannot be used. It must be absolute, such as https://host/path. "
-            "It "
-            "is not shown, because it may contain secrets."
+            "It is not shown, because it may contain secrets."
         )
 
     @property

@@ -306,8 +306,7 @@ def check_servers(config: Config) -> None:
             if is_page and scheme.lower() not in _SCHEMES:
                 raise ConfigError(
                     f"The setting {key} has an address that begins with {shown(f'{scheme}://')}. Write the addresses "
-                    "of "
-                    "Kafka's brokers as host:port, such as localhost:9092."
+                    "of Kafka's brokers as host:port, such as localhost:9092."
                 )
 
 

@@ -192,8 +192,7 @@ class _RunUntilIdle:
         if not self._advance and any(record.due is not None for record in records):
             raise ConfigError(
                 "A record with due= is delivered later. Leave out due to store it now, or set advance= to the number "
-                "of "
-                "seconds to advance the clock."
+                "of seconds to advance the clock."
             )
         inputs, letters = self._made_topics(records)
         deliveries = self._early_delivery(name for names in self._by_level for name in names)

@@ -435,7 +435,7 @@ def test_a_flush_within_a_callback_waits_for_nobody(kafka_cluster: Cluster) -> N
 
 @pytest.mark.parametrize("key", ["delivery.report.only.error", "on_delivery"])
 def test_a_setting_that_would_keep_reports_from_the_futures_is_refused(key: str) -> None:
-    with pytest.raises(ConfigError, match=f"The setting {key} cannot be used here. Futures need every report"):
+    with pytest.raises(ConfigError, match=f"The setting {key} cannot be used here. Futures need every delivery report"):
         PriorityProducer({"bootstrap.servers": "x", "levels": 1, key: True})
 
 

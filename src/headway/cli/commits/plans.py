@@ -107,6 +107,5 @@ def refuse_to_replace(changes: Iterable[OffsetChange]) -> None:
             topic, number = change.partition
             raise KafkaError(
                 f"The group {change.target} has already committed offset {change.before[0]:,} for partition {number} "
-                f"of {topic}, "
-                f"and {change.source} has {change.offset:,}. Nothing was copied. --overwrite replaces it."
+                f"of {topic}, and {change.source} has {change.offset:,}. Nothing was copied. --overwrite replaces it."
             )

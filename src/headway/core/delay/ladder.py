@@ -96,8 +96,7 @@ class Ladder:
         if count > MOST_LINES or (count - 1) * math.log(base) + math.log(first * 1000) > math.log(LATEST) + 1:
             raise ConfigError(
                 f"A ladder of {count} lines, each {base} times as long as the one before, ends beyond {LATEST} ms or "
-                "has "
-                f"more than {MOST_LINES} lines. Use fewer lines."
+                f"has more than {MOST_LINES} lines. Use fewer lines."
             )
         return cls(tuple(round(first * 1000 * base**power) for power in range(count)))
 

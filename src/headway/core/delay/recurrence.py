@@ -71,8 +71,7 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
         ) as error:  # OSError, because a zone is read from a file
             raise ConfigError(
                 f"The schedule {self.cron!r} in the zone {self.zone!r} cannot be read: {error}. Use five fields, such "
-                "as "
-                "'0 17 * * MON-FRI', and a zone such as Europe/Berlin."
+                "as '0 17 * * MON-FRI', and a zone such as Europe/Berlin."
             ) from error
 
     def fires(self, due: int, now: int) -> bool:

@@ -82,7 +82,7 @@ class AssignedPartitions(Generic[P]):
 
     @property
     def all(self) -> KeysView[P]:
-        """The assigned partitions, as they are when it is looked at."""
+        """The assigned partitions, as a live view."""
         return self._assigned.keys()
 
     def state_of(self, partition: P) -> AssignmentState:

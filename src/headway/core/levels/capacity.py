@@ -111,8 +111,7 @@ def _by_weights(weights: Sequence[int], capacity: int) -> list[int]:
     if min(shares) < 1:
         raise ConfigError(
             f"A capacity of {capacity} cannot be divided among {len(weights)} levels{_what_it_takes(weights)}. Raise "
-            "the "
-            "capacity (max.poll.records, max_concurrency or maxRecordsPerTrigger), or use fewer levels."
+            "the capacity (max.poll.records, max_concurrency or maxRecordsPerTrigger), or use fewer levels."
         )
     shares[-1] += capacity - sum(shares)
     return shares

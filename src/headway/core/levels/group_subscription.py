@@ -38,8 +38,7 @@ class GroupSubscription:
         if patterns and len(levels) > 1:
             raise ConfigError(
                 f"The pattern {patterns[0]!r} is given to a level, but one group reads all levels, so two patterns "
-                "could "
-                "match the same topic. Name the topics, or set group.per.level to true."
+                "could match the same topic. Name the topics, or set group.per.level to true."
             )
         return cls(by_level, _named(dict(enumerate(subscriptions))))
 

@@ -62,21 +62,19 @@ class LostPlace(NamedTuple):
             what = (
                 f"Up to {count} of {which} were deleted before they were read: offsets {self.offset} to "
                 f"{self.first - 1}. Either the topic's retention.ms or retention.bytes is too short for its backlog, "
-                "or "
-                "the records were deleted by hand."
+                "or the records were deleted by hand."
             )
         else:
             what = (
                 f"The log of {which} ends at offset {self.end}, before offset {self.offset}, which should be read "
-                "next: "
-                "either brokers have lost records, or an offset was committed or sought that never existed."
+                "next: either brokers have lost records, or an offset was committed or sought that never existed."
             )
         start = self.start(reset)
         if start is None:
             return (
                 f"{what} With auto.offset.reset=error, the partition is not read. Commit an offset from {self.first} "
-                "to "
-                f"{self.end}, for example with `headway offsets reset`, or set auto.offset.reset to earliest or latest."
+                f"to {self.end}, for example with `headway offsets reset`, or set auto.offset.reset to earliest or "
+                "latest."
             )
         passed_over = self.end - max(self.first, min(self.offset, self.end)) if reset is Reset.LATEST else 0
         rest = f" and skips {passed_over} more, because auto.offset.reset is {reset.value}" if passed_over else ""

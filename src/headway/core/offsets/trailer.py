@@ -74,8 +74,7 @@ def check_fits(trailer: Trailer, offset: int, log: bytes | None) -> None:
     if trailer.offset != offset:
         raise OffsetMapError(
             f"The metadata was written for a commit of offset {trailer.offset}, but it is at offset {offset}: the "
-            "commit "
-            "was translated for a mirror of the topic, or changed by another program."
+            "commit was translated for a mirror of the topic, or changed by another program."
         )
     if log is not None and trailer.log and trailer.log != log:
         ours = f"has an id that begins with {mark_text(log)}" if log else "has an unknown id"

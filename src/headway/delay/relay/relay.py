@@ -356,10 +356,9 @@ class Relay(Closable):
         if lost := sorted({number for (_, number), offset in done.items() if offset > 0}):
             log.error(
                 "The topic %s has no state for the partitions %s, although relays have worked on them: the topic or "
-                "its "
-                "records were deleted. Schedules still in the delay lines that were already delivered are delivered "
-                "again, and those that were cancelled or rescheduled are delivered at their first time. Never delete "
-                "this topic alone.",
+                "its records were deleted. Schedules still in the delay lines that were already delivered are "
+                "delivered again, and those that were cancelled or rescheduled are delivered at their first time. "
+                "Never delete this topic alone.",
                 *(self._names.state, lost),
             )
 

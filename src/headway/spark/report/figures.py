@@ -52,8 +52,7 @@ def check(records: DataFrame) -> DataFrame:
     if missing:
         raise ConfigError(
             f"The records have no column {missing[0]}. A report needs {', '.join(NEEDED)}: the level as an integer, "
-            "and "
-            "when each record was produced, read and done, as `headway.spark.report.timestamps.stamped` adds them."
+            "and when each record was produced, read and done, as `headway.spark.report.timestamps.stamped` adds them."
         )
     for name in NEEDED:
         kind, (kinds, meant) = records.schema[name].dataType, _TYPES[name == "level"]

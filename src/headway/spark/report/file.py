@@ -45,8 +45,7 @@ def _readable(parquet: str) -> Iterator[None]:
     except (PySparkException, Py4JJavaError) as error:  # Py4JJavaError is raised for a file without a footer
         raise ConfigError(
             f"{parquet} cannot be read as Parquet. Name the directory that a pipeline wrote, such as out/flights. If "
-            "it "
-            "is the right one, one of its files is damaged."
+            "it is the right one, one of its files is damaged."
         ) from error
 
 

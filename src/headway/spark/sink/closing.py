@@ -59,11 +59,9 @@ def _refuse_more(part: WritePart, total: tuple[str, str], markers_in_kafka: Call
     if in_kafka is None or in_kafka[0] != total[0]:
         there = "rows for several targets" if in_kafka is None else f"{_rows(in_kafka):,} rows"
         raise TransactionError(
-            f"As a whole, {part.version_name} has {_rows(total):,} rows, but by its markers Kafka has {there} of it: "
-            "an "
-            "earlier run had different rows, or divided them differently. Check what is in the topics; to go on "
-            "anyway, "
-            f'use .option("keepVersion", "{part.version}").'
+            f"As a whole, {part.version_name} has {_rows(total):,} rows, but its markers say that Kafka has "
+            f"{there} of it: an earlier run had different rows, or divided them differently. Check what is in the "
+            f'topics. To go on anyway, use .option("keepVersion", "{part.version}").'
         )
 
 

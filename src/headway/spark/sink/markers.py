@@ -292,8 +292,7 @@ _KEEP_ALIKE = (
 _OTHER_TARGET = "Use the same topics as before, and go on from there."
 _COPIED = (
     " If this is a second query that started with a copy of the first one's checkpoint, give it its own markerTopic "
-    "from "
-    "its first start on."
+    "from its first start on."
 )
 _KEEP_OTHERS = (
     " To write only what is not there yet, and no rows of that version to the new topics, use "

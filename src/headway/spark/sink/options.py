@@ -105,8 +105,7 @@ def for_stream(options: SinkOptions) -> SinkOptions:
     if options.app_id is not None:
         raise ConfigError(
             "The options txnAppId and txnVersion are for df.write; a stream uses the query's id and the batch's "
-            "number. "
-            "Remove them."
+            "number. Remove them."
         )
     return options
 
@@ -216,8 +215,7 @@ def _check_priorities(priorities: Mapping[str, int], names: Collection[str], opt
         if (other := topics.setdefault(level, topic)) != topic:
             raise ConfigError(
                 f"The option priorities gives both {other} and {topic} the level {level}, so the level of a row does "
-                "not "
-                "determine its topic. Add a column topic, or give them different levels."
+                "not determine its topic. Add a column topic, or give them different levels."
             )
 
 

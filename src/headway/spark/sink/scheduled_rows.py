@@ -114,8 +114,7 @@ class DueRows:
                     if own and any(name == HEADER for name, _ in own):
                         raise DeliveryError(
                             f"{columns.name_of(len(topics))} is due later but has a header {HEADER}, which Headway "
-                            "uses. "
-                            "Give your header another name."
+                            "uses. Give your header another name."
                         )
                 topics.append(line)
                 partitions.append(number)

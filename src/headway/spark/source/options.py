@@ -135,8 +135,7 @@ def _naming(selection: Selection, options: Mapping[str, str]) -> TopicNaming:
     if selection.priorities is not None:
         raise ConfigError(
             "The option levels is for topics that have level topics, but priorities gives existing topics a level "
-            "each. "
-            "Remove one of the two."
+            "each. Remove one of the two."
         )
     return TopicNaming(
         values.whole_number("levels", given.strip(), 1, "the number of level topics of each topic", most=MOST_LEVELS)
@@ -186,8 +185,7 @@ def _check_sharing(parsed: Options, options: Mapping[str, str]) -> None:
     if parsed.target_trigger_time is not None and parsed.policy == "capacity_burst":
         raise ConfigError(
             "The option targetTriggerTime changes the limit, but the policy capacity_burst divides it into fixed "
-            "shares. "
-            "Choose fair or strict."
+            "shares. Choose fair or strict."
         )
     if parsed.most_records is None:
         for name in ("policy", "distributor", "strictMaxWait"):

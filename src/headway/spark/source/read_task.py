@@ -95,7 +95,7 @@ class _WithoutTime:
     stamp: int = 0
 
     def add(self, timestamps: pa.Array, records: Sequence[Message]) -> None:
-        """Count such records in a batch, and remember the very first."""
+        """Count the records of a batch whose timestamps are null, and remember the first of all."""
         if not self.count:
             first = records[timestamps.is_null().to_pylist().index(True)]
             self.offset, self.stamp = first.offset(), first.timestamp()[1]

@@ -83,8 +83,7 @@ def projection(asked: StructType, include_headers: bool) -> StructType:
         if each.dataType != own:
             raise ConfigError(
                 f"The schema has the column {each.name} as {each.dataType.simpleString()}, but the headway source "
-                "reads "
-                f"it as {own.simpleString()}. Correct the schema, and cast the column after reading."
+                f"reads it as {own.simpleString()}. Correct the schema, and cast the column after reading."
             )
     return asked
 

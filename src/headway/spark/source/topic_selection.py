@@ -78,8 +78,7 @@ def _pattern(value: str) -> str:
     except re.error as error:
         raise ConfigError(
             f"The option subscribePattern is {value!r}, which is not a valid regular expression: {error}. It must "
-            "match "
-            "the whole name of a topic, without its level, such as shop_.*."
+            "match the whole name of a topic, without its level, such as shop_.*."
         ) from None
     return value
 

@@ -29,8 +29,7 @@ def check_comes_as_arrow(df: DataFrame) -> None:
         except PySparkException as error:
             raise ConfigError(
                 f"The column {column.name} is {column.dataType.simpleString()}. Rows come to Python as Arrow, which "
-                "has "
-                f"no such type. Drop it, or cast it to a string: F.col({column.name!r}).cast('string')."
+                f"has no such type. Drop it, or cast it to a string: F.col({column.name!r}).cast('string')."
             ) from error
 
 

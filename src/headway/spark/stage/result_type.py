@@ -72,8 +72,7 @@ class ResultType:
         except PySparkException as error:
             raise ConfigError(
                 f"The schema is {kind.simpleString()}, for which Arrow has no type: {error}. Return a type that it "
-                "has, "
-                "such as a string, and cast it in Spark."
+                "has, such as a string, and cast it in Spark."
             ) from error
         self._refusal = f"The handler returned a value that does not fit {kind.simpleString()}"
         self.is_struct = isinstance(kind, StructType)

@@ -38,9 +38,7 @@ class Settings:
     later: bool = False  # whether rows can come back later
     deadline: float | None = None  # seconds from the first rows of the task
     batches: Batches | None = None
-    arrow_columns: tuple[
-        str, ...
-    ] = ()  # the columns of the Arrow batches that the handler gets in place of lists of rows
+    arrow_columns: tuple[str, ...] = ()  # of the Arrow batches that the handler gets in place of lists of rows
     adaptive: bool = False
     on_time_limit: Callable[[InputRow], Any] | None = None  # gives the result of a row whose call took too long
     priority: str | None = None  # the column whose highest values start first

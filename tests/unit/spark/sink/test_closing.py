@@ -143,7 +143,7 @@ def test_other_rows_of_a_closed_version_are_refused_as_a_whole() -> None:
 
 def test_a_task_that_is_gone_in_a_second_run_is_noticed() -> None:
     there = markers([[1], [2], [3]], "an earlier run")
-    with pytest.raises(TransactionError, match="has 2 rows, but by its markers Kafka has 3 rows of it"):
+    with pytest.raises(TransactionError, match="has 2 rows, but its markers say that Kafka has 3 rows of it"):
         run_of([[1], [2]], there)
 
 
