@@ -271,13 +271,16 @@ def test_a_partition_that_cannot_be_sought_when_it_begins_begins_later_and_loses
 ) -> None:
     send(brokers, 40)
     handled, failures, came, came_before = Counter[tuple[int, int]](), Counter[str](), set[int](), set[int]()
-    start_of, fetch, seek = Membership.start_of, LevelConsumer.fetch, LevelConsumer.seek
+    start_of, seek = Membership.start_of, LevelConsumer.seek
 
-    def note(self: LevelConsumer, level: int, count: int, now: float) -> Any:
-        came_before.update(came)
-        records = fetch(self, level, count, now)
-        came.update(record.partition for record in records)
-        return records
+    def noting(fetch: Callable[[LevelConsumer, int, int, float], Any]) -> Any:
+        def note(self: LevelConsumer, level: int, count: int, now: float) -> Any:
+            came_before.update(came)
+            records = fetch(self, level, count, now)
+            came.update(record.partition for record in records)
+            return records
+
+        return note
 
     def answer_for_one_at_first(self: Membership, partition: TopicPartition) -> Start | None:
         # Records of the others come before it is known where to begin.
@@ -290,7 +293,8 @@ def test_a_partition_that_cannot_be_sought_when_it_begins_begins_later_and_loses
         seek(self, partition, offset)
 
     monkeypatch.setattr(Membership, "start_of", answer_for_one_at_first)
-    monkeypatch.setattr(LevelConsumer, "fetch", note)
+    monkeypatch.setattr(LevelConsumer, "fetch", noting(LevelConsumer.fetch))
+    monkeypatch.setattr(LevelConsumer, "fetch_quiet", noting(LevelConsumer.fetch_quiet))
     monkeypatch.setattr(LevelConsumer, "seek", refuse)
     with consumer(brokers) as parallel:
         running = threading.Thread(
