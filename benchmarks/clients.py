@@ -21,7 +21,7 @@ from _harness import Options, Report, main
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headway import PriorityConsumer, PriorityProducer
+from headway import PriorityConsumer, Producer
 from headway.kafka.producer.delivery import DeliveryFuture
 
 QUESTION = "How much do priority, futures and addresses cost, beside plain confluent-kafka?"
@@ -111,7 +111,7 @@ def _produce_plain(servers: str, topics: Sequence[str], value: bytes, count: int
 
 def _produce_ours(servers: str, topic: str, value: bytes, count: int) -> float:
     in_flight: deque[DeliveryFuture] = deque()
-    with PriorityProducer({"bootstrap.servers": servers, "levels": 3, **PRODUCE}) as producer:
+    with Producer({"bootstrap.servers": servers, "levels": 3, **PRODUCE}) as producer:
         producer.send(topic, b"first", level=2).result()
         started = time.perf_counter()
         for i in range(count):

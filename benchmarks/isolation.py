@@ -19,7 +19,7 @@ from _proxied import proxied
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headway import PriorityProducer
+from headway import Producer
 
 QUESTION = "What does a flood do to its neighbours?"
 EVERY = 0.005
@@ -113,7 +113,7 @@ def apart(servers: str, topic: str, seconds: float) -> tuple[Outcome, Outcome]:
     """A bare producer for the quiet topic alone, beside Headway's flood of another."""
     with (
         bare_producer(servers) as producer,
-        closing(PriorityProducer({"bootstrap.servers": servers, "levels": 3, **SETTINGS})) as floods,
+        closing(Producer({"bootstrap.servers": servers, "levels": 3, **SETTINGS})) as floods,
     ):
         producer.produce(f"{topic}-0", QUIET)
         producer.flush()
@@ -127,7 +127,7 @@ def apart(servers: str, topic: str, seconds: float) -> tuple[Outcome, Outcome]:
 
 def ours(servers: str, topic: str, seconds: float, place: str) -> tuple[Outcome, Outcome]:
     """Headway, for a quiet topic, level or partition."""
-    producer = PriorityProducer({"bootstrap.servers": servers, "levels": 3, **SETTINGS})
+    producer = Producer({"bootstrap.servers": servers, "levels": 3, **SETTINGS})
     quiet: dict[str, dict[str, Any]] = {
         "topic": {"topic": topic},
         "level": {"topic": f"{topic}-flood", "level": 2},

@@ -25,7 +25,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.aio import AIOProducer
 from confluent_kafka.cimpl import NewTopic
 
-from headway import AsyncPriorityProducer, Producer
+from headway import AsyncProducer, Producer
 from headway.kafka.producer.delivery import DeliveryFuture
 
 QUESTION = "How many records a second can a producer send?"
@@ -205,7 +205,7 @@ async def bare_awaited(servers: str, topic: str, value: bytes, count: int) -> fl
 
 async def ours_awaited(servers: str, topic: str, value: bytes, count: int) -> float:
     """Headway for asyncio, its futures awaited. Its topic is level 0 of one."""
-    async with AsyncPriorityProducer({"bootstrap.servers": servers, "levels": 1, **SETTINGS}) as producer:
+    async with AsyncProducer({"bootstrap.servers": servers, "levels": 1, **SETTINGS}) as producer:
         logical = topic.removesuffix("-0")
         await producer.send(logical, value)
         return await _all(lambda key: producer.send(logical, value, key), count)
@@ -213,7 +213,7 @@ async def ours_awaited(servers: str, topic: str, value: bytes, count: int) -> fl
 
 async def ours_by_tasks(servers: str, topic: str, value: bytes, count: int) -> float:
     """Headway for asyncio, each record awaited by one of many tasks, which is what then costs most."""
-    async with AsyncPriorityProducer({"bootstrap.servers": servers, "levels": 1, **SETTINGS}) as producer:
+    async with AsyncProducer({"bootstrap.servers": servers, "levels": 1, **SETTINGS}) as producer:
         logical = topic.removesuffix("-0")
         await producer.send(logical, value)
         return await _all_by_tasks(lambda key: producer.send(logical, value, key), count)

@@ -16,7 +16,7 @@ from itertools import chain
 from demo.evidence import NUMBER, Evidence
 from demo.flights import LEVELS, FlightRecord
 from demo.live import Display
-from headway import PriorityConsumer, PriorityProducer
+from headway import PriorityConsumer, Producer
 from headway.core.levels.naming import level_topic
 from headway.core.levels.policies import PolicyName
 from headway.kafka.admin import Admin
@@ -86,7 +86,7 @@ class Sending:
         self._flights = flights
         self._pace = pace
         config = {"bootstrap.servers": servers, "levels": LEVELS, "linger.ms": _LINGER_MS}
-        self._producer = PriorityProducer(config)
+        self._producer = Producer(config)
         self._stop = threading.Event()
         self._began = self._ended = math.nan
 

@@ -13,11 +13,11 @@ from uuid import uuid4
 from aiohttp import web
 from shop_workers import PATIENCE, SHOP, Order, open_database
 
-from headway import AsyncPriorityProducer, create_topic, settings_from_environment
+from headway import AsyncProducer, create_topic, settings_from_environment
 from headway.errors import DeliveryError
 
 LEVELS = 2  # 1 for express
-PRODUCER = web.AppKey("producer", AsyncPriorityProducer)
+PRODUCER = web.AppKey("producer", AsyncProducer)
 
 
 async def producer(app: web.Application) -> AsyncIterator[None]:
@@ -25,7 +25,7 @@ async def producer(app: web.Application) -> AsyncIterator[None]:
     settings = settings_from_environment()
     for topic, levels in ((f"{SHOP}-orders", LEVELS), (f"{SHOP}-reminders", None), (f"{SHOP}-dead", None)):
         create_topic(settings, topic, levels=levels, partitions=4, exist_ok=True)
-    async with AsyncPriorityProducer({**settings, **PATIENCE, "levels": LEVELS}) as app[PRODUCER]:
+    async with AsyncProducer({**settings, **PATIENCE, "levels": LEVELS}) as app[PRODUCER]:
         yield
 
 

@@ -8,7 +8,6 @@ from headway.runtime.lazy_import import importer
 
 _MODULES = {
     "AsyncPriorityConsumer": "headway.priority.async_consumer",
-    "AsyncPriorityProducer": "headway.priority.async_producer",
     "AsyncProducer": "headway.priority.async_producer",
     "AsyncScheduler": "headway.delay.async_scheduler",
     "AsyncChangeRequest": "headway.delay.change_request",
@@ -26,9 +25,8 @@ _MODULES = {
     "Origin": "headway.records.history",
     "ParallelConsumer": "headway.parallel.consumer",
     "PriorityConsumer": "headway.priority.consumer",
-    "PriorityProducer": "headway.priority.producer",
     "Producer": "headway.priority.producer",
-    "ProducerMetrics": "headway.priority.base_producer",
+    "ProducerMetrics": "headway.priority.producer",
     "ProducerRecord": "headway.records.record_types",
     "RecordMetadata": "headway.records.record_types",
     "Relay": "headway.delay.relay.relay",

@@ -18,10 +18,9 @@ from headway.parallel.consumer import ParallelConsumer
 from headway.parallel.output_stream import StoredOutput
 from headway.parallel.result_stream import BatchResult, Result
 from headway.priority.async_consumer import AsyncPriorityConsumer
-from headway.priority.async_producer import AsyncPriorityProducer, AsyncProducer
-from headway.priority.base_producer import ProducerMetrics
+from headway.priority.async_producer import AsyncProducer
 from headway.priority.consumer import LevelMetrics, PriorityConsumer
-from headway.priority.producer import PriorityProducer, Producer
+from headway.priority.producer import Producer, ProducerMetrics
 from headway.records.history import Origin
 from headway.records.record_types import ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
 from headway.workers.worker import worker
@@ -29,7 +28,6 @@ from headway.workers.worker import worker
 __all__ = [
     "AsyncChangeRequest",
     "AsyncPriorityConsumer",
-    "AsyncPriorityProducer",
     "AsyncProducer",
     "AsyncScheduler",
     "BatchError",
@@ -46,7 +44,6 @@ __all__ = [
     "Origin",
     "ParallelConsumer",
     "PriorityConsumer",
-    "PriorityProducer",
     "Producer",
     "ProducerMetrics",
     "ProducerRecord",

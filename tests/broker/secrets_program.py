@@ -7,7 +7,7 @@ from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
-from headway import ParallelConsumer, PriorityConsumer, PriorityProducer, worker
+from headway import ParallelConsumer, PriorityConsumer, Producer, worker
 from headway.cli.workers.messages import Job, LogStyle
 from headway.delay.relay.relay import Relay
 from headway.delay.scheduler import Scheduler
@@ -42,7 +42,7 @@ def main() -> None:
     show(OutputSettings.parse(KAFKA))
     show(ProducerSettings.parse(KAFKA | {"levels": 1}), worker_of(handle))
     show(Job("m:f", 0, KAFKA, None, 1.0, LogStyle()))
-    with PriorityProducer(KAFKA | {"levels": 1}) as producer:
+    with Producer(KAFKA | {"levels": 1}) as producer:
         show(producer, producer.send(TOPIC, "one").result(60))
     with PriorityConsumer(KAFKA | own) as consumer:
         consumer.subscribe(TOPIC)

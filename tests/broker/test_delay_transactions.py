@@ -14,11 +14,9 @@ from typing import Any
 import pytest
 
 from headway import (
-    AsyncPriorityProducer,
     AsyncProducer,
     ConsumerRecord,
     ParallelConsumer,
-    PriorityProducer,
     Producer,
     ProducerRecord,
     Retries,
@@ -104,7 +102,7 @@ def test_the_record_of_a_serialising_producer_with_levels_is_serialised_once_and
 ) -> None:
     cluster.create_target(f"{cluster.target}-1")
     settings = {"levels": 2, "value.serializer": lambda number: f"number {number}".encode()}
-    with PriorityProducer(transactional(cluster, **settings)) as producer, cluster.relay():
+    with Producer(transactional(cluster, **settings)) as producer, cluster.relay():
         producer.init_transactions()
         with producer.transaction():
             producer.send(cluster.target, 7, level=1, due=0.1)
@@ -213,11 +211,11 @@ def test_a_process_that_is_killed_between_send_and_commit_leaves_nothing(cluster
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", [AsyncProducer, AsyncPriorityProducer])
+@pytest.mark.parametrize("kind", [AsyncProducer])
 async def test_async_producers_have_schedules_in_their_transactions(
     cluster: DelayCluster, kind: Callable[..., Any]
 ) -> None:
-    levels = {"levels": 1} if kind is AsyncPriorityProducer else {}
+    levels = {"levels": 1} if kind is AsyncProducer else {}
     target = cluster.target + ("-0" if levels else "")
     if levels:
         cluster.create_target(target)

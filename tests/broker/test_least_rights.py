@@ -18,7 +18,7 @@ from headway import (
     FatalError,
     ParallelConsumer,
     PriorityConsumer,
-    PriorityProducer,
+    Producer,
     ProducerRecord,
     Relay,
     RetryLater,
@@ -100,7 +100,7 @@ def test_a_producer_writes_its_topics(broker: LocalBroker, name: str) -> None:
     topics = [f"{name}-0", f"{name}-1"]
     create(broker, *topics)
     user = user_of(broker, "producer", topic=topics)
-    with PriorityProducer({**user.config, "levels": 2}) as producer:
+    with Producer({**user.config, "levels": 2}) as producer:
         for level in range(2):
             assert producer.send(name, b"v", level=level).result(PATIENCE).offset == 0
     headway(user, "produce", name, "--levels", "2", "--level", "1", answer="one\n")
@@ -111,7 +111,7 @@ def test_a_producer_writes_its_topics(broker: LocalBroker, name: str) -> None:
 def test_a_producer_with_transactions_writes_under_its_id(broker: LocalBroker, name: str) -> None:
     create(broker, f"{name}-0")
     user = user_of(broker, "producer", ["transactional"], topic=f"{name}-0", transactional_id=name)
-    with PriorityProducer({**user.config, "levels": 1, "transactional.id": name}) as producer:
+    with Producer({**user.config, "levels": 1, "transactional.id": name}) as producer:
         producer.init_transactions()
         with producer.transaction():
             producer.send(name, b"v")
@@ -123,7 +123,7 @@ def test_a_producer_of_records_that_are_due_later_writes_the_lines(broker: Local
     create(broker, f"{name}-0")
     user = user_of(broker, "producer", ["due"], topic=f"{name}-0", scheduler=delayed(broker, f"{name}-delay"))
     config = {**user.config, "levels": 1, "scheduler.name": f"{name}-delay"}
-    with PriorityProducer(config) as producer:
+    with Producer(config) as producer:
         producer.send(name, b"v", due=60.0).result(PATIENCE)
     assert user.denied() == []
 
@@ -136,7 +136,7 @@ def test_a_producer_of_schedules_with_ids_in_transactions_writes_lines_and_comma
     names: Any = {"topic": f"{name}-0", "scheduler": scheduler, "transactional_id": name}
     user = user_of(broker, "producer", ["transactional", "due", "ids"], **names)
     config = {**user.config, "levels": 1, "scheduler.name": scheduler, "transactional.id": name}
-    with PriorityProducer(config) as producer:
+    with Producer(config) as producer:
         producer.init_transactions()
         with producer.transaction():
             producer.send(name, b"v", due=60.0)

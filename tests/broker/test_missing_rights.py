@@ -20,10 +20,10 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway import (
-    AsyncPriorityProducer,
+    AsyncProducer,
     ParallelConsumer,
     PriorityConsumer,
-    PriorityProducer,
+    Producer,
     ProducerRecord,
     Relay,
     Scheduler,
@@ -296,7 +296,7 @@ def test_a_record_that_may_not_be_written_is_refused_with_the_right(
         user.grant(Grant("Write", "Topic", "{}-other"))
     if describe:
         user.grant(Grant("Describe", "Topic", "{}-0"))
-    with PriorityProducer({**user.config, "levels": 1}) as producer:
+    with Producer({**user.config, "levels": 1}) as producer:
         began = time.monotonic()
         with pytest.raises(DeliveryRefusedError, match=f"--operation Write --topic {user.name}-0"):
             producer.send(user.name, b"v").result(30)
@@ -316,7 +316,7 @@ def test_a_record_that_may_not_be_written_is_refused_with_the_right(
 async def test_an_async_producer_that_may_write_to_no_topic_goes_on_when_it_may(user: User, cluster: Cluster) -> None:
     cluster.create(f"{user.name}-0")
     user.grant(Grant("Describe", "Topic", "{}-0"))
-    async with AsyncPriorityProducer({**user.config, "levels": 1}) as producer:
+    async with AsyncProducer({**user.config, "levels": 1}) as producer:
 
         async def refused() -> bool:
             try:
@@ -339,7 +339,7 @@ def test_a_transactional_id_that_may_not_be_used_is_told_at_once(user: User, clu
     config = {**user.config, "levels": 1, "transactional.id": user.name}
     began = time.monotonic()
     with (
-        PriorityProducer(config) as producer,
+        Producer(config) as producer,
         pytest.raises(AuthorizationError, match=f"--operation Write --transactional-id {user.name}"),
     ):
         producer.init_transactions()

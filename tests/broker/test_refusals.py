@@ -23,7 +23,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 from confluent_kafka.cimpl import NewTopic
 
-from headway import ParallelConsumer, PriorityProducer, ProducerRecord, RetryLater
+from headway import ParallelConsumer, Producer, ProducerRecord, RetryLater
 from headway.broker import LocalBroker
 from headway.core.delay.schedule import HEADER
 from headway.core.retry import Retries, fixed_backoff
@@ -387,7 +387,7 @@ def test_a_transaction_that_may_not_write_to_a_topic_says_so_when_it_is_committe
 ) -> None:
     rights.create(f"{cluster.target}-0")
     rights.take(f"{cluster.target}-0", "forbidden")
-    with PriorityProducer({**cluster.config, "transactional.id": cluster.name, "levels": 1}) as producer:
+    with Producer({**cluster.config, "transactional.id": cluster.name, "levels": 1}) as producer:
         producer.init_transactions()
         producer.begin_transaction()
         sent = producer.send(cluster.target, b"v")

@@ -25,11 +25,10 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 
 from headway import (
     AsyncPriorityConsumer,
-    AsyncPriorityProducer,
+    AsyncProducer,
     AsyncScheduler,
     ParallelConsumer,
     PriorityConsumer,
-    PriorityProducer,
     Producer,
     Relay,
     Scheduler,
@@ -168,7 +167,7 @@ def produce(config: Config) -> None:
 
 
 def produce_with_keys(config: Config) -> None:
-    with PriorityProducer({**config, "levels": 2, "value.serializer": lambda text: text.encode()}) as producer:
+    with Producer({**config, "levels": 2, "value.serializer": lambda text: text.encode()}) as producer:
         sent = [producer.send("orders", "x" * 1000, f"key {i}", level=i % 2) for i in range(1000)]
         errors = {type(future.exception(PATIENCE)) for future in sent}
         assert len(errors) == 1
@@ -183,7 +182,7 @@ def produce_in_transactions(config: Config) -> None:
 
 def produce_async(config: Config) -> None:
     async def run() -> None:
-        async with AsyncPriorityProducer({**config, "levels": 2}) as producer:
+        async with AsyncProducer({**config, "levels": 2}) as producer:
             await producer.send("orders", b"one", level=1)
 
     asyncio.run(run())
@@ -418,7 +417,7 @@ def test_a_member_that_is_let_in_no_more_ends_and_its_successor_loses_nothing(
         return consumer
 
     def send(config: Config, values: list[bytes]) -> None:
-        with PriorityProducer({**config, "levels": 1}) as producer:
+        with Producer({**config, "levels": 1}) as producer:
             for value in values:
                 producer.send(headway_topic, value)
 
@@ -447,7 +446,7 @@ def test_clients_that_are_let_in_no_more_say_so_and_go_on_with_the_credentials_t
 ) -> None:
     config = {**user.config, "levels": 1}
     consumer_settings = {**config, "group.id": headway_topic, "max.poll.records": 10}
-    with PriorityProducer(config) as producer, PriorityConsumer(consumer_settings) as consumer:
+    with Producer(config) as producer, PriorityConsumer(consumer_settings) as consumer:
         consumer.subscribe(headway_topic)
         producer.send(headway_topic, b"before").result(PATIENCE)
         assert next(consumer).value == b"before"

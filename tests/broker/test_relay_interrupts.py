@@ -12,14 +12,16 @@ import pytest
 
 from headway import Relay, Scheduler
 from headway.broker import LocalBroker
+from headway.delay.relay.restarts import Restarts
+from headway.kafka.consumer.relay_consumer import RelayConsumer
 from tests.broker.delay_cluster import DelayCluster, wait_until
 from tests.interrupts import nothing_left, two_interrupts
 
 # Python tells of an interrupt that came where it cannot raise one, as while an object goes.
 pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
-ANCHORS: list[Callable[..., Any]] = [Relay.run, Relay._take_over, Relay._turn, Relay.close]
-NAMES = [anchor.__name__.strip("_") for anchor in ANCHORS]
+ANCHORS: list[Callable[..., Any]] = [Relay.run, Restarts.begun, RelayConsumer.fetch, Relay.close]
+NAMES = [anchor.__name__ for anchor in ANCHORS]
 
 
 @pytest.fixture(scope="module")

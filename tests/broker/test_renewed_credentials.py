@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from headway import PriorityProducer, Relay, Scheduler
+from headway import Producer, Relay, Scheduler
 from headway.broker import LocalBroker
 from headway.core.roles import rights_of
 from headway.delay.topics import create_topics
@@ -66,7 +66,7 @@ def test_a_worker_whose_password_was_renewed_is_started_again_with_the_new_one(t
             file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
 
         def send(value: bytes) -> None:
-            with PriorityProducer({**broker.admin_config, "levels": 1}) as producer:
+            with Producer({**broker.admin_config, "levels": 1}) as producer:
                 producer.send(topic, value).result(PATIENCE)
 
         write(config["sasl.password"])
@@ -145,7 +145,7 @@ def test_a_worker_whose_certificate_was_renewed_is_started_again_with_the_new_on
         ends = certificate.issue(timedelta(seconds=30))
 
         def send(value: bytes) -> None:
-            with PriorityProducer({**broker.admin_config, "levels": 1}) as producer:
+            with Producer({**broker.admin_config, "levels": 1}) as producer:
                 producer.send(topic, value).result(PATIENCE)
 
         command = [str(Path(sys.executable).with_name("headway")), "worker", "billing", "--config-file", str(file)]
@@ -206,12 +206,12 @@ def test_a_producer_whose_certificate_has_ended_says_so_and_its_successor_takes_
         certificate = Certificate(broker, tmp_path)
         config = {**certificate.config, "levels": 1}
         ends = certificate.issue(timedelta(seconds=15))
-        with PriorityProducer({**config, "delivery.timeout.ms": 8000}) as producer:
+        with Producer({**config, "delivery.timeout.ms": 8000}) as producer:
             producer.send(topic, b"before").result(PATIENCE)
             wait_for(lambda: time.monotonic() > ends)
             start_again(broker)
             error = producer.send(topic, b"after").exception(PATIENCE)
             assert "alert certificate" in str(error)
         certificate.issue()
-        with PriorityProducer(config) as producer:
+        with Producer(config) as producer:
             producer.send(topic, b"after").result(PATIENCE)

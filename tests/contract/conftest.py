@@ -13,7 +13,7 @@ from headway.broker import LocalBroker
 from headway.core.levels.naming import level_topic
 from headway.kafka.binding.mock_cluster import MockCluster
 from headway.priority.consumer import PriorityConsumer
-from headway.priority.producer import PriorityProducer
+from headway.priority.producer import Producer
 
 LEVELS = 3
 PARTITIONS = 4  # as the mock gives a topic
@@ -33,9 +33,9 @@ class Cluster:
         self.create_topics([level_topic(topic, level) for level in range(levels)])
         return topic
 
-    def producer(self, **settings: Any) -> PriorityProducer:
+    def producer(self, **settings: Any) -> Producer:
         """A producer for three levels."""
-        return PriorityProducer(self.config({"levels": LEVELS, "linger.ms": 0} | settings))
+        return Producer(self.config({"levels": LEVELS, "linger.ms": 0} | settings))
 
     def consumer(
         self, group: str, policy: Any = "capacity_burst", distributor: Any = None, **settings: Any

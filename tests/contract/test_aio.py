@@ -8,14 +8,14 @@ import pytest
 from headway import PriorityConsumer
 from headway.errors import ConfigError, DeliveryError, KafkaError, NoRoomError, WakeupError
 from headway.priority.async_consumer import AsyncPriorityConsumer
-from headway.priority.async_producer import AsyncPriorityProducer
-from headway.priority.producer import PriorityProducer
+from headway.priority.async_producer import AsyncProducer
+from headway.priority.producer import Producer
 from headway.records.record_types import ConsumerRecord
 from tests.contract.conftest import LEVELS, Cluster
 
 
-def producer(cluster: Cluster, **settings: object) -> AsyncPriorityProducer:
-    return AsyncPriorityProducer(cluster.config({"levels": LEVELS, "linger.ms": 0} | settings))
+def producer(cluster: Cluster, **settings: object) -> AsyncProducer:
+    return AsyncProducer(cluster.config({"levels": LEVELS, "linger.ms": 0} | settings))
 
 
 def consumer(cluster: Cluster, group: str, **settings: object) -> AsyncPriorityConsumer:
@@ -168,7 +168,7 @@ async def test_a_refused_level_and_a_refused_record_raise_where_they_are_awaited
 
 async def test_a_queue_that_stays_full_raises_after_max_block_ms() -> None:
     config = {"bootstrap.servers": "127.0.0.1:1", "levels": 1, "max.block.ms": 50, "log_level": 0}
-    sends = AsyncPriorityProducer(config | {"queue.buffering.max.messages": 1})
+    sends = AsyncProducer(config | {"queue.buffering.max.messages": 1})
     waiting = sends.send("orders", b"1")
     start = time.monotonic()
     with pytest.raises(DeliveryError, match="No room"):
@@ -181,7 +181,7 @@ async def test_a_queue_that_stays_full_raises_after_max_block_ms() -> None:
 
 async def test_who_does_not_want_to_wait_for_room_is_told_at_once() -> None:
     config = {"bootstrap.servers": "127.0.0.1:1", "levels": 1, "log_level": 0, "queue.buffering.max.messages": 1}
-    sends = AsyncPriorityProducer(config, on_full="raise")
+    sends = AsyncProducer(config, on_full="raise")
     waiting = sends.send("orders", b"1")
     with pytest.raises(NoRoomError, match="1 records wait"):
         sends.send("orders", b"2")
@@ -191,7 +191,7 @@ async def test_who_does_not_want_to_wait_for_room_is_told_at_once() -> None:
 
 async def test_who_waits_for_room_may_be_cancelled_and_is_not_sent() -> None:
     config = {"bootstrap.servers": "127.0.0.1:1", "levels": 1, "log_level": 0, "queue.buffering.max.messages": 1}
-    sends = AsyncPriorityProducer(config)
+    sends = AsyncProducer(config)
     first, *others = [sends.send("orders", b"x") for _ in range(3)]
     for other in others:
         other.cancel()
@@ -271,9 +271,9 @@ class Commit:
         self.begun = threading.Event()
         self.end = threading.Event()
         self._error = error
-        monkeypatch.setattr(PriorityProducer, "begin_transaction", lambda _: None)
-        monkeypatch.setattr(PriorityProducer, "commit_transaction", self._commit)  # which takes no producer
-        monkeypatch.setattr(PriorityProducer, "abort_transaction", self._abort)
+        monkeypatch.setattr(Producer, "begin_transaction", lambda _: None)
+        monkeypatch.setattr(Producer, "commit_transaction", self._commit)  # which takes no producer
+        monkeypatch.setattr(Producer, "abort_transaction", self._abort)
 
     def _commit(self, timeout: float) -> None:
         self.begun.set()
@@ -290,7 +290,7 @@ class Commit:
 async def test_a_transaction_that_is_cancelled_during_its_commit_is_aborted_only_when_that_was_refused(
     monkeypatch: pytest.MonkeyPatch, error: Exception | None
 ) -> None:
-    async with AsyncPriorityProducer({"bootstrap.servers": "127.0.0.1:1", "levels": 1, "log_level": 0}) as sends:
+    async with AsyncProducer({"bootstrap.servers": "127.0.0.1:1", "levels": 1, "log_level": 0}) as sends:
         commit = Commit(monkeypatch, error)
 
         async def transact() -> None:

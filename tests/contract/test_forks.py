@@ -12,7 +12,7 @@ from headway.broker import LocalBroker
 
 PROGRAM = """
     import asyncio, os, signal, sys, threading
-    from headway import AsyncPriorityConsumer, AsyncPriorityProducer, AsyncScheduler, ParallelConsumer, Producer
+    from headway import AsyncPriorityConsumer, AsyncProducer, AsyncScheduler, ParallelConsumer, Producer
     from headway import PriorityConsumer, Relay, Scheduler, TopicPartition, create_topic
     from headway.broker import LocalBroker
     from headway.errors import ClosedError
@@ -155,7 +155,7 @@ PARTS = {
     """,
     "clients for asyncio": """
         connection = {"bootstrap.servers": servers}
-        tells = AsyncPriorityProducer({**connection, "levels": 1, "transactional.id": name})
+        tells = AsyncProducer({**connection, "levels": 1, "transactional.id": name})
         reads = AsyncPriorityConsumer({**config, "levels": 1})
         later = AsyncScheduler(connection, name=name)
 

@@ -22,7 +22,6 @@ from headway import (
     Ladder,
     ParallelConsumer,
     PriorityConsumer,
-    PriorityProducer,
     Producer,
     Retries,
     TopicPartition,
@@ -134,9 +133,9 @@ def consumes(call: Callable[[PriorityConsumer, Any], Any]) -> Callable[[MockClus
     return run
 
 
-def produces(call: Callable[[PriorityProducer, Any], Any]) -> Callable[[MockCluster, Any], Any]:
+def produces(call: Callable[[Producer, Any], Any]) -> Callable[[MockCluster, Any], Any]:
     def run(mock: MockCluster, value: Any) -> None:
-        producer = PriorityProducer({**mock.settings, "levels": 2})
+        producer = Producer({**mock.settings, "levels": 2})
         try:
             call(producer, value)
         finally:
@@ -190,7 +189,7 @@ def ends(call: Callable[[ParallelConsumer, Any], Any]) -> Callable[[MockCluster,
     return run
 
 
-def sends(**fixed: str) -> Callable[[PriorityProducer, Any], Any]:
+def sends(**fixed: str) -> Callable[[Producer, Any], Any]:
     [name] = fixed
     return lambda producer, v: producer.send("t", "v", **{"level": 0, name: v}).result(10)
 
@@ -211,15 +210,15 @@ ON_KAFKA: list[tuple[str, Callable[[MockCluster, Any], Any], str]] = [
     ("PriorityConsumer.seek_to_time timestamp", consumes(lambda c, v: c.seek_to_time(v)), ZERO),
     ("PriorityConsumer.seek offset", consumes(lambda c, v: c.seek(PLACE, v)), NONE),  # nothing is assigned yet
     ("PriorityConsumer.subscribe topics", consumes(lambda c, v: c.subscribe({"t": v})), "zero true"),
-    ("PriorityProducer.flush timeout", produces(lambda p, v: p.flush(v)), TIMEOUT),
-    ("PriorityProducer.flush level", produces(lambda p, v: p.flush(1, level=v)), "zero true"),
-    ("PriorityProducer.close timeout", produces(lambda p, v: p.close(v)), TIMEOUT),
-    ("PriorityProducer.partitions_for timeout", produces(lambda p, v: p.partitions_for("t", v)), TIMEOUT),
-    ("PriorityProducer.purge level", produces(lambda p, v: p.purge(level=v)), "zero true"),
-    ("PriorityProducer.send partition", produces(sends(partition="")), "zero true"),
-    ("PriorityProducer.send timestamp", produces(sends(timestamp="")), "negative true"),
-    ("PriorityProducer.send level", produces(sends(level="")), "zero true"),
-    ("PriorityProducer.send expires", produces(sends(expires="")), "zero negative minus infinity"),
+    ("Producer.flush timeout", produces(lambda p, v: p.flush(v)), TIMEOUT),
+    ("Producer.flush level", produces(lambda p, v: p.flush(1, level=v)), "zero true"),
+    ("Producer.close timeout", produces(lambda p, v: p.close(v)), TIMEOUT),
+    ("Producer.partitions_for timeout", produces(lambda p, v: p.partitions_for("t", v)), TIMEOUT),
+    ("Producer.purge level", produces(lambda p, v: p.purge(level=v)), "zero true"),
+    ("Producer.send partition", produces(sends(partition="")), "zero true"),
+    ("Producer.send timestamp", produces(sends(timestamp="")), "negative true"),
+    ("Producer.send level", produces(sends(level="")), "zero true"),
+    ("Producer.send expires", produces(sends(expires="")), "zero negative minus infinity"),
     ("Producer.init_transactions timeout", transacts(lambda p, v: p.init_transactions(v)), TIMEOUT),
     ("Producer.commit_transaction timeout", began(lambda p, v: p.commit_transaction(v)), TIMEOUT),
     ("Producer.abort_transaction timeout", began(lambda p, v: p.abort_transaction(v)), TIMEOUT),
@@ -235,10 +234,9 @@ UNANSWERED = "zero negative minus infinity"
 # Patterns of the parameters that are checked in another way, and how.
 ELSEWHERE = {
     r"Async\w+\.\w+ \w+": "handed on to the client for threads, which is in the tables",
-    r"Producer\.\w+ \w+": "the same code as for a PriorityProducer",
-    r"PriorityProducer\.(\w+_transactions?|transaction|send_offsets|abort_after) timeout": "as a Producer",
-    r"PriorityProducer\.(try_send|destination) \w+": "the same code as `send`",
-    r"(PriorityProducer|Scheduler)\.\w+ due": "a time, by `due_at`",
+    r"Producer\.(send_offsets|abort_after) timeout": "as the other calls of a transaction",
+    r"Producer\.(try_send|destination) \w+": "the same code as `send`",
+    r"(Producer|Scheduler)\.\w+ due": "a time, by `due_at`",
     r"PriorityConsumer\.(poll|commit) timeout": "a time-out; an infinite poll waits for a record",
     r"PriorityConsumer\.(poll_now|next_now) now": "the caller's clock",
     r"PriorityConsumer\.hear_refusal level": "a level that a producer was refused",

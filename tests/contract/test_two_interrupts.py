@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headway import PriorityProducer, Producer, Scheduler
+from headway import Producer, Scheduler
 from headway.testing import MockCluster
 from tests.interrupts import nothing_left, two_interrupts
 
@@ -27,7 +27,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 
 def produce(mock: MockCluster, anchor: Callable[..., Any], seed: int) -> None:
     """Send, flush and close, interrupted twice from somewhere on: each future that was given out is done."""
-    producer: Any = PriorityProducer({**mock.settings, "levels": 2}) if seed % 2 else Producer(mock.settings)
+    producer: Any = Producer({**mock.settings, "levels": 2}) if seed % 2 else Producer(mock.settings)
     level = {"level": 1} if seed % 2 else {}
     futures: list[Any] = []
     try:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 
-from headway import PriorityProducer, Relay, Scheduler, Settled
+from headway import Producer, Relay, Scheduler, Settled
 from headway.broker import LocalBroker
 from headway.kafka.admin import Admin
 from tests.spark.stored import committed
@@ -73,7 +73,7 @@ def test_one_query_acts_and_another_stores_as_the_page_of_files_says(
     servers = headway_broker.bootstrap_servers
     Admin({"bootstrap.servers": servers}).create([f"filed-{level}" for level in range(3)], 2)
     Admin({"bootstrap.servers": servers}).create(["filed-receipts", "filed-dead"], 2)
-    with PriorityProducer({"bootstrap.servers": servers, "levels": 3}) as producer:
+    with Producer({"bootstrap.servers": servers, "levels": 3}) as producer:
         producer.send("filed", b"13.00", b"9", level=2)
     replaced = {
         "localhost:9092": servers,

@@ -16,7 +16,6 @@ from headway import (
     Ordering,
     ParallelConsumer,
     PriorityConsumer,
-    PriorityProducer,
     Producer,
     Relay,
     Retries,
@@ -267,7 +266,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: asking(idempotency_key="id"), "idempotency_key is 'id'; it must be True or False"),
     (lambda: asking(max_body=None), "max_body is None; it must be a whole number, at least 0"),
     # Producers
-    (lambda: PriorityProducer([]), "The configuration is of the type list"),  # type: ignore[arg-type]
+    (lambda: Producer([]), "The configuration is of the type list"),  # type: ignore[arg-type]
 ]
 
 

@@ -40,4 +40,4 @@ def test_pages_and_examples_import_only_what_is_public(path: Path) -> None:
 
 
 def test_the_list_has_what_the_first_page_needs() -> None:
-    assert {"PriorityProducer", "PriorityConsumer", "Scheduler", "worker"} <= set(LISTED["headway"])
+    assert {"Producer", "PriorityConsumer", "Scheduler", "worker"} <= set(LISTED["headway"])

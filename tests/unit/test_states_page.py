@@ -10,8 +10,8 @@ import pytest
 
 from headway.core.engine.partition_states import PARTITION_TRANSITIONS
 from headway.core.levels.assigned_partitions import ASSIGNMENT_TRANSITIONS
-from headway.core.producer.transaction_states import TRANSACTION_TRANSITIONS
 from tests.models.schedule_life import SCHEDULE_TRANSITIONS
+from tests.models.transaction_life import TRANSACTION_TRANSITIONS
 from tests.models.work_life import WORK_TRANSITIONS
 
 PAGE = Path(__file__).parents[2] / "docs" / "design" / "states.md"

@@ -58,7 +58,7 @@ _CONTROL = (
 
 ROLES: Final[Mapping[str, Role]] = {
     "producer": Role(
-        "`PriorityProducer`, `Producer`, `headway produce`",
+        "`Producer`, `headway produce`",
         (
             RolePart("", "", ("Write Topic <topic>",)),
             RolePart("transactional", "with a `transactional.id`", ("Write TransactionalId <transactional id>",)),

@@ -100,7 +100,7 @@ class Scheduler(Closable):
                 becomes a dead letter.
             when: An aware datetime, or a delay: a timedelta or seconds, counted by the brokers' clock.
             headers: The record's headers.
-            level: The level: for 2 the record goes to `<topic>-2`, as a `PriorityProducer` would send it.
+            level: The level: for 2 the record goes to `<topic>-2`, as a `Producer` with levels would send it.
             partition: The target's partition; without it, the key decides, as for any producer.
             id: Your own id, of up to 250 characters; the handle is then `id:` and the id. Only one schedule with an id
                 can be pending, whichever process it comes from. It keeps no order with other records of its key.
@@ -259,7 +259,7 @@ class Scheduler(Closable):
     def close(self, timeout: float | None = None) -> int:
         """Store all schedules, and release everything. Returns how many were not stored within `timeout` seconds."""
         timeout = None if timeout is None else checked_timeout(timeout)
-        if self._is_forked or self._steps_to_end.is_over or (self._closed and self._client.serves_here):
+        if self._is_forked or self._steps_to_end.is_over or (self._closed and self._client.reports.serves_here):
             return 0
         self.check_may_close()
         self._closed = True
@@ -282,7 +282,7 @@ class Scheduler(Closable):
 
     def check_may_close(self) -> None:
         """Raise `HeadwayError` if called in a callback, because `close` would wait for the callback's own thread."""
-        if self._client.serves_here:
+        if self._client.reports.serves_here:
             raise closed_in_callback("scheduler")
 
     def _schedule(

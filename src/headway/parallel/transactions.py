@@ -277,7 +277,7 @@ class Transactions:
         return False
 
     def _abort(self) -> None:
-        if self._writer.client.hangs():
+        if self._writer.transactions.hangs():
             self._renew()
         else:
             within = {"within": _ABORTED_WITHIN} if self._closing else {}

@@ -1,4 +1,4 @@
-"""The producers for an event loop.
+"""The producer for an event loop.
 
 The event loop does the waiting: librdkafka wakes it through a descriptor, without a thread or a timer. Calls that ask
 Kafka something run on a thread.
@@ -20,18 +20,17 @@ from headway.declarations import checked_timeout
 from headway.delay.async_scheduler import AsyncScheduler
 from headway.delay.due_time import When, with_expiry
 from headway.errors import ClosedError, ConfigError, DeliveryError
-from headway.kafka.producer.delivery import DeliveryFuture
+from headway.kafka.producer.delivery import DeliveryFuture, Destination
 from headway.kafka.producer.headers import header_list
+from headway.kafka.producer.sendable import Offered
 from headway.priority.async_consumer import AsyncPriorityConsumer
 from headway.priority.awaited_record import AwaitedRecord, Waiters
-from headway.priority.base_producer import ProducerMetrics
-from headway.priority.producer import PriorityProducer, Producer
+from headway.priority.producer import REQUEST_TIMEOUT, Producer, ProducerMetrics
 from headway.priority.producers_scheduler import AsyncProducersScheduler
+from headway.priority.record_fields import fields_of, fields_of_now
 from headway.records.record_types import Header, ProducerRecord, RecordMetadata, TopicPartition
 from headway.runtime.lifecycle import time_left_of
 from headway.settings.config import Config
-
-_REQUEST_TIMEOUT = 30.0
 
 # The milliseconds for which an awaited record waits for Kafka, like a schedule: whoever awaits it, as a web request,
 # would be kept for five minutes otherwise.
@@ -40,14 +39,25 @@ _AWAITED_FOR = 60_000
 T = TypeVar("T")
 
 
-_Place = tuple[str, int, int | None]
+_Place = tuple[Destination, int | None]
+"""(the topic and level, the partition)"""
 
 
-class _BaseAsyncProducer:
-    """The base of the producers for asyncio: a producer whose reports and waiting the event loop takes over."""
+class AsyncProducer:
+    """A `Producer` for asyncio: `await send(...)` means delivered.
+
+    Tens of thousands of sends can be under way at once: `send` gives a future, and needs no task. Without room only the
+    future waits, in the order of the calls to a topic. With `on_full="raise"` `send` raises `NoRoomError` instead. A
+    producer is for one event loop at a time, which also takes Kafka's reports.
+    """
 
     def __init__(
-        self, make: Callable[[Callable[[], None]], PriorityProducer | Producer], on_full: Literal["await", "raise"]
+        self,
+        config: Config,
+        *,
+        policy: Literal["fair", "strict"] = "fair",
+        distributor: Distributor | None = None,
+        on_full: Literal["await", "raise"] = "await",
     ) -> None:
         if on_full not in ("await", "raise"):
             raise ConfigError(f"on_full is {on_full!r}; it must be 'await' or 'raise'.")
@@ -59,13 +69,12 @@ class _BaseAsyncProducer:
         self._waiters: dict[_Place, Waiters] = {}
         self._waiting: dict[asyncio.Task[RecordMetadata], AwaitedRecord] = {}  # first for room, then for their delivery
         self._turns = ThreadPoolExecutor(1, "headway-sends-in-turn")  # has a thread from the first call in turn on
-        self._producer = make(self._after_reports)
+        self._producer = Producer(
+            _awaited(config), policy=policy, distributor=distributor, after_reports=self._after_reports
+        )
         self._scheduler = AsyncProducersScheduler(lambda: self._producer.scheduler, self._in_turn)
-        self.metrics: Callable[[], ProducerMetrics] = self._producer.metrics
-        self.purge: Callable[..., int] = self._producer.purge
-        self.set_sasl_credentials: Callable[[str, str], None] = self._producer.set_sasl_credentials
 
-    def _send(
+    def send(
         self,
         topic: str | ProducerRecord,
         value: Any = None,
@@ -73,14 +82,14 @@ class _BaseAsyncProducer:
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
-        level: int = 0,
+        level: int | None = None,
         due: When | None = None,
         expires: When | None = None,
         *,
         id: str | None = None,
         if_pending: Literal["replace", "keep"] = "replace",
     ) -> asyncio.Future[RecordMetadata]:
-        """Send a record; the future resolves when it is delivered. See `PriorityProducer.send`.
+        """Send a record; the future resolves when it is delivered. See `Producer.send`.
 
         Records are sent in the order of the calls, whether and when their futures are awaited. The futures raise
         `DeliveryError`. Call `send` in the event loop.
@@ -89,40 +98,36 @@ class _BaseAsyncProducer:
         if loop is not self._loop:
             self._settle_in(loop)
         if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
-            fields = producer.fields_of(
-                topic, value, key, headers, partition, timestamp, due, expires, level or None, id
-            )
-            return self._send(**fields)
+            given = (value, key, headers, partition, timestamp, level, due, expires, id)
+            return self.send(**fields_of(topic, producer.destinations.has_levels, *given))
         if due is not None or id is not None:
-            more: dict[str, Any] = {"headers": headers, "partition": partition, "timestamp": timestamp}
-            if isinstance(producer, PriorityProducer):
-                more["level"] = level
-            more |= {"id": id, "if_pending": if_pending, "expires": expires}
-            sent = self._in_turn(partial(producer.send, topic, value, key, due=due, **more))
+            fields = (topic, value, key, headers, partition, timestamp, level, due, expires)
+            sent = self._in_turn(partial(producer.send, *fields, id=id, if_pending=if_pending))
             return loop.create_task(_reported(sent))
         if expires is not None:
             headers = with_expiry(headers, expires)
-        destination = producer.destination(topic, level)
+        try:
+            destination = producer.destinations.open[level][topic]
+        except KeyError:
+            destination = producer.destination(topic, level)
         if headers is not None:
             headers = header_list(headers)
         awaited: asyncio.Future[RecordMetadata] = loop.create_future()
         record = AwaitedRecord(destination, awaited, self._reported)
-        if self._waiters and (topic, level, partition) in self._waiters:
+        if self._waiters and (destination, partition) in self._waiters:
             taken = False
         else:
-            taken = producer.offer(record, destination, value, key, partition, timestamp, headers)
+            taken = producer.sender.offer(record, destination, value, key, partition, timestamp, headers)
         if taken:
             return awaited
-        return self._wait_for_room(
-            (topic, level, partition), record, destination, value, key, partition, timestamp, headers
-        )
+        return self._wait_for_room(record, destination, value, key, partition, timestamp, headers)
 
     def _in_turn(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Make a call that may wait on a thread, in the order of these calls: for a due time, or for a transaction."""
         self._producer.check_open()
         return asyncio.get_running_loop().run_in_executor(self._turns, call)
 
-    def _try_send(
+    def try_send(
         self,
         topic: str | ProducerRecord,
         value: Any = None,
@@ -130,19 +135,19 @@ class _BaseAsyncProducer:
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
-        level: int = 0,
+        level: int | None = None,
         expires: When | None = None,
     ) -> asyncio.Future[RecordMetadata] | None:
         """Send a record as `send` does if there is room now; otherwise send nothing and return None.
 
-        Behind records that wait for room in the same place there is none.
+        If earlier records for the same partition are waiting for buffer space, this returns None even if some is free.
         """
         loop, producer = asyncio.get_running_loop(), self._producer
         if loop is not self._loop:
             self._settle_in(loop)
         if isinstance(topic, ProducerRecord):
-            fields = producer.fields_of_now(topic, value, key, headers, partition, timestamp, expires, level or None)
-            return self._try_send(**fields)
+            given = (value, key, headers, partition, timestamp, level, expires)
+            return self.try_send(**fields_of_now(topic, producer.destinations.has_levels, *given))
         if expires is not None:
             headers = with_expiry(headers, expires)
         destination = producer.destination(topic, level)
@@ -150,9 +155,22 @@ class _BaseAsyncProducer:
             headers = header_list(headers)
         awaited: asyncio.Future[RecordMetadata] = loop.create_future()
         record = AwaitedRecord(destination, awaited, self._reported)
-        if (topic, level, partition) in self._waiters:
+        if (destination, partition) in self._waiters:
             return None
-        return awaited if producer.offer(record, destination, value, key, partition, timestamp, headers) else None
+        taken = producer.sender.offer(record, destination, value, key, partition, timestamp, headers)
+        return awaited if taken else None
+
+    def metrics(self) -> ProducerMetrics:
+        """Return the counts since the start."""
+        return self._producer.metrics()
+
+    def purge(self, *, topic: str | None = None, level: int | None = None) -> int:
+        """Give up waiting records, and return how many; see `Producer.purge`."""
+        return self._producer.purge(topic=topic, level=level)
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with other credentials from now on; see `Producer.set_sasl_credentials`."""
+        self._producer.set_sasl_credentials(username, password)
 
     @property
     def scheduler(self) -> AsyncScheduler:
@@ -163,19 +181,30 @@ class _BaseAsyncProducer:
     def _settle_in(self, loop: asyncio.AbstractEventLoop) -> None:
         """Let this loop take the reports, in place of a thread or of a loop that ended."""
         self._producer.check_open()
-        self._producer.client.serve_in(loop)
+        self._producer.sender.client.reports.serve_in(loop)
         self._room = asyncio.Event()
         self._waiters.clear()
         self._waiting.clear()
         self._loop, self._thread = loop, threading.get_ident()
 
-    def _wait_for_room(self, place: _Place, record: AwaitedRecord, *fields: Any) -> asyncio.Future[RecordMetadata]:
+    def _wait_for_room(
+        self,
+        record: AwaitedRecord,
+        destination: Destination,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: list[Header] | None,
+    ) -> asyncio.Future[RecordMetadata]:
         """Wait for room behind the records that wait for the same place already."""
         if not self._waits:
-            raise self._producer.no_room(record.destination)
+            raise self._producer.destinations.no_room(destination)
+        place = destination, partition
         waiters = self._waiters.setdefault(place, Waiters())
         waiters.count += 1
-        waiting = asyncio.get_running_loop().create_task(self._wait(waiters, record, *fields))
+        offered = record, destination, value, key, partition, timestamp, headers
+        waiting = asyncio.get_running_loop().create_task(self._wait(waiters, record, offered))
         self._waiting[waiting] = record
         waiting.add_done_callback(lambda _: self._leave(waiting, place, waiters))
         return waiting
@@ -186,18 +215,18 @@ class _BaseAsyncProducer:
         if not waiters.count:
             del self._waiters[place]
 
-    async def _wait(self, waiters: Waiters, record: AwaitedRecord, *fields: Any) -> RecordMetadata:
+    async def _wait(self, waiters: Waiters, record: AwaitedRecord, offered: Offered) -> RecordMetadata:
         producer, taken = self._producer, False
         try:
             async with asyncio.timeout(producer.max_block), waiters.first:
                 self._room.clear()
-                while record.error is None and not (taken := producer.offer(record, *fields)):
+                while record.error is None and not (taken := producer.sender.offer(*offered)):
                     await self._room.wait()
                     self._room.clear()
         except TimeoutError:
             record.destination.count_unsent().count_failure()
             within = f" within max.block.ms={producer.max_block * 1000:.0f}"
-            raise producer.no_room(record.destination, within) from None
+            raise producer.destinations.no_room(record.destination, within) from None
         if record.error is not None and not taken:  # it was given up
             record.destination.count_unsent().count_failure()
             raise record.error
@@ -232,7 +261,7 @@ class _BaseAsyncProducer:
         self._room.set()
 
     async def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
-        """Wait until what was sent is delivered or failed; see `PriorityProducer.flush`."""
+        """Wait until what was sent is delivered or failed; see `Producer.flush`."""
         timeout = None if timeout is None else checked_timeout(timeout)
         left_over = time_left_of(timeout)
         waiting = await self._have_no_waiting(timeout, topic, level)
@@ -240,20 +269,20 @@ class _BaseAsyncProducer:
             await asyncio.wait([self._in_turn(lambda: None)], timeout=left_over())  # for records with a due time
         return waiting + await asyncio.to_thread(self._producer.flush, left_over(), topic=topic, level=level)
 
-    async def partitions_for(self, topic: str, timeout: float = _REQUEST_TIMEOUT) -> list[TopicPartition]:
+    async def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
         """Return the partitions of a topic, of all levels."""
         return await asyncio.to_thread(self._producer.partitions_for, topic, timeout)
 
-    async def init_transactions(self, timeout: float = _REQUEST_TIMEOUT) -> None:
+    async def init_transactions(self, timeout: float = REQUEST_TIMEOUT) -> None:
         """Fence off earlier producers with the same `transactional.id`; call it once, before the first transaction."""
         timeout = checked_timeout(timeout)
         await asyncio.to_thread(self._producer.init_transactions, timeout)
 
     async def begin_transaction(self) -> None:
-        """Start a transaction; see `PriorityProducer.begin_transaction`."""
+        """Start a transaction; see `Producer.begin_transaction`."""
         await self._in_turn(self._producer.begin_transaction)
 
-    async def commit_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
+    async def commit_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
         """Make the transaction readable; raises `KafkaError` if it must be aborted.
 
         If cancelled, it waits for the commit's end: nobody could tell else what can be called next.
@@ -266,14 +295,14 @@ class _BaseAsyncProducer:
             )
         await self._to_its_end(partial(self._producer.commit_transaction, timeout))
 
-    async def abort_transaction(self, timeout: float = _REQUEST_TIMEOUT) -> None:
+    async def abort_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
         """Drop the transaction; if cancelled, when that is done."""
         timeout = checked_timeout(timeout)
         self._give_up_waiting()
         await self._to_its_end(partial(self._producer.abort_transaction, timeout))
 
     @asynccontextmanager
-    async def transaction(self, timeout: float = _REQUEST_TIMEOUT) -> AsyncIterator[None]:
+    async def transaction(self, timeout: float = REQUEST_TIMEOUT) -> AsyncIterator[None]:
         """Run an `async with` block as a transaction: committed at its end, aborted on an error.
 
         If cancelled during the commit, it waits for the commit's end, and aborts only if the commit was refused.
@@ -313,7 +342,7 @@ class _BaseAsyncProducer:
             self._producer.abort_after(error, timeout)
             raise
 
-    async def send_offsets(self, consumer: AsyncPriorityConsumer, timeout: float = _REQUEST_TIMEOUT) -> None:
+    async def send_offsets(self, consumer: AsyncPriorityConsumer, timeout: float = REQUEST_TIMEOUT) -> None:
         """Commit with the transaction the offsets that the consumer has returned, in the groups of all its levels."""
         timeout = checked_timeout(timeout)
         await consumer._call(self._producer.send_offsets, consumer._consumer, timeout)
@@ -325,7 +354,7 @@ class _BaseAsyncProducer:
             return 0
         left_over = time_left_of(timeout)
         left = await self._have_no_waiting(timeout)
-        self._producer.client.leave_loop()
+        self._producer.sender.client.reports.leave_loop()
         try:
             return left + await self._in_turn(lambda: self._producer.close(left_over()))
         finally:
@@ -338,72 +367,6 @@ class _BaseAsyncProducer:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         await self.close()
-
-
-class AsyncPriorityProducer(_BaseAsyncProducer):
-    """A `PriorityProducer` for asyncio: `await send(...)` means delivered.
-
-    Tens of thousands of sends can be under way at once: `send` gives a future, and needs no task. Without room only the
-    future waits, in the order of the calls to a topic. With `on_full="raise"` `send` raises `NoRoomError` instead. A
-    producer is for one event loop at a time, which also takes Kafka's reports.
-    """
-
-    def __init__(
-        self,
-        config: Config,
-        *,
-        policy: Literal["fair", "strict"] = "fair",
-        distributor: Distributor | None = None,
-        on_full: Literal["await", "raise"] = "await",
-    ) -> None:
-        super().__init__(
-            lambda after_reports: PriorityProducer(
-                _awaited(config), policy=policy, distributor=distributor, after_reports=after_reports
-            ),
-            on_full,
-        )
-
-    send = _BaseAsyncProducer._send  # a method that calls it would cost each record a call
-    try_send = _BaseAsyncProducer._try_send
-
-
-class AsyncProducer(_BaseAsyncProducer):
-    """A `Producer` for asyncio: records go to topics as they are, without levels; else as `AsyncPriorityProducer`."""
-
-    def __init__(self, config: Config, *, on_full: Literal["await", "raise"] = "await") -> None:
-        super().__init__(lambda after_reports: Producer(_awaited(config), after_reports=after_reports), on_full)
-
-    def send(
-        self,
-        topic: str | ProducerRecord,
-        value: Any = None,
-        key: Any = None,
-        headers: Sequence[Header] | None = None,
-        partition: int | None = None,
-        timestamp: int | None = None,
-        due: When | None = None,
-        expires: When | None = None,
-        *,
-        id: str | None = None,
-        if_pending: Literal["replace", "keep"] = "replace",
-    ) -> asyncio.Future[RecordMetadata]:
-        """Send a record; see `AsyncPriorityProducer.send`."""
-        return self._send(
-            topic, value, key, headers, partition, timestamp, 0, due, expires, id=id, if_pending=if_pending
-        )
-
-    def try_send(
-        self,
-        topic: str | ProducerRecord,
-        value: Any = None,
-        key: Any = None,
-        headers: Sequence[Header] | None = None,
-        partition: int | None = None,
-        timestamp: int | None = None,
-        expires: When | None = None,
-    ) -> asyncio.Future[RecordMetadata] | None:
-        """Send a record if there is room now; see `AsyncPriorityProducer.try_send`."""
-        return self._try_send(topic, value, key, headers, partition, timestamp, expires=expires)
 
 
 async def _reported(sent: asyncio.Future[DeliveryFuture]) -> RecordMetadata:

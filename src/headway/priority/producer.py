@@ -1,27 +1,71 @@
-"""The producers: `Producer`, and `PriorityProducer` with a topic for each level."""
+"""The producer: a future for each record, flow control, levels, transactions, and records with a due time."""
 
-from collections.abc import Callable, Sequence
-from typing import Any, Literal
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, Self
 
 from headway.core.levels.capacity import Distributor
-from headway.core.levels.naming import level_topic
+from headway.core.outgoing_record import OutgoingRecord
+from headway.core.producer.accumulator import Accumulator, Limits
+from headway.core.producer.turn_policies import make_turn_policy
+from headway.core.record_size import RECORD_TAKES
+from headway.declarations import checked_timeout
 from headway.delay.due_time import When, with_expiry
-from headway.errors import ConfigError
-from headway.kafka.producer.delivery import DeliveryFuture, OnDelivery
-from headway.priority.base_producer import OnFull
-from headway.priority.transactional_producer import TransactionalProducer
-from headway.records.record_types import Header, ProducerRecord
+from headway.delay.schedule_encoder import check_later
+from headway.delay.scheduler import Scheduler
+from headway.errors import ClosedError, ConfigError, KafkaError
+from headway.kafka.binding.connection import change_credentials
+from headway.kafka.binding.error_causes import is_fenced
+from headway.kafka.binding.forks import made_before_fork, tell_of_forks
+from headway.kafka.producer.delivery import DeliveryFuture, Destination, OnDelivery
+from headway.kafka.producer.headers import header_list
+from headway.kafka.producer.sender import Sender
+from headway.kafka.serialization import key_writer, value_writer
+from headway.priority.destinations import Destinations
+from headway.priority.producer_transactions import ProducerTransactions
+from headway.priority.producers_scheduler import ProducersScheduler
+from headway.priority.record_fields import fields_of, fields_of_now
+from headway.records.record_types import Header, ProducerRecord, TopicPartition
+from headway.runtime.end_steps import EndSteps
+from headway.runtime.lifecycle import Closable, time_left_of
 from headway.settings.config import Config, ProducerSettings
 
+if TYPE_CHECKING:
+    from headway.priority.consumer import PriorityConsumer
 
-class PriorityProducer(TransactionalProducer):
-    """A producer that sends each record to its level's topic: level i of `orders` goes to `orders-i`.
+REQUEST_TIMEOUT = 30.0
+"""The seconds that a call waits for Kafka by default."""
 
-    For the settings see `headway.settings.config`; the other keys go to librdkafka. Records with a key go to the
-    partition that Java's producer would choose (murmur2). Others fill a batch for one partition after the other.
-    If buffer space has run out `send` waits, or with `on_full="raise"` raises `NoRoomError`. The `policy` decides which
-    waiting level is sent next. `fair` gives each level twice the share of the level below, or as the `distributor`
-    says; the other policy is `strict`.
+OnFull = Literal["block", "raise"]
+
+
+@dataclass(frozen=True, slots=True)
+class ProducerMetrics:
+    """The counts of a producer since its start: lists are by level, lowest first.
+
+    `queued` is the number of records of all levels that are not reported on yet, and `queued_bytes` is their size, of
+    which `buffer.memory` is the bound.
+    """
+
+    sent: list[int]
+    delivered: list[int]
+    failed: list[int]
+    queued: int
+    queued_bytes: int
+
+
+class Producer(Closable):
+    """A producer that returns a future for each record it sends.
+
+    With the setting `levels` each record goes to its level's topic: level i of `orders` goes to `orders-i`. Without it
+    records go to the topics as they are.
+
+    For the settings see `headway.config`; the other keys go to librdkafka. Records with a key go to the partition that
+    Java's producer would choose (murmur2). Others fill a batch for one partition after the other. Without room `send`
+    waits, or with `on_full="raise"` raises `NoRoomError`. The `policy` decides which waiting level is sent next. `fair`
+    gives each level twice the share of the level below, or as the `distributor` says; the other policy is `strict`.
     Raises `ConfigError` for settings out of bounds.
 
     Thread-safe. `close`, or the end of the `with` block, delivers what was sent. `after_reports` is called after each
@@ -37,14 +81,45 @@ class PriorityProducer(TransactionalProducer):
         on_full: OnFull = "block",
         after_reports: Callable[[], None] = lambda: None,
     ) -> None:
-        super().__init__(ProducerSettings.parse(config), policy, distributor, on_full, after_reports)
+        if on_full not in ("block", "raise"):
+            raise ConfigError(f"on_full is {on_full!r}; it must be 'block' or 'raise'.")
+        settings = ProducerSettings.parse(config)
+        self.max_block = settings.max_block
+        self._raises = on_full == "raise"
+        self._write_key = key_writer(settings.key_serializer)
+        self._write_value = value_writer(settings.value_serializer)
+        levels = settings.levels or 1
+        limits = Limits(settings.memory, settings.reserve, settings.window, settings.delivery_timeout)
+        turns = make_turn_policy(policy, distributor, levels, max_wait=settings.max_wait)
+        self.sender = Sender(
+            settings.kafka,
+            Accumulator(levels, turns, limits),
+            RECORD_TAKES,
+            settings.least_size,
+            self._serialize if self._write_key or self._write_value else None,
+            after_reports,
+            settings.partitioner,
+        )
+        self.destinations = Destinations(self.sender, settings.levels)
+        self._transactions = ProducerTransactions(self.sender, self.destinations)
+        # Outside a transaction a schedule is stored on its own, and the delay lines limit its size.
+        kafka = {
+            key: value
+            for key, value in settings.kafka.items()
+            if not key.startswith("transaction") and key != "message.max.bytes"
+        }
+        serializers = {"key.serializer": settings.key_serializer, "value.serializer": settings.value_serializer}
+        self._scheduler_config = kafka | {key: function for key, function in serializers.items() if function}
+        self._scheduler_name = settings.scheduler
+        self._scheduler: Scheduler | None = None
+        self._making_scheduler = threading.Lock()
+        self.is_closed = self._is_forked = False
+        self._steps_to_end = EndSteps(lambda: [self._close_sender, self._close_scheduler])
+        self._closing_within = time_left_of(None)
+        self._undelivered = 0  # by the end
+        tell_of_forks(self)
 
-    _has_levels = True
-
-    def _kafka_topic(self, topic: str, level: int) -> str:
-        if topic == "":
-            raise ConfigError("The topic is ''; its name must be a string of at least one character.")
-        return level_topic(topic, level)
+    # Sending
 
     def send(
         self,
@@ -54,7 +129,7 @@ class PriorityProducer(TransactionalProducer):
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
-        level: int = 0,
+        level: int | None = None,
         due: When | None = None,
         expires: When | None = None,
         on_delivery: OnDelivery | None = None,
@@ -64,7 +139,8 @@ class PriorityProducer(TransactionalProducer):
     ) -> DeliveryFuture:
         """Send a record; the future resolves to its `RecordMetadata`, or raises `DeliveryError`.
 
-        A `ProducerRecord` in place of the topic says all of it: `send(record, on_delivery=...)`.
+        A `ProducerRecord` in place of the topic has all of its fields: `send(record, on_delivery=...)`. The `level` is
+        by default the lowest one, 0.
 
         With a `due` time a relay delivers the record then, and the future is about its delay line. The first such call
         asks Kafka for the scheduler's topics and may create them. Serialisers then run on the caller's thread, and what
@@ -84,22 +160,24 @@ class PriorityProducer(TransactionalProducer):
         thread.
         """
         if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
-            fields = self.fields_of(topic, value, key, headers, partition, timestamp, due, expires, level or None, id)
-            return self.send(**fields, on_delivery=on_delivery)
+            given = (value, key, headers, partition, timestamp, level, due, expires, id)
+            return self.send(**fields_of(topic, self.destinations.has_levels, *given), on_delivery=on_delivery)
         if due is not None or id is not None:
             return self._send_later(
-                *(topic, value, key, due, level, headers, partition, timestamp, id, if_pending, expires, on_delivery)
+                topic, value, key, headers, partition, timestamp, level, due, expires, on_delivery, id, if_pending
             )
         if expires is not None:
             headers = with_expiry(headers, expires)
         try:
-            destination = self._open[level][topic]
+            destination = self.destinations.open[level][topic]
         except KeyError:
             destination = self.destination(topic, level)
+        if headers is not None:
+            headers = header_list(headers)
         future = DeliveryFuture.of(destination, on_delivery)
-        if headers is None and self.offer(future, destination, value, key, partition, timestamp, None):
-            return future
-        return self._send_on(future, destination, value, key, partition, timestamp, headers)
+        if not self.sender.offer(future, destination, value, key, partition, timestamp, headers):
+            self._wait_for_room(future, destination, value, key, partition, timestamp, headers)
+        return future
 
     def try_send(
         self,
@@ -109,80 +187,276 @@ class PriorityProducer(TransactionalProducer):
         headers: Sequence[Header] | None = None,
         partition: int | None = None,
         timestamp: int | None = None,
-        level: int = 0,
+        level: int | None = None,
         expires: When | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture | None:
         """Send a record as `send` does if there is room now; otherwise send nothing and return None."""
         if isinstance(topic, ProducerRecord):
-            fields = self.fields_of_now(topic, value, key, headers, partition, timestamp, expires, level or None)
-            return self.try_send(**fields, on_delivery=on_delivery)
+            given = (value, key, headers, partition, timestamp, level, expires)
+            return self.try_send(**fields_of_now(topic, self.destinations.has_levels, *given), on_delivery=on_delivery)
         if expires is not None:
             headers = with_expiry(headers, expires)
         destination = self.destination(topic, level)
-        return self._try(destination, on_delivery, value, key, partition, timestamp, headers)
-
-
-class Producer(TransactionalProducer):
-    """A producer that sends records to topics as they are, without levels; in all else as `PriorityProducer`."""
-
-    def __init__(
-        self, config: Config, *, on_full: OnFull = "block", after_reports: Callable[[], None] = lambda: None
-    ) -> None:
-        super().__init__(ProducerSettings.parse(config, with_levels=False), "fair", None, on_full, after_reports)
-
-    def _kafka_topic(self, topic: str, level: int) -> str:
-        return topic
-
-    def send(
-        self,
-        topic: str | ProducerRecord,
-        value: Any = None,
-        key: Any = None,
-        headers: Sequence[Header] | None = None,
-        partition: int | None = None,
-        timestamp: int | None = None,
-        due: When | None = None,
-        expires: When | None = None,
-        on_delivery: OnDelivery | None = None,
-        *,
-        id: str | None = None,
-        if_pending: Literal["replace", "keep"] = "replace",
-    ) -> DeliveryFuture:
-        """Send a record; see `PriorityProducer.send`."""
-        if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
-            fields = self.fields_of(topic, value, key, headers, partition, timestamp, due, expires, id)
-            return self.send(**fields, on_delivery=on_delivery)
-        if due is not None or id is not None:
-            return self._send_later(
-                *(topic, value, key, due, None, headers, partition, timestamp, id, if_pending, expires, on_delivery)
-            )
-        if expires is not None:
-            headers = with_expiry(headers, expires)
-        try:
-            destination = self._open[0][topic]
-        except KeyError:
-            destination = self.destination(topic, 0)
         future = DeliveryFuture.of(destination, on_delivery)
-        if headers is None and self.offer(future, destination, value, key, partition, timestamp, None):
-            return future
-        return self._send_on(future, destination, value, key, partition, timestamp, headers)
+        headers = None if headers is None else header_list(headers)
+        taken = self.sender.offer(future, destination, value, key, partition, timestamp, headers)
+        return future if taken else None
 
-    def try_send(
+    def destination(self, topic: str, level: int | None) -> Destination:
+        """Return where records of a topic and level go.
+
+        Raises `ConfigError` for a level that does not exist, and `ClosedError` if the producer is closed.
+        """
+        self.destinations.check_level(level, topic)
+        self.check_open()
+        return self.destinations.find(topic, level)
+
+    def _wait_for_room(
         self,
-        topic: str | ProducerRecord,
-        value: Any = None,
-        key: Any = None,
-        headers: Sequence[Header] | None = None,
-        partition: int | None = None,
-        timestamp: int | None = None,
-        expires: When | None = None,
-        on_delivery: OnDelivery | None = None,
-    ) -> DeliveryFuture | None:
-        """Send a record as `send` does if there is room now; otherwise send nothing and return None."""
-        if isinstance(topic, ProducerRecord):
-            fields = self.fields_of_now(topic, value, key, headers, partition, timestamp, expires)
-            return self.try_send(**fields, on_delivery=on_delivery)
-        if expires is not None:
-            headers = with_expiry(headers, expires)
-        return self._try(self.destination(topic, 0), on_delivery, value, key, partition, timestamp, headers)
+        future: DeliveryFuture,
+        destination: Destination,
+        value: Any,
+        key: Any,
+        partition: int | None,
+        timestamp: int | None,
+        headers: list[Header] | None,
+    ) -> None:
+        """Send a record that found no room: wait for some, or refuse the record."""
+        if self._raises:
+            raise self.destinations.no_room(destination)
+        record = future, destination, value, key, partition, timestamp, headers
+        if not self.sender.offer_patiently(self.max_block, *record):
+            error = self.destinations.no_room(destination, f" within max.block.ms={self.max_block * 1000:.0f}")
+            future.tally = destination.count_unsent()
+            future.fail(error)
+
+    def _serialize(self, future: Any) -> None:
+        """Serialise a record's key and value, on the sender's thread."""
+        kafka_topic, headers = future.destination.kafka_topic, future.headers
+        headers = list(headers or ())
+        if self._write_key is not None:
+            future.key = self._write_key(future.key, kafka_topic, headers)
+        if self._write_value is not None:
+            future.value = self._write_value(future.value, kafka_topic, headers)
+        future.headers = headers
+
+    # Records with a due time
+
+    @property
+    def scheduler(self) -> Scheduler:
+        """The scheduler that stores records with a due time; made at the first use."""
+        with self._making_scheduler:
+            self.check_open()
+            if self._scheduler is None:
+                self._scheduler = ProducersScheduler(
+                    self._scheduler_config, self._scheduler_name, self._transactions, self._send_serialised
+                )
+            return self._scheduler
+
+    def _send_later(
+        self,
+        topic: str,
+        value: Any,
+        key: Any,
+        headers: Sequence[Header] | None,
+        partition: int | None,
+        timestamp: int | None,
+        level: int | None,
+        due: When | None,
+        expires: When | None,
+        on_delivery: OnDelivery | None,
+        id_: str | None,
+        if_pending: Literal["replace", "keep"],
+    ) -> DeliveryFuture:
+        self.destinations.check_level(level, topic)
+        check_later(topic, due, timestamp, id_, if_pending)
+        if level is None and self.destinations.has_levels:
+            level = 0
+        return self.scheduler.send_later(
+            key,
+            value,
+            topic,
+            due,  # type: ignore[arg-type]  # it was checked
+            headers=() if headers is None else headers,
+            level=level,
+            partition=partition,
+            id=id_,
+            if_pending=if_pending,
+            expires=expires,
+            on_stored=on_delivery,
+        ).future
+
+    def _send_serialised(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
+        """Send a record of the scheduler's, for a schedule in a transaction; as the lowest level's."""
+        self.check_open()
+        destination = self.destinations.delay_topic(record.topic)
+        future = DeliveryFuture.of(destination, on_stored)
+        offered = (future, destination, record.value, record.key, record.partition, None, record.headers)
+        if not self.sender.offer(*offered):
+            self._wait_for_room(*offered)
+        return future
+
+    # Waiting, and giving up
+
+    def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
+        """Wait until all records sent before, to all topics and levels or to one, are delivered or failed.
+
+        Returns how many are neither after `timeout` seconds. Records that other threads send meanwhile are not waited
+        for.
+        """
+        timeout = None if timeout is None else checked_timeout(timeout)
+        if self._is_forked:
+            raise made_before_fork("producer")
+        left_over = time_left_of(timeout)
+        tallies = [tally for each in self.destinations.those(topic, level) for tally in each.unsettled()]
+        left = self.sender.flush(lambda: sum(each.under_way for each in tallies), timeout)
+        if self._scheduler is None or topic is not None or level is not None:
+            return left
+        return left + self._scheduler.flush(left_over())
+
+    def purge(self, *, topic: str | None = None, level: int | None = None) -> int:
+        """Give up the waiting records, all or those for a topic or a level, and return how many: their futures fail.
+
+        Records that librdkafka has already are still sent.
+        """
+        if self._is_forked:
+            raise made_before_fork("producer")
+        return self.sender.purge(self.destinations.queues(topic, level), "it was purged")
+
+    # Transactions
+
+    def init_transactions(self, timeout: float = REQUEST_TIMEOUT) -> None:
+        """Fence off earlier producers with the same `transactional.id`; call it once, before the first transaction."""
+        timeout = checked_timeout(timeout)
+        self.check_open()
+        self._transactions.init(timeout)
+
+    def begin_transaction(self) -> None:
+        """Start a transaction: of the records sent from now on, readers get all or none."""
+        self.check_open()
+        self._transactions.begin()
+
+    def send_offsets(self, consumer: "PriorityConsumer", timeout: float = REQUEST_TIMEOUT) -> None:
+        """Commit with the transaction the offsets that the consumer has returned, in the groups of all its levels."""
+        timeout = checked_timeout(timeout)
+        self.check_open()
+        self._transactions.send_offsets(consumer, timeout)
+
+    def commit_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
+        """Make the transaction readable; raises `KafkaError` if it must be aborted."""
+        timeout = checked_timeout(timeout)
+        self.check_open()
+        self._transactions.commit(timeout)
+
+    def abort_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
+        """Drop the transaction."""
+        timeout = checked_timeout(timeout)
+        self.check_open()
+        self._transactions.abort(timeout)
+
+    @contextmanager
+    def transaction(self, timeout: float = REQUEST_TIMEOUT) -> Iterator[None]:
+        """Run a `with` block as a transaction: committed at its end, aborted on an error."""
+        timeout = checked_timeout(timeout)
+        self.begin_transaction()
+        try:
+            yield
+            self.commit_transaction(timeout)
+        except BaseException as error:
+            self.abort_after(error, timeout)
+            raise
+
+    def abort_after(self, error: BaseException, timeout: float) -> None:
+        """Abort the transaction that an error has ended; raising that error matters more than a working abort."""
+        try:
+            self.abort_transaction(timeout)
+        except ClosedError:
+            pass  # closing the producer in the block has ended its transaction, too
+        except KafkaError as refused:
+            if not is_fenced(refused):  # otherwise the producer that took over has aborted it already
+                error.add_note(f"The transaction could not be aborted: {refused}")
+
+    # Looking
+
+    def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
+        """Return the partitions of a topic, of all levels."""
+        timeout = checked_timeout(timeout)
+        self.check_open()
+        return [
+            TopicPartition(topic, partition=partition, level=level)
+            for level in self.destinations.levels
+            for partition in range(self.sender.client.partitions(self.destinations.kafka_topic(topic, level), timeout))
+        ]
+
+    def metrics(self) -> ProducerMetrics:
+        """Return the counts since the start."""
+        levels = [
+            [each.counts() for each in self.destinations.those(level=level)] for level in self.destinations.levels
+        ]
+        return ProducerMetrics(
+            sent=[sum(each.sent for each in level) for level in levels],
+            delivered=[sum(each.delivered for each in level) for level in levels],
+            failed=[sum(each.failed for each in level) for level in levels],
+            queued=self.destinations.queued(),
+            queued_bytes=self.sender.queued_bytes,
+        )
+
+    # Life
+
+    def set_sasl_credentials(self, username: str, password: str) -> None:
+        """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
+
+        Open connections go on. Raises `ConfigError` for credentials that librdkafka does not take.
+        """
+        self.check_open()
+        self.sender.client.set_sasl_credentials(username, password)
+        with self._making_scheduler:
+            change_credentials(self._scheduler_config, username, password)
+            if self._scheduler:
+                self._scheduler.set_sasl_credentials(username, password)
+
+    def forked(self) -> None:
+        """Disable this copy of the object in a forked process, which has none of its threads."""
+        self.is_closed = self._is_forked = True
+        self.destinations.close()
+        self._making_scheduler = threading.Lock()
+
+    def check_open(self) -> None:
+        """Raise `ClosedError` if the producer is closed, or is the copy in a forked process."""
+        if self._is_forked:
+            raise made_before_fork("producer")
+        if self.is_closed:
+            raise ClosedError("The producer is closed. Make a new one to go on.")
+
+    def __enter__(self) -> Self:
+        self.check_open()
+        return super().__enter__()
+
+    def close(self, timeout: float | None = None) -> int:
+        """Deliver what was sent and let go; return how many records were not in time, whose futures fail.
+
+        `timeout` is in seconds.
+        """
+        timeout = None if timeout is None else checked_timeout(timeout)
+        if self._is_forked or self._steps_to_end.is_over or (self.is_closed and self.sender.calls_back_here):
+            return 0
+        self.sender.check_may_close()
+        if self._scheduler:
+            self._scheduler.check_may_close()
+        self._closing_within = time_left_of(timeout)
+        self._steps_to_end.take()
+        return self._undelivered
+
+    def _close_sender(self) -> None:
+        with self._making_scheduler:
+            self.is_closed = True
+            self.destinations.close()
+        self._undelivered += self.sender.close(self.destinations.queued, self._patience(), self.destinations.queues())
+
+    def _close_scheduler(self) -> None:
+        if self._scheduler:
+            self._undelivered += self._scheduler.close(self._patience())
+
+    def _patience(self) -> float | None:
+        return 0 if self._steps_to_end.hurries else self._closing_within()

@@ -14,6 +14,7 @@ from headway.delay.schedule_encoder import check_size
 from headway.delay.scheduler import Scheduler
 from headway.errors import ConfigError
 from headway.kafka.producer.delivery import DeliveryFuture, OnDelivery
+from headway.priority.producer_transactions import ProducerTransactions
 from headway.settings.config import Config
 
 
@@ -25,7 +26,7 @@ class ProducersScheduler(Scheduler):
     Args:
         config: The settings, as for any scheduler.
         name: The scheduler's name.
-        is_in_transaction: Returns whether the producer has a transaction that has not ended.
+        transactions: The producer's.
         send: Sends a record with the producer's own client.
     """
 
@@ -33,21 +34,21 @@ class ProducersScheduler(Scheduler):
         self,
         config: Config,
         name: str,
-        is_in_transaction: Callable[[], bool],
+        transactions: ProducerTransactions,
         send: Callable[[OutgoingRecord, OnDelivery | None], DeliveryFuture],
     ) -> None:
         super().__init__(config, name=name)
-        self._is_in_transaction = is_in_transaction
+        self._transactions = transactions
         self._send_in_transaction = send
 
     def _store(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
-        if not self._is_in_transaction():
+        if not self._transactions.is_open:
             return super()._store(record, on_stored)
         check_size(record)
         return self._send_in_transaction(record, on_stored)
 
     def _expect_answer(self) -> tuple[str, Future[Settled]]:
-        if self._is_in_transaction():
+        if self._transactions.is_open:
             raise ConfigError(
                 "if_pending is 'refuse', which a relay has to answer, and relays see a transaction only when it is "
                 "committed. Take 'keep' or 'replace', or schedule before the transaction begins. Nothing was sent."
@@ -55,7 +56,7 @@ class ProducersScheduler(Scheduler):
         return super()._expect_answer()
 
     def _parts(self, handle: ScheduleHandle | str, timeout: float) -> HandleParts:
-        if self._is_in_transaction():
+        if self._transactions.is_open:
             raise ConfigError(
                 f"The schedule {handle} cannot be cancelled or moved while a transaction of this producer is open: a "
                 "relay answers at once, and an abort would not undo it. Ask when the transaction has ended, or by a "

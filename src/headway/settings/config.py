@@ -208,7 +208,7 @@ class OutputSettings:
 class ProducerSettings:
     """A producer's settings, checked. `kafka` is passed to librdkafka and can hold secrets."""
 
-    levels: int
+    levels: int | None  # None: records go to topics as they are
     max_block: float
     memory: int
     reserve: float
@@ -223,19 +223,17 @@ class ProducerSettings:
     kafka: dict[str, Any] = field(repr=False)
 
     @classmethod
-    def parse(cls, config: Config, *, with_levels: bool = True) -> Self:
+    def parse(cls, config: Config) -> Self:
         """Parse a configuration. Raises `ConfigError` for a setting that is missing or out of bounds."""
         reader = _Reader(config)
         for key in ("delivery.report.only.error", "on_delivery", "dr_cb", "dr_msg_cb"):
             reader.refuse(key, "Futures need every delivery report. Remove it, and use on_delivery of send")
-        if not with_levels:
-            reader.refuse("levels", "A Producer has no levels. Remove it, or create a PriorityProducer")
         kilobytes = reader.integer(
             "queue.buffering.max.kbytes", default=64 * 1024
         )  # librdkafka's setting for the same bound
         memory = reader.integer("buffer.memory", default=kilobytes * 1024, at_least=1024)
         return cls(
-            levels=reader.integer("levels") if with_levels else 1,
+            levels=reader.integer("levels") if "levels" in config else None,
             max_block=reader.integer("max.block.ms", default=60_000, at_least=0) / 1000,
             memory=memory,
             reserve=reader.integer("buffer.reserve.percent", default=20, at_most=90, bound="90 percent") / 100,

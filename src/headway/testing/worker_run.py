@@ -19,7 +19,7 @@ from headway.kafka.binding.mock_cluster import mock_at
 from headway.kafka.reading.log_bounds import LogBounds
 from headway.kafka.reading.stored_since import commit_starts, read_between
 from headway.parallel.consumer import ParallelConsumer
-from headway.priority.producer import PriorityProducer, Producer
+from headway.priority.producer import Producer
 from headway.records.record_types import ProducerRecord
 from headway.settings.config import DEFAULT_SCHEDULER, Config
 from headway.testing.early_delivery import EarlyDelivery
@@ -325,11 +325,8 @@ class _RunUntilIdle:
     def _store(self, records: Sequence[ProducerRecord]) -> None:
         """Store the records, highest level first. The next level is stored once the worker has fetched the last one."""
         count = 0
-        with (
-            Producer(self._settings)
-            if self._stores_as_named
-            else PriorityProducer({**self._settings, "levels": self._worker.levels})
-        ) as producer:
+        levels = {} if self._stores_as_named else {"levels": self._worker.levels}
+        with Producer({**self._settings, **levels}) as producer:
             for _, of_level in groupby(sorted(records, key=_level, reverse=True), _level):
                 sent = [(record.due is None, producer.send(record)) for record in of_level]
                 for _, stored in sent:

@@ -8,7 +8,6 @@ import pytest
 from headway import (
     ParallelConsumer,
     PriorityConsumer,
-    PriorityProducer,
     Producer,
     Relay,
     Scheduler,
@@ -25,7 +24,7 @@ CALLS: dict[str, Callable[[str], object]] = {
     "the group of a priority consumer": lambda text: PriorityConsumer({**OF_A_GROUP, "group.id": text, "levels": 1}),
     "the group of a relay": lambda text: Relay({**NOWHERE, "group.id": text}),
     "a producer's client.id": lambda text: Producer({**NOWHERE, "client.id": text}),
-    "a producer's transactional.id": lambda text: PriorityProducer({**NOWHERE, "levels": 1, "transactional.id": text}),
+    "a producer's transactional.id": lambda text: Producer({**NOWHERE, "levels": 1, "transactional.id": text}),
     "a producer's password": lambda text: Producer({**NOWHERE, "sasl.password": text}),
     "the name of a setting": lambda text: Producer({**NOWHERE, text: "x"}),
     "the servers": lambda text: Scheduler({"bootstrap.servers": text}),

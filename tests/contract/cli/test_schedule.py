@@ -13,13 +13,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from headway import (
-    AsyncPriorityProducer,
     AsyncProducer,
     AsyncScheduler,
     ConsumerRecord,
     Context,
     ParallelConsumer,
-    PriorityProducer,
     Producer,
     RetryLater,
     Settled,
@@ -301,7 +299,7 @@ def test_a_producers_record_may_have_a_due_time(cluster: DelayCluster) -> None:
     cluster.create_target(f"{cluster.target}-1")
     reports: list[object] = []
     config = {**cluster.config, "levels": 2, "message.max.bytes": 5_000_000}  # a schedule is smaller
-    with cluster.relay(), PriorityProducer(config) as producer:
+    with cluster.relay(), Producer(config) as producer:
         began = time.time()
         future = producer.send(
             cluster.target, b"v", b"k", level=1, due=0.5, on_delivery=lambda *report: reports.append(report)
@@ -316,7 +314,7 @@ async def test_an_async_producers_record_may_have_a_due_time(cluster: DelayClust
     cluster.create_target(f"{cluster.target}-1")
     config = {**cluster.config, "scheduler.name": cluster.name}
     with cluster.relay():
-        async with AsyncProducer(config) as plain, AsyncPriorityProducer({**config, "levels": 2}) as by_level:
+        async with AsyncProducer(config) as plain, AsyncProducer({**config, "levels": 2}) as by_level:
             stored = [
                 plain.send(cluster.target, b"v", b"plain", due=0.3),
                 by_level.send(cluster.target, b"v", b"by level", level=1, due=0.3),
@@ -376,7 +374,7 @@ def test_a_handler_may_ask_for_its_record_again_much_later(cluster: DelayCluster
     async def handle_async(record: ConsumerRecord, context: Context) -> None:
         handle(record, context)
 
-    with PriorityProducer({**cluster.config, "levels": 1}) as producer:
+    with Producer({**cluster.config, "levels": 1}) as producer:
         cluster.create_target(f"{cluster.target}-0")
         producer.send(cluster.target, b"v", b"k", headers=[("a", b"b")], partition=1)
     consumer.subscribe(f"{cluster.target}-0")

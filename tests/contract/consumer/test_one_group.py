@@ -10,7 +10,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
-from headway import ConsumerRecord, ParallelConsumer, PriorityConsumer, PriorityProducer, ProducerRecord
+from headway import ConsumerRecord, ParallelConsumer, PriorityConsumer, Producer, ProducerRecord
 from headway.core.levels.naming import level_topic
 from headway.errors import ConfigError
 from headway.kafka.reading.group_inspector import GroupInspector
@@ -288,7 +288,7 @@ def test_a_transactional_producer_commits_the_offsets_of_all_levels_in_the_one_g
     for level in range(LEVELS):
         fill(kafka_cluster, topic, 5, level)
     with (
-        PriorityProducer(kafka_cluster.config({"levels": LEVELS, "transactional.id": topic})) as producer,
+        Producer(kafka_cluster.config({"levels": LEVELS, "transactional.id": topic})) as producer,
         PriorityConsumer(config_of(kafka_cluster, topic), policy="fair") as consumer,
     ):
         producer.init_transactions()

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from headway import PriorityConsumer, PriorityProducer
+from headway import PriorityConsumer, Producer
 from headway.testing import MockCluster
 from tests.interrupts import nothing_left, two_interrupts
 
@@ -28,7 +28,7 @@ pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptio
 def mock() -> Iterator[MockCluster]:
     with MockCluster() as mock:
         mock.create(["orders-0", "orders-1"], 1)
-        with PriorityProducer({**mock.settings, "levels": len(LEVELS)}) as producer:
+        with Producer({**mock.settings, "levels": len(LEVELS)}) as producer:
             for number in range(COUNT):
                 producer.send("orders", f"{number}", level=number % len(LEVELS))
         yield mock

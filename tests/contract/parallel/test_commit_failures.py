@@ -12,11 +12,11 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headway import ConsumerRecord, Context, PriorityProducer, ProducerRecord
+from headway import ConsumerRecord, Context, Producer, ProducerRecord
 from headway.broker import LocalBroker
 from headway.errors import KafkaError
 from headway.kafka.binding import capi
-from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.client_transactions import ClientTransactions
 from headway.parallel.fetching import Fetching
 from headway.records.record_types import TopicPartition
 from tests.broker.delay_cluster import MISSED_SOON
@@ -48,7 +48,7 @@ def two_levels(
 
 
 def send_to_both(cluster: Cluster, topic: str, values: range) -> None:
-    with PriorityProducer(cluster.config({"levels": 2, "linger.ms": 0})) as producer:
+    with Producer(cluster.config({"levels": 2, "linger.ms": 0})) as producer:
         for i in values:
             producer.send(topic, str(i), key=str(i), level=i % 2)
 
@@ -98,10 +98,10 @@ def test_outputs_that_cannot_be_committed_count_against_the_memory(
 ) -> None:
     topic, out, count, size = plain_topic(kafka_cluster), plain_topic(kafka_cluster), 200, 500_000
     send(kafka_cluster, topic, [(str(i), str(i)) for i in range(count)])
-    whole, away = ProducerClient.send_offsets, threading.Event()
+    whole, away = ClientTransactions.send_offsets, threading.Event()
     away.set()
 
-    def refused(client: ProducerClient, *args: Any) -> None:
+    def refused(client: ClientTransactions, *args: Any) -> None:
         if away.is_set():
             raise KafkaError("Not now.")
         whole(client, *args)
@@ -109,7 +109,7 @@ def test_outputs_that_cannot_be_committed_count_against_the_memory(
     def handle(record: ConsumerRecord, context: Context) -> ProducerRecord:
         return ProducerRecord(out, record.value.ljust(size), record.key)
 
-    monkeypatch.setattr(ProducerClient, "send_offsets", refused)
+    monkeypatch.setattr(ClientTransactions, "send_offsets", refused)
     running = Running(member(kafka_cluster, topic), handle)
     try:
         wait_for(lambda: (about := running.consumer.metrics()).done > 20 and about.ready and not about.running)
@@ -131,14 +131,14 @@ def test_tens_of_thousands_of_outputs_do_not_pile_up_while_commits_fail_quickly(
     send(kafka_cluster, topic, ((str(i), str(i)) for i in range(count)))
     refusals = Counter[str]()
 
-    def refused(client: ProducerClient, *args: Any) -> None:
+    def refused(client: ClientTransactions, *args: Any) -> None:
         refusals["offsets"] += 1
         raise KafkaError("Not now.")
 
     def handle(record: ConsumerRecord, context: Context) -> ProducerRecord:
         return ProducerRecord(topic, record.value.ljust(size), record.key)
 
-    monkeypatch.setattr(ProducerClient, "send_offsets", refused)
+    monkeypatch.setattr(ClientTransactions, "send_offsets", refused)
     before = psutil.Process().memory_info().rss
     running = Running(member(kafka_cluster, topic), handle)
     try:

@@ -16,7 +16,6 @@ from headway import (
     Context,
     Ordering,
     ParallelConsumer,
-    PriorityProducer,
     Producer,
     ProducerRecord,
 )
@@ -165,7 +164,7 @@ def test_each_way_to_send_takes_an_expiry(kafka_cluster: Cluster) -> None:
     at = datetime(2100, 1, 1, tzinfo=UTC)
     expected = [("a", b"b"), ("headway.expires", b"%d" % (at.timestamp() * 1000))]
     own: Any = [("a", b"b"), ("headway.expires", b"5")]  # of a record that is sent on
-    with Producer(kafka_cluster.config({})) as plain, PriorityProducer(kafka_cluster.config({"levels": 2})) as levels:
+    with Producer(kafka_cluster.config({})) as plain, Producer(kafka_cluster.config({"levels": 2})) as levels:
         plain.send(topic, b"1", headers=own, expires=at)
         plain.send(ProducerRecord(topic, b"2", headers=own, expires=at))
         assert plain.try_send(topic, b"3", headers=iter(own), expires=at)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway import ConsumerRecord, Context, ParallelConsumer, PriorityProducer, Retries, TopicPartition
+from headway import ConsumerRecord, Context, ParallelConsumer, Producer, Retries, TopicPartition
 from headway.core.retry import fixed_backoff
 from headway.errors import ConfigError
 from tests.contract.conftest import Cluster
@@ -221,7 +221,7 @@ def test_a_level_can_be_paused_and_stays_so_through_a_rebalance(kafka_cluster: C
     topic, handled = kafka_cluster.topic(2), Handled()
 
     def send_to_both(count: int) -> None:
-        with PriorityProducer(kafka_cluster.config({"levels": 2})) as producer:
+        with Producer(kafka_cluster.config({"levels": 2})) as producer:
             for i in range(count):
                 producer.send(topic, str(i), key=str(i), level=i % 2)
 

@@ -14,13 +14,13 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
-from headway import ConsumerRecord, Context, FatalError, ParallelConsumer, PriorityProducer, ProducerRecord, Retries
+from headway import ConsumerRecord, Context, FatalError, ParallelConsumer, Producer, ProducerRecord, Retries
 from headway.broker import LocalBroker
 from headway.core.engine.commit_tick import CommitTick
 from headway.core.engine.engine import Engine
 from headway.core.retry import fixed_backoff
 from headway.errors import ConfigError, HandlerError, KafkaError, TransactionError
-from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.client_transactions import ClientTransactions
 from headway.parallel.transactions import SentTransaction
 from tests.broker.delay_cluster import MISSED_SOON
 from tests.contract.conftest import PARTITIONS, Cluster, cluster_of
@@ -190,16 +190,16 @@ def test_each_output_is_there_exactly_once_and_never_half_a_set_though_the_proce
 
 
 @pytest.mark.parametrize("when", ["before", "after"])
-@pytest.mark.parametrize("call", ["begin_transaction", "send_offsets", "commit_transaction"])
+@pytest.mark.parametrize("call", ["begin", "send_offsets", "commit"])
 def test_an_interrupt_at_any_step_of_a_transaction_neither_loses_nor_repeats_it(
     kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, call: str, when: str
 ) -> None:
     topic, out = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", str(i)) for i in range(10)], partition=0)
-    whole: Callable[..., None] = getattr(ProducerClient, call)
+    whole: Callable[..., None] = getattr(ClientTransactions, call)
     interrupts = iter([signal.SIGINT])
 
-    def interrupted(client: ProducerClient, *args: Any) -> None:
+    def interrupted(client: ClientTransactions, *args: Any) -> None:
         if when == "after":
             whole(client, *args)
         for interrupt in interrupts:  # in the control thread, which is not the one that is here
@@ -207,7 +207,7 @@ def test_an_interrupt_at_any_step_of_a_transaction_neither_loses_nor_repeats_it(
         if when == "before":
             whole(client, *args)
 
-    monkeypatch.setattr(ProducerClient, call, interrupted)
+    monkeypatch.setattr(ClientTransactions, call, interrupted)
     with pytest.raises(KeyboardInterrupt):
         member(kafka_cluster, topic).run_and_produce(twice(out))
     monkeypatch.undo()
@@ -433,14 +433,14 @@ def test_a_commit_that_kafka_refuses_for_now_is_made_later_with_all_its_outputs(
 ) -> None:
     topic, out = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", str(i)) for i in range(10)], partition=0)
-    whole, refusals = ProducerClient.send_offsets, iter([KafkaError("Not now.")] * 3)
+    whole, refusals = ClientTransactions.send_offsets, iter([KafkaError("Not now.")] * 3)
 
-    def refused(client: ProducerClient, *args: Any) -> None:
+    def refused(client: ClientTransactions, *args: Any) -> None:
         for refusal in refusals:
             raise refusal
         whole(client, *args)
 
-    monkeypatch.setattr(ProducerClient, "send_offsets", refused)
+    monkeypatch.setattr(ClientTransactions, "send_offsets", refused)
     running = Running(member(kafka_cluster, topic), twice(out))
     wait_for(lambda: committed(kafka_cluster, topic) == {0: (10, b"")})
     running.stop()
@@ -455,7 +455,7 @@ def test_offsets_and_maps_of_several_levels_are_in_one_transaction_byte_for_byte
     kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     topic, out, count = kafka_cluster.topic(), plain_topic(kafka_cluster), 90
-    with PriorityProducer(kafka_cluster.config({"levels": 3, "linger.ms": 0})) as producer:
+    with Producer(kafka_cluster.config({"levels": 3, "linger.ms": 0})) as producer:
         for i in range(count):
             producer.send(topic, str(i), key=str(i), level=i % 3)
     go_on = threading.Event()

@@ -25,7 +25,6 @@ from headway import (
     Batches,
     CircuitBreaker,
     ParallelConsumer,
-    PriorityProducer,
     Producer,
     Retries,
     TopicPartition,
@@ -218,7 +217,7 @@ class Walk:
         self._letters, self._outputs = Log(cluster, f"{self._topic}-dead"), Log(cluster, f"{self._topic}-out")
         self._plan = Plan(folder, f"{self._topic}-out" if self.chosen.is_transactional else None)
         settings = cluster.config({"linger.ms": 1, "log_level": 0})
-        self._producer: Any = PriorityProducer(settings | {"levels": levels}) if levels else Producer(settings)
+        self._producer: Any = Producer(settings | {"levels": levels}) if levels else Producer(settings)
         self._sent: list[Sent] = []
         self._seeks: list[tuple[int, int, int]] = []  # level, partition and offset
         self._cuts: list[float] = []  # the times of stops without drain

@@ -1,4 +1,4 @@
-"""`AsyncProducer`; what it shares with `AsyncPriorityProducer` is tested in tests/contract/test_aio.py."""
+"""`AsyncProducer` without levels; its levels are tested in tests/contract/test_aio.py."""
 
 import asyncio
 from contextlib import suppress
@@ -61,6 +61,8 @@ async def test_without_room_a_send_waits_or_is_refused_as_on_full_says() -> None
         AsyncProducer(config, on_full="block")  # type: ignore[arg-type]
 
 
-def test_it_has_no_levels(cluster: Cluster) -> None:
-    with pytest.raises(ConfigError, match=r"levels cannot be used here\. A Producer has no levels"):
-        producer(cluster, levels=3)
+async def test_without_levels_a_level_is_refused(cluster: Cluster) -> None:
+    async with producer(cluster) as sends:
+        for send in (sends.send, sends.try_send):
+            with pytest.raises(ConfigError, match="has level=0, and this producer has no levels"):
+                send("orders", b"v", level=0)

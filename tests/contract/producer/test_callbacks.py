@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from headway import PriorityProducer, Producer
+from headway import Producer
 from headway.errors import HeadwayError, SerializationError
 from tests.contract.conftest import Cluster
 
@@ -28,15 +28,15 @@ def producer(**settings: Any) -> Iterator[Producer]:
 
 def give_up(sends: Producer) -> None:
     """Have all that librdkafka has reported as failed."""
-    sends.client.purge()
+    sends.sender.client.producer.purge()
 
 
 def leave_reports_to_callers(sends: Producer) -> None:
     """Have no thread of its own take reports any more."""
 
     async def enter_and_leave() -> None:
-        sends.client.serve_in(asyncio.get_running_loop())
-        sends.client.leave_loop()
+        sends.sender.client.reports.serve_in(asyncio.get_running_loop())
+        sends.sender.client.reports.leave_loop()
 
     asyncio.run(enter_and_leave())
 
@@ -89,9 +89,7 @@ def test_what_a_serialiser_raises_fails_its_own_record_only(mock_cluster: Cluste
         assert sends.flush(30) == 0
 
 
-def close_within(
-    sends: Producer | PriorityProducer, outcomes: list[object], done: threading.Event
-) -> Callable[..., None]:
+def close_within(sends: Producer, outcomes: list[object], done: threading.Event) -> Callable[..., None]:
     """A callback that closes, and keeps what comes of it."""
 
     def close(*_: object) -> None:
@@ -112,7 +110,7 @@ def test_a_close_within_a_report_is_refused_and_the_producer_stays_open(by: str)
         if by == "flush":
             leave_reports_to_callers(sends)
             give_up(sends)
-            sends.client.serve(1)
+            sends.sender.client.reports.serve(1)
         else:
             give_up(sends)
         assert done.wait(10)

@@ -16,6 +16,6 @@ def test_the_programs_do_what_they_say(
 ) -> None:
     topic = kafka_cluster.topic()
     program = program.replace("localhost:9092", kafka_cluster.bootstrap_servers)
-    program = program.replace('"orders"', repr(topic if "Priority" in program else f"{topic}-0"))
+    program = program.replace('"orders"', repr(topic if "levels" in program else f"{topic}-0"))
     exec(compile(program, PAGE.name, "exec"), {})  # noqa: S102 - our own text
     assert capsys.readouterr().out.startswith(("delivered at RecordMetadata", "delivered: 10000", "left: 0"))

@@ -7,7 +7,7 @@ from unittest.mock import create_autospec
 
 import pytest
 
-from headway import AsyncProducer, PriorityProducer, Producer, ProducerRecord
+from headway import AsyncProducer, Producer, ProducerRecord
 from headway.errors import ConfigError, DeliveryError
 from headway.kafka.producer.client import ProducerClient
 from headway.parallel.outputs import HandlerOutputs
@@ -21,7 +21,7 @@ IMPOSSIBLE_PARTITIONS = pytest.mark.parametrize("partition", [-1, -5])
 @IMPOSSIBLE_PARTITIONS
 @pytest.mark.parametrize("key", [None, "k"])
 @pytest.mark.parametrize("more", [{}, {"value.serializer": str.encode}])
-@pytest.mark.parametrize(("kind", "config"), [(Producer, NOWHERE), (PriorityProducer, LEVELS)])
+@pytest.mark.parametrize(("kind", "config"), [(Producer, NOWHERE), (Producer, LEVELS)])
 def test_a_partition_below_0_is_refused_and_not_taken_for_any(
     kind: Any, config: dict[str, Any], more: dict[str, Any], key: str | None, partition: int
 ) -> None:
@@ -65,7 +65,7 @@ def test_what_names_no_topic_is_refused_and_not_taken_for_the_level_of_one(topic
         "by name": lambda producer: producer.send(topic, "v", level=0),
         "as a record": lambda producer: producer.send(ProducerRecord(topic, "v", level=0)),
     }
-    producer = PriorityProducer(LEVELS)
+    producer = Producer(LEVELS)
     try:
         with pytest.raises(ConfigError, match="its name must be a string"):
             sends[how](producer)

@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from headway import AsyncPriorityProducer, Producer
+from headway import AsyncProducer, Producer
 from headway.errors import ClosedError, DeliveryError, KafkaError
 from headway.kafka.producer.client import ProducerClient
 from tests.contract.conftest import Cluster
@@ -83,12 +83,12 @@ def test_a_record_that_comes_at_the_moment_at_which_kafka_ends_a_producer_is_rep
 
 
 def test_a_closed_producer_of_a_loop_says_so_too() -> None:
-    async def transact(sends: AsyncPriorityProducer) -> None:
+    async def transact(sends: AsyncProducer) -> None:
         async with sends.transaction():
             pass
 
     async def run() -> None:
-        closed = AsyncPriorityProducer(NOWHERE | {"levels": 1})
+        closed = AsyncProducer(NOWHERE | {"levels": 1})
         await closed.close(0)
         for call in (
             lambda: closed.send("orders", b"v"),

@@ -16,7 +16,7 @@ from headway.core.levels.naming import how_to_create
 from headway.errors import ClosedError, ConfigError, DeliveryError, KafkaError, SerializationError
 from headway.kafka.producer.delivery import DeliveryFuture
 from headway.kafka.topic_creation import create_topic
-from headway.priority.producer import PriorityProducer, Producer
+from headway.priority.producer import Producer
 from headway.records.record_types import UNKNOWN_OFFSET, ConsumerRecord, ProducerRecord, RecordMetadata, TopicPartition
 from tests.contract.conftest import Cluster
 
@@ -185,7 +185,7 @@ def test_who_waits_for_a_record_to_a_missing_topic_is_told_so_and_it_goes_once_t
     missing = f"{headway_topic}-0" if has_levels else headway_topic
     how = how_to_create(headway_topic, 3 if has_levels else None)
     record = ProducerRecord(headway_topic, b"", level=0 if has_levels else None)
-    with PriorityProducer({**settings, "levels": 2}) if has_levels else Producer(settings) as producer:
+    with Producer({**settings, "levels": 2}) if has_levels else Producer(settings) as producer:
         sent, told, until = producer.send(record), "", time.monotonic() + 30
         while "Kafka has no topic" not in told and time.monotonic() < until:
             with pytest.raises(TimeoutError) as late:
@@ -211,7 +211,7 @@ def test_a_record_for_a_topic_that_cannot_be_is_refused_with_what_to_do(
 ) -> None:
     settings = kafka_cluster.config({})
     with (
-        PriorityProducer({**settings, "levels": levels}) if levels else Producer(settings) as producer,
+        Producer({**settings, "levels": levels}) if levels else Producer(settings) as producer,
         pytest.raises(DeliveryError, match=f"^A record for {topic} at level 0 was not delivered: {told}"),
     ):
         producer.send(ProducerRecord(topic, b"", level=0 if levels else None)).result(30)
@@ -232,7 +232,7 @@ def test_a_queue_that_stays_full_fails_the_future_after_max_block_ms(caplog: pyt
         "queue.buffering.max.messages": 1,
         "log_level": 0,
     }
-    producer = PriorityProducer(config)
+    producer = Producer(config)
     first, second = producer.send("orders", b"1"), producer.send("orders", b"2")
     with pytest.raises(DeliveryError, match=r"No room .* within max\.block\.ms=50: 1 records wait"):
         second.result(0)
@@ -279,17 +279,17 @@ def test_a_closed_producer_says_so(cluster: Cluster) -> None:
 
 def test_a_misspelt_setting_is_refused_with_the_nearest_right_one() -> None:
     with pytest.raises(ConfigError, match=r"'max\.blok\.ms' is not known\. Did you mean 'max\.block\.ms'\?"):
-        PriorityProducer({"bootstrap.servers": "x", "levels": 1, "max.blok.ms": 5})
+        Producer({"bootstrap.servers": "x", "levels": 1, "max.blok.ms": 5})
 
 
 def test_an_argument_among_the_settings_is_told_to_be_one() -> None:
     with pytest.raises(
         ConfigError, match=r"'policy' is not a setting\. Arguments of the class go next to the settings"
     ):
-        PriorityProducer({"bootstrap.servers": "x", "levels": 1, "policy": "strict"})
+        Producer({"bootstrap.servers": "x", "levels": 1, "policy": "strict"})
 
 
-def send_and_fail(producer: PriorityProducer, topic: str) -> DeliveryFuture:
+def send_and_fail(producer: Producer, topic: str) -> DeliveryFuture:
     with contextlib.suppress(ZeroDivisionError), producer.transaction():
         sent = producer.send(topic, b"no", level=2, on_delivery=lambda *_: None)
         raise ZeroDivisionError
@@ -361,11 +361,11 @@ def test_who_is_fenced_off_is_told_of_every_record_even_if_nobody_asks(kafka_clu
         assert all(each.wait(30) for each in told)
 
 
-def commit(producer: PriorityProducer) -> None:
+def commit(producer: Producer) -> None:
     """Leave a `with` block that went well."""
 
 
-def fail(producer: PriorityProducer) -> None:
+def fail(producer: Producer) -> None:
     """Leave it with an error of one's own."""
     raise ZeroDivisionError
 
@@ -374,7 +374,7 @@ def fail(producer: PriorityProducer) -> None:
 @pytest.mark.parametrize(("within", "error"), [(commit, KafkaError), (fail, ZeroDivisionError)])
 @pytest.mark.parametrize("sends", [True, False], ids=["with a record", "with a stored record"])
 def test_who_is_fenced_off_leaves_its_transaction_at_once_and_is_told_why(
-    kafka_cluster: Cluster, sends: bool, within: Callable[[PriorityProducer], None], error: type[Exception]
+    kafka_cluster: Cluster, sends: bool, within: Callable[[Producer], None], error: type[Exception]
 ) -> None:
     topic = kafka_cluster.topic()
     ours = {"transactional.id": topic}
@@ -436,7 +436,7 @@ def test_a_flush_within_a_callback_waits_for_nobody(kafka_cluster: Cluster) -> N
 @pytest.mark.parametrize("key", ["delivery.report.only.error", "on_delivery"])
 def test_a_setting_that_would_keep_reports_from_the_futures_is_refused(key: str) -> None:
     with pytest.raises(ConfigError, match=f"The setting {key} cannot be used here. Futures need every delivery report"):
-        PriorityProducer({"bootstrap.servers": "x", "levels": 1, key: True})
+        Producer({"bootstrap.servers": "x", "levels": 1, key: True})
 
 
 @pytest.mark.kafka

@@ -5,14 +5,18 @@ from typing import Any
 
 import pytest
 
-from headway import AsyncPriorityProducer, AsyncProducer, PriorityProducer, Producer, ProducerRecord
+from headway import AsyncProducer, Producer, ProducerRecord
 from headway.errors import ConfigError
 from tests.contract.conftest import LEVELS, Cluster
 
 
-def config_of(cluster: Cluster, kind: type) -> dict[str, Any]:
-    levels = {"levels": LEVELS} if "Priority" in kind.__name__ else {}
-    return cluster.config({"linger.ms": 0, "value.serializer": lambda value: repr(value).encode()} | levels)
+def config_of(cluster: Cluster, levels: int | None = None) -> dict[str, Any]:
+    own = {} if levels is None else {"levels": levels}
+    return cluster.config({"linger.ms": 0, "value.serializer": lambda value: repr(value).encode()} | own)
+
+
+def settings_of(*, has_levels: bool) -> dict[str, Any]:
+    return {"bootstrap.servers": "127.0.0.1:1", "log_level": 0} | ({"levels": 3} if has_levels else {})
 
 
 class Unhashable:
@@ -32,7 +36,7 @@ def test_a_record_is_sent_as_it_says(kafka_cluster: Cluster, value: object, head
     cluster, reported = kafka_cluster, []
     topic = cluster.topic()
     record = ProducerRecord(topic, value, "k", level=2, headers=headers, partition=1, timestamp=1_700_000_000_000)
-    with PriorityProducer(config_of(cluster, PriorityProducer)) as producer:
+    with Producer(config_of(cluster, LEVELS)) as producer:
         for send in (producer.send, producer.try_send):
             future = send(record, on_delivery=lambda error, metadata: reported.append(metadata))
             assert future is not None
@@ -43,7 +47,7 @@ def test_a_record_is_sent_as_it_says(kafka_cluster: Cluster, value: object, head
         assert len(reported) == 2
         assert producer.metrics().sent == [0, 0, 2]
     plain = ProducerRecord(f"{topic}-1", value, "k", headers=headers, partition=3)
-    with Producer(config_of(cluster, Producer)) as sender:
+    with Producer(config_of(cluster)) as sender:
         for each in (sender.send, sender.try_send):
             sent = each(plain)
             assert sent is not None
@@ -52,24 +56,22 @@ def test_a_record_is_sent_as_it_says(kafka_cluster: Cluster, value: object, head
 
 async def test_a_record_is_sent_as_it_says_in_an_event_loop(cluster: Cluster) -> None:
     topic = cluster.topic()
-    async with AsyncPriorityProducer(config_of(cluster, AsyncPriorityProducer)) as producer:
+    async with AsyncProducer(config_of(cluster, LEVELS)) as producer:
         metadata = await producer.send(ProducerRecord(topic, [1], level=1, partition=2, headers=[("a", b"b")]))
         assert metadata[:3] == (topic, 2, 1)
-    async with AsyncProducer(config_of(cluster, AsyncProducer)) as sender:
+    async with AsyncProducer(config_of(cluster)) as sender:
         assert (await sender.send(ProducerRecord(f"{topic}-0", [1], partition=2)))[:3] == (f"{topic}-0", 2, 0)
 
 
-@pytest.mark.parametrize("kind", [PriorityProducer, AsyncPriorityProducer, Producer, AsyncProducer])
+@pytest.mark.parametrize("kind", [Producer, AsyncProducer])
 @pytest.mark.parametrize(
     "more",
     [{"value": b"v"}, {"key": ""}, {"headers": []}, {"partition": 0}, {"timestamp": 0}, {"due": 60}, {"level": 1}],
     ids=lambda more: next(iter(more)),
 )
-async def test_a_field_beside_a_record_is_refused(kind: Any, more: dict[str, Any]) -> None:
-    has_levels = "Priority" in kind.__name__
-    if "level" in more and not has_levels:
-        return
-    producer = kind({"bootstrap.servers": "127.0.0.1:1", "log_level": 0} | ({"levels": 3} if has_levels else {}))
+@pytest.mark.parametrize("has_levels", [True, False], ids=["levels", "no levels"])
+async def test_a_field_beside_a_record_is_refused(kind: Any, has_levels: bool, more: dict[str, Any]) -> None:
+    producer = kind(settings_of(has_levels=has_levels))
     with pytest.raises(ConfigError, match="A ProducerRecord for orders was given beside other fields"):
         producer.send(ProducerRecord("orders", level=0 if has_levels else None), **more)
     assert sum(producer.metrics().sent) == 0
@@ -77,14 +79,18 @@ async def test_a_field_beside_a_record_is_refused(kind: Any, more: dict[str, Any
         await closing
 
 
-@pytest.mark.parametrize("kind", [PriorityProducer, AsyncPriorityProducer, Producer, AsyncProducer])
-async def test_a_level_that_the_producer_cannot_send_to_is_refused(kind: Any) -> None:
-    has_levels = "Priority" in kind.__name__
-    producer = kind({"bootstrap.servers": "127.0.0.1:1", "log_level": 0} | ({"levels": 3} if has_levels else {}))
-    wrong = {None: "has no level", 3: "level 3 does not exist"} if has_levels else {0: "a Producer has no levels"}
+@pytest.mark.parametrize("kind", [Producer, AsyncProducer])
+@pytest.mark.parametrize("has_levels", [True, False], ids=["levels", "no levels"])
+async def test_a_level_that_the_producer_cannot_send_to_is_refused(kind: Any, has_levels: bool) -> None:
+    producer = kind(settings_of(has_levels=has_levels))
+    wrong = {None: "has no level", 3: "level 3 does not exist"} if has_levels else {0: "this Producer has no levels"}
     for level, why in wrong.items():
         with pytest.raises(ConfigError, match=why):
             producer.send(ProducerRecord("orders", level=level))
+        if level is not None:
+            for send in (producer.send, producer.try_send):
+                with pytest.raises(ConfigError, match=why.removeprefix("this P")):
+                    send("orders", b"v", level=level)
     assert sum(producer.metrics().sent) == 0
     if asyncio.iscoroutine(closing := producer.close()):
         await closing

@@ -13,7 +13,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
-from headway import PriorityProducer, Producer, Scheduler
+from headway import Producer, Scheduler
 from headway.errors import ClosedError, ConfigError, DeliveryError, NoRoomError, SerializationError
 from headway.kafka.producer.delivery import DeliveryFuture
 from headway.kafka.producer.partitioner import partitioner
@@ -118,7 +118,7 @@ def test_a_flood_by_key_is_placed_by_librdkafka_also_when_its_room_is_used_up(
 
 @pytest.mark.parametrize("levels", [1, 3])
 def test_a_flood_leaves_room_to_another_topic_and_another_level(levels: int) -> None:
-    sends = PriorityProducer({**NOWHERE, "levels": levels, "buffer.memory": 3_000_000})
+    sends = Producer({**NOWHERE, "levels": levels, "buffer.memory": 3_000_000})
     sent = len(flood(lambda: sends.try_send("flood", b"x" * 1000)))
     for level in range(levels):
         assert sends.try_send("audit", b"x" * 1000, level=level) is not None
@@ -150,7 +150,7 @@ def test_a_record_that_no_room_would_do_for_is_refused_at_once(
 
 def test_a_level_that_is_no_number_does_not_exist() -> None:
     with (
-        PriorityProducer({**NOWHERE, "levels": 2}) as sends,
+        Producer({**NOWHERE, "levels": 2}) as sends,
         pytest.raises(ConfigError, match="The level '1' does not exist"),
     ):
         sends.send("orders", b"", level="1")  # type: ignore[arg-type]
@@ -185,12 +185,12 @@ def test_a_callback_may_send_and_where_there_is_no_room_it_is_not_left_hanging(m
 
 def test_who_waits_for_a_record_keeps_no_other_thread_beyond_its_time(monkeypatch: pytest.MonkeyPatch) -> None:
     sends = Producer({**NOWHERE, "message.max.bytes": 100_000_000})
-    serve_until, has_turn = sends.client.serve_until, threading.Event()
+    serve_until, has_turn = sends.sender.client.serve_until, threading.Event()
 
     def note_turn(done: Callable[[], bool], timeout: float | None) -> None:
         serve_until(lambda: has_turn.set() or done(), timeout)  # type: ignore[func-returns-value]
 
-    monkeypatch.setattr(sends.client, "serve_until", note_turn)
+    monkeypatch.setattr(sends.sender.client, "serve_until", note_turn)
     stuck = sends.send("stuck", b"x", on_delivery=lambda *_: None)
     with ThreadPoolExecutor() as threads:
         waiting = threads.submit(stuck.exception, 20)
@@ -201,7 +201,7 @@ def test_who_waits_for_a_record_keeps_no_other_thread_beyond_its_time(monkeypatc
         flooded = sends.send("other", b"x" * 70_000_000, on_delivery=lambda *_: None)
         assert isinstance(flooded.exception(0), NoRoomError)
         assert time.monotonic() - began < 5
-        sends.client.purge()
+        sends.sender.client.producer.purge()
         assert isinstance(waiting.result(10), DeliveryError)
     assert sends.close(0) == 0
 
@@ -224,11 +224,11 @@ def test_within_a_report_nothing_waits_for_reports(where: str) -> None:
     settings = {**NOWHERE, "message.max.bytes": 100_000_000}
     sends = Producer(settings, after_reports=wait_for_others if where == "after_reports" else lambda: None)
     sends.send("orders", b"x", on_delivery=wait_for_others if where == "on_delivery" else lambda *_: None)
-    sends.client.purge()
+    sends.sender.client.producer.purge()
     assert done.wait(10)
     assert outcomes[0] == 1
     assert isinstance(outcomes[1], NoRoomError)
-    sends.client.purge()
+    sends.sender.client.producer.purge()
     assert sends.close(5) == 0
 
 
@@ -250,9 +250,9 @@ def test_a_signal_whose_handler_raises_loses_no_report(number: signal.Signals) -
     interrupting = threading.Timer(0.001, os.kill, (os.getpid(), number))  # while reports are taken
 
     def take_reports() -> None:
-        sends.client.purge()
+        sends.sender.client.producer.purge()
         while True:
-            sends.client.serve(0.1)
+            sends.sender.client.reports.serve(0.1)
 
     leave_reports_to_callers(sends)
     try:
@@ -284,13 +284,13 @@ def test_topics_that_are_not_to_be_refreshed_are_asked_for_until_they_are_known(
 ) -> None:
     brokers.create("orders")
     with producer(brokers, **{"topic.metadata.refresh.interval.ms": -1}) as sends:
-        asked, ask = list[str](), sends.client.leaders
+        asked, ask = list[str](), sends.sender.client.leaders
 
         def note(topic: str, within: float) -> tuple[int, list[int]]:
             asked.append(topic)
             return ask(topic, within)
 
-        monkeypatch.setattr(sends.client, "leaders", note)
+        monkeypatch.setattr(sends.sender.client, "leaders", note)
         for _ in range(1_000):
             sends.send("orders", b"x").result(10)
     assert 1 <= len(asked) < 10
@@ -334,7 +334,7 @@ def test_a_flush_ends_with_the_last_report(brokers: MockBrokers, monkeypatch: py
     with producer(brokers) as sends:
         sends.send("orders", b"first").result(30)
         waited = list[float]()
-        monkeypatch.setattr(sends.client, "serve", waited.append)
+        monkeypatch.setattr(sends.sender.client.reports, "serve", waited.append)
         sends.send("orders", b"second")
         assert sends.flush(30) == 0
         assert waited == []
@@ -518,14 +518,14 @@ def test_who_waits_for_room_while_the_producer_is_closed_is_not_left_hanging(
 def test_nothing_is_handed_over_once_a_producer_is_closing(monkeypatch: pytest.MonkeyPatch) -> None:
     sends = Producer(NOWHERE)
     sends.send("orders", b"in time", on_delivery=lambda *_: None)  # which leaves credit
-    destination, close = sends.destination("orders", 0), sends.client.close
+    destination, close = sends.destination("orders", None), sends.sender.client.close
 
     def close_late(timeout: float | None) -> int:
         with pytest.raises(ClosedError):
-            sends.offer(DeliveryFuture.of(destination, None), destination, b"late", None, None, None, None)
+            sends.sender.offer(DeliveryFuture.of(destination, None), destination, b"late", None, None, None, None)
         return close(timeout)
 
-    monkeypatch.setattr(sends.client, "close", close_late)
+    monkeypatch.setattr(sends.sender.client, "close", close_late)
     assert sends.close(0) == 1
 
 
@@ -583,6 +583,6 @@ def test_a_plain_producer_sends_to_topics_as_they_are(cluster: Cluster) -> None:
     topic = cluster.topic(1) + "-0"
     with Producer(cluster.config({"linger.ms": 0})) as sends:
         sent = sends.send(topic, b"v", b"k", headers=[("a", b"b")], partition=2).result(30)
+        with pytest.raises(ConfigError, match="has level=1, and this producer has no levels"):
+            sends.send(topic, b"v", level=1)
     assert (sent.topic, sent.partition, sent.offset) == (topic, 2, 0)
-    with pytest.raises(ConfigError, match=r"levels cannot be used here. A Producer has no levels"):
-        Producer(cluster.config({"levels": 3}))

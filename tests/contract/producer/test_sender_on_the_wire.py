@@ -9,7 +9,7 @@ import pytest
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headway import PriorityProducer, Producer
+from headway import Producer
 from headway.kafka.producer.delivery import DeliveryFuture
 from tests.contract.conftest import Cluster
 from tests.kafka_proxy import METADATA, PRODUCE, KafkaProxy
@@ -78,7 +78,7 @@ def test_a_flood_fails_no_send_of_another_topic(kafka_cluster: Cluster, proxy: K
     flooded, audit = kafka_cluster.topic(2), kafka_cluster.topic(2)
     settings = {"bootstrap.servers": proxy.bootstrap_servers, "levels": 2, "linger.ms": 1}
     ended = threading.Event()
-    with PriorityProducer(settings | {"buffer.memory": 8 * MEBIBYTE}) as producer:
+    with Producer(settings | {"buffer.memory": 8 * MEBIBYTE}) as producer:
         for each in (flooded, audit):
             producer.send(each, b"first").result(30)
 
@@ -113,7 +113,7 @@ def test_a_keyed_flood_over_many_partitions_that_makes_way_for_a_neighbour_keeps
     with Producer(settings) as producer:
         for topic in (flooded, quiet):
             producer.send(topic, b"first").result(30)
-        queues = producer.destination(flooded, 0).queues
+        queues = producer.destination(flooded, None).queues
 
         def flood() -> None:
             while not ended.is_set():

@@ -6,12 +6,12 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import repeat
 from types import MappingProxyType
-from typing import Any, TypeVar
+from typing import Any
 
 import pytest
 from confluent_kafka.serialization import Serializer
 
-from headway import AsyncPriorityProducer, PriorityProducer, Producer
+from headway import AsyncProducer, Producer
 from headway.delay.schedule_encoder import checked_headers
 from headway.errors import SerializationError
 from headway.kafka.producer.client import ProducerClient
@@ -35,11 +35,8 @@ BAD = {
 }
 
 
-T = TypeVar("T", Producer, PriorityProducer)
-
-
 @contextmanager
-def _closed_at_once(sends: T) -> Iterator[T]:
+def _closed_at_once(sends: Producer) -> Iterator[Producer]:
     try:
         yield sends
     finally:
@@ -54,7 +51,7 @@ def send(headers: Any) -> None:
 
 def send_by_priority(headers: Any) -> None:
     """With levels."""
-    with _closed_at_once(PriorityProducer(NOWHERE | {"levels": 2})) as sends:
+    with _closed_at_once(Producer(NOWHERE | {"levels": 2})) as sends:
         _failure_of(sends.send("orders", b"v", headers=headers, level=1, on_delivery=lambda *_: None))
 
 
@@ -76,7 +73,7 @@ def send_in_a_loop(headers: Any) -> None:
     """With the producer for asyncio."""
 
     async def run() -> None:
-        async with AsyncPriorityProducer(NOWHERE | {"levels": 1}) as sends:
+        async with AsyncProducer(NOWHERE | {"levels": 1}) as sends:
             await sends.send("orders", b"v", headers=headers)
 
     asyncio.run(run())

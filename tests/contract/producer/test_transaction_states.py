@@ -8,9 +8,9 @@ from itertools import product
 import pytest
 
 from headway import Producer
-from headway.core.producer.transaction_states import TRANSACTION_TRANSITIONS, TransactionEvent, TransactionState
 from headway.errors import HeadwayError
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
+from tests.models.transaction_life import TRANSACTION_TRANSITIONS, TransactionEvent, TransactionState
 
 ADD_PARTITIONS, END = 24, 26  # Kafka's numbers for the requests
 NOT_AUTHORIZED, CONCURRENT, FENCED = 29, 51, 90  # and for the errors

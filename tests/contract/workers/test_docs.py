@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from headway import PriorityProducer
+from headway import Producer
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import plain_topic, read, send
 
@@ -24,7 +24,7 @@ def test_the_worker_of_the_page_bills_orders(kafka_cluster: Cluster, tmp_path: P
     program = PROGRAMS[0]
     program = program.replace('"orders"', repr(topic)).replace('"orders-dead"', repr(dead))
     (tmp_path / "billing.py").write_text(program.replace('"billing"', repr(topic)))
-    with PriorityProducer(kafka_cluster.config({"levels": 3})) as producer:
+    with Producer(kafka_cluster.config({"levels": 3})) as producer:
         producer.send(topic, b'{"number": 7, "amount": 9.5}', level=2)
     command = [sys.executable, "-c", "from headway.cli import main; main()", "worker", "billing", "--processes", "2"]
     env = os.environ | {"HEADWAY_BOOTSTRAP_SERVERS": kafka_cluster.bootstrap_servers}

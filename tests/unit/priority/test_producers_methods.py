@@ -1,14 +1,13 @@
-"""What is on each of the four producers, and why something is not."""
+"""What is on both producers, and why something is not."""
 
 import asyncio
 import inspect
 from collections.abc import Iterator
-from contextlib import ExitStack
 from typing import Any
 
 import pytest
 
-from headway import AsyncPriorityProducer, AsyncProducer, PriorityProducer, Producer, Scheduler
+from headway import AsyncProducer, Producer, Scheduler
 from headway.errors import ClosedError
 
 NOWHERE: dict[str, Any] = {"bootstrap.servers": "localhost:1", "log_level": 0}
@@ -36,40 +35,26 @@ PROPERTIES = {"scheduler"}  # one to await on the producers for asyncio
 BETWEEN_OUR_CLASSES = {
     "abort_after",
     "check_open",
-    "client",
     "destination",
-    "fields_of",
-    "fields_of_now",
+    "destinations",
     "forked",
     "is_closed",
     "max_block",
-    "no_room",
-    "offer",
+    "sender",
 }
 
 # Parameter -> the producers that do not have it, and why.
 MISSING = {
-    "level": ({"Producer", "AsyncProducer"}, "they have no levels"),
-    "on_delivery": ({"AsyncProducer", "AsyncPriorityProducer"}, "their futures take callbacks, in the loop"),
+    "on_delivery": ({"AsyncProducer"}, "their futures take callbacks, in the loop"),
 }
-ALSO_THERE = {"flush", "purge"}  # `level` is there with all producers: one without levels has level 0
 
 
 @pytest.fixture(scope="module")
 def producers() -> Iterator[dict[str, Any]]:
-    levels = {**NOWHERE, "levels": 2}
-    with ExitStack() as ends:
-        plain: list[Producer | PriorityProducer] = [Producer(NOWHERE), PriorityProducer(levels)]
-        awaited: list[Any] = [AsyncProducer(NOWHERE), AsyncPriorityProducer(levels)]
-        for each in plain:
-            ends.callback(each.close, 0)
-        for one in awaited:
-            ends.callback(_close, one)
-        yield {type(each).__name__: each for each in (*plain, *awaited)}
-
-
-def _close(producer: Any) -> None:
-    asyncio.run(producer.close(0))
+    plain, awaited = Producer(NOWHERE), AsyncProducer(NOWHERE)
+    yield {"Producer": plain, "AsyncProducer": awaited}
+    plain.close(0)
+    asyncio.run(awaited.close(0))
 
 
 def public(producer: object) -> set[str]:
@@ -87,15 +72,11 @@ def test_all_producers_have_the_same_methods(producers: dict[str, Any]) -> None:
 def test_a_method_is_awaited_where_it_may_wait_and_takes_the_same_arguments(
     producers: dict[str, Any], method: str
 ) -> None:
-    wanted = list(inspect.signature(getattr(producers["PriorityProducer"], method)).parameters)
+    wanted = list(inspect.signature(getattr(producers["Producer"], method)).parameters)
     for name, producer in producers.items():
         call = getattr(producer, method)
         assert inspect.iscoroutinefunction(call) == (name.startswith("Async") and METHODS[method]), name
-        left_out = {
-            parameter
-            for parameter, (without, _) in MISSING.items()
-            if name in without and not (parameter == "level" and method in ALSO_THERE)
-        }
+        left_out = {parameter for parameter, (without, _) in MISSING.items() if name in without}
         assert list(inspect.signature(call).parameters) == [each for each in wanted if each not in left_out], name
 
 

@@ -94,7 +94,7 @@ _TOPICS = click.argument("topics", nargs=-1, required=True, metavar="TOPIC…")
 def producer(
     topics: Sequence[str], levels: int | None, transactional_id: str | None, due: bool, scheduler: str
 ) -> Iterable[Right]:
-    """Rights to send: `PriorityProducer`, `Producer`, `headway produce`.
+    """Rights to send: `Producer`, `headway produce`.
 
     \b
       headway acls producer orders --levels 3 --principal User:shop

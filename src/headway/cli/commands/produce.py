@@ -11,7 +11,7 @@ from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafk
 from headway.cli.options.topic_choice import choose_topics
 from headway.cli.records.lines import JsonLines, text_lines
 from headway.cli.records.production import Production
-from headway.priority.producer import PriorityProducer, Producer
+from headway.priority.producer import Producer
 from headway.settings.config import no_such_level
 
 _LIMIT, _LIMIT_BY_DEFAULT = "message.max.bytes", 1_000_000
@@ -83,10 +83,8 @@ def produce(
         raise no_such_level(level, choice.levels)
     parse = text_lines(level) if format == "text" else JsonLines(level, choice.levels, level_field, key_field)
     with complaints() as complaint:
-        if choice.priorities is None:
-            producer: PriorityProducer | Producer = PriorityProducer(connection.config | {"levels": choice.levels})
-        else:
-            producer = Producer(connection.config)
+        levels_of_names = {"levels": choice.levels} if choice.priorities is None else {}
+        producer = Producer(connection.config | levels_of_names)
         longest = int(connection.config.get(_LIMIT, _LIMIT_BY_DEFAULT))  # the producer has checked that it is a number
         production = Production(
             producer,

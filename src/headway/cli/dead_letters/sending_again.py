@@ -197,7 +197,7 @@ class SendingAgain:
                 self._client.produce(topic, letter.value, letter.key, partition, reported, _NOW, headers)
                 return
             except BufferError:
-                self._client.serve(_LOOK_FOR_CTRL_C_EVERY)
+                self._client.reports.serve(_LOOK_FOR_CTRL_C_EVERY)
             except DeliveryError as error:
                 self._complaint.say(f"{self._dead.name} {letter.place} was not sent: {error}")
                 return

@@ -11,7 +11,7 @@ from headway.cli.display.terminal import Complaints, ProgressLine, count, stderr
 from headway.cli.options.topic_choice import TopicChoice
 from headway.cli.records.lines import Draft, LinePosition, LongLine, Parse, read_lines, size_of
 from headway.kafka.producer.delivery import OnDelivery
-from headway.priority.producer import PriorityProducer, Producer
+from headway.priority.producer import Producer
 from headway.records.record_types import Header, RecordMetadata
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
@@ -23,7 +23,7 @@ class Production:
 
     def __init__(
         self,
-        producer: PriorityProducer | Producer,
+        producer: Producer,
         topics: TopicChoice,
         parse: Parse,
         headers: Sequence[Header],
@@ -100,7 +100,7 @@ class Production:
     def _hand_over(self, draft: Draft, reported: OnDelivery) -> None:
         value, key, level = draft
         options: Any = {"headers": self._headers, "expires": self._expires, "on_delivery": reported}
-        if isinstance(self._producer, PriorityProducer):
+        if self._topics.priorities is None:
             self._producer.send(self._topics.names[0], value, key, level=level, **options)
         else:
             self._producer.send(self._topics.only_topic(level), value, key, **options)

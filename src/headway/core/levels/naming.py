@@ -44,19 +44,19 @@ def what_there_is(topic: str, existing: Collection[str]) -> str:
     """Suggest the levels of a missing topic if they exist, or the topic if a level is missing; otherwise return "".
 
     >>> what_there_is("orders", {"orders-0", "orders-1"})
-    'There are levels orders-0 to orders-1: use a PriorityProducer with levels=2, or send to one of them by its name.'
+    'There are levels orders-0 to orders-1: use a Producer with levels=2, or send to one of them by its name.'
     >>> what_there_is("orders-0", {"orders"})
-    'There is a topic orders without levels: send to it with a Producer.'
+    'There is a topic orders without levels: send to it with a Producer that has no levels.'
     """
     levels = next(level for level in count() if f"{topic}-{level}" not in existing)
     if levels:
         return (
-            f"There are levels {topic}-0 to {topic}-{levels - 1}: use a PriorityProducer with levels={levels}, or send "
+            f"There are levels {topic}-0 to {topic}-{levels - 1}: use a Producer with levels={levels}, or send "
             "to one of them by its name."
         )
     base, _, level = topic.rpartition("-")
     if level.isdigit() and base in existing:
-        return f"There is a topic {base} without levels: send to it with a Producer."
+        return f"There is a topic {base} without levels: send to it with a Producer that has no levels."
     return ""
 
 

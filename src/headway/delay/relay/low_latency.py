@@ -173,7 +173,7 @@ class LowLatency(RelayOutput):
                 self._flush()
 
     def serve(self) -> float:
-        self._client.serve_in_stream()
+        self._client.reports.serve_in_stream()
         self._try_alone()
         self._raise_failure()
         self._note_done()

@@ -17,7 +17,7 @@ from headway.delay.topic_names import TopicNames
 from headway.errors import KafkaError
 from headway.kafka.binding.capi import Partition
 from headway.kafka.consumer.relay_consumer import RelayConsumer
-from headway.kafka.producer.transaction import HANGS_AFTER
+from headway.kafka.producer.client_transactions import HANGS_AFTER
 from headway.runtime.background import in_background
 
 Mode = Literal["exactly-once", "low-latency"]

@@ -127,7 +127,7 @@ def commit(writer: TransactionalWriter, offsets: Offsets, member: bytes) -> None
 
 def abort(writer: TransactionalWriter) -> None:
     """Abort the transaction if one is open, which discards its records."""
-    if writer.client.hangs():
+    if writer.transactions.hangs():
         return
     try:
         writer.abort()

@@ -113,11 +113,24 @@ class Tally:
 class Destination:
     """One level of a topic, and the counts of its records; `queues` holds the waiting records, if any can wait.
 
+    If it `is_raw`, the sender's thread serialises its records.
+
     A record counts in the tally that the destination has when it is sent. `unsettled` begins a new tally. A wait for
     the records sent before therefore does not include records sent meanwhile.
     """
 
-    __slots__ = ("_earlier", "_settled", "client", "kafka_topic", "level", "queues", "serve_until", "tally", "topic")
+    __slots__ = (
+        "_earlier",
+        "_settled",
+        "client",
+        "is_raw",
+        "kafka_topic",
+        "level",
+        "queues",
+        "serve_until",
+        "tally",
+        "topic",
+    )
 
     def __init__(
         self,
@@ -127,9 +140,12 @@ class Destination:
         serve_until: ServeUntil,
         queues: "TopicQueues[Sendable] | None" = None,
         client: Explains | None = None,
+        *,
+        is_raw: bool = False,
     ) -> None:
         self.serve_until = serve_until
         self.client = client
+        self.is_raw = is_raw
         self.queues: TopicQueues[Sendable] = queues  # type: ignore[assignment]  # a sender's destination has them
         self.topic = topic
         self.level = level

@@ -18,4 +18,4 @@ def send(client: ProducerClient, record: OutgoingRecord, report: OnReport) -> No
             hand_over(client, record, report)
             return
         except BufferError:
-            client.serve(_ROOM_WITHIN)
+            client.reports.serve(_ROOM_WITHIN)

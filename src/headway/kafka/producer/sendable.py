@@ -2,7 +2,7 @@
 
 from collections.abc import Callable
 from operator import index
-from typing import TYPE_CHECKING, Any, Protocol, Unpack
+from typing import TYPE_CHECKING, Any, Protocol
 
 import confluent_kafka as ck
 
@@ -42,10 +42,6 @@ Prepare = Callable[[Sendable], None]
 
 Offered = tuple[Sendable, "Destination", Any, Any, int | None, int | None, list[Header] | None]
 """What is offered: record, destination, value, key, partition, timestamp, headers. By position, which is quicker."""
-
-
-Offer = Callable[[Unpack[Offered]], bool]
-"""A function that takes what is offered, and returns True if it has room."""
 
 
 Failed = list[tuple[Sendable, Exception]]

@@ -26,7 +26,6 @@ from headway.kafka.producer.raw_records import RawRecords
 from headway.kafka.producer.sendable import (
     Failed,
     Field,
-    Offer,
     Offered,
     Prepare,
     Sendable,
@@ -59,10 +58,7 @@ _LARGEST = 1_000_000  # bytes: librdkafka's message.max.bytes
 
 
 class Sender:
-    """An accumulator before librdkafka.
-
-    `offer` takes a record. It returns False without room, and keeps nothing then. It neither waits nor does I/O. Nor
-    does `offer_serialised`, for a record whose key and value are bytes already.
+    """An accumulator before librdkafka; `serialises` if records of raw destinations wait for its thread.
 
     Args:
         overhead: The bytes that a record counts for besides its own.
@@ -93,18 +89,12 @@ class Sender:
         self._stopped = False
         self._partition_of = of_key = partitioner(config)
         self._raw = RawRecords(prepare or _nothing, of_key, place, overhead, least, self._largest)
-        self.offer: Offer = self._offer_raw if prepare or place else self._offer
-        self.offer_serialised: Offer = self._offer
+        self.serialises = prepare is not None or place is not None
         ours = {**_NO_LIMITS, "throttle_cb": partial(self._throttled, config.get("throttle_cb"))}
         self.client = ProducerClient({PARTITIONER: DEFAULT, **config, **ours}, self._settle, self._give_all_up)
-        self.client.on_anew = self._use_producer
-        self._use_producer()
         self._watch = MetadataWatch(self.client, config, self._learn, self._refuse)
         self._thread = threading.Thread(target=self._run, name="headway-sender", daemon=True)
         self._thread.start()
-
-    def _use_producer(self) -> None:
-        self._produce = self.client.raw_produce
 
     def topic(self, kafka_topic: str, level: int) -> TopicQueues[Sendable]:
         """Return the queues of a topic, whose partitions are asked for from now on."""
@@ -115,7 +105,7 @@ class Sender:
 
     # In
 
-    def _offer(  # noqa: PLR0912 - in one piece, as every record pays for it
+    def offer(  # noqa: PLR0912 - in one piece, as every record pays for it
         self,
         record: Sendable,
         destination: Destination,
@@ -125,6 +115,9 @@ class Sender:
         timestamp: int | None,
         headers: list[Header] | None,
     ) -> bool:
+        """Take a record, or return False without room; then nothing is kept. This neither waits nor does I/O."""
+        if destination.is_raw:
+            return self._offer_raw(record, destination, value, key, partition, timestamp, headers)
         try:
             size = self._overhead + (0 if value is None else len(value)) + (0 if key is None else len(key))
             # Text of more bytes than characters; a call of `bytes_of` for each field would cost every record too much.
@@ -150,7 +143,7 @@ class Sender:
             if size > self._largest and (refused := too_large(value, key, destination.kafka_topic, self._largest)):
                 return self._refuse_at_once(record, destination, refused)
             if queue.in_flight > 0:  # a whole credit is used up before its first record was reported: a stream
-                self.client.serve_in_stream()
+                self.client.reports.serve_in_stream()
             with self._lock:
                 queue, admitted = self._accumulator.choose(
                     queue, key, size, partition is not None, time.monotonic(), self._partition_of
@@ -165,13 +158,13 @@ class Sender:
         tally.sent += 1
         record.queue = queue
         record.size = size
-        produce = self._produce  # a name of its own: to call an instance's attribute is slower in Python 3.11
+        producer = self.client.producer
         try:
             # By position and no more than needed, which is quicker; None is the callback by its second name.
             if headers is None and timestamp is None:
-                produce(topic.kafka_topic, value, key, queue.partition, record)
+                producer.produce(topic.kafka_topic, value, key, queue.partition, record)
             else:
-                produce(topic.kafka_topic, value, key, queue.partition, record, None, timestamp or 0, headers)
+                producer.produce(topic.kafka_topic, value, key, queue.partition, record, None, timestamp or 0, headers)
         except Exception as error:
             with self._lock:
                 self._accumulator.take_back(queue, size)
@@ -244,16 +237,16 @@ class Sender:
         """The bytes of the records that are not reported on yet."""
         return self._accumulator.used
 
-    def offer_patiently(self, offer: Offer, timeout: float, *record: *Offered) -> bool:
-        """Take a record by one of the offers as soon as there is room, within `timeout` seconds."""
+    def offer_patiently(self, timeout: float, *record: *Offered) -> bool:
+        """Take a record, as `offer` does, as soon as there is room within `timeout` seconds."""
         if self.calls_back_here:
             return False  # a callback that sends: no other thread would make room
         deadline = time.monotonic() + timeout
-        while not offer(*record):
+        while not self.offer(*record):
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
-            self.client.serve(min(_A_MOMENT, left))
+            self.client.reports.serve(min(_A_MOMENT, left))
         return True
 
     # Out
@@ -297,7 +290,7 @@ class Sender:
         return failed
 
     def _produce_all(self, batch: Batch[Sendable]) -> Failed:
-        topic, partition, produce = batch.queue.topic.kafka_topic, batch.queue.partition, self._produce
+        topic, partition, produce = batch.queue.topic.kafka_topic, batch.queue.partition, self.client.producer.produce
         refused = Failed()
         for record in batch.records:
             try:
@@ -325,7 +318,7 @@ class Sender:
     def calls_back_here(self) -> bool:
         """True if called from a callback on a thread that the producer cannot do without."""
         here = threading.current_thread()
-        return self.client.serves_here or here is self._thread or here is self._watch.thread
+        return self.client.reports.serves_here or here is self._thread or here is self._watch.thread
 
     def check_may_close(self) -> None:
         """Raise `HeadwayError` in a callback, whose thread a close would wait for."""
@@ -340,7 +333,7 @@ class Sender:
         # Can be negative: Ctrl-C may strike after a record is kept and before it is counted.
         while (left := waiting()) > 0 and (seconds := deadline - time.monotonic()) > 0:
             if self._waits or not self.client.queued():  # here, or on its way to librdkafka or back
-                self.client.serve(min(_A_MOMENT, seconds))
+                self.client.reports.serve(min(_A_MOMENT, seconds))
             else:
                 self.client.flush(min(_SLICE, seconds))
         return left

@@ -19,6 +19,7 @@ from headway.kafka.binding.error_causes import error_name, is_purged, is_the_rec
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import TRANSACTION_CALL_ANSWERED_WITHIN
 from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.client_transactions import ClientTransactions
 from headway.kafka.producer.hand_over import hand_over
 
 _REPORTS_WITHIN = 0.05  # seconds; then it is looked whether the records still arrive, and are still wanted
@@ -69,6 +70,7 @@ class TransactionalWriter:
 
     def __init__(self, client: ProducerClient, why_not: Callable[[str], str | None], silent_for: float) -> None:
         self.client = client
+        self.transactions = ClientTransactions(client)
         self._why_not = why_not
         self._silent_for = silent_for
 
@@ -79,7 +81,7 @@ class TransactionalWriter:
 
     def fence(self, is_over: Callable[[], bool] = _never) -> None:
         """Fence off an earlier producer of the same `transactional.id`, and end its open transaction."""
-        retrying(self.client.init_transactions, TRANSACTION_CALL_ANSWERED_WITHIN, is_over=is_over)
+        retrying(self.transactions.init, TRANSACTION_CALL_ANSWERED_WITHIN, is_over=is_over)
 
     def renew(self, batches_of_one: bool = False) -> None:
         """Go on with a new producer, which has to `fence` off the last one.
@@ -91,17 +93,17 @@ class TransactionalWriter:
 
     def begin(self) -> None:
         """Begin a transaction."""
-        self.client.begin_transaction()
+        self.transactions.begin()
 
     def send_offsets(
         self, offsets: Offsets, member: bytes, within: float, is_over: Callable[[], bool] = _never
     ) -> None:
         """Make offsets a part of the transaction, with a consumer's group metadata; never hang."""
-        retrying(partial(self.client.send_offsets, offsets, member), within, is_over=is_over)
+        retrying(partial(self.transactions.send_offsets, offsets, member), within, is_over=is_over)
 
     def add_offsets(self, offsets: Offsets, member: bytes) -> None:
         """Make offsets a part of the transaction, on a thread that may hang."""
-        retrying(partial(self.client.add_offsets, offsets, member), TRANSACTION_CALL_ANSWERED_WITHIN)
+        retrying(partial(self.transactions.add_offsets, offsets, member), TRANSACTION_CALL_ANSWERED_WITHIN)
 
     def write(
         self, records: Sequence[OutgoingRecord], stored: Stored, is_given_up: Callable[[], bool] = _never
@@ -133,7 +135,7 @@ class TransactionalWriter:
                         hand_over(client, record, partial(report, position))
                         break
                     except BufferError:
-                        client.serve(_REPORTS_WITHIN)
+                        client.reports.serve(_REPORTS_WITHIN)
                         self._raise_if_silent(attempt, is_given_up)
                 else:
                     return None
@@ -148,7 +150,7 @@ class TransactionalWriter:
 
         Raises `NotStoredError` if that is not why.
         """
-        cause = self.client.why_aborted() or KafkaError("The transaction was aborted by the client.")
+        cause = self.transactions.why_aborted() or KafkaError("The transaction was aborted by the client.")
         if error_name(cause) == FORBIDDEN:
             for topic, position in {
                 each.topic: position for position, each in reversed(list(enumerate(records)))
@@ -167,11 +169,11 @@ class TransactionalWriter:
 
     def commit(self, within: float = TRANSACTION_CALL_ANSWERED_WITHIN, is_over: Callable[[], bool] = _never) -> None:
         """Commit the transaction."""
-        retrying(self.client.commit_transaction, within, is_over=is_over)
+        retrying(self.transactions.commit, within, is_over=is_over)
 
     def abort(self, within: float = TRANSACTION_CALL_ANSWERED_WITHIN, is_over: Callable[[], bool] = _never) -> None:
         """Abort the transaction."""
-        retrying(self.client.abort_transaction, within, is_over=is_over)
+        retrying(self.transactions.abort, within, is_over=is_over)
 
 
 class _Attempt:

@@ -11,8 +11,10 @@ import pytest
 
 from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.binding.factory import make_client
-from headway.kafka.producer import renewable_producer, report_pump, transaction
+from headway.kafka.producer import client as client_module
+from headway.kafka.producer import client_transactions, report_pump
 from headway.kafka.producer.client import SERVE_AFTER, ProducerClient
+from headway.kafka.producer.client_transactions import ClientTransactions
 
 
 @pytest.fixture
@@ -23,9 +25,9 @@ def go_on(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
     def hang(*_: Any) -> None:
         event.wait(30)
 
-    monkeypatch.setattr(transaction, "send_offsets_to_transaction", hang)
-    monkeypatch.setattr(transaction, "HANGS_AFTER", 0.05)
-    monkeypatch.setattr(transaction, "SLICE", 0.05)
+    monkeypatch.setattr(client_transactions, "send_offsets_to_transaction", hang)
+    monkeypatch.setattr(client_transactions, "HANGS_AFTER", 0.05)
+    monkeypatch.setattr(client_transactions, "SLICE", 0.05)
     yield event
     event.set()
 
@@ -39,28 +41,30 @@ def test_offsets_that_librdkafka_does_not_take_are_refused_in_time_and_closing_d
     go_on: threading.Event,
 ) -> None:
     hanging = client()
-    assert not hanging.hangs()
+    transactions = ClientTransactions(hanging)
+    assert not transactions.hangs()
     began = time.monotonic()
     with pytest.raises(KafkaError, match=r"could not be added to the transaction within 0\.1 s"):
-        hanging.send_offsets({("t", 0): (1, b"")}, b"", 0.1)
-    assert hanging.hangs()
+        transactions.send_offsets({("t", 0): (1, b"")}, b"", 0.1)
+    assert transactions.hangs()
     hanging.close(0)
     assert time.monotonic() - began < 10
 
 
 def test_a_renewed_producer_goes_on_and_the_one_that_hung_is_closed_when_it_returns(go_on: threading.Event) -> None:
     hanging = client()
-    before = hanging.raw_produce
+    transactions = ClientTransactions(hanging)
+    before = hanging.producer
     with pytest.raises(KafkaError):
-        hanging.send_offsets({}, b"", 0)
+        transactions.send_offsets({}, b"", 0)
     hanging.renew()
-    assert not hanging.hangs()
+    assert not transactions.hangs()
     go_on.set()
     until = time.monotonic() + 10
     while not _is_closed(before):
         assert time.monotonic() < until
         threading.Event().wait(0.01)
-    assert hanging.raw_produce != before
+    assert hanging.producer is not before
     hanging.close(0)
 
 
@@ -89,10 +93,9 @@ def test_a_record_for_a_closed_producer_is_refused_also_when_reports_are_due() -
             closed.produce("orders", b"v", b"k", -1, lambda *_: None, 0, [])
 
 
-def _is_closed(produce: Any) -> bool:
-    """Whether the producer of this method is closed."""
+def _is_closed(producer: ck.Producer) -> bool:
     try:
-        produce.__self__.poll(0)
+        producer.poll(0)
     except RuntimeError:
         return True
     return False
@@ -141,7 +144,7 @@ def polled(monkeypatch: pytest.MonkeyPatch) -> list[str]:
             names.append(threading.current_thread().name)
             return 0
 
-    monkeypatch.setattr(renewable_producer, "make_client", lambda kind, *args: make_client(Producer, *args))
+    monkeypatch.setattr(client_module, "make_client", lambda kind, *args: make_client(Producer, *args))
     return names
 
 
@@ -152,7 +155,7 @@ def test_a_stream_waits_for_who_takes_reports_and_then_takes_them_itself(
     monkeypatch.setattr(report_pump, "SHORT_TURN", 30)
     with ThreadPoolExecutor(1, "stream") as pool:
         with turn:
-            stream = pool.submit(sending.serve_in_stream)
+            stream = pool.submit(sending.reports.serve_in_stream)
             assert turn.asked.wait(10)
         stream.result(10)
     assert "stream_0" in polled
@@ -163,13 +166,13 @@ def test_a_stream_does_not_wait_again_for_one_that_takes_its_time(
 ) -> None:
     sending, turn = streaming
     with turn:
-        sending.serve_in_stream()
-        sending.serve_in_stream()
+        sending.reports.serve_in_stream()
+        sending.reports.serve_in_stream()
     assert turn.waited == [True, False]
     while threading.current_thread().name not in polled:
-        sending.serve_in_stream()
+        sending.reports.serve_in_stream()
     turn.waited.clear()
-    sending.serve_in_stream()
+    sending.reports.serve_in_stream()
     assert turn.waited == [True]
 
 
@@ -183,9 +186,9 @@ def test_a_stream_does_not_wait_for_one_that_waits_itself(
         waiting = pool.submit(sending.serve_until, lambda: has_turn.set() or goes_on.is_set(), 10)  # type: ignore[func-returns-value]
         assert has_turn.wait(10)
         turn.waited.clear()
-        sending.serve_in_stream()
+        sending.reports.serve_in_stream()
         assert turn.waited == [False]
         goes_on.set()
         waiting.result(10)
-    sending.serve_in_stream()
+    sending.reports.serve_in_stream()
     assert turn.waited == [False, True]

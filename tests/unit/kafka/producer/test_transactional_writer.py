@@ -25,6 +25,7 @@ class Client:
 
     def __init__(self, fates: dict[bytes, ck.KafkaError | None], room: int = 100) -> None:
         self.batches_of_one = False
+        self.reports = self
         self.fates = fates
         self.room = room
         self.refusal: Exception | None = None
@@ -58,7 +59,9 @@ def writer_of(client: Client, silent_for: float = FOR_EVER) -> TransactionalWrit
     def why_not(topic: str) -> str | None:
         return "The topic bills cannot be written: this client lacks the right." if topic == "bills" else None
 
-    return TransactionalWriter(cast(Any, client), why_not, silent_for)
+    writer = TransactionalWriter(cast(Any, client), why_not, silent_for)
+    writer.transactions = cast(Any, client)
+    return writer
 
 
 def ignore(position: int, message: Any) -> None:

@@ -1,4 +1,4 @@
-"""The life of a producer's transactions: its states, and the calls that each allows.
+"""The life of a producer's transactions as a table: its states, and the calls that each allows.
 
 librdkafka keeps the state and refuses what is out of place. What is added here: a transaction of which a record could
 not be handed over is failed, too. librdkafka never heard of that record, and would commit the others.

@@ -1,0 +1,107 @@
+"""Where a producer's records go: the topics and levels that were sent to, with the counts of each."""
+
+from collections.abc import Iterator
+from operator import index
+
+from headway.core.levels.naming import level_topic
+from headway.core.producer.queues import TopicQueues
+from headway.errors import ConfigError, NoRoomError
+from headway.kafka.producer.delivery import Destination
+from headway.kafka.producer.sendable import Sendable
+from headway.kafka.producer.sender import Sender
+from headway.settings.config import no_such_level
+
+
+class Destinations:
+    """The destinations of one producer, made as records come for them.
+
+    `open` has those that can be sent to, by level and topic; it is empty once the producer is closed. The level None
+    is the lowest one, and without levels the only one. Any thread may call each method.
+    """
+
+    def __init__(self, sender: Sender, levels: int | None) -> None:
+        self._sender = sender
+        self.has_levels = levels is not None
+        self.levels = range(levels or 1)
+        self._by_level: dict[int | None, dict[str, Destination]] = {level: {} for level in self.levels}
+        self._delay_topics: dict[str, Destination] = {}
+        self.open: dict[int | None, dict[str, Destination]] = {None: self._by_level[0]}
+        if self.has_levels:
+            self.open |= self._by_level
+
+    def close(self) -> None:
+        """Let nothing be sent any more."""
+        self.open = {}
+
+    def kafka_topic(self, topic: str, level: int) -> str:
+        """Return the name of the Kafka topic for a topic at a level."""
+        if not self.has_levels:
+            return topic
+        if topic == "":
+            raise ConfigError("The topic is ''; its name must be a string of at least one character.")
+        return level_topic(topic, level)
+
+    def find(self, topic: str, level: int | None) -> Destination:
+        """Return the destination for a topic and a level that exists."""
+        at = 0 if level is None else index(level)
+        known = self._by_level[at].get(topic)
+        if known is None:
+            new = self._new(topic, at, self.kafka_topic(topic, at), self._sender.serialises)
+            known = self._by_level[at].setdefault(topic, new)
+        return known
+
+    def delay_topic(self, topic: str) -> Destination:
+        """Return the destination for a scheduler's topic; its records are serialised already."""
+        known = self._delay_topics.get(topic)
+        if known is None:
+            known = self._delay_topics.setdefault(topic, self._new(topic, 0, topic, is_raw=False))
+        return known
+
+    def _new(self, topic: str, level: int, kafka_topic: str, is_raw: bool) -> Destination:
+        client, queues = self._sender.client, self._sender.topic(kafka_topic, level)
+        return Destination(topic, level, kafka_topic, client.serve_until, queues, client, is_raw=is_raw)
+
+    def check_level(self, level: int | None, topic: str) -> None:
+        """Raise `ConfigError` if a record cannot be sent at this level."""
+        if level is not None and not self.has_levels:
+            raise ConfigError(
+                f"A record for {topic} has level={level}, and this producer has no levels. Leave it out, or give the "
+                "producer the setting levels. Nothing was sent."
+            )
+        self._check(level)
+
+    def _check(self, level: int | None) -> None:
+        try:
+            exists = level is None or index(level) in self.levels
+        except TypeError:
+            exists = False
+        if not exists:
+            raise no_such_level(level, len(self.levels))  # type: ignore[arg-type]  # None exists
+
+    def those(self, topic: str | None = None, level: int | None = None) -> list[Destination]:
+        """Return the destinations, all or those of a topic or a level. Raises `ConfigError` for an unknown level."""
+        self._check(level)
+        return [each for each in self._all() if (level is None or level == each.level) and topic in (None, each.topic)]
+
+    def _all(self) -> Iterator[Destination]:
+        for destinations in (*self._by_level.values(), self._delay_topics):
+            yield from list(destinations.values())
+
+    def queues(self, topic: str | None = None, level: int | None = None) -> list[TopicQueues[Sendable]]:
+        """Return the queues of the destinations that `those` returns."""
+        return [each.queues for each in self.those(topic, level)]
+
+    def queued(self) -> int:
+        """Return the number of records that are not reported on yet."""
+        return sum(each.counts().under_way for each in self._all())
+
+    def failed(self) -> int:
+        """Return the number of records that were not delivered."""
+        return sum(each.counts().failed for each in self._all())
+
+    def no_room(self, destination: Destination, within: str = "") -> NoRoomError:
+        """Return the error for a record that found no room."""
+        return NoRoomError(
+            f"No room for a record for {destination.topic}{within}: {self.queued()} records wait. Send more slowly, or "
+            "raise buffer.memory or queue.buffering.max.messages."
+        )
