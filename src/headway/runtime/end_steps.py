@@ -23,6 +23,7 @@ class EndSteps:
         self._make = make
         self._left: deque[Step] | None = None
         self._tries = 0  # of the first step that is left
+        self._raised: BaseException | None = None
         self._taking = threading.Lock()
         self.is_over = False
 
@@ -42,25 +43,39 @@ class EndSteps:
             self._take_all()
 
     def _take_all(self) -> None:
+        while not self.is_over:
+            try:
+                self._take_left()
+            except Exception:  # the steps could not be made
+                raise
+            except BaseException as error:
+                # Two interrupts within a few instructions: one kept `allow_signals` from deferring further ones, and
+                # the other came before the next step was taken.
+                self._note(error)
+        if self._raised is not None:
+            raised, self._raised = self._raised, None
+            raise raised
+
+    def _take_left(self) -> None:
         if self._left is None:
             self._left = deque(self._make())
-        raised: BaseException | None = None
         while self._left:
             self._tries += 1
             try:
                 self._take_one(self._left[0])
             except BaseException as error:
-                if raised is None or not self.hurries:  # an error while hurrying matters less than the interrupt
-                    error.__context__ = error.__context__ or raised
-                    raised = error
+                self._note(error)
                 # More than once: a second interrupt can arrive before signals are deferred again.
                 if not isinstance(error, Exception) and self._tries < _MOST_TRIES:
                     continue
             self._left.popleft()
             self._tries = 0
         self.is_over = True
-        if raised is not None:
-            raise raised
+
+    def _note(self, error: BaseException) -> None:
+        if self._raised is None or not self.hurries:  # an error while hurrying matters less than the interrupt
+            error.__context__ = error.__context__ or self._raised
+            self._raised = error
 
     def _take_one(self, step: Step) -> None:
         if self.hurries:
