@@ -245,7 +245,7 @@ ELSEWHERE = {
     r"ParallelConsumer\.subscribe topics": "as for a PriorityConsumer",
     r"ParallelConsumer\.supervise table": "the descriptor of a file",
     r"worker \w+": "as ParallelConsumer",
-    r"(Scheduler|ScheduleHandle)\.\w+ timeout": "a time-out, by `checked_timeout`",
+    r"(Scheduler|ScheduleHandle|ChangeRequest)\.\w+ timeout": "a time-out, by `checked_timeout`",
     r"Scheduler\.\w+ (when|rule|expires\w*|older_than|level|partition)": "tests/unit/delay",
     r"(\w+Metrics|\w+Progress|RecordMetadata|Origin|ScheduleHandle|InputRow|Response|Call|DeadLetter) \w+": "given",
     r"Relay \w+": "tests/unit/test_declarations.py and tests/broker",

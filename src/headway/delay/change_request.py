@@ -53,6 +53,7 @@ class ChangeRequest:
 
     async def stored_async(self, timeout: float) -> None:
         """Wait as `stored` does, without blocking the event loop."""
+        timeout = checked_timeout(timeout)
         try:
             async with asyncio.timeout(timeout):
                 await asyncio.wrap_future(self.future)
@@ -61,7 +62,7 @@ class ChangeRequest:
 
     async def settled_async(self, timeout: float) -> Settled:
         """Wait as `settled` does, without blocking the event loop."""
-        return await settled_in_loop(self._awaited(), timeout)
+        return await settled_in_loop(self._awaited(), checked_timeout(timeout))
 
     def _awaited(self) -> Future[Settled]:
         if self.answer is None:
@@ -86,4 +87,4 @@ class AsyncChangeRequest:
 
     async def settled(self, timeout: float = ANSWER_WITHIN) -> Settled:
         """Wait until a relay has decided; see `ChangeRequest.settled`."""
-        return await self._request.settled_async(checked_timeout(timeout))
+        return await self._request.settled_async(timeout)
