@@ -10,7 +10,7 @@ TESTERS ?= 5
 SLOW_TESTERS ?= 2
 WITHIN ?=
 
-.PHONY: help setup demo test test-slow test-all lint bench speed quirks lock clean
+.PHONY: help setup demo test test-interrupts test-slow test-all lint bench speed quirks lock clean
 
 help:  ## what can be made
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):[^#]*## /  make \1\t/' | expand -t 20
@@ -35,7 +35,7 @@ demo: $(READY)  ## real flights by priority through a real Kafka into a Spark pi
 	$(BIN)/python -m demo $(if $(RECORDS),--records $(RECORDS))
 
 # Where this is set, each process of the tests would compile all of them again.
-test test-slow: export PYTHONDONTWRITEBYTECODE =
+test test-slow test-interrupts: export PYTHONDONTWRITEBYTECODE =
 
 # Once, in two halves side by side; otherwise each process of the tests would do all of it at the same time.
 COMPILED := tests/__pycache__/compiled
@@ -45,13 +45,18 @@ $(COMPILED): $(READY)
 	@mkdir -p $(@D) && touch $@
 
 test: $(COMPILED)  ## in minutes: each promise, with real Kafka and real Spark [TESTERS=0 for one after the other]
-	$(BIN)/python -m pytest -m "not slow" --numprocesses $(TESTERS) $(ARGS)
+	$(BIN)/python -m pytest -m "not slow and not interrupts" --numprocesses $(TESTERS) $(ARGS)
 
 test-slow: $(COMPILED)  ## the rest, in hours: long tests, all variants, more examples [WITHIN=1800 for half an hour of it]
-	$(BIN)/python -m pytest -m "slow or hypothesis" --hypothesis-profile thorough --numprocesses $(SLOW_TESTERS) \
+	$(BIN)/python -m pytest -m "(slow or hypothesis) and not interrupts" --hypothesis-profile thorough --numprocesses $(SLOW_TESTERS) \
 	  $(if $(WITHIN),--within $(WITHIN)) $(ARGS)
 
-test-all: test test-slow  ## every test there is
+# Beside the threads of other tests, tracing each instruction makes CPython 3.11 spin now and then.
+test-interrupts: $(COMPILED)  ## Ctrl-C at chosen instructions, in a process of its own for each file
+	@for file in $$(grep -rl "^from tests.interrupts" tests --include="test_*.py"); do \
+	  $(BIN)/python -m pytest -m interrupts $$file $(ARGS) || exit 1; done
+
+test-all: test test-interrupts test-slow  ## every test there is
 
 lint: $(READY)  ## ruff and mypy --strict
 	$(BIN)/ruff check .

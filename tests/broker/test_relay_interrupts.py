@@ -42,6 +42,7 @@ def run(broker: LocalBroker, name: str, anchor: Callable[..., Any], seed: int) -
     relay.close()
 
 
+@pytest.mark.interrupts
 @pytest.mark.parametrize("anchor", ANCHORS, ids=NAMES)
 def test_a_relay_that_is_interrupted_twice_at_any_step_ends(
     headway_broker: LocalBroker, name: str, anchor: Callable[..., Any]
@@ -52,6 +53,7 @@ def test_a_relay_that_is_interrupted_twice_at_any_step_ends(
 
 
 @pytest.mark.slow
+@pytest.mark.interrupts
 @pytest.mark.parametrize("anchor", ANCHORS, ids=NAMES)
 def test_a_relay_that_is_interrupted_twice_at_each_of_many_steps_ends(
     headway_broker: LocalBroker, name: str, anchor: Callable[..., Any]

@@ -22,7 +22,10 @@ def mock() -> Iterator[MockCluster]:
 
 
 # Python tells of an interrupt that came where it cannot raise one, as while an object goes.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.interrupts,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 def produce(mock: MockCluster, anchor: Callable[..., Any], seed: int) -> None:

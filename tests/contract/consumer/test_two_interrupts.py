@@ -21,7 +21,10 @@ ANCHORS: list[Callable[..., Any]] = [
 ]
 
 # Python reports an interrupt where it cannot raise one, for example while it frees an object.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.interrupts,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 @pytest.fixture(scope="module")

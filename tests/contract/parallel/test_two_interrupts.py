@@ -31,7 +31,10 @@ def mock() -> Iterator[MockCluster]:
 
 
 # Python tells of an interrupt that came where it cannot raise one, as while an object goes.
-pytestmark = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+pytestmark = [
+    pytest.mark.interrupts,
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+]
 
 
 def interrupted(mock: MockCluster, anchor: str, seed: int) -> None:

@@ -91,6 +91,7 @@ def test_a_step_that_raises_an_interrupt_each_time_does_not_keep_the_others_from
     assert steps.is_over
 
 
+@pytest.mark.interrupts
 def test_interrupts_at_any_two_steps_leave_nothing_untaken_unless_they_come_before_the_first() -> None:
     for first in range(0, 700, 7):
         taken: list[int] = []

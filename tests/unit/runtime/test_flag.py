@@ -36,6 +36,7 @@ def test_a_nudge_ends_one_wait_even_if_it_came_before() -> None:
     late.join()
 
 
+@pytest.mark.interrupts
 @pytest.mark.parametrize("step", range(60))
 def test_an_interrupt_at_any_step_of_a_wait_leaves_a_flag_that_others_can_set_and_wait_for(step: int) -> None:
     flag = Flag()
@@ -66,6 +67,7 @@ def test_an_interrupt_as_a_flag_is_set_leaves_no_thread_that_waits(step: int) ->
     assert not other.is_alive()
 
 
+@pytest.mark.interrupts
 @pytest.mark.parametrize("step", range(60))
 def test_an_interrupt_at_any_step_of_a_wait_gives_back_the_lock_of_a_condition(step: int) -> None:
     condition = WholeCondition()
