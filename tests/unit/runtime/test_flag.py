@@ -53,6 +53,7 @@ def test_an_interrupt_at_any_step_of_a_wait_leaves_a_flag_that_others_can_set_an
     assert flag.wait(10)
 
 
+@pytest.mark.interrupts
 @pytest.mark.parametrize("step", range(20))
 def test_an_interrupt_as_a_flag_is_set_leaves_no_thread_that_waits(step: int) -> None:
     flag = Flag()
