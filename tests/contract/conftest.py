@@ -1,5 +1,6 @@
 """Two clusters for one suite: librdkafka's mock, which is quick, and a real Apache Kafka, which is right."""
 
+import time
 import uuid
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -88,6 +89,11 @@ def cluster_of(broker: LocalBroker) -> Cluster:
     def create_topics(names: list[str]) -> None:
         for created in admin.create_topics([NewTopic(name, PARTITIONS, 1) for name in names]).values():
             created.result(30)
+        # A broker tells of a new topic a moment after it was created, and a busy one later than tests look for it.
+        deadline = time.monotonic() + 30
+        while any(admin.list_topics(name, timeout=30).topics[name].error for name in names):
+            assert time.monotonic() < deadline, f"{names} do not appear"
+            time.sleep(0.05)
 
     return Cluster(broker.bootstrap_servers, create_topics)
 

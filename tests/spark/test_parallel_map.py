@@ -216,7 +216,7 @@ def test_a_mistake_is_one_sentence_before_anything_runs(spark: SparkSession) -> 
         parallel_map(frame, number_of, "interval year to month", key="key")
     with pytest.raises(ConfigError, match="max_concurrency is 0; it must be at least 1"):
         parallel_map(frame, number_of, "int", key="key", max_concurrency=0)
-    with pytest.raises(ConfigError, match="has a column result already"):
+    with pytest.raises(ConfigError, match="already has a column result"):
         parallel_map(frame.withColumnRenamed("keys", "result"), number_of, "int", key="key")
 
 

@@ -148,7 +148,7 @@ def test_each_handled_flight_has_a_notice_and_a_late_one_a_follow_up_and_a_faile
 
 
 def test_tables_that_are_not_there_are_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=rf"There is no weather.csv in {tmp_path}"):
+    with pytest.raises(ConfigError, match=rf"{tmp_path} has no weather.csv"):
         flights_pipeline.read_tables(spark, tmp_path)
 
 

@@ -268,6 +268,8 @@ def resident_bytes() -> int:
 def kafka_topic(headway_broker: "LocalBroker", headway_topic: str) -> str:
     admin = AdminClient({"log_level": 0, "bootstrap.servers": headway_broker.bootstrap_servers})
     admin.create_topics([NewTopic(headway_topic, 3, 1)])[headway_topic].result(20)
+    while admin.list_topics(headway_topic, timeout=20).topics[headway_topic].error:  # it appears a moment later
+        time.sleep(0.05)
     return headway_topic
 
 
