@@ -116,7 +116,7 @@ def test_without_noise_it_comes_to_the_aim_from_one_side(overhead: float, rate: 
         control.note(control.limit, overhead + control.limit / rate)
         if abs(control.limit - ideal) > max(1.5, 0.01 * ideal):
             sides.add(control.limit > ideal)
-    assert control.limit == pytest.approx(min(MOST, max(1, ideal)), rel=0.05, abs=2)
+    assert control.limit == pytest.approx(min(MOST, max(1, ideal)), rel=0.05, abs=4)
     assert len(sides) <= 1
 
 
