@@ -405,7 +405,7 @@ class ProducerClient:
         """Go on with a new producer, once all records of the one with a fatal error are reported on."""
         try:
             while not self._ended:
-                with self.reports.serving, self._renewing:
+                with self.reports.hold(), self._renewing:
                     before, calling = self.producer, self.calling
                     fatal = fatal_error(before)
                     if self._ended or fatal is None:
@@ -434,7 +434,7 @@ class ProducerClient:
         With batches of one record, a refusal is of that very record. Otherwise it may be of another record in the
         batch, or of the size of all together.
         """
-        with self.reports.serving:
+        with self.reports.hold():
             before, calling = self.producer, self.calling
             self._make_producer(batches_of_one)
             self.reports.watch(self.producer)

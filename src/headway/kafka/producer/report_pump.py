@@ -61,6 +61,19 @@ class ReportPump:
         """Have librdkafka's producer wake our thread, or the loop, when reports come."""
         wake_on_events(producer, self._wake.fd)
 
+    @contextlib.contextmanager
+    def hold(self) -> Iterator[None]:
+        """Keep every thread from taking reports in this block, in which the producer can be replaced.
+
+        librdkafka signals only the first event in an empty queue, and a loop whose turn does not come at once forgets
+        the signal. Without another one at the end of the block, the reports that came meanwhile would stay there.
+        """
+        try:
+            with self.serving:
+                yield
+        finally:
+            self.wake()
+
     def wake(self) -> None:
         """Have our thread, or the loop, look for reports that have woken no thread."""
         self._wake.set()
