@@ -10,7 +10,7 @@ HeadwayError
 │   │   └── FetchRefusedError     its principal lacks the right; also an AuthorizationError
 │   ├── OffsetError       a partition has no valid offset to start at, and auto.offset.reset is "error"
 │   ├── DeliveryError     a record was not delivered
-│   │   ├── NoRoomError   the send buffer was full; the record was not sent
+│   │   ├── BufferFullError       the send buffer was full; the record was not sent
 │   │   └── DeliveryRefusedError  the principal lacks the right; also an AuthorizationError
 │   └── AuthorizationError        the client's principal lacks a right, which the message names
 ├── TransactionError      a transactional producer was fenced off, or cannot go on
@@ -49,6 +49,7 @@ __all__ = [
     "AuthenticationError",
     "AuthorizationError",
     "BatchError",
+    "BufferFullError",
     "ClosedError",
     "ConfigError",
     "DeliveryError",
@@ -68,7 +69,6 @@ __all__ = [
     "LifespanError",
     "LocalBrokerError",
     "NoRelayError",
-    "NoRoomError",
     "OffsetError",
     "OffsetMapError",
     "PortTakenError",
@@ -153,8 +153,8 @@ class DeliveryRefusedError(DeliveryError, AuthorizationError):
     """A record was not delivered because the principal lacks a right."""
 
 
-class NoRoomError(DeliveryError):
-    """The record was not sent: the memory that its topic, level or partition may use was full."""
+class BufferFullError(DeliveryError):
+    """A record was not sent because the buffer space for its topic, level or partition was full."""
 
 
 class TransactionError(HeadwayError):

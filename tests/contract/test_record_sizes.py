@@ -10,7 +10,7 @@ import pytest
 
 from headway import ConsumerRecord, Context, ParallelConsumer, Producer, ProducerRecord
 from headway.delay.records import fetched_from
-from headway.errors import NoRoomError
+from headway.errors import BufferFullError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.consumer.fetch_turns import size_of_fetched
 from headway.kafka.producer.headers import header_list
@@ -55,7 +55,7 @@ def test_a_producer_takes_no_more_than_fits_into_its_memory(fields: dict[str, An
     taken = 0
     producer = Producer(config, on_full="raise")
     try:
-        with contextlib.suppress(NoRoomError):
+        with contextlib.suppress(BufferFullError):
             while taken < 100:
                 producer.send("orders", **fields)
                 taken += 1

@@ -46,9 +46,10 @@ _Place = tuple[Destination, int | None]
 class AsyncProducer:
     """A `Producer` for asyncio: `await send(...)` means delivered.
 
-    Tens of thousands of sends can be under way at once: `send` gives a future, and needs no task. Without room only the
-    future waits, in the order of the calls to a topic. With `on_full="raise"` `send` raises `NoRoomError` instead. A
-    producer is for one event loop at a time, which also takes Kafka's reports.
+    Tens of thousands of sends can be under way at once: `send` returns a future, and needs no task. When the buffer is
+    full, `send` still returns, and the futures wait for space in the order of the calls to a topic. With
+    `on_full="raise"`, `send` raises `BufferFullError` instead. A producer is for one event loop at a time, which also
+    takes Kafka's delivery reports.
     """
 
     def __init__(
@@ -199,7 +200,7 @@ class AsyncProducer:
     ) -> asyncio.Future[RecordMetadata]:
         """Wait for room behind the records that wait for the same place already."""
         if not self._waits:
-            raise self._producer.destinations.no_room(destination)
+            raise self._producer.destinations.buffer_full(destination)
         place = destination, partition
         waiters = self._waiters.setdefault(place, Waiters())
         waiters.count += 1
@@ -226,7 +227,7 @@ class AsyncProducer:
         except TimeoutError:
             record.destination.count_unsent().count_failure()
             within = f" within max.block.ms={producer.max_block * 1000:.0f}"
-            raise producer.destinations.no_room(record.destination, within) from None
+            raise producer.destinations.buffer_full(record.destination, within) from None
         if record.error is not None and not taken:  # it was given up
             record.destination.count_unsent().count_failure()
             raise record.error

@@ -5,7 +5,7 @@ from operator import index
 
 from headway.core.levels.naming import level_topic
 from headway.core.producer.queues import TopicQueues
-from headway.errors import ConfigError, NoRoomError
+from headway.errors import BufferFullError, ConfigError
 from headway.kafka.producer.delivery import Destination
 from headway.kafka.producer.sendable import Sendable
 from headway.kafka.producer.sender import Sender
@@ -99,9 +99,9 @@ class Destinations:
         """Return the number of records that were not delivered."""
         return sum(each.counts().failed for each in self._all())
 
-    def no_room(self, destination: Destination, within: str = "") -> NoRoomError:
-        """Return the error for a record that found no room."""
-        return NoRoomError(
-            f"No room for a record for {destination.topic}{within}: {self.queued()} records wait. Send more slowly, or "
-            "raise buffer.memory or queue.buffering.max.messages."
+    def buffer_full(self, destination: Destination, within: str = "") -> BufferFullError:
+        """Return the error for a record for which the buffer has no space."""
+        return BufferFullError(
+            f"The send buffer has no space for a record for {destination.topic}{within}: {self.queued()} records are "
+            "waiting. Send more slowly, or raise buffer.memory or queue.buffering.max.messages."
         )

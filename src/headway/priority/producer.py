@@ -63,10 +63,10 @@ class Producer(Closable):
     records go to the topics as they are.
 
     For the settings see `headway.config`; the other keys go to librdkafka. Records with a key go to the partition that
-    Java's producer would choose (murmur2). Others fill a batch for one partition after the other. Without room `send`
-    waits, or with `on_full="raise"` raises `NoRoomError`. The `policy` decides which waiting level is sent next. `fair`
-    gives each level twice the share of the level below, or as the `distributor` says; the other policy is `strict`.
-    Raises `ConfigError` for settings out of bounds.
+    Java's producer would choose (murmur2). Others fill a batch for one partition after the other. When the buffer is
+    full, `send` waits, or raises `BufferFullError` with `on_full="raise"`. The `policy` decides which waiting level is
+    sent next: `fair` gives each level twice the share of the level below, or the shares of the `distributor`; the other
+    policy is `strict`. Raises `ConfigError` for settings out of bounds.
 
     Thread-safe. `close`, or the end of the `with` block, delivers what was sent. `after_reports` is called after each
     batch of delivery reports, on the thread that took them.
@@ -224,10 +224,10 @@ class Producer(Closable):
     ) -> None:
         """Send a record that found no room: wait for some, or refuse the record."""
         if self._raises:
-            raise self.destinations.no_room(destination)
+            raise self.destinations.buffer_full(destination)
         record = future, destination, value, key, partition, timestamp, headers
         if not self.sender.offer_patiently(self.max_block, *record):
-            error = self.destinations.no_room(destination, f" within max.block.ms={self.max_block * 1000:.0f}")
+            error = self.destinations.buffer_full(destination, f" within max.block.ms={self.max_block * 1000:.0f}")
             future.tally = destination.count_unsent()
             future.fail(error)
 

@@ -6,7 +6,7 @@ from contextlib import suppress
 import pytest
 
 from headway import AsyncPriorityConsumer, AsyncProducer
-from headway.errors import ConfigError, DeliveryError, NoRoomError
+from headway.errors import BufferFullError, ConfigError, DeliveryError
 from tests.contract.conftest import Cluster
 
 
@@ -50,7 +50,7 @@ async def test_without_room_a_send_waits_or_is_refused_as_on_full_says() -> None
     config = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "queue.buffering.max.messages": 1}
     refuses, waits = AsyncProducer(config, on_full="raise"), AsyncProducer({**config, "max.block.ms": 50})
     sent = [each.send("orders", b"1") for each in (refuses, waits)]
-    with pytest.raises(NoRoomError, match="1 records wait"):
+    with pytest.raises(BufferFullError, match="1 records wait"):
         refuses.send("orders", b"2")
     with pytest.raises(DeliveryError, match="No room"):
         await waits.send("orders", b"2")

@@ -14,7 +14,7 @@ import confluent_kafka as ck
 import pytest
 
 from headway import Producer, Scheduler
-from headway.errors import ClosedError, ConfigError, DeliveryError, NoRoomError, SerializationError
+from headway.errors import BufferFullError, ClosedError, ConfigError, DeliveryError, SerializationError
 from headway.kafka.producer.delivery import DeliveryFuture
 from headway.kafka.producer.partitioner import partitioner
 from headway.kafka.producer.sender import Sender
@@ -162,9 +162,9 @@ def test_without_room_there_are_three_ways(caplog: pytest.LogCaptureFixture) -> 
     for sends in (raises, blocks):
         assert sends.try_send("orders", b"1") is not None
         assert sends.try_send("orders", b"2") is None
-    with pytest.raises(NoRoomError, match="No room for a record for orders: 1 records wait"):
+    with pytest.raises(BufferFullError, match="no space for a record for orders: 1 records are waiting"):
         raises.send("orders", b"2")
-    with pytest.raises(NoRoomError, match=r"within max\.block\.ms=50"):
+    with pytest.raises(BufferFullError, match=r"within max\.block\.ms=50"):
         blocks.send("orders", b"2").result(0)
     assert raises.metrics().sent == [1]
     assert [sends.close(0) for sends in (raises, blocks)] == [1, 1]
@@ -178,7 +178,7 @@ def test_a_callback_may_send_and_where_there_is_no_room_it_is_not_left_hanging(m
     with Producer(mock_cluster.config(settings)) as sends:
         topic = mock_cluster.topic(1) + "-0"
         sends.send(topic, b"1", on_delivery=lambda *_: told.append(sends.send(topic, b"2"))).result(10)
-        with pytest.raises(NoRoomError):
+        with pytest.raises(BufferFullError):
             told[0].result(10)
         assert sends.send(topic, b"3").result(10)
 
@@ -199,7 +199,7 @@ def test_who_waits_for_a_record_keeps_no_other_thread_beyond_its_time(monkeypatc
         began = time.monotonic()
         assert sends.flush(0.05) == 1
         flooded = sends.send("other", b"x" * 70_000_000, on_delivery=lambda *_: None)
-        assert isinstance(flooded.exception(0), NoRoomError)
+        assert isinstance(flooded.exception(0), BufferFullError)
         assert time.monotonic() - began < 5
         sends.sender.client.producer.purge()
         assert isinstance(waiting.result(10), DeliveryError)
@@ -227,7 +227,7 @@ def test_within_a_report_nothing_waits_for_reports(where: str) -> None:
     sends.sender.client.producer.purge()
     assert done.wait(10)
     assert outcomes[0] == 1
-    assert isinstance(outcomes[1], NoRoomError)
+    assert isinstance(outcomes[1], BufferFullError)
     sends.sender.client.producer.purge()
     assert sends.close(5) == 0
 
