@@ -1,7 +1,7 @@
-"""The stored outputs for a caller who iterates over them, or who awaits a call for each.
+"""Streams of stored outputs, for a caller who iterates over them or who awaits a call for each.
 
-A stored output's record is done, whoever is told of it. So a stream of outputs, unlike one of results, does not decide
-what is committed: it only slows the run down while too many wait to be taken.
+The record of a stored output is done, whether or not the caller takes the output. So unlike a stream of results, a
+stream of outputs does not decide what is committed; it only slows the run down while too many outputs wait.
 """
 
 import asyncio
@@ -15,19 +15,20 @@ from headway.core.record_size import size_of
 from headway.execution.dispatch import Dispatch
 from headway.kafka.producer.headers import header_list
 from headway.parallel.outputs import OnOutput
-from headway.parallel.stream import Owner, Stream
+from headway.parallel.stream import Owner, Put, Stream
 from headway.records.record_types import ConsumerRecord, ProducerRecord, RecordMetadata
 
 log = logging.getLogger(__name__)
 
 AsyncOnOutput = Callable[[Any, ProducerRecord, RecordMetadata], Awaitable[Any]]
 
+# Outputs that wait to be taken. Enough that a caller with short pauses never slows the run down.
 _MOST = 1000
 _MOST_BYTES = 64 * 2**20
 
 
 class StoredOutput(NamedTuple):
-    """An output that is in Kafka: the record, or records, it came from; itself; and where it is stored."""
+    """An output that Kafka has stored, with the record or records that it was made from, and its place in Kafka."""
 
     input: ConsumerRecord | list[ConsumerRecord]
     output: ProducerRecord
@@ -35,10 +36,11 @@ class StoredOutput(NamedTuple):
 
 
 class UntakenOutputs:
-    """A counter of stored outputs that wait to be taken, for any thread: with many of them no record starts.
+    """Counts stored outputs that the caller has not taken, and keeps records from starting while there are too many.
 
-    Many are 1,000, or fewer if they take 64 MiB with the records that they came from. What runs, or waits for its
-    commit, may still add its outputs. Records start again when half of that is left.
+    The bound is 1,000 outputs, or 64 MiB together with the records that they were made from. Records that are already
+    running, or whose transaction is open, can still add outputs. Records start again when half of the bound is left.
+    Any thread can call the methods.
     """
 
     def __init__(self, dispatch: Dispatch) -> None:
@@ -49,7 +51,7 @@ class UntakenOutputs:
         self._waits = False
 
     def add(self, stored: StoredOutput) -> None:
-        """Count an output that waits."""
+        """Count an output as waiting."""
         size = _size_of(stored)
         with self._lock:
             self._sizes.append(size)
@@ -59,7 +61,7 @@ class UntakenOutputs:
                 self._dispatch.wait_for_outputs(True)
 
     def take(self) -> None:
-        """Count the next output as taken; they are taken in the order in which they were added."""
+        """Count the next output as taken. Outputs are taken in the order in which they were added."""
         with self._lock:
             self._bytes -= self._sizes.popleft()
             if self._waits and len(self._sizes) <= _MOST // 2 and self._bytes <= _MOST_BYTES // 2:
@@ -68,7 +70,7 @@ class UntakenOutputs:
 
 
 def _size_of(stored: StoredOutput) -> int:
-    """Return about how many bytes a stored output takes: what a serialiser was given is not known."""
+    """Estimate the bytes of a stored output. An object that was given to a serialiser counts as nothing."""
     inputs = stored.input if isinstance(stored.input, list) else [stored.input]
     output = stored.output
     value, key = (field if isinstance(field, str | bytes) else None for field in (output.value, output.key))
@@ -78,33 +80,30 @@ def _size_of(stored: StoredOutput) -> int:
 
 
 class OutputStream(Stream[StoredOutput]):
-    """An iterable and async iterable, for one iteration, of stored outputs, in the order in which Kafka stored them.
+    """An iterable and async iterable over stored outputs, in the order in which Kafka stored them.
 
-    It ends after the consumer was stopped and the last output was taken. Raises the error that ended the run, if one
-    did. Leaving the iteration stops the consumer; what was not taken by then is stored all the same.
+    It can be iterated over once, and ends when the consumer was stopped and the last output was taken. Raises the error
+    that ended the run, if any. Leaving the iteration stops the consumer; outputs that were not taken are stored all the
+    same.
 
     Args:
-        produce: Runs the consumer; a function is called for each stored output.
-        stop: Stops it, with draining if it gets True.
-        dispatch: The dispatch that starts nothing while many outputs wait.
+        produce: Runs the consumer with a function that is called for each stored output.
+        stop: Stops the consumer; its argument says whether to drain.
+        dispatch: The dispatch, which starts no record while many outputs wait.
     """
+
+    drops_untaken_at_end = False
 
     def __init__(
         self, produce: Callable[[OnOutput, Owner], None], stop: Callable[[bool], None], dispatch: Dispatch
     ) -> None:
-        super().__init__(_StoredOutputs(produce, UntakenOutputs(dispatch)), stop)
-
-
-class _StoredOutputs:
-    """The stored outputs of a run."""
-
-    comes_again = False
-
-    def __init__(self, produce: Callable[[OnOutput, Owner], None], untaken: UntakenOutputs) -> None:
+        super().__init__(stop)
         self._produce = produce
-        self._untaken = untaken
+        self._untaken = UntakenOutputs(dispatch)
 
-    def run(self, put: Callable[[Any], Any], owner: Owner) -> None:
+    def run(self, put: Put, owner: Owner) -> None:
+        """Run the consumer, and put each stored output."""
+
         def stored(input: Any, output: ProducerRecord, metadata: RecordMetadata) -> None:
             output_stored = StoredOutput(input, output, metadata)
             self._untaken.add(output_stored)
@@ -112,19 +111,17 @@ class _StoredOutputs:
 
         self._produce(stored, owner)
 
-    def given(self, item: StoredOutput) -> StoredOutput:
+    def handed_out(self, item: StoredOutput) -> StoredOutput:
+        """Return the output, which no longer waits."""
         self._untaken.take()
         return item
 
-    def taken(self, item: StoredOutput) -> None:
-        pass
-
 
 class OutputTasks:
-    """The calls of an `async def` for stored outputs, one after the other, in a task of the running loop.
+    """Calls an `async def` for stored outputs, one after the other, in a task of the running loop.
 
-    Calling it, from any thread, adds a call. What a call raises is logged, and the next one follows. While many calls
-    wait, no record starts.
+    Calling this object, from any thread, queues a call. An error of a call is logged, and does not keep the next one
+    from being made. While many calls wait, no record starts.
     """
 
     def __init__(self, on_output: AsyncOnOutput, dispatch: Dispatch) -> None:
@@ -144,19 +141,20 @@ class OutputTasks:
             self._untaken.take()
             try:
                 await self._on_output(*stored)
-            except BaseException as error:  # one that leaves a task would end the loop
+            except BaseException as error:  # a SystemExit that left the task would end the loop
                 if isinstance(error, asyncio.CancelledError) and self._task.cancelling():
                     raise
                 log.exception("The on_output callback for a record of %s raised.", stored.output.topic)
 
     async def end(self) -> None:
-        """Wait until all calls have ended; a cancellation of the caller ends them."""
-        self._loop.call_soon(self._waiting.put_nowait, None)  # behind what threads have handed to the loop
+        """Wait until all calls have ended. If the caller is cancelled, they are cancelled too."""
+        # Through the loop, so that it comes behind the outputs that other threads have handed to the loop.
+        self._loop.call_soon(self._waiting.put_nowait, None)
         try:
             await asyncio.wait([self._task])
         finally:
             self.cancel()
 
     def cancel(self) -> None:
-        """End the call that runs, and make no other."""
+        """Cancel the running call, and make no further calls."""
         self._task.cancel()

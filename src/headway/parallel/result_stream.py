@@ -1,7 +1,8 @@
-"""The handlers' results as a stream for the caller to iterate over, plain or async, or to be handed to a function.
+"""Streams of handlers' results, for `for`, `async for`, or a function that is called with each.
 
-A record is done when the next result is asked for, or when the function returns. Results that the caller did not reach
-therefore come again. Until then a record keeps its slot, so no more results wait than there are slots.
+A record is done when the caller asks for the next result, or when the function returns. Results that the caller did not
+reach are therefore repeated by the next run. A record keeps its slot until it is done, so that no more results wait
+than there are slots.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +13,7 @@ from headway.execution.dispatch import Dispatch
 from headway.execution.handlers import TakeResult, not_run
 from headway.execution.jobs import Job
 from headway.parallel.callbacks import check_callback
-from headway.parallel.stream import Owner, Stream
+from headway.parallel.stream import Owner, Put, Stream
 from headway.records.record_types import ConsumerRecord
 
 
@@ -33,23 +34,25 @@ class BatchResult(NamedTuple):
 R = TypeVar("R")
 
 OnResult = Callable[[Any, Any], Any]
-"""The function for a result: (input, value). The input is a `ConsumerRecord`, or for batches a list of them."""
+"""A function that is called with each result: (input, value). With batches, the input is a list of records."""
 
 _Item = tuple[Job, Any]
 
 
 class ResultStream(Stream[R]):
-    """An iterable and async iterable, for one iteration, of results in the order in which handlers end.
+    """An iterable and async iterable over results, in the order in which handlers return. It can be iterated over once.
 
-    It ends after the consumer was stopped, with draining after the last result was taken. Raises the error that ended
-    the run, if one did. Leaving the iteration stops the consumer.
+    It ends when the consumer was stopped; if the consumer drains, after the last result was taken. Raises the error
+    that ended the run, if any. Leaving the iteration stops the consumer.
 
     Args:
-        run: Runs the consumer; a function takes what handlers return.
-        stop: Stops it, with draining if it gets True.
-        dispatch: The dispatch to which results that were taken are reported.
-        in_batches: True for one result of each batch.
+        run: Runs the consumer with a function that takes what handlers return.
+        stop: Stops the consumer; its argument says whether to drain.
+        dispatch: The dispatch that the stream reports finished records to.
+        in_batches: True if each result is that of a batch.
     """
+
+    drops_untaken_at_end = True
 
     def __init__(
         self,
@@ -59,48 +62,42 @@ class ResultStream(Stream[R]):
         *,
         in_batches: bool,
     ) -> None:
-        self._results = _Results(run, dispatch, in_batches)
+        super().__init__(stop)
+        self._run = run
         self._dispatch = dispatch
-        super().__init__(self._results, stop)
+        self._in_batches = in_batches
 
     def for_each(self, on_result: OnResult) -> None:
         """Call `on_result(record, value)` for each result, one at a time in this thread, until the consumer is stopped.
 
-        A record is done when the call returns. Whatever it raises is a failed attempt, as if the handler had raised it;
-        only KeyboardInterrupt ends the run, for Ctrl-C raises it here.
+        A record is done when the call returns. Any exception of the call is a failed attempt, as if the handler had
+        raised it. Only KeyboardInterrupt ends the run, because Ctrl-C raises it here.
         """
         check_callback("on_result", on_result, ("input", "value"))
         items: SimpleQueue[_Item | None] = SimpleQueue()
         with self.running(items.put):
             while (item := items.get()) and not self.has_ended:
-                failure = _failure_of(on_result, self._results.given(item))
+                failure = _failure_of(on_result, self.handed_out(item))
                 self.check_process()
                 self._dispatch.complete_elsewhere(item[0], failure)
 
+    def run(self, put: Put, owner: Owner) -> None:
+        """Run the consumer, and put each job with its result."""
 
-class _Results:
-    """The results of a run, each with its job."""
-
-    comes_again = True
-
-    def __init__(self, run: Callable[[TakeResult, Owner], None], dispatch: Dispatch, in_batches: bool) -> None:
-        self._run = run
-        self._dispatch = dispatch
-        self._in_batches = in_batches
-
-    def run(self, put: Callable[[Any], Any], owner: Owner) -> None:
         def take_result(job: Job, value: Any) -> Job | None:
             put((job, value))
             return self._dispatch.next()
 
         self._run(take_result, owner)
 
-    def given(self, item: _Item) -> Any:
+    def handed_out(self, item: _Item) -> Any:
+        """Return a `Result`, or a `BatchResult`."""
         job, value = item
         records = [work.record for work in job]
         return BatchResult(records, value) if self._in_batches else Result(records[0], value)
 
-    def taken(self, item: _Item) -> None:
+    def finished(self, item: _Item) -> None:
+        """Note that the records of a result are done."""
         if self._in_batches:
             self._dispatch.complete_elsewhere(item[0])
         else:
@@ -108,7 +105,7 @@ class _Results:
 
 
 def _failure_of(on_result: OnResult, result: Any) -> BaseException | None:
-    """Call the function; return the error that it raised, or None."""
+    """Call the function. Returns the error of the attempt, or None if it succeeded."""
     try:
         return not_run(on_result(*result), "on_result")
     except KeyboardInterrupt:
