@@ -8,7 +8,6 @@ from typing import Any, Self, Unpack, overload
 
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
-from headway.core.engine.rate_limits import RateLimits
 from headway.core.engine.suspects import Suspect
 from headway.core.levels.naming import checked_topics, subscriptions
 from headway.core.record_size import RECORD_TAKES
@@ -123,12 +122,11 @@ class ParallelConsumer:
         # The event of a reached end carries the position behind transaction markers, which are not records.
         self._levels = members_of(settings, {"enable.partition.eof": True})
         tenancy = checked.tenancy()
-        limits = checked.limits(tenancy)
         rate = None if checked.rate_limit is None else StartRate(checked.rate_limit)
-        engine = _make_engine(checked, settings, tenancy, limits)
-        gates = checked.gates(rate, limits)
+        engine = _make_engine(checked, settings, tenancy)
+        gates = checked.gates(rate, engine.limits)
         dispatch = self._dispatch = Dispatch(engine, checked.all_retries, checked.max_concurrency, self._wake, gates)
-        rates = [each for each in (rate, limits) if each is not None]
+        rates = [each for each in (rate, engine.limits) if each is not None]
         control = ControlLoop(dispatch, self._levels, self._wake, checked, settings, tenancy, rates)
         self._callbacks, self._fetching, self._commits = control.callbacks, control.fetching, control.commits
         self._parts = RunParts(checked, settings, dispatch, self._levels, self._commits, self._wake)
@@ -496,10 +494,7 @@ class ParallelConsumer:
 
 
 def _make_engine(
-    options: ParallelOptions,
-    settings: ParallelSettings,
-    tenancy: Tenancy | None,
-    limits: RateLimits[ConsumerRecord] | None,
+    options: ParallelOptions, settings: ParallelSettings, tenancy: Tenancy | None
 ) -> Engine[ConsumerRecord]:
     return Engine(
         Ordering(options.ordering),
@@ -511,7 +506,8 @@ def _make_engine(
         size_of_output=size_of_output,
         retry_share=options.all_retries.share,
         tenants=None if tenancy is None else tenancy.weights,
-        limits=limits,
+        tenant_rate=None if tenancy is None else tenancy.rates,
+        key_rate=options.key_rate_limit,
     )
 
 

@@ -244,13 +244,6 @@ class ParallelOptions:
             return None
         return Tenancy(self.tenant, self.tenant_weights, self.tenant_rate_limit)
 
-    def limits(self, tenancy: Tenancy | None) -> RateLimits[ConsumerRecord] | None:
-        """Return the rates of tenants and keys of one consumer; None without any."""
-        per_tenant = None if tenancy is None else tenancy.rates
-        if self.key_rate_limit is None and per_tenant is None:
-            return None
-        return RateLimits(per_tenant=per_tenant, per_key=self.key_rate_limit)
-
     def gates(self, rate: StartRate | None, limits: RateLimits[ConsumerRecord] | None) -> list[Gate]:
         """Return the gates of one consumer, usually none; expiry and supervision are added when they are needed."""
         gates: list[Gate] = []

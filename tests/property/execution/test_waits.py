@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from headway.core.engine.circuit import CircuitBreaker
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
-from headway.core.engine.rate_limits import RateLimits
 from headway.core.engine.slot_policies import BurstSlots, FairSlots, SlotPolicy, StrictSlots
 from headway.core.engine.suspects import RecordId, Suspect
 from headway.core.offsets.offset_map import OffsetMap
@@ -77,9 +76,6 @@ class Run:
     def __init__(self, options: Options, wake: Wakeup, table: int) -> None:
         self.now, self.options = 100.0, options
         self.running: list[Any] = []
-        limits = None
-        if options.key_rate or options.tenant_rate:
-            limits = RateLimits[Any](per_key=options.key_rate, per_tenant=options.tenant_rate)
         self.engine = Engine[Any](
             options.ordering,
             levels=LEVELS,
@@ -88,14 +84,15 @@ class Run:
             room=ROOM * 1000,
             size_of=lambda _: 1,
             tenants={} if options.tenant_rate else None,
-            limits=limits,
+            tenant_rate=options.tenant_rate,
+            key_rate=options.key_rate,
         )
         self.supervision = Supervision(RunningTable(table, 64), (), lambda: None) if options.supervised else None
         gates: list[Gate | None] = [
             CircuitGate(CircuitBreaker(least=2, failing=0.3, longest=4.0)) if options.circuit else None,
             AdaptiveLimit(options.slots) if options.adaptive else None,
             StartRate(options.rate) if options.rate else None,
-            NamedRates(limits) if limits else None,
+            NamedRates(self.engine.limits) if self.engine.limits else None,
             self.supervision,
         ]
         in_use = [gate for gate in gates if gate]

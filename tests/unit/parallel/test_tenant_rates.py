@@ -9,7 +9,6 @@ import pytest
 
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
-from headway.core.engine.rate_limits import RateLimits
 from headway.core.offsets.offset_map import OffsetMap
 from headway.parallel.tenant_rates import AskedRates, checked_tenant_rates
 from headway.records.record_types import TopicPartition
@@ -77,8 +76,7 @@ class Record:
 
 def test_a_rate_that_has_changed_holds_for_records_that_wait_already() -> None:
     rates: list[float | None] = [1.0]
-    limits = RateLimits[Record](per_tenant=lambda _: rates[0])
-    engine = Engine[Record](Ordering.UNORDERED, tenants={}, limits=limits)
+    engine = Engine[Record](Ordering.UNORDERED, tenants={}, tenant_rate=lambda _: rates[0])
     partition = TopicPartition("orders", partition=0, level=0)
     engine.assign(partition, OffsetMap(0))
 

@@ -64,7 +64,9 @@ class Engine(Generic[R]):
         commits: True if offsets and maps are ever committed. If False, no partition is paused for the size of its map.
         tenants: The weights of tenants, by name; then records are received with their tenants, which take turns within
             a level. Without it there are none.
-        limits: The rates of tenants and keys, for this engine alone; those of tenants need `tenants`.
+        tenant_rate: The number of works of each tenant that may start per second, or a function that returns it for a
+            tenant. It needs `tenants`. By default there is no limit.
+        key_rate: The number of works with each key that may start per second. By default there is no limit.
         rank_of: The rank of a record. Of the heads of a partition's lanes that of the highest rank runs first; by
             default that which came first. Not with tenants.
     """
@@ -83,7 +85,8 @@ class Engine(Generic[R]):
         due: Callable[[R], float] | None = None,
         commits: bool = True,
         tenants: Mapping[str, float] | None = None,
-        limits: RateLimits[R] | None = None,
+        tenant_rate: float | Callable[[str], float | None] | None = None,
+        key_rate: float | None = None,
         rank_of: Callable[[R], float] | None = None,
     ) -> None:
         self._lane_names = ordering.lane_names if isinstance(ordering, Ordering) else ordering
@@ -100,9 +103,16 @@ class Engine(Generic[R]):
         self._backpressure = Backpressure(room, levels, commits)
         self._budgets = self._backpressure.budgets
         policy = slots or FairSlots([2**level for level in range(levels)])
-        choice = (self._levels, policy, retry_share, self._backpressure.full_of_outputs)
-        self._next_slots = LimitedSlots(limits, *choice) if limits else NextSlots(*choice)
-        self._entrances: Sequence[Entrance[R]] = limits.entrances(self._levels) if limits else self._levels
+        full = self._backpressure.full_of_outputs
+        self.limits: RateLimits[R] | None = None
+        """The rate limits of tenants and keys, if there are any."""
+        self._entrances: Sequence[Entrance[R]] = self._levels
+        if tenant_rate is None and key_rate is None:
+            self._next_slots = NextSlots(self._levels, policy, retry_share, full)
+        else:
+            self.limits = RateLimits(self._levels, tenant_rate, key_rate)
+            self._entrances = self.limits.entrances
+            self._next_slots = LimitedSlots(self.limits, self._levels, policy, retry_share, full)
         self._map_limit = MAX_CHARACTERS
         self._map_accepted = 0  # characters of the largest map that Kafka took
         self._orders = count()

@@ -1,10 +1,10 @@
-"""The rate limits of an engine by tenant and by key, and their places in it.
+"""The rate limits of an engine by tenant and by key.
 
-Heads of lanes reach the ready queues once they have a permit of their key's bucket, and then of their tenant's. A work
-that starts is charged to both. An engine without limits has neither, and does not ask for them.
+The head of a lane reaches its ready queue once it has a permit from its key's bucket, and then one from its tenant's
+bucket. A work that starts is charged to both. An engine without limits has no buckets and never asks for them.
 """
 
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
 from types import MappingProxyType
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -12,16 +12,19 @@ from headway.core.engine.assignment import Assignment
 from headway.core.engine.next_slots import NextSlots
 from headway.core.engine.rate_buckets import RateBuckets
 from headway.core.engine.ready_queue import ReadyQueue
+from headway.core.engine.slot_policies import SlotPolicy
 from headway.core.engine.work import Work
 
-_TENANT = "tenant:"  # before a tenant's name, where it stands beside that of the group's rate
-_LOOK_EACH = 0.005  # seconds: thousands of names would have a wake-up each, and a bucket saves up for longer than this
+_TENANT = "tenant:"  # prefix of a tenant's name among the names of shared rates, where the group's rate is another
+# Seconds between two releases of permits. Without it, thousands of names would each wake the thread at their own time.
+# No permit is lost: a bucket saves permits for longer than this.
+_RELEASE_EVERY = 0.005
 
 R = TypeVar("R")
 
 
 class Entrance(Protocol[R]):
-    """The way into the ready queue of a level: the queue itself, or buckets before it."""
+    """The entrance to the ready queue of a level: the queue itself, or the buckets before it."""
 
     def arrive(self, works: list[Work[R]]) -> None: ...
     def release(self, work: Work[R]) -> None: ...
@@ -29,61 +32,59 @@ class Entrance(Protocol[R]):
 
 
 class RateLimits(Generic[R]):
-    """The buckets of one engine, which is given them before it has any record.
+    """The buckets of one engine, and the entrances to its ready queues that lead through them.
 
     Args:
-        per_tenant: The works of one tenant that may start in a second: a number for each tenant, or a function that
-            returns that of a tenant, or None if any number may; it is called under the engine's lock. By default
-            there is no limit.
-        per_key: The works of one key of a partition's topic that may start in a second, or None.
+        levels: The ready queues of the engine.
+        per_tenant: The number of works of one tenant that may start per second: the same for all tenants, or a function
+            that returns it for a tenant, or None for no limit. It is called under the engine's lock.
+        per_key: The number of works with one key that may start per second, in each topic and level; None for no limit.
     """
 
     def __init__(
-        self, *, per_tenant: float | Callable[[str], float | None] | None = None, per_key: float | None = None
+        self,
+        levels: Sequence[ReadyQueue[R]],
+        per_tenant: float | Callable[[str], float | None] | None,
+        per_key: float | None,
     ) -> None:
-        self._per_tenant = per_tenant
-        self._per_key = per_key
-        self.tenants: RateBuckets[R] | None = None
-        self.keys: RateBuckets[R] | None = None
-        self._buckets: list[RateBuckets[R]] = []  # in the order in which works go through
-        self._looked_at = 0.0
-        self._told: float | None = None
-
-    @property
-    def is_shared(self) -> bool:
-        """True if there is a rate of which this engine may have a share: a key has all its records in one partition."""
-        return self._per_tenant is not None
-
-    def entrances(self, levels: Sequence[ReadyQueue[R]]) -> list[Entrance[R]]:
-        """Put the buckets before these ready queues; return the ways through them."""
-
         def onward(work: Work[R]) -> None:
             levels[work.assignment.level].release(work)
 
-        if self._per_tenant is not None:
-            self.tenants = RateBuckets(_limits(self._per_tenant), _tenant_of, len(levels), onward)
+        self.tenants: RateBuckets[R] | None = None
+        self.keys: RateBuckets[R] | None = None
+        if per_tenant is not None:
+            self.tenants = RateBuckets(_limits(per_tenant), _tenant_of, len(levels), onward)
             onward = self.tenants.release
-            self._buckets.insert(0, self.tenants)
-        if self._per_key is not None:
-            self.keys = RateBuckets(_limits(self._per_key), _key_of, len(levels), onward)
-            self._buckets.insert(0, self.keys)
-        return [_Limited(level, self._buckets) for level in levels]
+        if per_key is not None:
+            self.keys = RateBuckets(_limits(per_key), _key_of, len(levels), onward)
+        self._buckets = [each for each in (self.keys, self.tenants) if each]  # in the order in which works need permits
+        self.entrances: Sequence[Entrance[R]] = [_Limited(level, self._buckets) for level in levels]
+        self._released_at = 0.0
+        self._awaited: float | None = None  # the time that `next_time` or `comes_earlier` returned last
+
+    @property
+    def is_shared(self) -> bool:
+        """True if members of a group share a rate. Tenants' rates are shared; a key's records are all in one place."""
+        return self.tenants is not None
 
     def needs(self, ready: int, seconds: float, now: float) -> dict[str, tuple[float, float]]:
-        """Return how much tenants need of their rates, by the names under which members lend; what is ready has it."""
+        """Return how much each tenant needs of its rate, by the names that members use when they lend to each other.
+
+        `ready` is not used: a work that is ready already has its permit.
+        """
         needs = self.tenants.needs(seconds, now) if self.tenants else {}
         return {f"{_TENANT}{name}": need for name, need in needs.items()}
 
     def share(self, share: float, now: float, others: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Have this share of each tenant's rate; those in `others` have another."""
+        """Use this share of each tenant's rate. A tenant in `others` has the share given there."""
         if self.tenants:
             names = [name for name in others if name.startswith(_TENANT)]
             of_tenants: dict[Hashable, float] = {name.removeprefix(_TENANT): others[name] for name in names}
             self.tenants.share(share, now, of_tenants)
 
     def release_due(self, now: float) -> None:
-        """Let the works through whose permits have come."""
-        self._looked_at = now
+        """Give out the permits that have become due, and move their works onward."""
+        self._released_at = now
         for buckets in self._buckets:
             buckets.release_due(now)
 
@@ -93,20 +94,21 @@ class RateLimits(Generic[R]):
             buckets.start(works, now)
 
     def next_time(self) -> float | None:
-        """Return when to look for permits next, if only time hinders them: not at once for each of many names."""
+        """Return when to release permits next, or None if no work waits for one."""
         first = self._first()
-        self._told = None if first is None else max(first, self._looked_at + _LOOK_EACH)
-        return self._told
+        self._awaited = None if first is None else max(first, self._released_at + _RELEASE_EVERY)
+        return self._awaited
 
-    def is_news(self, now: float) -> bool:
-        """Return whether a permit will come at a time for which `next_time` wakes nobody up; say so once.
+    def comes_earlier(self, now: float) -> bool:
+        """Return whether a permit is due before the time that the waiting thread was given, so it must be woken.
 
-        A time that is over wakes nobody up either: all slots may have been taken when it came.
+        Returns True once for each such time. It is also True if that time is over, because all slots may have been
+        taken when it came.
         """
         first = self._first()
-        if first is None or (self._told is not None and now < self._told <= first + _LOOK_EACH):
+        if first is None or (self._awaited is not None and now < self._awaited <= first + _RELEASE_EVERY):
             return False
-        self._told = first
+        self._awaited = first
         return True
 
     def _first(self) -> float | None:
@@ -114,7 +116,7 @@ class RateLimits(Generic[R]):
 
 
 class _Limited(Generic[R]):
-    """The way into a ready queue through the buckets."""
+    """The entrance to a ready queue that leads through the buckets."""
 
     def __init__(self, level: ReadyQueue[R], buckets: Sequence[RateBuckets[R]]) -> None:
         self._level = level
@@ -135,10 +137,17 @@ class _Limited(Generic[R]):
 
 
 class LimitedSlots(NextSlots[R]):
-    """The choice of the works to run next among those that have their permits."""
+    """The choice of the works to run next, among those that have their permits."""
 
-    def __init__(self, limits: RateLimits[R], *given: Any) -> None:
-        super().__init__(*given)
+    def __init__(
+        self,
+        limits: RateLimits[R],
+        levels: Sequence[ReadyQueue[R]],
+        policy: SlotPolicy,
+        retry_share: float,
+        full_of_outputs: Collection[int],
+    ) -> None:
+        super().__init__(levels, policy, retry_share, full_of_outputs)
         self._limits = limits
 
     def take(self, limit: int, now: float) -> list[Work[R]]:
@@ -150,7 +159,7 @@ class LimitedSlots(NextSlots[R]):
         return works
 
     def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Work[R]]:
-        """Return the works for one slot; a batch of one lane is charged for those that came along, too."""
+        """Return the works for one slot. Each work of a batch is charged."""
         self._limits.release_due(now)
         works = super().take_batch(max_size, now, of_one_partition)
         if works:
@@ -158,13 +167,13 @@ class LimitedSlots(NextSlots[R]):
         return works
 
     def next_change(self) -> float | None:
-        """Return when the policy may pick otherwise, or a work may get its permit, even if nothing else happens."""
+        """Return when time alone can change the choice: by the policy, or because a permit becomes due."""
         times = [super().next_change(), self._limits.next_time()]
         return min((time for time in times if time is not None), default=None)
 
 
 def _limits(limit: float | Callable[[Any], float | None]) -> Callable[[Any], float | None]:
-    """Return the function from a name to its limit."""
+    """Return a function that returns the limit of a name."""
     return limit if callable(limit) else lambda _: limit
 
 
@@ -173,6 +182,6 @@ def _tenant_of(work: Work[Any]) -> str:
 
 
 def _key_of(work: Work[Any]) -> tuple[str, int, bytes] | None:
-    """Return the key of a work's topic and level; a record without a key has no limit."""
+    """Return the name under which a record's key is limited, or None for a record without a key, which has no limit."""
     key = work.record.raw_key
     return None if key is None else (work.assignment.partition.topic, work.assignment.level, key)

@@ -1,4 +1,4 @@
-"""The rates of tenants and keys, which hold works back in the engine: they change for how long a thread may wait."""
+"""The rate limits of tenants and keys, as a gate of the dispatch."""
 
 from headway.core.engine.rate_limits import RateLimits
 from headway.execution.gate import Gate
@@ -6,11 +6,11 @@ from headway.records.record_types import ConsumerRecord
 
 
 class NamedRates(Gate):
-    """The gate of an engine's `limits`: the engine holds works back, and this wakes the thread that waits for them."""
+    """Wakes the control thread when a permit of the engine's rate limits becomes due; the engine does the rest."""
 
     def __init__(self, limits: RateLimits[ConsumerRecord]) -> None:
         self._limits = limits
 
     def changes_wait(self, now: float) -> bool:
-        """Return whether a permit will come at a time that nobody waits for yet."""
-        return self._limits.is_news(now)
+        """Return whether a permit becomes due before the control thread would wake by itself."""
+        return self._limits.comes_earlier(now)

@@ -11,7 +11,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, rule
 
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
-from headway.core.engine.rate_limits import RateLimits
 from headway.core.engine.work import Brought, Work
 from headway.core.engine.work_states import WorkState
 from headway.core.offsets.offset_map import OffsetMap
@@ -74,10 +73,13 @@ class EngineWithRates(RuleBasedStateMachine):
             of_tenants |= {"b": per_tenant * 8, "c": None}
         self.of_tenants = of_tenants
         asked = None if per_tenant is None else of_tenants.__getitem__ if by_name else per_tenant
-        self.limits: RateLimits[Record] = RateLimits(per_tenant=asked, per_key=per_key)
         tenants: dict[str, float] | None = {} if in_turns or per_tenant is not None else None
         self.has_tenants = tenants is not None
-        self.engine: Engine[Record] = Engine(ordering, levels=levels, tenants=tenants, limits=self.limits)
+        self.engine: Engine[Record] = Engine(
+            ordering, levels=levels, tenants=tenants, tenant_rate=asked, key_rate=per_key
+        )
+        assert self.engine.limits
+        self.limits = self.engine.limits
         self.now = 1000.0
         self.share = 1.0
         self.partitions = [
