@@ -7,7 +7,7 @@ import inspect
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Self, get_args
+from typing import Any, NamedTuple, Protocol, Self, get_args
 
 from headway.core.user_errors import description_of, is_error
 from headway.declarations import called, is_async_generator_function, is_coroutine_function, shown, takes
@@ -39,6 +39,13 @@ class Handlers(NamedTuple):
     give_up: Callable[[HeadwayError], None]
     handler: Callable[..., Any]
     in_batches: bool
+
+
+class Executor(Protocol):
+    """Runs jobs on threads, in an event loop, or in processes, and reports their outcomes to its `Handlers`."""
+
+    def start(self, jobs: Sequence[Job]) -> None: ...
+    def close(self, timeout: float) -> None: ...
 
 
 class _WithoutContext(partial[Any]):

@@ -1,34 +1,34 @@
-"""Logs which partitions a member has, once they stay the same."""
+"""Logs the partitions that a member has, once they have stopped changing."""
 
 import logging
 import math
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 
 from headway.kafka.consumer.level_consumers import LevelConsumers
 
 log = logging.getLogger(__name__)
 
 _CHECK_EVERY = 0.5  # seconds
-_LONG = 5.0  # seconds; most rebalances are over by then
+_LONG = 5.0  # seconds; most rebalances take less
 _MOST_TOPICS = 10
 
 
 class AssignmentLog:
-    """Checks a member's partitions twice a second, and logs them when two checks have found the same.
+    """Checks a member's partitions twice a second, and logs them when two checks in a row have found the same.
 
-    The groups of the levels rebalance one after the other; so a rebalance of all is one line of the log.
+    The groups of the levels rebalance one after the other. Waiting for two equal checks makes that one log line.
     """
 
     def __init__(self, levels: LevelConsumers) -> None:
         self._levels = levels
         self._check_at = 0.0
-        self._log_wait_at: float | None = None  # infinite once the wait for the group was logged
+        self._log_wait_at: float | None = None  # infinite after the wait for the group was logged
         self._seen: frozenset[tuple[str, int]] | None = None
         self._logged: frozenset[tuple[str, int]] | None = None
 
-    def turn(self, now: float) -> None:
-        """Log the partitions if two checks have found the same, and they are not in the log yet."""
+    def check(self, now: float) -> None:
+        """Log the partitions if they are new and have not changed since the last check."""
         if now < self._check_at:
             return
         self._check_at = now + _CHECK_EVERY
@@ -46,12 +46,12 @@ class AssignmentLog:
         elif now >= self._log_wait_at:
             self._log_wait_at = math.inf
             log.info(
-                "This member waits for its group to rebalance. The group waits for members that have died until their "
-                "session.timeout.ms is over, and for members that are busy."
+                "This member is waiting for its group to rebalance. A group waits for busy members, and for a member "
+                "that has died until its session.timeout.ms is over."
             )
 
     def _found(self) -> frozenset[tuple[str, int]] | None:
-        """Return the topic and number of each partition, or None before the group has assigned any."""
+        """Return the topic and number of each partition, or None before the group's first assignment."""
         if not any(level.membership.was_member for level in self._levels):
             return None
         return frozenset(
@@ -60,21 +60,19 @@ class AssignmentLog:
 
 
 def sentence(partitions: Collection[tuple[str, int]]) -> str:
-    """Return the log line for partitions, each a topic and a number."""
+    """Return the log line for these partitions, each a topic and a number."""
     if not partitions:
         return (
-            "This member has joined its group and has no partitions: other members have all, or Kafka lacks the topics."
+            "This member has joined its group and has no partitions: either other members have them all, or the topics "
+            "do not exist."
         )
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, number in sorted(partitions):
         by_topic[topic].append(number)
-    return f"This member has joined its group and has these partitions: {_listed(by_topic)}."
-
-
-def _listed(by_topic: Mapping[str, list[int]]) -> str:
-    named = list(by_topic.items())[:_MOST_TOPICS]
-    more = f"; and those of {len(by_topic) - len(named)} more topics" if len(by_topic) > len(named) else ""
-    return "; ".join(f"{topic}: {in_ranges(numbers)}" for topic, numbers in named) + more
+    listed = [f"{topic}: {in_ranges(numbers)}" for topic, numbers in list(by_topic.items())[:_MOST_TOPICS]]
+    if len(by_topic) > _MOST_TOPICS:
+        listed.append(f"and those of {len(by_topic) - _MOST_TOPICS} more topics")
+    return f"This member has joined its group and has these partitions: {'; '.join(listed)}."
 
 
 def in_ranges(numbers: Iterable[int]) -> str:

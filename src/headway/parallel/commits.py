@@ -1,8 +1,8 @@
-"""Commits offsets and offset maps: at intervals, and when partitions leave.
+"""Commits offsets and offset maps, at intervals and when partitions leave.
 
-A commit is sent, checked at each turn, and due again until Kafka has acknowledged it; only `commit` waits for Kafka. A
-level whose commits fail has a back-off of its own, and keeps no other level from committing. A level whose member was
-expelled gives its partitions up as lost, and joins its group again.
+A commit is sent, its answer is checked for in each round of the control thread, and it is due again until Kafka has
+acknowledged it. Only `commit` waits for Kafka. A level whose commits fail has its own back-off and keeps no other level
+from committing. A level whose member was expelled gives up its partitions as lost and joins its group again.
 """
 
 import logging
@@ -22,35 +22,42 @@ from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.consumer.standing import Standing, standing
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.fetching import Fetching
-from headway.parallel.transactions import OutcomeUnknownError, Refusals, Transactions
+from headway.parallel.run_parts import RunParts
+from headway.parallel.transactions import LevelRefusals, OutcomeUnknownError, Transactions
 from headway.records.record_types import TopicPartition
 from headway.runtime.deferred_signals import defer_signals
 
 log = logging.getLogger(__name__)
 
-_BEHIND_FOR = 10.0  # seconds after which a member that is behind its group is not waited for
-_LOOK_FOR_ANSWERS_EVERY = 0.05
+# Seconds for a member to catch up with a rebalance of its group. After that its partitions count as lost.
+_BEHIND_FOR = 10.0
+_CHECK_ANSWERS_EVERY = 0.05  # seconds; the answer to a plain commit wakes no thread
 _WARN_EVERY = 10.0
-_ANSWERED_AT_LAST_WITHIN = 120.0  # librdkafka itself gives a request up after socket.timeout.ms, a minute
+# The longest wait for an answer, in seconds. librdkafka itself gives up a request after socket.timeout.ms, a minute by
+# default, and may then send it once more.
+_ANSWERED_AT_LAST_WITHIN = 120.0
 
 
 class UnansweredError(KafkaError):
-    """No broker has said in time whether a commit is done."""
+    """No broker has answered a commit in time."""
 
 
 class SentOffsets(Protocol):
     """Offsets that were sent, in a plain commit or in a transaction."""
 
-    def answer(self, timeout: float) -> Refusals | None:
-        """Return the refused levels, empty if the commit is done; or None if no answer came in time."""
+    def answer(self, timeout: float) -> LevelRefusals | None:
+        """Return the levels that were refused, with the reasons; empty if the commit was made, None without an answer.
+
+        Waits up to `timeout` seconds for the answer.
+        """
         ...
 
     def give_up(self) -> bool:
-        """Stop waiting. Returns True if the commit is over, False if its outcome must still be asked for."""
+        """Stop waiting for the answer. Returns False if the caller must still ask for it before the next commit."""
         ...
 
 
-class _OnItsWay(NamedTuple):
+class _SentCommit(NamedTuple):
     levels: set[int]
     tick: CommitTick
     sent: SentOffsets
@@ -58,15 +65,16 @@ class _OnItsWay(NamedTuple):
 
 
 class Commits:
-    """Makes the commits that the engine's ticks ask for: level by level, or all healthy levels in one transaction.
+    """Commits what the engine has completed: level by level, or all healthy levels in one transaction.
 
     Args:
-        dispatch: The dispatch whose engine says what must be committed.
+        dispatch: The dispatch, whose engine returns the offsets to commit.
         levels: The members that commit.
-        fetching: Gives a level's partitions up as lost, and joins its group again.
-        callbacks: The user's callbacks, one of which is called with the outcome of each commit.
+        fetching: Gives up the partitions of an expelled level, and lets it join its group again.
+        callbacks: The user's callbacks, of which `on_commit` gets the outcome of each commit.
+        parts: The parts of the run, which have the transactions if the run commits in transactions.
         interval: The seconds between commits.
-        waits: True to fetch nothing while a commit is on its way.
+        waits: True to fetch nothing while a commit is pending.
     """
 
     def __init__(
@@ -75,6 +83,7 @@ class Commits:
         levels: LevelConsumers,
         fetching: Fetching,
         callbacks: Callbacks,
+        parts: RunParts,
         interval: float,
         *,
         waits: bool,
@@ -83,80 +92,86 @@ class Commits:
         self._levels = levels
         self._fetching = fetching
         self._callbacks = callbacks
-        self._turns = CommitSchedule(levels.count, interval, time.monotonic())
+        self._parts = parts
+        self._schedule = CommitSchedule(levels.count, interval, time.monotonic())
         self._waits = waits
-        self.transactions: Transactions | None = None
-        self._on_their_way: list[_OnItsWay] = []
+        self._pending: list[_SentCommit] = []
         self._behind_since: dict[int, float] = {}
-        self._answered_within: dict[int, float] = {}  # for a coordinator that takes longer than ordinary ones
+        self._answered_within: dict[int, float] = {}  # by level; grows while its coordinator does not answer in time
         self._maps_are_shortened = False
         self._warned_at = -_WARN_EVERY
-        self._failures = 0  # failures since the last warning
+        self._failures = 0  # since the last warning
+
+    @property
+    def _transactions(self) -> Transactions | None:
+        return self._parts.transactions
 
     @property
     def refused(self) -> str | None:
-        """A sentence that names a missing right to write outputs, or None if no right is known to be missing."""
-        return self.transactions.refused if self.transactions else None
+        """A sentence that names the missing right to write outputs, or None if no right is known to be missing."""
+        return self._transactions.refused if self._transactions else None
 
     @property
     def is_waited_for(self) -> bool:
-        """True if nothing may be fetched before the commit on its way is answered."""
-        return self._waits and bool(self._on_their_way)
+        """True if nothing must be fetched until the pending commit is answered."""
+        return self._waits and bool(self._pending)
 
-    def next_turn(self, now: float) -> float:
-        """Return when the next turn is due if nothing else happens: the answer to a plain commit wakes no thread."""
-        return now + _LOOK_FOR_ANSWERS_EVERY if self._on_their_way else self._turns.next_turn()
+    def next_time(self, now: float) -> float:
+        """Return when `serve` must be called next if nothing wakes the control thread before."""
+        return now + _CHECK_ANSWERS_EVERY if self._pending else self._schedule.next_turn()
 
     def request(self) -> None:
-        """Commit at the next turn."""
-        self._turns.request()
+        """Commit at the next call of `serve`."""
+        self._schedule.request()
 
-    def turn(self, now: float) -> None:
-        """Take answers to the commits that were sent, and send those that are due.
+    def serve(self, now: float) -> None:
+        """Take the answers to pending commits, and send the commits that are due.
 
-        Raises `TransactionError`, or `HandlerError` for an output that Kafka refuses; after that nothing is committed.
-        Raises `KafkaError` if another consumer has taken this one's place.
+        Raises:
+            TransactionError: Transactions cannot go on. Nothing is committed any more.
+            HandlerError: Kafka refuses an output. Nothing is committed any more.
+            KafkaError: Another consumer has taken this one's place.
         """
         self._take_answers(0.0)
-        self._warn_of_what_takes_long(now)
+        self._warn_of_slow_answers(now)
         if self._dispatch.engine.wants_commit():
-            self._turns.request()
+            self._schedule.request()
         self._send_due(now, None)
         if self.is_waited_for:
-            self._take_answers(_LOOK_FOR_ANSWERS_EVERY)
+            self._take_answers(_CHECK_ANSWERS_EVERY)
 
     def commit(self, partitions: Collection[TopicPartition] | None, deadline: float) -> Iterator[None]:
-        """Commit the completed records of these partitions, or of all; the caller can act between the iterations.
+        """Commit the completed records of these partitions, or of all, and wait for the answers.
 
-        A commit that is not acknowledged by the deadline is given up, and the next owner repeats its records. Raises
-        as `turn` does.
+        The caller can act between the iterations. A commit that Kafka has not acknowledged by the deadline is given up,
+        so the next owner repeats its records. Raises the errors of `serve`.
         """
-        self._turns.hurry(self._levels_of(partitions))
+        self._schedule.hurry(self._levels_of(partitions))
         while self._is_uncommitted(partitions) and (left := deadline - time.monotonic()) > 0:
-            self._turns.request()
+            self._schedule.request()
             self._send_due(time.monotonic(), partitions)
-            self._take_answers(min(_LOOK_FOR_ANSWERS_EVERY, left))
+            self._take_answers(min(_CHECK_ANSWERS_EVERY, left))
             yield
         self._give_up(lambda each: partitions is None or not each.tick.commits.keys().isdisjoint(partitions))
 
     def forget(self) -> None:
-        """Let go of unanswered commits, as librdkafka requires before its consumer is closed."""
+        """Give up all pending commits, as librdkafka requires before its consumer is closed."""
         self._give_up(lambda _: True)
 
     def _levels_of(self, partitions: Collection[TopicPartition] | None) -> set[int]:
         return set(range(self._levels.count)) if partitions is None else {each.level for each in partitions}
 
-    def _give_up(self, chosen: Callable[[_OnItsWay], bool]) -> None:
-        given_up = [each for each in self._on_their_way if chosen(each) and each.sent.give_up()]
-        self._on_their_way = [each for each in self._on_their_way if each not in given_up]
+    def _give_up(self, chosen: Callable[[_SentCommit], bool]) -> None:
+        given_up = [each for each in self._pending if chosen(each) and each.sent.give_up()]
+        self._pending = [each for each in self._pending if each not in given_up]
         for each in given_up:
             self._callbacks.committed(
-                KafkaError("Kafka did not answer a commit in time. It is unknown whether it was made."),
+                KafkaError("Kafka did not answer a commit in time, so it is unknown whether the commit was made."),
                 _offsets(each.tick),
             )
 
     def _is_uncommitted(self, partitions: Collection[TopicPartition] | None) -> bool:
-        if self.transactions and self.transactions.over:
+        if self._transactions and self._transactions.over:
             return False
         with self._dispatch.lock:
             return self._dispatch.engine.is_uncommitted(partitions)
@@ -164,19 +179,19 @@ class Commits:
     # Sending
 
     def _send_due(self, now: float, partitions: Collection[TopicPartition] | None) -> None:
-        """Send the commits of the levels that are due, for these partitions or for all."""
-        busy = {level for each in self._on_their_way for level in each.levels}
-        for due in self._turns.due(now):
+        """Send the commits that are due, for these partitions or for all."""
+        busy = {level for each in self._pending for level in each.levels}
+        for due in self._schedule.due(now):
             levels = due & self._levels_of(partitions)
-            if self.transactions is None:
+            if self._transactions is None:
                 for level in levels - busy:
                     self._send_if_any({level}, now, partitions)
-            elif self._on_their_way or self.transactions.over:
+            elif self._pending or self._transactions.over:
                 return
             elif levels:
                 self._send_if_any(levels, now, partitions)
             if partitions is None and not levels & busy:
-                self._turns.began(levels, now)
+                self._schedule.began(levels, now)
 
     def _send_if_any(self, levels: set[int], now: float, partitions: Collection[TopicPartition] | None) -> None:
         with self._dispatch.lock:
@@ -185,14 +200,14 @@ class Commits:
             tick = engine.tick({each for each in chosen if each.level in levels})
         if not tick.commits:
             if partitions is None:
-                self._turns.succeeded(levels)
-                if self.transactions:
-                    self.transactions.nothing_to_commit(levels)
+                self._schedule.succeeded(levels)
+                if self._transactions:
+                    self._transactions.nothing_to_commit(levels)
             return
         try:
-            with defer_signals():  # so that no commit is sent without being noted as on its way
-                sent = self.transactions.commit(tick) if self.transactions else self._send(tick)
-                self._on_their_way.append(_OnItsWay(levels, tick, sent, now))
+            with defer_signals():  # Ctrl-C must not come between sending a commit and noting it as pending
+                sent = self._transactions.commit(tick) if self._transactions else self._send(tick)
+                self._pending.append(_SentCommit(levels, tick, sent, now))
         except KafkaError as error:
             self._refused(tick, dict.fromkeys(levels, error), now)
 
@@ -205,66 +220,70 @@ class Commits:
     # Answers
 
     def _take_answers(self, timeout: float) -> None:
-        """Take the answers that have arrived, or wait up to `timeout` seconds for the first."""
-        if not self._on_their_way:
+        """Take the answers that have arrived. Waits up to `timeout` seconds for the first."""
+        if not self._pending:
             time.sleep(timeout)
-        for each in list(self._on_their_way):
+        for each in list(self._pending):
             refusals = each.sent.answer(timeout)
             timeout = 0.0
-            if refusals is None or each not in self._on_their_way:
+            if refusals is None or each not in self._pending:
                 continue
             if not refusals:
-                self._committed(each)  # before it leaves the list, because Ctrl-C can come in between
-            self._on_their_way.remove(each)
+                self._committed(each)  # before it leaves the list, because Ctrl-C can come between the two
+            self._pending.remove(each)
             if refusals:
                 self._refused(each.tick, refusals, time.monotonic())
                 if each.levels - refusals.keys():
-                    self._turns.request()  # the commit did not fail because of these levels
+                    self._schedule.request()  # for the levels of the transaction that did not cause its failure
 
-    def _committed(self, about: _OnItsWay) -> None:
-        """Note in the engine that a commit is done. Noting it twice is harmless."""
+    def _committed(self, about: _SentCommit) -> None:
+        """Note that a commit was made. Noting it twice is harmless."""
         with self._dispatch.lock:
             self._dispatch.engine.committed(about.tick)
         self._callbacks.committed(None, _offsets(about.tick))
-        self._turns.succeeded(about.levels)
+        self._schedule.succeeded(about.levels)
         for level in about.levels:
             self._behind_since.pop(level, None)
             self._answered_within.pop(level, None)
 
-    def _refused(self, tick: CommitTick, refusals: Refusals, now: float) -> None:
+    def _refused(self, tick: CommitTick, refusals: LevelRefusals, now: float) -> None:
         if not (refusals := self._shorten_maps(tick, refusals)):
             return
-        self._turns.failed(refusals, now, random.random())  # noqa: S311 - it spreads retries
+        self._schedule.failed(refusals, now, random.random())  # noqa: S311 - it spreads retries
         self._failures += 1
-        self._warn("A commit of level %d failed, and a later one must cover it: %s", *next(iter(refusals.items())))
+        self._warn("A commit of level %d failed and will be repeated: %s", *next(iter(refusals.items())))
         for level, error in refusals.items():
             self._callbacks.committed(
                 error, {each: offset for each, offset in _offsets(tick).items() if each.level == level}
             )
-            if self.transactions:
+            if self._transactions:
                 self._levels[level].client.hear_refusal(error)
-            if isinstance(error, UnansweredError):  # with the same time a slow coordinator might never answer
+            if isinstance(error, UnansweredError):
+                # A coordinator that needs longer than the limit would never answer within the same limit.
                 within = self._answered_within.get(level, COMMIT_ANSWERED_WITHIN)
                 self._answered_within[level] = min(2 * within, _ANSWERED_AT_LAST_WITHIN)
-            member = standing(error)
-            if member is Standing.REPLACED:
+            membership = standing(error)
+            if membership is Standing.REPLACED:
                 self._fetching.give_up(level)
                 raise KafkaError(
-                    f"Level {level} cannot go on: {error} If another consumer has the same group.instance.id, give "
+                    f"Level {level} cannot continue: {error} If another consumer has the same group.instance.id, give "
                     "each its own."
                 ) from error
-            if member is Standing.BEHIND:
+            if membership is Standing.BEHIND:
                 is_lost = now - self._behind_since.setdefault(level, now) > _BEHIND_FOR
             else:
-                is_lost = member is Standing.EXPELLED or isinstance(error, OutcomeUnknownError)
+                is_lost = membership is Standing.EXPELLED or isinstance(error, OutcomeUnknownError)
             if is_lost and _has_still(tick, level):
-                log.warning("Level %d gives its partitions up as lost, and joins its group again: %s", level, error)
+                log.warning("Level %d gives up its partitions as lost and joins its group again: %s", level, error)
                 self._fetching.rejoin(level)
             if is_lost:
                 self._behind_since.pop(level, None)
 
-    def _shorten_maps(self, tick: CommitTick, refusals: Refusals) -> Refusals:
-        """Commit smaller offset maps at once if these were too large for Kafka. Returns the other refusals."""
+    def _shorten_maps(self, tick: CommitTick, refusals: LevelRefusals) -> LevelRefusals:
+        """If an offset map was too large for Kafka, make smaller maps and commit again at once.
+
+        Returns the refusals that have other reasons.
+        """
         too_large = {level for level, error in refusals.items() if metadata_is_too_large(error)}
         characters = max((len(each.metadata) for at, each in tick.commits.items() if at.level in too_large), default=0)
         if not characters:
@@ -272,27 +291,27 @@ class Commits:
         if not self._maps_are_shortened:
             self._maps_are_shortened = True
             log.warning(
-                "Kafka refuses an offset map of %d characters. From now on maps are shortened until they fit: "
-                "partitions are read less far ahead of what is not done, and a restart repeats more. Set "
-                "offset.metadata.max.bytes of the brokers to 4096, its default, or more.",
+                "Kafka refuses an offset map of %d characters. From now on maps are kept small enough to fit, so fewer "
+                "records are read ahead of an unfinished one, and a restart repeats more records. Set the brokers' "
+                "offset.metadata.max.bytes to 4096, its default, or more.",
                 characters,
             )
         with self._dispatch.lock:
             self._dispatch.engine.refuse_maps(characters)
-        self._turns.request()
+        self._schedule.request()
         return {level: error for level, error in refusals.items() if level not in too_large}
 
-    def _warn_of_what_takes_long(self, now: float) -> None:
-        for each in self._on_their_way:
+    def _warn_of_slow_answers(self, now: float) -> None:
+        for each in self._pending:
             if now - each.at > COMMIT_ANSWERED_WITHIN:
-                self._warn("A commit of level %d has no answer for %.0f s yet.", min(each.levels), now - each.at)
+                self._warn("Kafka has not answered a commit of level %d for %.0f s.", min(each.levels), now - each.at)
 
     def _warn(self, text: str, *about: Any) -> None:
         now = time.monotonic()
         if now - self._warned_at < _WARN_EVERY:
             return
         if self._failures > 1:
-            text += f" ({self._failures} have failed since the last warning)"
+            text += f" ({self._failures} commits have failed since the last warning)"
         log.warning(text, *about)
         self._warned_at, self._failures = now, 0
 
@@ -302,7 +321,7 @@ def _offsets(tick: CommitTick) -> Offsets:
 
 
 def _has_still(tick: CommitTick, level: int) -> bool:
-    """Return whether a level still has partitions of this tick; if not, it gave them up already."""
+    """Return whether a level still has partitions of this tick. If not, they were given up already."""
     return any(part.assignment.current for part in tick.parts if part.assignment.level == level)
 
 
@@ -315,8 +334,8 @@ class _PlainCommit:
         self._within = within
         self._deadline = time.monotonic() + within
 
-    def answer(self, timeout: float) -> Refusals | None:
-        """Return the reasons for a refusal, empty if the commit is done; or None if there is no answer yet."""
+    def answer(self, timeout: float) -> LevelRefusals | None:
+        """Return the refusal, if any: see `SentOffsets.answer`."""
         refused = self._sent.refused(timeout)
         if refused is None:
             if time.monotonic() < self._deadline:
@@ -325,10 +344,10 @@ class _PlainCommit:
         return dict.fromkeys([self._level], _gravest(refused.values())) if refused else {}
 
     def give_up(self) -> bool:
-        """Stop waiting. It is unknown whether the commit was made."""
+        """Stop waiting for the answer. A later commit of the same partitions covers this one."""
         return True
 
 
 def _gravest(errors: Iterable[KafkaError]) -> KafkaError:
-    """Return the first error after which the member cannot go on, or otherwise the first error."""
+    """Return the first error after which the member cannot continue, or else the first error."""
     return min(errors, key=lambda error: standing(error) in (Standing.UNKNOWN, Standing.BEHIND))

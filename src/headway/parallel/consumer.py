@@ -127,9 +127,9 @@ class ParallelConsumer:
         gates = checked.gates(rate, engine.limits)
         dispatch = self._dispatch = Dispatch(engine, checked.all_retries, checked.max_concurrency, self._wake, gates)
         rates = [each for each in (rate, engine.limits) if each is not None]
-        control = ControlLoop(dispatch, self._levels, self._wake, checked, settings, tenancy, rates)
+        self._parts = RunParts(checked, settings, dispatch, self._levels, self._wake)
+        control = ControlLoop(dispatch, self._levels, self._wake, checked, settings, tenancy, rates, self._parts)
         self._callbacks, self._fetching, self._commits = control.callbacks, control.fetching, control.commits
-        self._parts = RunParts(checked, settings, dispatch, self._levels, self._commits, self._wake)
         has_lifespan = checked.lifespan is not None
         self._run = Run(self._parts, control, dispatch, self._levels, self._wake, tenancy, joins_late=has_lifespan)
         for level in self._levels:
@@ -177,7 +177,11 @@ class ParallelConsumer:
         `Supervision` that is returned. Returns None with `executor="process"`, where handlers run in other processes
         and can end only those.
         """
-        return None if self._options.executor == "process" else self._parts.supervise(table, suspects)
+        return (
+            None
+            if self._options.executor == "process"
+            else self._parts.supervise(table, suspects, self._commits.request)
+        )
 
     # Running
 

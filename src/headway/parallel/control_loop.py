@@ -1,7 +1,7 @@
-"""The control thread: it fetches, answers rebalances and commits, and never runs a handler.
+"""The control thread: it fetches, takes part in rebalances and commits, and never runs a handler.
 
-Executors take jobs from the dispatch themselves. Between turns the control thread waits on one descriptor, which Kafka,
-the dispatch and `stop` write to. So turns go on, and rebalances are answered, even while all slots are busy.
+Executors take jobs from the dispatch themselves. Between its rounds the control thread waits on one descriptor, which
+Kafka, the dispatch and `stop` write to. So it keeps its place in the group even while all slots are busy.
 """
 
 import logging
@@ -9,12 +9,10 @@ import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
-from typing import Protocol
 
 from headway.core.engine.lanes import Ordering
 from headway.execution.dispatch import Dispatch
 from headway.execution.gates.expiry_gate import ExpiryGate
-from headway.execution.jobs import Job
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.parallel.assignment_log import AssignmentLog
 from headway.parallel.brought_along import BroughtAlong
@@ -24,6 +22,7 @@ from headway.parallel.fetching import Fetching
 from headway.parallel.group_rate import GroupRate, SharedRate
 from headway.parallel.keyless_log import KeylessLog
 from headway.parallel.options import ParallelOptions
+from headway.parallel.run_parts import RunParts
 from headway.parallel.tenancy import Tenancy
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
@@ -31,24 +30,18 @@ from headway.settings.config import ParallelSettings
 
 log = logging.getLogger(__name__)
 
-# While no records of a level are wanted, records that arrive for it wake no thread.
+# The longest waits between rounds, in seconds. While records are buffered, the group is served more often: a full
+# buffer fetches nothing, and then nothing that arrives from Kafka wakes this thread.
 _SERVE_EVERY = 0.1
-_TURN_EVERY = 1.0
-# The least seconds for the commit of a hand-over and for `on_revoke`, however long the handlers have taken.
+_ROUND_EVERY = 1.0
+# The least seconds for the commit of a hand-over and for `on_revoke`, even if the handlers have used up all the time.
 _LEAST_FOR_COMMIT = 1.0
 _LEAST_FOR_CALLBACK = 1.0
-_SEEKS_ANSWERED_WITHIN = 1.0  # seconds for seeks that are under way at the end of the run
-
-
-class Executor(Protocol):
-    """Runs handlers on threads, in an event loop, or in processes; see `Handlers`."""
-
-    def start(self, jobs: Sequence[Job]) -> None: ...
-    def close(self, timeout: float) -> None: ...
+_SEEKS_ANSWERED_WITHIN = 1.0  # seconds for seeks that are unfinished at the end of the run
 
 
 class ControlLoop:
-    """The turns of the control thread, which serve fetching, commits, callbacks and the group's rates."""
+    """The rounds of the control thread, which serve fetching, commits, callbacks and the group's rate limits."""
 
     def __init__(
         self,
@@ -59,6 +52,7 @@ class ControlLoop:
         settings: ParallelSettings,
         tenancy: Tenancy | None,
         rates: Sequence[SharedRate],
+        parts: RunParts,
     ) -> None:
         self._dispatch = dispatch
         self._wake = wake
@@ -66,7 +60,7 @@ class ControlLoop:
         in_lanes = options.max_concurrency > 1 and Ordering(options.ordering) is Ordering.KEY
         self._keyless_log = KeylessLog(dispatch) if in_lanes else None
         self._hand_over_timeout = options.hand_over_timeout
-        self._hand_over_until = math.inf  # of the outermost hand-over, while one is within another
+        self._hand_over_until = math.inf  # the end of the outermost hand-over; see `_hand_over`
         self._leaves_until = math.inf
         self.callbacks = Callbacks(wake)
         self.rate = GroupRate(settings.kafka, settings.group, levels, rates, dispatch, wake)
@@ -74,15 +68,15 @@ class ControlLoop:
         brought_along = BroughtAlong(settings.group, partial(dispatch.add, expiry), options.expires_after)
         self.fetching = Fetching(dispatch, levels, self.callbacks, options, self._hand_over, brought_along, tenancy)
         interval, waits = options.commit_interval(settings), options.commit_mode == "sync"
-        self.commits = Commits(dispatch, levels, self.fetching, self.callbacks, interval, waits=waits)
+        self.commits = Commits(dispatch, levels, self.fetching, self.callbacks, parts, interval, waits=waits)
 
-    def turn(self) -> None:
-        """Do all that is due, then wait until more is. Raises the `HandlerError`, or callback's error, that ends it."""
+    def run_round(self) -> None:
+        """Do everything that is due, then wait for more. Raises the error that must end the run."""
         if failure := self._dispatch.failure or self.callbacks.failure:
             raise failure
         now = time.monotonic()
         more = self._fetch(now)
-        self.commits.turn(now)
+        self.commits.serve(now)
         fed_at = self._dispatch.feed()
         if not more:
             self._wake.wait(self._longest_wait(fed_at, time.monotonic()))
@@ -90,23 +84,25 @@ class ControlLoop:
     def _fetch(self, now: float) -> bool:
         waits = self._dispatch.paused or self._dispatch.ending or self.commits.is_waited_for
         more = self.fetching.fetch(now, waits)
-        self.rate.turn(now)
-        self._assignment_log.turn(now)
+        self.rate.update(now)
+        self._assignment_log.check(now)
         if self._keyless_log:
-            self._keyless_log.turn(now)
+            self._keyless_log.check(now)
         return more
 
     def _longest_wait(self, fed_at: float, now: float) -> float:
-        turns = [now + _TURN_EVERY, self.commits.next_turn(now)]
+        times = [now + _ROUND_EVERY, self.commits.next_time(now)]
         if self._dispatch.paused or self._dispatch.ending or self._dispatch.work_remaining:
-            turns.append(now + _SERVE_EVERY)
-        turns.append(self._dispatch.next_change(fed_at) or turns[0])
-        return max(0.0, min(turns) - now)
+            times.append(now + _SERVE_EVERY)
+        if change := self._dispatch.next_change(fed_at):
+            times.append(change)
+        return max(0.0, min(times) - now)
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait for running handlers of these partitions and for `on_revoke`, then commit; others go on meanwhile.
+        """Wait for running handlers of these partitions and for `on_revoke`, then commit.
 
-        A hand-over that begins within another level's ends with it, because the other level's group waits, too.
+        Other partitions are served meanwhile, so a hand-over of another level can begin within this one. It ends no
+        later than this one, because the group of this level is waiting.
         """
         leaving = set(partitions)
         now = time.monotonic()
@@ -114,22 +110,24 @@ class ControlLoop:
         with self._dispatch.lock:
             self._dispatch.engine.retire(leaving)
         try:
-            self._wait_for_handlers(leaving, self._hand_over_until - _reserve(self._hand_over_until - now))
-        finally:  # completed records are committed however the wait ends, by Ctrl-C, too
+            # The commit needs the last second of the hand-over, or the last quarter of a short one.
+            reserved = min(_LEAST_FOR_COMMIT, (self._hand_over_until - now) / 4)
+            self._wait_for_handlers(leaving, self._hand_over_until - reserved)
+        finally:  # completed records are committed even if Ctrl-C ends the wait
             self._dispatch.unwatch()
             try:
                 if self._call_on_revoke(leaving, self._hand_over_until, self._serve_others):
                     self._commit(leaving, max(self._hand_over_until, time.monotonic() + _LEAST_FOR_COMMIT))
             finally:
                 self._hand_over_until = before
-                self._wake.set()  # events of other levels may have been missed during the wait
+                self._wake.set()  # the wait may have used up a wake-up that was for another level
 
     def _call_on_revoke(
         self, partitions: Collection[TopicPartition], until: float, serve: Callable[[float], bool]
     ) -> bool:
-        """Call `on_revoke`, and wait for it at least a second while others are served. Returns whether to commit.
+        """Call `on_revoke`, and wait for it for at least a second. Returns whether to commit.
 
-        Attempts that still run are given up first, so that no record is done after `on_revoke` was called.
+        Attempts that are still running are given up first, so that no record is completed after the call began.
         """
         if self.callbacks.has_on_revoke:
             self._dispatch.give_up_running(partitions)
@@ -141,7 +139,8 @@ class ControlLoop:
             now = time.monotonic()
             if now >= until:
                 log.warning(
-                    "on_revoke has not returned in time. Uncommitted records of %d partitions are handled again.",
+                    "on_revoke has not returned in time, so the uncommitted records of %d partitions will be handled "
+                    "again.",
                     len(partitions),
                 )
                 return False
@@ -150,7 +149,10 @@ class ControlLoop:
         return call.exception() is None
 
     def _commit(self, leaving: Collection[TopicPartition], until: float) -> None:
-        """Commit the completed records of these partitions while others are served; raise their errors at the end."""
+        """Commit the completed records of these partitions, and serve other partitions meanwhile.
+
+        An error of another partition is raised only after the commit.
+        """
         self._hand_over_until = until = min(until, self._leaves_until)
         raised: BaseException | None = None
         for _ in self.commits.commit(leaving, until):
@@ -166,7 +168,11 @@ class ControlLoop:
         while running := self._dispatch.is_running(leaving):
             now = time.monotonic()
             if now >= until:
-                log.warning("%d records are handed over while their handlers run, so they are handled again.", running)
+                log.warning(
+                    "The handlers of %d records have not ended in time. Their partitions are handed over, so these "
+                    "records will be handled again.",
+                    running,
+                )
                 return
             more = self._serve_others(now)
             if not more and self._dispatch.is_running(leaving):
@@ -179,9 +185,9 @@ class ControlLoop:
         return more
 
     def leave(self, until: float) -> None:
-        """Give up the running handlers and call `on_revoke`, until this time, but for at least a second.
+        """Give up the running handlers and call `on_revoke`. Waits until this time, but for at least a second.
 
-        Call `commit_last` next, to commit the completed records.
+        `commit_last` must follow, to commit the completed records.
         """
         self._dispatch.abandon()
         called_until, self._hand_over_timeout = min(until, time.monotonic() + self._hand_over_timeout), 0.0
@@ -190,11 +196,11 @@ class ControlLoop:
         try:
             may_commit = self._call_on_revoke(partitions, called_until, lambda now: False)
         finally:
-            if not may_commit:  # also if Ctrl-C ended the wait
+            if not may_commit:  # `on_revoke` failed or was late, or Ctrl-C ended the wait
                 self.fetching.let_go(partitions)
 
     def commit_last(self, until: float) -> None:
-        """Commit the completed records, until this time, but for at least a second."""
+        """Commit the completed records. Waits until this time, but for at least a second."""
         now = time.monotonic()
         self.fetching.move_sought(min(until, now + _SEEKS_ANSWERED_WITHIN))
         self._leaves_until = max(until, now + _LEAST_FOR_COMMIT)
@@ -203,10 +209,5 @@ class ControlLoop:
         self.commits.forget()
 
     def wait_for_callbacks(self, until: float) -> None:
-        """Wait until this time, but for at least a second, for callbacks that have not returned."""
+        """Wait for running callbacks until this time, but for at least a second."""
         self.callbacks.wait(max(_LEAST_FOR_CALLBACK, until - time.monotonic()))
-
-
-def _reserve(seconds: float) -> float:
-    """Return how many seconds of a hand-over are kept for its commit."""
-    return min(_LEAST_FOR_COMMIT, seconds / 4)

@@ -1,8 +1,8 @@
-"""A member's share of its group's rate limits: by the partitions that it has, less what it lends, plus what it borrows.
+"""A member's share of its group's rate limits: in proportion to its partitions, less loans, plus borrowings.
 
-All members divide by the same number, the partitions of the subscription in Kafka. No partition has two members, so the
-group stays within the limit whoever joins or leaves, even if no message gets from one member to another. A member lends
-what it does not need to members that ask for more; see `core/rate_loans.py`.
+Each member divides its number of partitions by that of the whole subscription in Kafka. A partition never has two
+members, so the group stays within the limit when members join or leave, and even if no message gets from one member to
+another. A member lends the part of its share that it does not need; see `core/rate_loans.py`.
 """
 
 import logging
@@ -28,19 +28,20 @@ from headway.settings.connection_settings import connection_of
 
 log = logging.getLogger(__name__)
 
-# A topic that gets more partitions makes its group rebalance, and members ask then; this is for one that keeps its own.
-_ASK_EVERY = 60.0  # seconds
-_ASK_AGAIN_AFTER = 1.0
+# Seconds between two counts of the subscription's partitions. A member whose own partitions change counts at once, so
+# this matters only when other members alone got the new partitions of a topic.
+_COUNT_EVERY = 60.0
+_COUNT_AGAIN_AFTER = 1.0  # seconds after a failure
 
-_TURN_EVERY = 0.5  # seconds: a quarter of a loan, so that one late or lost message leaves no gap
-_WEIGHT = 0.5  # of the last turn in the average that a member uses
-_HEADROOM = 1.1  # a member keeps this much of what it uses, because starts are not spread evenly
-_GROWTH = 2.0  # if records wait, a member asks for this much of what it uses
+_LEND_EVERY = 0.5  # seconds; a quarter of a loan, so that one late or lost message leaves no gap
+_WEIGHT = 0.5  # of the latest interval in the moving average of the usage
+_HEADROOM = 1.1  # a member keeps this multiple of its usage, because starts are not spread evenly
+_GROWTH = 2.0  # if records wait, a member asks for this multiple of its usage
 _CLOSES_WITHIN = 2.0  # seconds
 
 
 class SharedRate(Protocol):
-    """Rates that this member has a share of, from 0 to 1."""
+    """A rate limit, or several, of which this member has a share from 0 to 1."""
 
     @property
     def is_shared(self) -> bool: ...
@@ -49,10 +50,10 @@ class SharedRate(Protocol):
 
 
 class GroupRate:
-    """Keeps one member's shares of rates. It does nothing without a rate to share.
+    """Keeps one member's shares of rate limits up to date. It does nothing if no limit is shared.
 
-    The shares are 0 until the number of partitions is known and the time of a loan is over. The control thread counts
-    the partitions that the member has; everything else runs in a thread of its own.
+    The shares are 0 until the number of partitions is known and earlier loans are over. The control thread calls
+    `update`; lending and borrowing have a thread of their own.
     """
 
     def __init__(
@@ -72,44 +73,46 @@ class GroupRate:
         self._subscriptions: Sequence[LevelSubscription] = ()
         self._assigned = 0
         self._total: int | None = None
-        self._asked: Future[int] | None = None
-        self._ask_at = math.inf
+        self._counting: Future[int] | None = None
+        self._count_at = math.inf
         self._has_warned = False
         self._share = 0.0
         self._thread: threading.Thread | None = None
-        self._changed = threading.Event()  # the member's own share has, or the run ends
+        self._changed = threading.Event()  # set when the own share changes, a message arrives, or the run ends
         self._ended = False
         self._loans = Loans(uuid.uuid4().hex)
         self._messages = RateMessages(lambda: connection_of(config), group, self._changed.set)
-        self._used: dict[str, float] = {}  # of each rate, as fractions
-        self._waited: dict[str, tuple[float, float]] = {}  # by rate: how much, and until when it counts
+        self._used: dict[str, float] = {}  # the average usage of each rate, as a fraction
+        self._waited: dict[str, tuple[float, float]] = {}  # by rate: the demand of waiting records, and its last time
         self._applied: tuple[float, Mapping[str, float]] = 0.0, {}
         for rate in self._rates:
             rate.share(0.0, time.monotonic(), {})
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
-        """Note the topics that the members share."""
+        """Share the rates in proportion to the partitions of these topics."""
         self._subscriptions = subscriptions
 
-    def turn(self, now: float) -> None:
-        """Follow the partitions that this member has. Never waits."""
+    def update(self, now: float) -> None:
+        """Adapt the share to the partitions that this member has now. Never blocks."""
         if not self._rates:
             return
         assigned = sum(len(level.membership.assigned) for level in self._levels)
         if assigned != self._assigned:
             self._assigned = assigned
-            self._ask_at = now  # topics that have more partitions than before make a group share them again
-        if self._asked is not None and self._asked.done():
-            self._note(self._asked, now)
-        if self._asked is None and assigned and now >= self._ask_at:
-            self._asked = in_background(self._count)
-            self._asked.add_done_callback(lambda _: self._wake.set())
-            self._ask_at = now + _ASK_EVERY
+            self._count_at = now  # perhaps a topic has more partitions than before, and the group has rebalanced
+        if self._counting is not None and self._counting.done():
+            self._note(self._counting, now)
+        if self._counting is None and assigned and now >= self._count_at:
+            self._counting = in_background(self._count)
+            self._counting.add_done_callback(lambda _: self._wake.set())
+            self._count_at = now + _COUNT_EVERY
         share = min(1.0, assigned / self._total) if self._total else 0.0
         if share != self._share:
             self._share = share
             self._changed.set()
-            log.info("This member has %d of %s partitions, and that part of the rates to share.", assigned, self._total)
+            log.info(
+                "This member has %d of %s partitions, and that fraction of the rate limits.", assigned, self._total
+            )
             if self._thread is None:
                 self._thread = threading.Thread(target=self._lend, name="headway-group-rate", daemon=True)
                 self._thread.start()
@@ -122,7 +125,7 @@ class GroupRate:
             self._thread.join(_CLOSES_WITHIN)
 
     def _lend(self) -> None:
-        base, turned_at = 0.0, time.monotonic()
+        base, lent_at = 0.0, time.monotonic()
         try:
             while not self._ended:
                 self._changed.clear()
@@ -134,20 +137,21 @@ class GroupRate:
                     self._messages.open()
                 for message in self._messages.take():
                     self._loans.hear(message, now)
-                said = None
-                if now >= turned_at + _TURN_EVERY:
-                    said = self._loans.turn(self._needs(now - turned_at, now), now)
-                    turned_at = now
+                message_to_others = None
+                if now >= lent_at + _LEND_EVERY:
+                    message_to_others = self._loans.turn(self._needs(now - lent_at, now), now)
+                    lent_at = now
+                # Before others hear of a loan, this member must have stopped using what it lends.
                 self._apply(now)
-                if said is not None:
-                    self._messages.say(said)
-                until = min(turned_at + _TURN_EVERY, self._loans.next_change(now) or math.inf)
+                if message_to_others is not None:
+                    self._messages.say(message_to_others)
+                until = min(lent_at + _LEND_EVERY, self._loans.next_change(now) or math.inf)
                 self._changed.wait(max(0.0, until - time.monotonic()))
         finally:
             self._messages.close()
 
     def _needs(self, seconds: float, now: float) -> dict[str, Need]:
-        """Return how much of each rate this member needs: what it uses, and more if records wait."""
+        """Return how much of each rate this member needs: its usage with some headroom, or more if records wait."""
         with self._dispatch.lock:
             ready = sum(self._dispatch.engine.ready)
             found = {name: need for rate in self._rates for name, need in rate.needs(ready, seconds, now).items()}
@@ -157,7 +161,7 @@ class GroupRate:
             if waiting:
                 self._waited[name] = waiting, now + LEASE
             elif name in self._waited:
-                # One moment without waiting records does not justify lending for seconds what they would miss.
+                # A loan lasts for seconds. One moment without waiting records does not mean that none will come.
                 waiting, until = self._waited[name]
                 if now >= until:
                     del self._waited[name]
@@ -181,13 +185,13 @@ class GroupRate:
                 rate.share(shares[0], now, shares[1])
         self._wake.set()
 
-    def _note(self, asked: "Future[int]", now: float) -> None:
-        self._asked = None
-        error = asked.exception()
+    def _note(self, counted: "Future[int]", now: float) -> None:
+        self._counting = None
+        error = counted.exception()
         if error is None:
-            self._total = asked.result()
+            self._total = counted.result()
             return
-        self._ask_at = min(self._ask_at, now + _ASK_AGAIN_AFTER)
+        self._count_at = min(self._count_at, now + _COUNT_AGAIN_AFTER)
         if self._total is None and not self._has_warned:
             self._has_warned = True
             log.warning("No record starts until Kafka reports how many partitions share the rate limit: %s", error)
@@ -199,7 +203,7 @@ class GroupRate:
 
 
 def partitions_of(subscriptions: Sequence[LevelSubscription], partitions: Mapping[str, int]) -> int:
-    """Count the partitions of all topics that are subscribed to, given the partitions of each topic in Kafka.
+    """Return the number of partitions of all subscribed topics, given the number of each topic in Kafka.
 
     >>> partitions_of([LevelSubscription(["a-0"], "-0"), LevelSubscription(["^(b.*)-1$"], "-1")], {"a-0": 6, "bc-1": 4})
     10

@@ -1,7 +1,8 @@
 """A warning, once in a run, that slots are idle because records without a key run one at a time.
 
-Under `Ordering.KEY` the records of a partition without a key share one lane, since Kafka keeps their order there. Users
-who send without keys because no order matters then see one record at a time, whatever the concurrency.
+Under `Ordering.KEY`, all records of a partition that have no key share one lane, because Kafka keeps their order. A
+user who sends without keys because the order does not matter then sees one record at a time, whatever `max_concurrency`
+is.
 """
 
 import logging
@@ -12,19 +13,19 @@ from headway.execution.dispatch import Dispatch
 log = logging.getLogger(__name__)
 
 _CHECK_EVERY = 1.0  # seconds
-_WARN_AFTER = 3  # checks in a row, because one alone can see the last records of a batch
+_WARN_AFTER = 3  # checks in a row, because a single check can meet the moment in which a batch runs out
 
 
 class KeylessLog:
-    """Checks once a second what runs and what waits, for runs with `Ordering.KEY` and more than one slot."""
+    """Checks once a second for idle slots. Made for runs with `Ordering.KEY` and more than one slot."""
 
     def __init__(self, dispatch: Dispatch) -> None:
         self._dispatch = dispatch
         self._check_at = 0.0
-        self._seen = 0  # checks in a row
+        self._seen = 0  # checks in a row that found idle slots
 
-    def turn(self, now: float) -> None:
-        """Warn if at least half of the slots have been idle for some seconds while records without a key wait."""
+    def check(self, now: float) -> None:
+        """Warn if half of the slots or more have been idle for some seconds while records without a key waited."""
         if now < self._check_at:
             return
         self._check_at = now + _CHECK_EVERY
@@ -37,9 +38,9 @@ class KeylessLog:
             self._check_at = math.inf
             idle, slots = found
             log.warning(
-                '%d of %d slots are idle while records without a key wait. With ordering="key", the default, those of '
-                "a partition run one at a time, in their order. If their order does not matter, set "
-                'ordering="key_if_any"; where records with a key need no order either, ordering="unordered". This is '
+                '%d of %d slots are idle while records without a key wait. With ordering="key", the default, those '
+                "of one partition run one at a time. If their order does not matter, set "
+                'ordering="key_if_any", or ordering="unordered" if records with a key need no order either. This is '
                 "logged once in a run.",
                 idle,
                 slots,

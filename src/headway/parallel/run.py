@@ -1,4 +1,4 @@
-"""The one run of a parallel consumer: it begins, turns until it is stopped, and ends."""
+"""The run of a parallel consumer, from its start through the rounds of the control thread to its last commit."""
 
 import contextlib
 import math
@@ -11,11 +11,12 @@ from typing import Final
 from headway.core.levels.naming import LevelSubscription
 from headway.errors import ClosedError, ConfigError, HeadwayError
 from headway.execution.dispatch import Dispatch
+from headway.execution.handlers import Executor
 from headway.execution.lifespan import Life
 from headway.kafka.consumer.level_consumers import END_WITHIN, LevelConsumers
-from headway.parallel.control_loop import ControlLoop, Executor
+from headway.parallel.control_loop import ControlLoop
 from headway.parallel.handler_spec import HandlerSpec
-from headway.parallel.run_parts import RunParts, Sends
+from headway.parallel.run_parts import ClosableClient, RunParts
 from headway.parallel.stream import Owner
 from headway.parallel.tenancy import Tenancy
 from headway.runtime.call_stacks import is_on_stack
@@ -25,17 +26,17 @@ from headway.runtime.sigterm import on_terminate
 from headway.runtime.wakeup import Wakeup
 
 DRAIN_WITHIN: Final = 30.0
-"""Seconds for running handlers at the end, by default."""
+"""The default of seconds for running handlers to end when the consumer drains."""
 
-_LEAST_FOR_END = 1.0  # seconds for the last commits and for leaving, after a drain time-out that handlers have used up
-_CHECK_WHETHER_IT_RUNS_EVERY = 1.0  # seconds
+_LEAST_FOR_END = 1.0  # seconds for the last commits and for leaving, even if handlers have used up the drain time-out
+_CHECK_THAT_IT_RUNS_EVERY = 1.0  # seconds
 
 
 class Run:
-    """A run that begins once, in the thread that calls `run`; any thread, handler or signal handler can stop it.
+    """The one run of a consumer, in the thread that calls `run`. Any thread, handler or signal handler can stop it.
 
-    The groups are joined by `subscribe`; with a lifespan only when what handlers share has started, since a member that
-    cannot answer its group while it starts would hold up all others.
+    `subscribe` joins the groups. With a lifespan they are joined only after its start-up, because a member that cannot
+    answer its group during the start-up would hold up all other members.
     """
 
     def __init__(
@@ -66,12 +67,12 @@ class Run:
 
     @property
     def has_begun(self) -> bool:
-        """True once the run has begun, or was closed before."""
+        """True once the run has begun, or was closed before it began."""
         return self._runner is not None
 
     @property
     def has_ended(self) -> bool:
-        """True once every step of the end was taken."""
+        """True once the run has left its groups and closed its clients."""
         return self._ended.is_set()
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
@@ -82,19 +83,19 @@ class Run:
             self._control.fetching.subscribe(subscriptions)
 
     def run(self, spec: HandlerSpec, owner: Owner = None) -> None:
-        """Run until it is stopped; raises the error that ended it, if one did."""
+        """Run until the consumer is stopped. Raises the error that ended the run, if any."""
         self._begin()
         try:
-            # A second SIGTERM must not end the process before the completed records are committed.
-            with on_terminate(self.stop), contextlib.ExitStack() as at_last:
-                at_last.callback(self._end)
+            # `on_terminate` is outermost: a second SIGTERM must not end the process before the last commit.
+            with on_terminate(self.stop), contextlib.ExitStack() as at_end:
+                at_end.callback(self._end)
                 handler = self._parts.handler(spec)
                 self._parts.require_rights(self._subscriptions)
                 self._parts.start(spec, handler, owner, self._is_stopping)
                 if self._joins_late and not self._is_stopping():
                     self._control.fetching.subscribe(self._subscriptions)
-                self._turn_until_stopped()
-            # Of the last handler, whose thread has ended by now, or of a callback at the end.
+                self._run_rounds()
+            # The last handlers and callbacks may have failed after the last round.
             if failure := self._dispatch.failure or self._control.callbacks.failure or self._parts.failure:
                 raise failure
         except BaseException as error:
@@ -102,16 +103,16 @@ class Run:
             raise
 
     def stop(self, drain: bool, timeout: float = DRAIN_WITHIN) -> None:
-        """Make the run end, and return at once; a handler or a signal handler may call it."""
+        """Make the run end, and return at once. Handlers and signal handlers can call it."""
         self._stop = drain, time.monotonic() + (timeout if drain else 0)
         self._dispatch.end()
         self._wake.set()
 
     def close(self, drain: bool, timeout: float) -> None:
-        """Stop, and wait until the run has ended; raises `HeadwayError` in a callback, which the run waits for."""
+        """Stop the run, and wait until it has ended. Raises `HeadwayError` in a callback."""
         if self._control.callbacks.runs_here():
             raise HeadwayError(
-                "close() was called in a callback of the consumer, which it would wait for. Call stop()."
+                "close() was called in a callback of the consumer, for which it would wait forever. Call stop()."
             )
         with self._state:
             if self._runner is None:
@@ -119,14 +120,15 @@ class Run:
         if not self._ended.is_set():
             self.stop(drain, timeout)
         while not self._ended.is_set():
-            # Two interrupts may have ended `run` in the midst of its own end, or before it was under its care.
+            # Two interrupts can have ended `run` before `_end` was finished, or before `_end` was registered. Then
+            # nobody else ends the run.
             here = threading.get_ident()
             if is_on_stack(here, _RUN, self) or is_on_stack(here, _END, self):
-                return  # called by a signal handler within these, which cannot go on before this returns
+                return  # a signal handler calls this within `run` or `_end`, which cannot continue before it returns
             if not is_on_stack(self._runner, _RUN, self):
                 self._end()
             else:
-                self._ended.wait(_CHECK_WHETHER_IT_RUNS_EVERY)
+                self._ended.wait(_CHECK_THAT_IT_RUNS_EVERY)
 
     def _is_stopping(self) -> bool:
         return self._stop is not None
@@ -134,24 +136,24 @@ class Run:
     def _begin(self) -> None:
         with self._state:
             if self._runner is not None:
-                raise ClosedError("A consumer runs once in its life. Make a new consumer to go on.")
+                raise ClosedError("A consumer can run only once. Make a new consumer.")
             if not self._subscriptions:
-                raise ConfigError("The consumer has no topic to read. Call subscribe before it runs.")
+                raise ConfigError("The consumer has no topics to read. Call subscribe before you run it.")
             self._runner = threading.get_ident()
 
-    def _turn_until_stopped(self) -> None:
+    def _run_rounds(self) -> None:
         while self._stop is None:
-            self._control.turn()
+            self._control.run_round()
         while self._stop[0] and self._dispatch.is_running() and time.monotonic() < self._stop[1]:
-            self._control.turn()
+            self._control.run_round()
 
     def _end(self) -> None:
-        """Leave the groups and let go of everything, whatever is raised; the last error is raised at the end."""
+        """Leave the groups and close everything. Every step is taken, and the last error of a step is raised."""
         self._steps.take()
         self._ended.set()
 
     def _steps_to_end(self) -> Iterator[Step]:
-        """Yield the steps. They wait for Kafka until one time: the end of the drain time-out, if that is soon."""
+        """Yield the steps. All waits for Kafka end at one time, soon if little of the drain time-out is left."""
         now = time.monotonic()
         drains_until = self._stop[1] if self._stop and self._stop[0] else math.inf
         end_by = min(now + END_WITHIN, max(drains_until, now + _LEAST_FOR_END))
@@ -172,7 +174,7 @@ class Run:
             yield self._tenancy.end
         yield self._parts.forget_running
 
-    def _close_in_time(self, closing: Sends | Executor | Life) -> None:
+    def _close_in_time(self, closing: ClosableClient | Executor | Life) -> None:
         until = -math.inf if self._stop is None or self._steps.hurries else self._stop[1]
         closing.close(max(0.0, until - time.monotonic()))
 

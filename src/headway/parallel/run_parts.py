@@ -1,4 +1,4 @@
-"""The parts of one run: the executor of its handlers, and the clients for outputs, dead letters and later retries."""
+"""The parts of a run: the executor of its handlers, and the clients for outputs, dead letters and later retries."""
 
 import logging
 import os
@@ -16,7 +16,7 @@ from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop
 from headway.execution.failures import Letters
 from headway.execution.gates.supervision import Supervision
-from headway.execution.handlers import Handlers, WithContext, for_batches, for_each_record
+from headway.execution.handlers import Executor, Handlers, WithContext, for_batches, for_each_record
 from headway.execution.lifespan import Life, with_state
 from headway.execution.processes.messages import Deserializers
 from headway.execution.running_table import RunningTable
@@ -27,8 +27,6 @@ from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.transactional_writer import TransactionalWriter
 from headway.parallel.batches import Batches
-from headway.parallel.commits import Commits
-from headway.parallel.control_loop import Executor
 from headway.parallel.dead_letters import DeadLetters, LetterTopic, most_bytes
 from headway.parallel.delayed_retries import DelayedRetries
 from headway.parallel.handler_spec import HandlerSpec
@@ -44,15 +42,15 @@ from headway.settings.connection_settings import connection_of
 log = logging.getLogger(__name__)
 
 
-class Sends(Protocol):
-    """A client that sends for a consumer, and is closed at the end of a run."""
+class ClosableClient(Protocol):
+    """A client of a run, which must be closed at the end of the run."""
 
     def close(self, timeout: float) -> Any: ...
     def set_sasl_credentials(self, username: str, password: str) -> None: ...
 
 
 class RunParts:
-    """Makes the parts of a run, in the order in which they depend on each other, and lists them to be closed."""
+    """Makes the parts of a run in the order of their dependencies, and lists them for the run to close."""
 
     def __init__(
         self,
@@ -60,45 +58,45 @@ class RunParts:
         settings: ParallelSettings,
         dispatch: Dispatch,
         levels: LevelConsumers,
-        commits: Commits,
         wake: Wakeup,
     ) -> None:
         self._options = options
         self._settings = settings
         self._dispatch = dispatch
         self._levels = levels
-        self._commits = commits
         self._wake = wake
         self._executor: Executor | None = None
         self._supervision: Supervision | None = None
         self._life = Life(options.lifespan, connection_of(settings.kafka)) if options.lifespan else None
-        self._clients: list[Sends] = []
+        self._clients: list[ClosableClient] = []
+        self.transactions: Transactions | None = None
+        """The transactions in which the run commits. None before it starts, and in other commit modes."""
 
-    def supervise(self, table: int, suspects: Iterable[Suspect]) -> Supervision:
-        """Note running records in the file of this descriptor, and handle the suspects with care."""
+    def supervise(self, table: int, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> Supervision:
+        """Keep a table of running records in the file of this descriptor, and run suspects alone."""
         running = RunningTable(table, self._options.max_concurrency)
-        self._supervision = Supervision(running, suspects, self._commits.request)
+        self._supervision = Supervision(running, suspects, request_commit)
         self._dispatch.add(self._supervision)
         return self._supervision
 
     def handler(self, spec: HandlerSpec) -> WithContext:
-        """Return a handler as executors call it, whose context has the state of the lifespan.
+        """Return the handler as executors call it, with the lifespan's state in its context.
 
-        Other processes have a state of their own. Raises `ConfigError` for a handler that cannot be called, or that
-        does not go with the lifespan.
+        Raises `ConfigError` for a handler that cannot be called, or that cannot be used with the lifespan.
         """
         handler = spec.checked(self._options.executor)
         if not self._life:
             return handler
         self._life.check(handler)
-        if self._options.executor == "process":
+        if self._options.executor == "process":  # each process has a state of its own
             return handler
         return with_state(handler, partial(getattr, self._life, "state"), in_batches=spec.batches is not None)
 
     def require_rights(self, subscriptions: Sequence[LevelSubscription]) -> None:
-        """Raise `AuthorizationError` if the right to read a topic is missing; a missing right on a group shows later.
+        """Raise `AuthorizationError` if the right to read a topic is missing.
 
-        Logs a warning for levels that exist but are not read. If no broker answers, the run begins all the same.
+        Also logs a warning for levels that exist in Kafka but are not read. If no broker answers, the run begins all
+        the same. A missing right on a group is noticed when the group is joined.
         """
         topics = [topic for each in subscriptions for topic in each.topics if not topic.startswith("^")]
         try:
@@ -106,7 +104,7 @@ class RunParts:
             admin.require([Right("Read", "Topic", topic) for topic in topics])
             for topic in unread_levels(subscriptions, admin.topics().seen):
                 log.warning(
-                    "The Kafka topic %s exists, and this consumer does not read it: it has levels=%d. Its records wait "
+                    "The Kafka topic %s exists, but this consumer has levels=%d and does not read it. Its records wait "
                     "until another consumer reads them.",
                     topic,
                     len(subscriptions),
@@ -114,16 +112,16 @@ class RunParts:
         except AuthorizationError:
             raise
         except KafkaError as unknown:
-            log.info("It is not known yet whether this client has the right to read the topics: %s", unknown)
+            log.info("Whether this client has the right to read the topics is not known yet: %s", unknown)
 
     def start(self, spec: HandlerSpec, handler: WithContext, owner: Owner, is_stopping: Callable[[], bool]) -> None:
-        """Make what the run needs, with what handlers share last, and let the dispatch start jobs.
+        """Make the clients and the executor, enter the lifespan, and let the dispatch start jobs.
 
         Args:
-            spec: What the run calls.
-            handler: Its handler, as `handler` returns it.
+            spec: The handler as the user gave it.
+            handler: The handler as executors call it; see the method `handler`.
             owner: The task in whose event loop coroutines run.
-            is_stopping: Returns whether the run is to end, so that it waits for nothing more.
+            is_stopping: Returns whether the run was stopped, so that no start-up must be waited for.
         """
         options, settings = self._options, self._settings
         take_result = spec.take_result
@@ -143,8 +141,8 @@ class RunParts:
             letters = letters or self._make_dead_letters(letter_topic)
         schedules = DelayedRetries(settings.kafka, settings.group, settings.scheduler, self._dispatch)
         self._clients.append(schedules)
-        # The outputs of a batch are committed with all its offsets. In transactions a batch is therefore of one
-        # partition: other partitions can be lost, or handed over, at another time.
+        # In a transaction, the outputs of a batch are committed with the offsets of all its records. They must be of
+        # one partition, because another partition could be lost or handed over before the commit.
         of_one_partition = spec.sends and options.commit_mode == "transactional"
         if spec.batches:
             self._fill_batches(spec.batches, of_one_partition)
@@ -165,7 +163,7 @@ class RunParts:
         )
 
     def _fill_batches(self, batches: Batches, of_one_partition: bool) -> None:
-        """Let records wait for their batch to fill."""
+        """Let records wait until their batch has filled."""
         if self._supervision:
             self._supervision.expect_batches(self._options.max_concurrency, batches.max_size)
         self._dispatch.engine.let_batches_fill(batches.least, batches.linger, of_one_partition)
@@ -177,10 +175,10 @@ class RunParts:
 
     @property
     def failure(self) -> HeadwayError | None:
-        """The error of the shut-down of what handlers share."""
+        """The error of the lifespan's shut-down, if any."""
         return self._life.failure if self._life else None
 
-    def closing(self) -> Iterator[Sends | Executor | Life]:
+    def closing(self) -> Iterator[ClosableClient | Executor | Life]:
         """Yield the parts that must be closed at the end, in this order."""
         if self._executor:
             yield self._executor
@@ -189,7 +187,7 @@ class RunParts:
         yield from reversed(self._clients)
 
     def forget_running(self) -> None:
-        """Note that no record runs any more."""
+        """Clear the table of running records, because no handler runs any more."""
         if self._supervision:
             self._supervision.clear()
 
@@ -201,7 +199,7 @@ class RunParts:
             loop = owner.get_loop() if owner else self._life.loop if self._life else None
             return EventLoop(calls, loop, options.time_limit, owner)
         if options.executor == "process":
-            from headway.execution.processes.pool import Processes  # noqa: PLC0415 - most runs have none
+            from headway.execution.processes.pool import Processes  # noqa: PLC0415 - most runs start no processes
 
             return Processes(
                 calls,
@@ -241,7 +239,7 @@ class RunParts:
         )
         transactions.fence()
         self._clients.append(transactions)
-        self._commits.transactions = transactions
+        self.transactions = transactions
         return transactions
 
     def _make_outputs(self, client: ProducerClient, spec: HandlerSpec) -> HandlerOutputs:
@@ -257,7 +255,7 @@ class RunParts:
     def _make_producer(self, transactional_id: str | None) -> ProducerClient:
         outputs = self._options.outputs
         most = most_bytes(self._settings.kafka, outputs.kafka)
-        with defer_signals():  # the threads of a client that is not in the list would never be ended
+        with defer_signals():  # Ctrl-C between the two would leave a client whose threads nobody ends
             client = producer_for(outputs, self._connection(), transactional_id, most)
             self._clients.append(client)
         return client
@@ -266,4 +264,4 @@ class RunParts:
         return Admin(self._connection()).why_not_writable(topic)
 
     def _connection(self) -> dict[str, Any]:
-        return connection_of(self._settings.kafka)  # at each use, because credentials can change
+        return connection_of(self._settings.kafka)  # read at each use, because credentials can change

@@ -39,7 +39,7 @@ from headway.runtime.background import in_background
 from headway.runtime.flag import Flag
 from headway.runtime.wakeup import Wakeup
 
-Refusals = Mapping[int, KafkaError]
+LevelRefusals = Mapping[int, KafkaError]
 """The levels that prevent a commit, each with the reason. Empty if the commit is made."""
 
 _ABORTED_WITHIN = 2.0  # seconds for an open transaction at the end of the run
@@ -53,9 +53,9 @@ class OutcomeUnknownError(KafkaError):
 
 
 class _LevelsError(KafkaError):
-    """Refusals of some levels, which prevent the transaction."""
+    """LevelRefusals of some levels, which prevent the transaction."""
 
-    def __init__(self, refusals: Refusals) -> None:
+    def __init__(self, refusals: LevelRefusals) -> None:
         super().__init__(str(next(iter(refusals.values()))))
         self.refusals = refusals
 
@@ -63,12 +63,12 @@ class _LevelsError(KafkaError):
 class SentTransaction:
     """A transaction that a thread is carrying out."""
 
-    def __init__(self, carry_out: Callable[[Flag], Refusals], wake: Wakeup) -> None:
+    def __init__(self, carry_out: Callable[[Flag], LevelRefusals], wake: Wakeup) -> None:
         self._given_up = Flag()
         self._ended = in_background(lambda: carry_out(self._given_up))
         self._ended.add_done_callback(lambda _: wake.set())
 
-    def answer(self, timeout: float) -> Refusals | None:
+    def answer(self, timeout: float) -> LevelRefusals | None:
         """Return the refusals, empty if it is committed; or None if that is not known within `timeout` seconds.
 
         Raises:
@@ -177,7 +177,9 @@ class Transactions:
             self._sent.give_up()
             self._sent.wait(max(timeout, 2 * _ABORTED_WITHIN))
 
-    def _carry_out(self, outputs: Sequence[HandlerOutput], parts: Sequence[MemberOffsets], given_up: Flag) -> Refusals:
+    def _carry_out(
+        self, outputs: Sequence[HandlerOutput], parts: Sequence[MemberOffsets], given_up: Flag
+    ) -> LevelRefusals:
         """Commit all of it or nothing, in the transaction's thread."""
         self._given_up = given_up
         try:

@@ -196,22 +196,22 @@ def test_while_batches_gather_nothing_is_busy(kafka_cluster: Cluster, monkeypatc
     handled = threading.Event()
     send(kafka_cluster, topic, [("a", "1")], partition=0)
     parallel = consumer(kafka_cluster, topic, {"rate_limit": 100})
-    turns = 0
-    turn = ControlLoop.turn
+    rounds = 0
+    run_round = ControlLoop.run_round
 
     def counted(control: ControlLoop) -> None:
-        nonlocal turns
-        turns += parallel.work_remaining
-        turn(control)
+        nonlocal rounds
+        rounds += parallel.work_remaining
+        run_round(control)
 
-    monkeypatch.setattr(ControlLoop, "turn", counted)
+    monkeypatch.setattr(ControlLoop, "run_round", counted)
     running = threading.Thread(target=lambda: parallel.run(lambda *batch: handled.set(), batches=Batches(10, 1.0)))
     running.start()
     began = time.monotonic()
     assert handled.wait(30)
     parallel.close()
     running.join()
-    assert turns < 60 * (time.monotonic() - began + 1)
+    assert rounds < 60 * (time.monotonic() - began + 1)
 
 
 # What is refused

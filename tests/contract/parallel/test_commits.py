@@ -88,7 +88,7 @@ def test_a_commit_that_fails_is_logged_and_repaired_by_a_later_one(
             member.stop()
     assert next(refusals, None) is None
     # At most once in ten seconds.
-    assert caplog.text.count("failed, and a later one must cover it: The coordinator is away.") == 1
+    assert caplog.text.count("failed and will be repeated: The coordinator is away.") == 1
 
 
 @pytest.mark.parametrize("mode", ["async", "sync"])

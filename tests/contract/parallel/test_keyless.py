@@ -48,7 +48,7 @@ def look_again(logs: list[Any]) -> None:
     """Have the time of several further looks pass at once."""
     for log in logs:
         for seconds in range(10, 100, 10):
-            log.turn(time.monotonic() + seconds)
+            log.check(time.monotonic() + seconds)
 
 
 def test_slots_that_idle_since_records_have_no_key_are_told_of_once_with_the_remedy(

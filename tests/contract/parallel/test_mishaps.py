@@ -261,7 +261,7 @@ RUNS: list[Callable[[ParallelConsumer], Any]] = [
 def test_without_a_topic_nothing_runs(run: Callable[[ParallelConsumer], Any]) -> None:
     with (
         ParallelConsumer({"bootstrap.servers": "127.0.0.1:1", "group.id": "g", "log_level": 0}) as parallel,
-        pytest.raises(Exception, match="has no topic to read"),
+        pytest.raises(Exception, match="has no topics to read"),
     ):
         run(parallel)
 

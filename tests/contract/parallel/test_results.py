@@ -118,7 +118,7 @@ def test_while_nobody_takes_results_no_more_handlers_are_called_than_there_are_s
     def look(result: Result) -> bool:
         wait_for(lambda: len(called) >= len(at_each) + 5)
         parallel.request_commit()
-        wait_for(lambda: commits.next_turn(0.0) > 0)  # the control thread has had a turn
+        wait_for(lambda: commits.next_time(0.0) > 0)  # the control thread has run a round
         at_each.append(len(called))
         return len(at_each) == 10
 

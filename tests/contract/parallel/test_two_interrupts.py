@@ -14,7 +14,7 @@ from tests.interrupts import nothing_left, two_interrupts
 COUNT = 3
 ANCHORS: dict[str, Callable[..., Any]] = {
     "start": ParallelConsumer.__enter__,
-    "run": ControlLoop.turn,
+    "run": ControlLoop.run_round,
     "end": ControlLoop.leave,
     "close": ParallelConsumer.close,
 }

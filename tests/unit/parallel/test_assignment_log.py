@@ -34,15 +34,15 @@ def test_each_settled_set_of_partitions_is_one_line_and_waiting_for_a_group_is_o
     states = [(False, has())] * 20 + [(True, has(0)), (True, has(0, 1)), (True, has(0, 1)), (True, has(0, 1))]
     for number, (was_member, assigned) in enumerate([*states, (True, has()), (True, has())]):
         membership.was_member, membership.assigned = was_member, assigned
-        about.turn(number / 2)
-        about.turn(number / 2 + 0.1)
+        about.check(number / 2)
+        about.check(number / 2 + 0.1)
         seen.append(len(caplog.records))
     assert seen == [0] * 10 + [1] * 12 + [2, 2, 2, 3]
     lines = [record.getMessage() for record in caplog.records]
-    assert lines[0].startswith("This member waits for its group to rebalance.")
+    assert lines[0].startswith("This member is waiting for its group to rebalance.")
     assert [line.partition(" and has ")[2] for line in lines[1:]] == [
         "these partitions: orders: 0-1.",
-        "no partitions: other members have all, or Kafka lacks the topics.",
+        "no partitions: either other members have them all, or the topics do not exist.",
     ]
 
 

@@ -38,11 +38,10 @@ from headway.execution.event_loop import EventLoop
 from headway.execution.gate import Gate
 from headway.execution.gates.adaptive_limit import AdaptiveLimit
 from headway.execution.gates.expiry_gate import ExpiryGate
-from headway.execution.handlers import Handlers, failures_of, not_run, with_context
+from headway.execution.handlers import Executor, Handlers, failures_of, not_run, with_context
 from headway.execution.jobs import Job
 from headway.execution.lifespan import with_state
 from headway.execution.threads import Threads
-from headway.parallel.control_loop import Executor
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
 from headway.spark.stage.arrow_results import results_of_arrow
