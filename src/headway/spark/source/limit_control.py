@@ -54,7 +54,10 @@ class LimitControl:
         self.at_least_for = self.at_least_for + 1 if is_late and self.limit == self.least else 0
         if not tells or records <= 0:
             return
-        suited = records * AIM * self.target / max(seconds, 1e-3)
+        # Correct the exact limit, not the rounded one that was used: near the aim each correction is a fraction of a
+        # record, and rounding every time would stop a small limit several records short.
+        used = self._exact if records == self.limit else records
+        suited = used * AIM * self.target / max(seconds, 1e-3)
         if suited < self._exact:
             self._move_to(max(suited, self._exact / _MOST_FALL))
         else:
