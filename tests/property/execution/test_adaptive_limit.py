@@ -103,6 +103,8 @@ def near(capacity: int, limits: list[int]) -> bool:
 
 
 @given(services)
+@example(Service(5, 0.5, random.Random(3), True))  # measured over too few jobs, it drifts to three times the capacity
+@example(Service(13, 0.5, random.Random(2), True))
 @settings(max_examples=20, derandomize=True)
 def test_it_finds_the_capacity_of_a_service_and_stays_near(service: Service) -> None:
     load = Load(AdaptiveLimit(500), service)

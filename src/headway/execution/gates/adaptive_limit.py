@@ -8,10 +8,14 @@ import math
 from headway.execution.gate import Gate
 from headway.execution.jobs import Job, RecordWork
 
-# One measurement takes at least _WINDOW seconds, _ROUNDS jobs for each slot, and _JOBS jobs.
+# One measurement takes at least _WINDOW seconds, _ROUNDS jobs for each slot, and _JOBS jobs, or _JOBS_OF_FIRST_STEPS
+# while the limit doubles. Random durations make the throughput of 100 jobs uncertain by 10 %. That is enough to judge a
+# doubling. With the small step, one measurement in five would find by accident that more slots pay, so the limit would
+# now and then drift to three times the best one.
 _WINDOW = 0.2
 _ROUNDS = 4
-_JOBS = 100
+_JOBS = 200
+_JOBS_OF_FIRST_STEPS = 100
 _FIRST_LIMIT = 8
 _FIRST_STEP = 2.0  # the step until more slots do not pay for the first time
 _STEP = 1.25
@@ -33,6 +37,7 @@ class AdaptiveLimit(Gate):
         self.limit = min(_FIRST_LIMIT, most)
         self._most = most
         self._step = _FIRST_STEP
+        self._jobs = _JOBS_OF_FIRST_STEPS
         self._last: tuple[int, float] | None = None  # a limit and the throughput that it had
         self._at_most: float | None = None  # the throughput when the limit came to be the most
         self._running = 0
@@ -62,7 +67,7 @@ class AdaptiveLimit(Gate):
             self._ended += 1
             if not self._settled:
                 self._begin(settled=self._ended >= self.limit, ended=self._ended)
-            elif self._ended >= max(_JOBS, _ROUNDS * self.limit) and self._seconds >= _WINDOW:
+            elif self._ended >= max(self._jobs, _ROUNDS * self.limit) and self._seconds >= _WINDOW:
                 self._choose(self._ended / self._seconds)
                 self._begin()
         return False
@@ -87,7 +92,7 @@ class AdaptiveLimit(Gate):
         elif abs(math.log(throughput / self._at_most)) > math.log(_ANOTHER_SERVICE):
             up = False  # the service has changed, so the measurement with fewer slots is outdated
         if not up:
-            self._step = _STEP
+            self._step, self._jobs = _STEP, _JOBS
         step = self._step if up or self.limit == 1 else 1 / self._step
         limit = min(self._most, math.ceil(self.limit * step) if step > 1 else int(self.limit * step))
         if limit != self.limit:  # at the highest limit allowed, keep the measurement with fewer slots
