@@ -160,7 +160,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(levels=True), "levels is True; it must be a whole number, at least 1"),
     (lambda: declare(max_concurrency=0), "max_concurrency is 0; it must be at least 1"),
     (lambda: declare(retries=5), "retries is 5; it must be a Retries, as Retries(max_attempts=5)"),
-    (lambda: declare(retries=Retries(max_attempts=5)), "After max_attempts=5 a record goes to the dead_letter_topic"),
+    (
+        lambda: declare(retries=Retries(max_attempts=5)),
+        "After max_attempts=5 a record is sent to the dead_letter_topic",
+    ),
     (lambda: declare(time_limit=timedelta(1)), "time_limit is datetime.timedelta(days=1); it must be above 0"),
     (lambda: declare(ordering="partition by key"), "ordering is 'partition by key'; choose one of"),
     (lambda: declare(executor="async"), "executor='async' does not run a plain function"),
@@ -210,7 +213,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: consumer(tenant=7), "tenant is 7; it must be"),
     (lambda: consumer(tenant=lambda: "a"), "which cannot be called with (record)"),
     (lambda: consumer(tenant=later), "tenant is later, an async def"),
-    (lambda: consumer(tenant_weights={"big": 2.0}), "tenant_weights is given, but no tenant"),
+    (lambda: consumer(tenant_weights={"big": 2.0}), "tenant_weights is set, but there is no tenant"),
     (lambda: consumer(tenant="key", tenant_weights=["big"]), "tenant_weights is ['big']; it must be a mapping"),
     (lambda: consumer(tenant="key", tenant_weights={7: 2.0}), "it must be a mapping of tenants' names to weights"),
     (lambda: consumer(tenant="key", tenant_weights={"big": 0}), "tenant_weights['big'] is 0; it must be above 0"),
@@ -227,7 +230,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: consumer(tenant="key", tenant_rate_limit=later), "tenant_rate_limit is later, an async def"),
     (lambda: declare(tenant="key", tenant_rate_limit={"big": -1}), "tenant_rate_limit['big'] is -1; it must be above"),
     (lambda: declare(tenant="header"), "tenant is 'header'; it must be"),
-    (lambda: declare(tenant_weights={"big": 2.0}), "tenant_weights is given, but no tenant"),
+    (lambda: declare(tenant_weights={"big": 2.0}), "tenant_weights is set, but there is no tenant"),
     # Delay
     (lambda: Scheduler("localhost:9092"), "The configuration is of the type str; it must be a mapping"),  # type: ignore[arg-type]
     (

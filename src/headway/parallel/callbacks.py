@@ -1,7 +1,6 @@
-"""Calls the user's callbacks about partitions and commits one after the other, in a thread of their own.
+"""Calls the user's callbacks about partitions and commits, one after the other, in a thread of their own.
 
-The control thread goes on meanwhile, so other partitions are fetched, handled and handed over however long a callback
-takes.
+The control thread never waits inside a callback, so it serves other partitions even if a callback takes long.
 """
 
 import logging
@@ -11,8 +10,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from headway.declarations import called, check_function, runs_nothing_when_called, takes
-from headway.errors import ConfigError
+from headway.declarations import check_function
 from headway.kafka.consumer.commits import Offsets, OnCommit
 from headway.records.record_types import TopicPartition
 from headway.runtime.background import in_background
@@ -23,8 +21,8 @@ log = logging.getLogger(__name__)
 OnRebalance = Callable[[list[TopicPartition]], Any]
 
 
-class _DueCall(NamedTuple):
-    """A call that is due; `ended` resolves when it returns, or has the error that it raised."""
+class _QueuedCall(NamedTuple):
+    """A call that waits for its turn; the future `ended` gets its end, or the error that it raised."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -32,11 +30,11 @@ class _DueCall(NamedTuple):
 
 
 class Callbacks:
-    """The callbacks of one consumer, and the partitions that they were called for.
+    """The callbacks of one consumer. They do nothing until `subscribe` gives the user's functions.
 
     Invariants: calls are made one after the other, in the order of the events. Each partition that `on_assign` was
-    called with is in one later call of `on_revoke` or `on_lost`. Only the control thread calls the methods, except
-    `runs_here`.
+    called with is in exactly one later call of `on_revoke` or `on_lost`. All methods except `runs_here` are for the
+    control thread.
     """
 
     def __init__(self, wake: Wakeup) -> None:
@@ -45,23 +43,27 @@ class Callbacks:
         self._on_revoke: OnRebalance | None = None
         self._on_lost: OnRebalance | None = None
         self._on_commit: OnCommit | None = None
-        self._known: set[TopicPartition] = set()
-        self._awaited: dict[TopicPartition, Future[None]] = {}  # with the call of `on_assign` that has not returned
+        self._known: set[TopicPartition] = set()  # assigned and not yet reported as gone
+        self._awaited: dict[TopicPartition, Future[None]] = {}  # with the running call of `on_assign`
         self._lock = threading.Lock()
-        self._due: deque[_DueCall] = deque()
+        self._queue: deque[_QueuedCall] = deque()
         self._is_working = False
-        self._thread = 0
+        self._thread = 0  # the thread that makes the calls; 0 while there are none
         self.failure: BaseException | None = None
         """The first error of a rebalance callback, which ends the run."""
 
-    def use(
+    def subscribe(
         self,
         on_assign: OnRebalance | None,
         on_revoke: OnRebalance | None,
         on_lost: OnRebalance | None,
         on_commit: OnCommit | None,
     ) -> None:
-        """Call these functions from now on. Without `on_lost`, `on_revoke` is called for lost partitions, too."""
+        """Call these functions for the subscription. `on_revoke` stands in for a missing `on_lost`.
+
+        Raises `ConfigError` for a function that cannot be called as it must be.
+        """
+        check_callbacks(on_assign, on_revoke, on_lost, on_commit)
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost or on_revoke
         self._on_commit = on_commit
 
@@ -74,26 +76,26 @@ class Callbacks:
             self._awaited |= dict.fromkeys(partitions, call)
 
     def awaited(self) -> Collection[TopicPartition]:
-        """Return the partitions whose `on_assign` has not returned, so that none of their records starts."""
+        """Return the partitions whose `on_assign` has not returned. None of their records must start yet."""
         if self._awaited:
             self._awaited = {each: call for each, call in self._awaited.items() if not _has_returned(call)}
         return self._awaited.keys()
 
     @property
     def has_on_revoke(self) -> bool:
-        """True if there is an `on_revoke` to wait for."""
+        """True if the user has an `on_revoke`."""
         return self._on_revoke is not None
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> "Future[None] | None":
-        """Call `on_revoke` with partitions whose records are done or given up.
+        """Call `on_revoke` with partitions whose handlers have ended or were given up.
 
-        Returns a future to wait for, or None if nothing was called. Commit what is done only when the call has
-        returned, and not at all if it has raised.
+        Returns the future of the call, or None if there is nothing to call. Completed records must be committed only
+        after the call has returned, and not at all if it raised.
         """
         return self._call(self._on_revoke, self._forget(partitions))
 
     def lost(self, partitions: Iterable[TopicPartition]) -> None:
-        """Call `on_lost` with partitions that another member may have already."""
+        """Call `on_lost` with partitions that another member might have already."""
         self._call(self._on_lost, self._forget(partitions))
 
     def _forget(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
@@ -111,32 +113,28 @@ class Callbacks:
     # Commits
 
     def committed(self, error: Exception | None, offsets: Offsets) -> None:
-        """Call `on_commit`. Commits that succeed while callbacks run are put together into one call."""
+        """Call `on_commit`. Commits that succeed while other callbacks run are combined into one call."""
         if self._on_commit is None or not offsets:
             return
         with self._lock:
-            if (
-                error is None
-                and self._due
-                and self._due[-1].function == self._commit
-                and not self._due[-1].arguments[0]
-            ):
-                offsets = self._due.pop().arguments[1] | offsets
+            last = self._queue[-1] if self._queue else None
+            if error is None and last and last.function == self._commit and last.arguments[0] is None:
+                offsets = self._queue.pop().arguments[1] | offsets
         self._add(self._commit, error, dict(offsets))
 
     def _commit(self, error: Exception | None, offsets: Offsets) -> None:
         try:
             if self._on_commit:
                 self._on_commit(error, offsets)
-        except BaseException:  # what was committed stays committed
+        except BaseException:  # the commit was made already, so an error cannot undo it
             log.exception("The on_commit callback raised.")
 
     # Calls
 
     def _add(self, function: Callable[..., Any], *arguments: Any) -> "Future[None]":
-        call = _DueCall(function, arguments, Future())
+        call = _QueuedCall(function, arguments, Future())
         with self._lock:
-            self._due.append(call)
+            self._queue.append(call)
             if self._is_working:
                 return call.ended
             self._is_working = True
@@ -157,15 +155,15 @@ class Callbacks:
                 call.ended.set_result(None)
             self._wake.set()
 
-    def _next(self) -> _DueCall | None:
+    def _next(self) -> _QueuedCall | None:
         with self._lock:
-            if self._due:
-                return self._due.popleft()
+            if self._queue:
+                return self._queue.popleft()
             self._is_working, self._thread = False, 0
             return None
 
     def runs_here(self) -> bool:
-        """Return whether this thread is running a callback. Any thread may ask."""
+        """Return whether the calling thread is running a callback. Any thread can call this."""
         return self._thread == threading.get_ident()
 
     def wait(self, timeout: float) -> None:
@@ -173,11 +171,11 @@ class Callbacks:
         with self._lock:
             if not self._is_working:
                 return
-        over = self._add(lambda: None)
+        last = self._add(lambda: None)
         try:
-            over.result(timeout)
+            last.result(timeout)
         except TimeoutError:
-            log.warning("A callback has not returned within %g s. The consumer ends without waiting for it.", timeout)
+            log.warning("A callback has not returned within %g s, so the consumer ends without it.", timeout)
 
 
 def _has_returned(call: "Future[None]") -> bool:
@@ -185,21 +183,10 @@ def _has_returned(call: "Future[None]") -> bool:
 
 
 def check_callback(name: str, callback: Callable[..., Any] | None, parameters: Sequence[str]) -> None:
-    """Raise `ConfigError` for a callback that cannot be called with these arguments, or that a call would not run."""
-    if callback is None:
-        return
-    if callable(callback) and runs_nothing_when_called(callback):
-        raise ConfigError(
-            f"{name} is an async def, or yields. It is called in a thread, so nothing of it would run. Give a plain "
-            "function; for an event loop, one that calls the loop's call_soon_threadsafe."
-        )
-    check_function(name, callback, parameters)
-
-
-def check_async_callback(name: str, callback: Callable[..., Any], parameters: Sequence[str]) -> None:
-    """Raise `ConfigError` for an `async def` that cannot be called with these arguments."""
-    if not takes(callback, len(parameters)):
-        raise ConfigError(f"{name} is {called(callback)}, which cannot be called with ({', '.join(parameters)}).")
+    """Raise `ConfigError` for a callback that is not a plain function of these parameters. None is valid."""
+    if callback is not None:
+        advice = "It is called in a thread; to reach an event loop from there, use the loop's call_soon_threadsafe."
+        check_function(name, callback, parameters, advice)
 
 
 def check_callbacks(

@@ -1,4 +1,4 @@
-"""The public parallel consumer."""
+"""The public parallel consumer: its subscription, its ways to run a handler, and its controls."""
 
 import asyncio
 from collections.abc import Collection, Iterable, Mapping
@@ -31,7 +31,7 @@ from headway.kafka.binding.known_settings import check_taken
 from headway.kafka.consumer.commits import OnCommit
 from headway.kafka.consumer.level_consumers import members_of
 from headway.parallel.batches import Batches
-from headway.parallel.callbacks import OnRebalance, check_async_callback, check_callbacks
+from headway.parallel.callbacks import OnRebalance
 from headway.parallel.control_loop import ControlLoop
 from headway.parallel.handler_output import size_of_output
 from headway.parallel.handler_spec import HandlerSpec
@@ -51,63 +51,64 @@ from headway.settings.config import Config, ParallelSettings
 
 
 class ParallelConsumer:
-    """Handles records in parallel, in the order that `ordering` asks for, and acknowledges each on its own.
+    """Handles records in parallel, in the order that `ordering` requires, and acknowledges each record individually.
 
-    Completed records above an incomplete one are committed beside the offset, as an offset map. So a restart repeats
-    only records that were not done. Without `levels`, topics and group have the names given. With `levels`, they have
-    the names of their levels, which share the slots according to `policy`. `headway.settings.config` explains the
-    settings; other keys go to librdkafka.
+    Completed records above an unfinished one are committed beside the offset, as an offset map. So a restart repeats
+    only unfinished records. With `levels`, a topic and a group are read in several levels, such as `orders-0` and
+    `orders-1`, which share the slots according to `policy`. `headway.settings.config` explains the settings; all other
+    keys are passed to librdkafka.
 
     Args:
         config: The settings.
         ordering: Which records run in order: those with the same key, those of the same partition, or none.
         max_concurrency: The number of records, or batches, that are handled at a time.
-        adaptive: True to start with few at a time, add more while throughput grows, and take back what only adds
-            latency.
-        rate_limit: The number of records that the group starts per second, at most. Each member has a share of it, in
+        adaptive: True to start with few records at a time, add more while that raises the throughput, and remove those
+            that only add latency.
+        rate_limit: The maximum number of records that the group starts per second. Each member has a share of it, in
             proportion to its partitions.
-        key_rate_limit: The number of records with one key that start per second, at most, in each topic and level.
-        tenant_rate_limit: The number of records of one `tenant` that the group starts per second, at most, shared by
-            its members as `rate_limit` is: a number for each tenant, a mapping from names to numbers with `"*"` for
-            all others, or a function that returns the number for a tenant and is called once a minute. A tenant whose
+        key_rate_limit: The maximum number of records with the same key that start per second, in each topic and level.
+        tenant_rate_limit: The maximum number of records of one `tenant` that the group starts per second, shared by its
+            members as `rate_limit` is: a number for each tenant, a mapping from names to numbers with `"*"` for all
+            others, or a function that returns the number for a tenant and is called once a minute. A tenant whose
             number is None or left out has no limit.
         time_limit: The seconds that a call of the handler can take before the attempt fails.
-        executor: `thread` for plain functions and `async` for coroutine functions, chosen by the handler if left out;
-            or `process` for a function that needs much CPU. It and the deserialisers must then be importable.
+        executor: `thread` for plain functions, `async` for coroutine functions, or `process` for plain functions that
+            need much CPU. By default `thread` or `async`, according to the handler. With `process`, the handler and the
+            deserialisers must be importable.
         processes: The number of processes. By default the number of processors.
-        policy: How levels share the slots: `fair` by weight, `strict` highest level first but none waits too long, or
-            `capacity_burst` with the Java priority client's shares.
-        distributor: The weights or shares of the levels. By default each level has twice that of the one below.
+        policy: How levels share the slots: `fair` by weight, `strict` with the highest level first and a longest wait
+            for all others, or `capacity_burst` with the Java priority client's shares.
+        distributor: The weights or shares of the levels. By default each level has twice the weight of the one below.
         retries: When and how often failed records are retried. By default forever, at most a minute apart.
-        dead_letter_topic: The topic for records that are not retried any more. Without it, such a record ends the run
-            with `HandlerError`.
+        dead_letter_topic: The topic for records that are no longer retried. Without it, such a record ends the run with
+            `HandlerError`.
         commit_mode: `async`; `sync`, which waits for each answer; or `transactional`, which commits outputs, dead
             letters and offsets in one transaction, by default every 100 ms.
         producer_config: Settings of the producer for outputs, such as serialisers or `transactional.id`. It connects
             as `config` does.
-        hand_over_timeout: The seconds that a partition that is revoked waits for its running handlers and for the
-            commit of their records. The last second of it, or one more, is kept for the commit.
-        tenant: Whom a record belongs to: `header:NAME`, `key`, `key:/` for the part of the key before a separator, or
-            a function of the record, which must be fast. Within a level, tenants take turns by the handler time that
-            they have used.
-        queue_time_warning: The seconds that a record may wait between its fetch and its start before it is late. Late
-            records are logged as totals and counted in `metrics`. By default none are.
+        hand_over_timeout: The seconds that a revoked partition waits for its running handlers and for the commit of
+            their records. The commit gets at least one second, even if the handlers use up the time.
+        tenant: The tenant that a record belongs to: `header:NAME`, `key`, `key:/` for the part of the key before a
+            separator, or a function of the record, which must be fast. Within a level, tenants take turns according to
+            the handler time that they have used.
+        queue_time_warning: The seconds between its fetch and its start after which a record is late. Late records are
+            counted in `metrics`, and their number is logged. By default no record is late.
         on_invalid_metadata: What happens if a commit's metadata is not an offset map: it is ignored with a warning
             (`warn`), or it ends the run with `OffsetMapError` (`fail`).
         buffer_records: The number of records of each level that are kept ready in memory, so that no slot waits for a
             fetch. By default 1,000, or four times `max_concurrency` if that is more.
-        buffer_memory: The most bytes that records and uncommitted outputs of each level take.
+        buffer_memory: The maximum number of bytes that records and uncommitted outputs of each level take.
         tenant_weights: The weights of tenants by name. All others have 1.
-        expires_after: The seconds after its timestamp in which a record can be started. By default there is no limit
-            but the one of the record itself (`expires` of a producer's `send`).
-        on_expired: What happens to a record that expired before it could be started. `drop` marks it as done,
-            `dead_letter` sends it to the `dead_letter_topic`; both count it.
+        expires_after: The seconds after its timestamp in which a record can be started. By default only the record's
+            own limit counts, which its sender can set (`expires` of a producer's `send`).
+        on_expired: What happens to a record that expired before it could be started: `drop` marks it as done, and
+            `dead_letter` sends it to the `dead_letter_topic`. Both count it in `metrics`.
         circuit_breaker: When most attempts fail, run one probe at a time instead of failing every record. Off by
             default.
-        lifespan: What handlers share, such as a connection pool: a function that makes a context manager, async or
-            not; the connection's settings are passed if it takes them. It is entered before the first record and left
-            after the last handler. What it yields is `context.state`. With `executor="process"` each process has its
-            own.
+        lifespan: A function that makes a context manager, async or not, for what handlers share, such as a connection
+            pool. It gets the connection's settings if it has a parameter. The context is entered before the first
+            record and left after the last handler, and the yielded object is `context.state`. With
+            `executor="process"` each process has its own.
 
     Raises `ConfigError` for settings out of bounds. Any thread can call `pause`, `resume`, `stop` and `close`.
     """
@@ -119,7 +120,8 @@ class ParallelConsumer:
         checked.check_with(settings)
         check_taken(checked.outputs.kafka)  # its client is made later, when a misspelt setting would end the run
         self._wake = Wakeup()
-        # The event of a reached end carries the position behind transaction markers, which are not records.
+        # Only librdkafka's end-of-partition event says that the position is behind a transaction marker, which is not
+        # a record. Without it, the offset of such a marker could never be committed.
         self._levels = members_of(settings, {"enable.partition.eof": True})
         tenancy = checked.tenancy()
         rate = None if checked.rate_limit is None else StartRate(checked.rate_limit)
@@ -145,37 +147,38 @@ class ParallelConsumer:
         on_lost: OnRebalance | None = None,
         on_commit: OnCommit | None = None,
     ) -> None:
-        """Read these topics, or, with `levels`, each topic of a mapping at the level given (KIP-349).
+        """Read these topics. Call it once, before `run`.
 
-        A name that starts with `^` is a pattern. Call it once, before `run`. The callbacks are plain functions. They
-        are called one after the other in a thread of their own, and what they raise ends the run.
+        The callbacks must be plain functions. They are called one after the other in a thread of their own. An error of
+        the first three ends the run.
 
         Args:
-            topics: The topics.
+            topics: The topics; a name that starts with `^` is a pattern. With `levels` it can be a mapping of existing
+                topics to their levels (KIP-349).
             on_assign: Called with the list of new partitions. None of their records starts before it returns.
-            on_revoke: Called with the partitions that leave, also at the end of the run. None of their records is
-                running then. Records done since the last commit are committed if it returns within the
-                `hand_over_timeout`.
-            on_lost: Called with partitions that another member might have already. By default `on_revoke` is.
-            on_commit: Called with (error, offsets) for each commit; error is None if it succeeded. What it raises is
+            on_revoke: Called with the list of partitions that leave, also at the end of the run, when none of their
+                records is running. Completed records are committed if it returns within the `hand_over_timeout`.
+            on_lost: Called with a list of partitions that another member might have already. Without it, `on_revoke` is
+                called.
+            on_commit: Called with (error, offsets) for each commit; error is None if it succeeded. If it raises, that
+            is
                 only logged.
         """
         self._check_open()
         if self._run.has_begun:
             raise ConfigError(
-                "subscribe was called while the consumer runs. Call it before, with all topics; to read others, close "
-                "this consumer and make a new one."
+                "subscribe was called while the consumer was running. Call it once, before run, with all topics. To "
+                "read other topics, close this consumer and make a new one."
             )
-        check_callbacks(on_assign, on_revoke, on_lost, on_commit)
-        self._callbacks.use(on_assign, on_revoke, on_lost, on_commit)
+        self._callbacks.subscribe(on_assign, on_revoke, on_lost, on_commit)
         self._run.subscribe(subscriptions(checked_topics(topics), self._settings.levels))
 
     def supervise(self, table: int, suspects: Iterable[Suspect]) -> Supervision | None:
-        """Keep a table of the running records in the file of this descriptor, for a process that outlives this one.
+        """Keep a table of the running records in the file of this descriptor, for the supervisor of this process.
 
-        Call it before `run`. The suspects are records that ran in processes that died; later ones go to the
-        `Supervision` that is returned. Returns None with `executor="process"`, where handlers run in other processes
-        and can end only those.
+        Call it before `run`. The suspects are records that were running in processes that died; later suspects can be
+        given to the returned `Supervision`. Returns None with `executor="process"`, because a handler can then end only
+        the process that it runs in.
         """
         return (
             None
@@ -186,43 +189,43 @@ class ParallelConsumer:
     # Running
 
     def run(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> None:
-        """Call `handler(record, context)` for each record, until `stop` or `close`; once in a consumer's life.
+        """Call `handler(record, context)` for each record, until `stop` or `close`. A consumer can run only once.
 
-        A plain function runs on threads, an `async def` on an event loop in a thread of its own. A record is done when
-        the handler returns. Any exception of the handler is a failed attempt. `RetriableError` is retried until
-        `max_attempts`, `FatalError` and `DeserializationError` (an unreadable key or value) never. Ctrl-C ends `run` at
-        once: completed records are committed, running ones are handled again. SIGTERM drains; a second one ends at
-        once.
+        Plain functions run on threads, an `async def` runs on an event loop in a thread of its own. A record is done
+        when the handler returns. Any exception of the handler is a failed attempt. It is retried according to
+        `retries`, except that `FatalError` and `DeserializationError` (an unreadable key or value) are never retried.
+        Ctrl-C ends `run` at once: completed records are committed, and running ones are repeated by the next run.
+        SIGTERM drains the consumer, and a second SIGTERM ends it at once.
 
-        With `batches` it calls `handler(records, contexts)` for batches of up to `max_size` records. A batch holds
-        records of one key or partition, in order, as `ordering` says, or any records if unordered. A record waits up
-        to `linger` seconds for its batch to fill, and no longer once the batch has `min_size` records. The handler
-        raises `BatchError` to name the records that failed. After any other exception all of them have failed.
+        With `batches`, it calls `handler(records, contexts)` for batches of up to `max_size` records. According to
+        `ordering`, a batch has records of one key or of one partition, in their order, or any records. A record waits
+        up to `linger` seconds for its batch to have `min_size` records. To name the records that failed, the handler
+        raises `BatchError`. After any other exception all records of the batch have failed.
 
         Raises:
             HandlerError: A record failed for good, and there is no `dead_letter_topic`.
-            LifespanError: The lifespan failed at its start, or at its end.
-            AuthenticationError: The brokers do not let this client in, or no longer.
-            AuthorizationError: A right on a topic or a group is missing from the start. A right lost later is logged
-                now and then, and `metrics` names it, until the right is there again.
+            LifespanError: The lifespan failed at its start or at its end.
+            AuthenticationError: The brokers refuse the login of this client.
+            AuthorizationError: A right on a topic or a group is missing from the start. A right that is lost later is
+                logged now and then, and named in `metrics`, until it is granted again.
         """
         self._start(HandlerSpec(handler, batches))
 
     async def run_async(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> None:
-        """Run an `async def` as tasks of the running loop, otherwise as `run`; cancelling stops without draining."""
+        """Run like `run`, but call an `async def` in the running event loop. Cancelling it stops without draining."""
         await self._start_async(HandlerSpec(handler, batches))
 
     def run_and_produce(
         self, handler: Handler | BatchHandler, on_output: OnOutput | None = None, *, batches: Batches | None = None
     ) -> None:
-        """Send what the handler returns or yields: None, a `ProducerRecord`, or several; otherwise as `run`.
+        """Run like `run`, and send the records that the handler returns or yields: none, one, or several.
 
-        A record is done when all its outputs are stored; if one is refused, the attempt has failed. With
-        `commit_mode="transactional"` whole sets of outputs are committed with their records' offsets, or nothing. An
-        output that Kafka refuses only at that commit makes its record a dead letter. `on_output(input, output,
-        metadata)` is called for each stored output, in a thread of the consumer's.
+        The outputs must be `ProducerRecord`s. A record is done when Kafka has stored all its outputs; if Kafka refuses
+        one, the attempt has failed. With `commit_mode="transactional"`, outputs are committed together with the offsets
+        of their records, and a record becomes a dead letter if Kafka refuses one of its outputs in the transaction.
+        `on_output(input, output, metadata)` is called for each stored output, in a thread of the consumer.
 
-        With `batches` the handler is one of batches, as for `run`. Its outputs are those of all its records.
+        With `batches`, the handler gets batches, as for `run`, and its outputs belong to all records of the batch.
         """
         self._start(HandlerSpec(handler, batches, sends=True, on_output=on_output))
 
@@ -233,17 +236,16 @@ class ParallelConsumer:
         *,
         batches: Batches | None = None,
     ) -> None:
-        """Run an `async def` as tasks of the running loop, otherwise as `run_and_produce`.
+        """Run like `run_and_produce`, but call an `async def` in the running event loop.
 
-        `on_output` may be an `async def`: its calls are tasks of the loop, one after the other, which outputs do not
-        wait for. They have all ended when this returns; cancelling it stops without draining, and ends the one that
-        runs.
+        `on_output` can be an `async def` too. It is called in the running loop, once at a time, and handlers do not
+        wait for it. All calls have ended when this returns. Cancelling it stops without draining, and cancels the
+        running call of `on_output`.
         """
         spec = HandlerSpec(handler, batches, sends=True, on_output=on_output)
         if on_output is None or not is_coroutine_function(on_output):
             await self._start_async(spec)
             return
-        check_async_callback("on_output", on_output, ("input", "output", "metadata"))
         tasks = OutputTasks(on_output, self._dispatch)
         try:
             await self._start_async(replace(spec, on_output=tasks))
@@ -258,11 +260,11 @@ class ParallelConsumer:
     @overload
     def results(self, handler: BatchHandler, *, batches: Batches) -> ResultStream[BatchResult]: ...
     def results(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> ResultStream[Any]:
-        """Return the handler's results, to be iterated over with `for` or `async for`; otherwise as `run`.
+        """Run like `run`, and return the handler's results, to be iterated over with `for` or `async for`.
 
-        A record is done when the next result is asked for. The record at which the iteration is left therefore comes
-        again. Leaving the iteration stops the consumer. With `batches` the handler is one of batches, as for `run`;
-        each batch has one result.
+        A record is done when the next result is asked for. So if the iteration is left at a record, the next run
+        repeats that record. Leaving the iteration stops the consumer. With `batches`, the handler gets batches, as for
+        `run`, and each batch has one result.
         """
         spec = HandlerSpec(handler, batches)
         is_async = is_coroutine_function(self._parts.handler(spec))
@@ -273,14 +275,15 @@ class ParallelConsumer:
         return ResultStream(run, self._stop, self._dispatch, in_batches=batches is not None)
 
     def outputs(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> OutputStream:
-        """Return the stored outputs, to be iterated over with `for` or `async for`; otherwise as `run_and_produce`.
+        """Run like `run_and_produce`, and return the stored outputs, to be iterated over with `for` or `async for`.
 
-        Each is a `StoredOutput`: input, output, and metadata with topic, partition, offset and timestamp. It comes once
-        it is stored, in transactions once that is committed; its record is then done whether it is taken or not. While
-        1,000 wait to be taken, no further record starts. Leaving the iteration stops the consumer.
+        Each item is a `StoredOutput`: the input, the output, and metadata with topic, partition, offset and timestamp.
+        An output is returned when Kafka has stored it and, with transactions, committed it. Its record is done then,
+        even if the caller does not take the output. While 1,000 outputs wait to be taken, no record starts. Leaving the
+        iteration stops the consumer.
         """
         spec = HandlerSpec(handler, batches, sends=True)
-        self._parts.handler(spec)  # so that a mistake is raised here, and not at the first iteration
+        self._parts.handler(spec)  # raises for an invalid handler here, and not at the first iteration
 
         def produce(on_output: OnOutput, owner: Owner) -> None:
             self._start(replace(spec, on_output=on_output), owner)
@@ -293,7 +296,7 @@ class ParallelConsumer:
 
     async def _start_async(self, spec: HandlerSpec) -> None:
         owner = asyncio.current_task()
-        # Not the loop's executor: it has few threads, and this one is needed for as long as the consumer runs.
+        # Not in the loop's executor, which has few threads: this one is taken for as long as the consumer runs.
         running = asyncio.wrap_future(in_background(lambda: self._start(spec, owner)))
         try:
             await asyncio.shield(running)
@@ -312,9 +315,10 @@ class ParallelConsumer:
     def pause(
         self, partitions: Iterable[TopicPartition] | None = None, *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """Start and fetch no records until `resume`: of these partitions, of a topic, of a level, or of all.
+        """Stop starting and fetching records: of these partitions, of a topic, of a level, or of everything.
 
-        Running handlers go on. A pause lasts through rebalances, and also covers partitions that are assigned later.
+        Running handlers continue. A pause lasts until `resume`, also through rebalances. A pause of a topic, a level or
+        everything also covers partitions that are assigned later.
         """
         self._check_open()
         chosen = self._chosen(partitions, topic, level)
@@ -329,7 +333,7 @@ class ParallelConsumer:
     def resume(
         self, partitions: Iterable[TopicPartition] | None = None, *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """End a pause that began with the same arguments, or without arguments all pauses."""
+        """End the pause that began with the same arguments. Without arguments, end all pauses."""
         self._check_open()
         chosen = self._chosen(partitions, topic, level)
         with self._dispatch.lock:
@@ -377,23 +381,26 @@ class ParallelConsumer:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         """Continue an assigned partition at this offset, which the next commit also stores. Returns at once.
 
-        No record of the partition starts before its running handlers have ended or the `hand_over_timeout` is over.
-        Their results are ignored, and so is what was done and not committed. An offset outside the log stands for its
-        nearest end. Raises `ConfigError` for a partition that is not assigned now.
+        No record of the partition starts before its running handlers have ended, or the `hand_over_timeout` is over.
+        Their results are ignored, and uncommitted records count as not done. An offset outside the log means the
+        nearest end of the log. Raises `ConfigError` if the partition is not assigned to this consumer.
         """
         check_place("offset", offset)
         self._seek([partition], SeekTarget("offset", offset))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Continue these partitions, or all that are assigned, at their beginning, as `seek` does."""
+        """Continue these partitions at their beginning, as `seek` does. By default all assigned partitions."""
         self._seek(partitions, SeekTarget("beginning"))
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Continue these partitions, or all that are assigned, at their end, as `seek` does."""
+        """Continue these partitions at their end, as `seek` does. By default all assigned partitions."""
         self._seek(partitions, SeekTarget("end"))
 
     def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Continue at the first record of this time or later, in milliseconds since the epoch, as `seek` does."""
+        """Continue these partitions at the first record of this time or later, as `seek` does.
+
+        The time is in milliseconds since the epoch. By default all assigned partitions are moved.
+        """
         check_place("timestamp", timestamp)
         self._seek(partitions, SeekTarget("time", timestamp))
 
@@ -404,19 +411,19 @@ class ParallelConsumer:
         self._wake.set()
 
     def request_commit(self) -> None:
-        """Commit the completed records now, before the next commit is due. Returns at once."""
+        """Commit the completed records now, without waiting for the interval. Returns at once."""
         self._check_open()
         self._commits.request()
         self._wake.set()
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions of all levels that are assigned to this consumer now. Any thread can call it."""
+        """Return the partitions of all levels that are assigned to this consumer. Any thread can call it."""
         self._check_process()
         return self._levels.assignment()
 
     @property
     def work_remaining(self) -> int:
-        """The number of records that were fetched and are not done yet."""
+        """The number of records that were fetched and are not done."""
         self._check_process()
         return self._dispatch.work_remaining
 
@@ -431,7 +438,7 @@ class ParallelConsumer:
         )
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on, and at once if a broker has refused the earlier ones.
+        """Use these credentials for all further logins. If a broker has refused the earlier ones, log in again at once.
 
         Open connections stay open. Any thread can call it. Raises `ConfigError` if librdkafka does not accept the
         credentials.
@@ -443,7 +450,7 @@ class ParallelConsumer:
         change_credentials(self._settings.kafka, username, password)
 
     def forked(self) -> None:
-        """Do nothing any more: this object is the copy in a forked process, without threads."""
+        """Refuse further use: this is the copy in a forked process, which lacks the threads."""
         self._is_forked = True
 
     def _check_process(self) -> None:
@@ -453,16 +460,17 @@ class ParallelConsumer:
     def _check_open(self) -> None:
         self._check_process()
         if self._run.has_ended:
-            raise ClosedError("The consumer is closed. Make a new one to go on.")
+            raise ClosedError("The consumer is closed. Make a new one.")
 
     # The end
 
     def stop(self, *, drain: bool = True, timeout: float = DRAIN_WITHIN) -> None:
-        """Make `run` end, and return at once; a handler or a signal handler may call it.
+        """Make `run` end, and return at once. Handlers and signal handlers can call it.
 
-        With `drain`, running handlers have `timeout` seconds to end, from 0 to `math.inf`; without it, their records
-        are handled again after a restart. The last commits and leaving the groups are part of these seconds, and take
-        at most 10. Fetched records that did not start are left in Kafka. Completed records are committed in any case.
+        With `drain`, running handlers have `timeout` seconds to end, from 0 to `math.inf`. Without it, their records
+        are repeated by the next run. The last commits and leaving the groups are part of the `timeout`, and take at
+        most 10 seconds. Completed records are committed in any case. Fetched records that have not started are left in
+        Kafka.
         """
         timeout = checked_timeout(timeout)
         if not self._is_forked:
@@ -472,9 +480,10 @@ class ParallelConsumer:
         self.stop(drain=drain)
 
     def close(self, *, drain: bool = True, timeout: float = DRAIN_WITHIN) -> None:
-        """Stop, as `stop` does, and wait until `run` has ended. Do not call it in a handler, which `run` waits for.
+        """Stop, as `stop` does, and wait until `run` has ended.
 
-        Raises `HeadwayError` in a callback, which `run` waits for, too. In a forked process it does nothing.
+        Do not call it in a handler: `run` waits for handlers. In a callback it raises `HeadwayError` for the same
+        reason. In a forked process it does nothing.
         """
         timeout = checked_timeout(timeout)
         if not self._is_forked:
@@ -516,5 +525,5 @@ def _make_engine(
 
 
 def _size(record: ConsumerRecord) -> int:
-    """Return the bytes of a record without its headers, which are added where they are read."""
+    """Return the bytes of a record without its headers, whose size is counted when they are read."""
     return RECORD_TAKES + len(record.raw_key or b"") + len(record.raw_value or b"")

@@ -1,4 +1,4 @@
-"""Brings records from Kafka into the engine: fetches on demand, follows rebalances, and reads offset maps."""
+"""Brings records from Kafka into the engine: fetches on demand, takes part in rebalances, and reads offset maps."""
 
 import logging
 import re
@@ -33,52 +33,51 @@ log = logging.getLogger(__name__)
 
 HandOver = Callable[[Collection[TopicPartition]], None]
 
-_ID_WAITED_FOR = 10.0  # seconds that a start waits for the topic's id, if its commit names one
-_TOPICS_LISTED_WITHIN = 10.0  # seconds
-_SEEK_ANSWERED_WITHIN = 1.0  # seconds for the first question about an offset; each next one gets twice as many
+# Times in seconds.
+_ID_WAITED_FOR = 10.0  # a partition whose commit names a topic id waits this long to learn its topic's id
+_TOPICS_LISTED_WITHIN = 10.0
+_SEEK_ANSWERED_WITHIN = 1.0  # for the first request for an offset; the time doubles with each further request
 _SEEK_ANSWERED_AT_MOST_WITHIN = 60.0
 _CHECK_ANSWERS_EVERY = 0.01
-_ASK_LESS = 10  # a call that failed is repeated after this many times as long as it took
-_ASK_AGAIN_AFTER = 0.2
+# A partition that cannot begin is tried again after ten times as long as the attempt took, so that failing requests to
+# a dead broker take at most a tenth of the control thread's time.
+_PAUSE_FACTOR = 10
+_LEAST_PAUSE = 0.2
 _address = attrgetter("kafka_topic", "partition")
 _is_of_mirrors = re.compile(r".+[.]checkpoints[._-]internal").fullmatch
 
 
 @dataclass(slots=True)
 class _Starting:
-    """A partition that starts: the first offset that arrived too early, if any, and when to ask Kafka again.
+    """A partition that was assigned or sought, and that has not begun in the engine."""
 
-    After a seek it starts at its `target`, once its running handlers have ended, but at `whatever_runs_at` in any case.
-    If its commit names a topic's id, it waits until `id_awaited_until` to learn its topic's own id.
-    """
-
-    came: int | None = None
-    not_before: float = 0.0
-    target: SeekTarget | None = None
-    asked: SeekQuestion | None = None
+    came: int | None = None  # the offset of the first record that arrived before the partition could begin
+    not_before: float = 0.0  # the time of the next try
+    target: SeekTarget | None = None  # of a seek
+    asked: SeekQuestion | None = None  # the request for the target's offset
     answered_within: float = _SEEK_ANSWERED_WITHIN
-    whatever_runs_at: float = 0.0
-    id_awaited_until: float = 0.0
-    is_new: bool = False  # to this member, so its commit says which attempts have failed
+    whatever_runs_at: float = 0.0  # the time at which a seek no longer waits for running handlers
+    id_awaited_until: float = 0.0  # the time at which it no longer waits to learn its topic's id
+    is_new: bool = False  # to this member, so the failed attempts must be read from the commit
 
     def forget(self) -> None:
-        """Wait for no answer about the target any longer."""
+        """Stop waiting for the offset of the target."""
         if self.asked:
             self.asked.forget()
         self.asked = None
 
 
 class _Known(NamedTuple):
-    """What a commit says about a partition: the offset with its map, and the failed attempts."""
+    """The state of a partition according to its commit: the offset with its map, and the failed attempts."""
 
     offsets: OffsetMap
     tried: Mapping[int, Tried] = NOTHING_TRIED
 
 
 class Fetching:
-    """Keeps the engine's buffers filled, and the engine's partitions those that this member owns.
+    """Keeps the engine's buffers filled, and its partitions equal to those assigned to this consumer.
 
-    `hand_over` is called before partitions go to another member. It waits for their running handlers, and commits.
+    `hand_over` is called before partitions go to another member. It waits for their running handlers and commits.
     """
 
     def __init__(
@@ -99,21 +98,23 @@ class Fetching:
         self._callbacks = callbacks
         self._fails_on_invalid_metadata = options.on_invalid_metadata == "fail"
         buffer = options.buffer
-        self._enough = max(1, buffer * 3 // 4)  # because a fetch costs the same for one record as for many
-        # Handlers wait for the GIL while records are made and taken in, so a fetch must not be too large. But handlers
-        # that take no time empty a small buffer before this thread has the GIL again.
+        # With this many buffered records nothing is fetched, because a fetch costs the same for one record as for many.
+        self._enough = max(1, buffer * 3 // 4)
+        # The most records of one fetch. Handlers wait for the GIL while records are made and received, so it must not
+        # be too large. But fast handlers would empty a small buffer before this thread gets the GIL again.
         self._at_once = max(1, buffer // 2)
-        self._most = buffer * 5 // 4  # more for quiet partitions, so that they do not wait behind a flood
+        self._most = buffer * 5 // 4  # above the buffer, so that quiet partitions do not wait behind a flooded one
         self._hand_over = hand_over
         self._tenancy = tenancy
-        self._fetching: set[int] = set()  # levels within a fetch; while one is handed over, the others are fetched
-        self._starting: dict[TopicPartition, _Starting] = {}  # partitions whose committed offsets are not read yet
-        self._rejoining: set[int] = set()  # levels that are to join again
-        self._patience = options.hand_over_timeout  # seconds that a seek waits for the handlers that run
-        self.pauses = Pauses()  # with the lock
-        self._holds = False
-        self._sought: dict[TopicPartition, SeekTarget] = {}  # with the lock: seeks that have not begun
-        self._tried: dict[TopicPartition, Mapping[int, Tried]] = {}  # with the lock: of partitions that were sought
+        self._fetching: set[int] = set()  # levels that are being fetched; a hand-over in a fetch fetches only others
+        self._starting: dict[TopicPartition, _Starting] = {}
+        self._rejoining: set[int] = set()  # levels that must join their groups again
+        self._patience = options.hand_over_timeout  # seconds that a seek waits for running handlers
+        # The following are used with the lock.
+        self.pauses = Pauses()
+        self._holds = False  # whether the engine holds paused partitions
+        self._sought: dict[TopicPartition, SeekTarget] = {}  # seeks that the control thread has not seen yet
+        self._tried: dict[TopicPartition, Mapping[int, Tried]] = {}  # failed attempts on sought partitions
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Join the groups."""
@@ -122,9 +123,9 @@ class Fetching:
     # From any thread
 
     def seek(self, targets: Mapping[TopicPartition, SeekTarget]) -> None:
-        """Continue partitions at these targets; what is done and not committed no longer counts.
+        """Continue partitions at these targets. Uncommitted records count as not done.
 
-        Raises `ConfigError` for a partition that is not assigned, or about to leave.
+        Raises `ConfigError` for a partition that is not assigned or is about to leave.
         """
         with self._lock:
             for partition in targets:
@@ -132,19 +133,19 @@ class Fetching:
                 if self._engine.state_of(partition) is PartitionState.LEAVING:
                     raise ConfigError(
                         f"Partition {partition.partition} of {partition.topic} at level {partition.level} is about to "
-                        "leave this consumer. Seek in on_assign of the consumer that gets it."
+                        "leave this consumer. Call seek in on_assign of the consumer that it is assigned to."
                     )
             self._tried |= {each: tried for each in targets if (tried := self._engine.tried(each))}
             self._engine.revoke(targets)
             self._sought |= targets
 
     def hold(self) -> None:
-        """Start no records of the partitions that are paused now, and let the others go on."""
+        """Apply the pauses: start no records of paused partitions, and let all other partitions continue."""
         with self._lock:
             self._hold(time.monotonic())
 
     def _hold(self, now: float) -> set[TopicPartition]:
-        """Hold the paused partitions, with the lock. Returns them."""
+        """Apply the pauses, with the lock. Returns the paused partitions."""
         if not self.pauses and not self._holds:
             return set()
         held = self._engine.held()
@@ -157,10 +158,11 @@ class Fetching:
     # The control thread
 
     def fetch(self, now: float, paused: bool) -> bool:
-        """Take in the records that are wanted and that Kafka has, without waiting. Returns whether more may be there.
+        """Fetch the records that the engine wants, without waiting. Returns whether Kafka might have more.
 
-        Rebalances happen in here. Raises the error of a rebalance, and `KafkaError` if a level cannot go on, for
-        example if it has never had the right to join its group. Other errors are logged, since librdkafka goes on.
+        Rebalances happen within this call. Raises the error of a rebalance, and `KafkaError` if a level cannot
+        continue, for example if it has never had the right to join its group. librdkafka recovers from other errors, so
+        they are only logged.
         """
         self._join_again()
         self._pause_and_resume()
@@ -174,7 +176,7 @@ class Fetching:
 
     @contextmanager
     def _within(self, level: int) -> Iterator[None]:
-        """Mark a member as within a call, so that none of its levels is fetched by a hand-over in that call."""
+        """Mark a member as busy, so that a hand-over within this call does not fetch from the same member."""
         together = self._levels.with_same_member([level])
         self._fetching |= together
         try:
@@ -197,7 +199,7 @@ class Fetching:
         self.lost(lost)
 
     def rejoin(self, level: int) -> None:
-        """Give up a level, and have its member join the group again, after a rebalance under way."""
+        """Give up a level, and let its member join the group again as soon as it is not busy."""
         self.give_up(level)
         self._rejoining.add(level)
 
@@ -213,7 +215,7 @@ class Fetching:
             records = _fetched(member, level, demand, of_quiet, now)
             brought = self._brought_along.of(records, now)
             tenants = self._tenancy.of(records) if self._tenancy else ()
-            if self._starting:  # a partition that begins may have brought these records
+            if self._starting:  # these records may be of partitions that can begin now
                 self._begin(level, member, now, first=True)
             with self._lock:
                 self._receive(records, now, brought, tenants)
@@ -225,7 +227,7 @@ class Fetching:
         return 0 < len(records) == demand
 
     def _demand(self, paused: bool) -> tuple[list[int], list[int]]:
-        """Return how many records to fetch of each level, and how many of its quiet partitions if it wants none."""
+        """Return how many records to fetch of each level, and how many of its quiet partitions if it needs no more."""
         with self._lock:
             if paused:
                 for level in range(self._levels.count):
@@ -238,14 +240,14 @@ class Fetching:
             return wanted, [max(0, self._most - of_level) for of_level in buffered]
 
     def _wanted(self, level: int, demand: int, buffered: int, ready: int) -> int:
-        """Return how many records to fetch of a level. If none, set the count of ready works to check again at."""
+        """Return how many records to fetch of a level. If none, set the alarm that wakes the control thread."""
         if buffered > self._enough:
             self._dispatch.alarm(level, self._enough)
             return 0
         if demand == 0:  # the buffer is full
             self._dispatch.alarm(level, ready // 2)
             return 0
-        self._dispatch.alarm(level, -1)  # librdkafka wakes this thread when a record arrives
+        self._dispatch.alarm(level, -1)  # no alarm: librdkafka wakes this thread when a record arrives
         return min(demand, self._at_once)
 
     def _receive(
@@ -270,8 +272,8 @@ class Fetching:
         with self._lock:
             wanted = self._engine.paused() | self._hold(time.monotonic())
         wanted.update(self._callbacks.awaited())
-        # What was paused is asked of the members: one that takes a partition up again elsewhere in its log gives it up
-        # and assigns it again, and it is still paused then.
+        # Only the members know which partitions are paused now: a member that continues a partition elsewhere in its
+        # log gives it up and assigns it again, paused as before.
         paused = self._levels.paused()
         if wanted != paused:
             for member, partitions in self._levels.chosen(wanted - paused, None).items():
@@ -280,13 +282,13 @@ class Fetching:
                 member.resume(partitions)
 
     def _begin(self, level: int, member: LevelConsumer, now: float, *, first: bool = False) -> None:
-        """Begin partitions where their last owners' commits end, without the records that the commits mark as done.
+        """Begin starting partitions in the engine, at their committed offsets or at the targets of seeks.
 
-        The member asks for these commits after the rebalance: `Membership.start_of`. With `first`, only partitions
-        begin that no record has come from and that are not sought.
+        The member requests the commits after a rebalance; see `Membership.start_of`. With `first`, only partitions
+        begin of which no record has arrived yet and that were not sought.
         """
         awaited = self._callbacks.awaited() if self._starting else ()
-        self._take_sought(level, now)  # after `awaited`, because on_assign may seek before it returns
+        self._take_sought(level, now)  # after `awaited`, because on_assign can seek before it returns
         partitions = [
             partition
             for partition, start in self._starting.items()
@@ -301,7 +303,7 @@ class Fetching:
         for partition in partitions:
             began_at, start, found = time.monotonic(), self._starting[partition], member.membership.start_of(partition)
             if found is None and (not start.target or (start.is_new and now < start.whatever_runs_at)):
-                continue  # the member is still asking
+                continue  # the member has no answer yet
             if found and self._awaits_id(member, partition, found, now):
                 continue
             try:
@@ -316,17 +318,18 @@ class Fetching:
                     known = _Known(OffsetMap(offset), known.tried)
                     member.seek(partition, offset)
                 elif start.came is not None:
-                    member.seek(partition, start.came)  # forgets an end that was reached before
+                    # Also forgets the event of an end that was reached before.
+                    member.seek(partition, start.came)
             except KafkaError as error:
-                log.warning("Reading %s cannot begin yet and is tried again: %s", partition, error)
-                # While a partition has no leader, the others must not wait for it.
+                log.warning("Reading %s cannot begin yet and will be tried again: %s", partition, error)
+                # The other partitions must not wait for one that has no leader.
                 ended_at = time.monotonic()
-                start.not_before = ended_at + max(_ASK_AGAIN_AFTER, _ASK_LESS * (ended_at - began_at))
+                start.not_before = ended_at + max(_LEAST_PAUSE, _PAUSE_FACTOR * (ended_at - began_at))
                 continue
             with self._lock:
-                if partition in self._sought:
+                if partition in self._sought:  # by another thread meanwhile
                     continue
-                # The start of a new partition is committed, because for a later owner it would not be new.
+                # The start of a new partition is committed at once: a later owner could not tell that it was new.
                 self._assign(
                     member, partition, known, moved=start.target is not None or member.client.is_new(partition)
                 )
@@ -337,13 +340,13 @@ class Fetching:
         tried = {**known.tried, **self._tried.pop(partition, NOTHING_TRIED)}
         to_come = {offset: each for offset, each in tried.items() if offset >= known.offsets.offset}
         self._engine.assign(partition, known.offsets, moved, log_mark(member.client.topic_id(partition) or ""), to_come)
-        # At once: the same fetch may have brought its records already, and would start them.
+        # Held at once, because the fetch that is being received may have records of it, which would start.
         if self.pauses.covers(partition):
             self._engine.hold([partition])
             self._holds = True
 
     def _awaits_id(self, member: LevelConsumer, partition: TopicPartition, found: Start, now: float) -> bool:
-        """Return whether to wait for the topic's id, without which the commit's metadata cannot be used."""
+        """Return whether to wait for the topic's id, which the metadata of the commit must be compared with."""
         if not found.metadata or member.client.topic_id(partition) or not names_a_log(found.metadata):
             return False
         start = self._starting[partition]
@@ -353,7 +356,7 @@ class Fetching:
     def _sought_offset(
         self, target: SeekTarget, partition: TopicPartition, start: _Starting, member: LevelConsumer
     ) -> int | None:
-        """Return the offset of a target, or None until Kafka has answered. Raises `KafkaError` if it refuses."""
+        """Return the offset of a target, or None until Kafka has answered. Raises `KafkaError` if Kafka refuses."""
         if start.asked is None:
             start.asked = target.ask(member, partition, start.answered_within)
         try:
@@ -367,7 +370,7 @@ class Fetching:
         return offset
 
     def _take_sought(self, level: int, now: float) -> None:
-        """Start the sought partitions again, at their targets."""
+        """Let the sought partitions of a level start again, at their targets."""
         if not self._sought:
             return
         with self._lock:
@@ -380,37 +383,37 @@ class Fetching:
             start.target, start.not_before, start.whatever_runs_at = target, 0.0, now + self._patience
 
     def _runs_on(self, partition: TopicPartition, start: _Starting, now: float) -> bool:
-        """Return whether a sought partition waits for its handlers, so that no record runs twice at a time."""
+        """Return whether a sought partition must wait for its handlers, so that no record runs twice at a time."""
         return start.target is not None and now < start.whatever_runs_at and self._dispatch.runs_stale(partition)
 
     # A level's rebalance callbacks
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """Note new partitions. They begin when the rebalance is over and `on_assign` has returned."""
+        """Take new partitions. They begin when the rebalance is over and `on_assign` has returned."""
         self._callbacks.assigned(partitions)
         self._starting.update((partition, _Starting(is_new=True)) for partition in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Hand over the completed records, and let go of the partitions."""
+        """Hand over the partitions, and forget them."""
         try:
             self._hand_over(partitions)
         finally:
             self.let_go(partitions)
 
     def lost(self, partitions: list[TopicPartition]) -> None:
-        """Let go of partitions without a commit: another member may own them already."""
+        """Forget partitions without a commit, because another member might own them already."""
         self.let_go(partitions)
         self._callbacks.lost(partitions)
 
     def partitions(self) -> list[TopicPartition]:
-        """Return all partitions of this consumer, including those that start."""
+        """Return all partitions of this consumer, including those that have not begun."""
         with self._lock:
             return list({*self._engine.assigned(), *self._starting, *self._sought})
 
     def move_sought(self, until: float) -> None:
-        """Move partitions that were sought, and have not begun again, to their targets, for the last commit.
+        """Move sought partitions that have not begun again to their targets, for the last commit.
 
-        It asks Kafka for all offsets at once, and waits until this time.
+        Asks Kafka for all offsets at once, and waits for the answers until this time.
         """
         with self._lock:
             targets = {partition: start.target for partition, start in self._starting.items() if start.target}
@@ -427,15 +430,15 @@ class Fetching:
             question.forget()
         if asked:
             log.warning(
-                "The run ends before the seeks of %d partitions were carried out, as Kafka did not name the offset in "
-                "%s: %s They are continued from their last commits.",
+                "The run ends before the seeks of %d partitions were carried out, because Kafka did not return the "
+                "offset in %s: %s The partitions will be continued from their last commits.",
                 len(asked),
                 next(iter(asked)),
                 failed or "it has not answered yet.",
             )
 
     def _move_answered(self, asked: dict[TopicPartition, SeekQuestion]) -> KafkaError | None:
-        """Move the partitions whose offsets are known by now, and take them out. Returns why one cannot be known."""
+        """Move the partitions whose offsets Kafka has returned, and remove them from `asked`. Returns a refusal."""
         for partition, question in list(asked.items()):
             try:
                 offset = question.answer()
@@ -450,7 +453,7 @@ class Fetching:
         return None
 
     def let_go(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget partitions, and what is done and not committed."""
+        """Forget partitions. Uncommitted records of them count as not done."""
         with self._lock:
             self._engine.revoke(partitions)
             targets = {partition: self._sought.pop(partition, None) for partition in partitions}
@@ -462,14 +465,14 @@ class Fetching:
                 start.forget()
             if target := targets[partition] or (start and start.target):
                 log.warning(
-                    "%s leaves before the seek to %s was carried out. It is continued from its last commit.",
+                    "%s leaves before the seek to %s was carried out. It will be continued from its last commit.",
                     partition,
                     target,
                 )
 
 
 def _fetched(member: LevelConsumer, level: int, demand: int, of_quiet: int, now: float) -> list[ConsumerRecord]:
-    """Return the records that are wanted and that Kafka has, or those of quiet partitions; serve the group, too."""
+    """Serve the group of a member, and return up to `demand` records, or up to `of_quiet` of quiet partitions."""
     if demand:
         return member.fetch(level, demand, now)
     if of_quiet:
@@ -479,9 +482,10 @@ def _fetched(member: LevelConsumer, level: int, demand: int, of_quiet: int, now:
 
 
 def _known_of(member: LevelConsumer, partition: TopicPartition, found: Start, *, fails: bool) -> _Known:
-    """Return the state that a commit has of a partition, as far as it fits the log that is read.
+    """Return the state of a partition according to its commit, without a map that was made for another log.
 
-    Without a commit, any offset that is not too late will do as the start: offsets that do not come do not exist.
+    Without a commit the state begins at offset 0. For the engine, offsets that
+    never arrive do not exist.
     """
     offset, metadata, log_end = found
     if metadata is None:
@@ -497,25 +501,26 @@ def _known_of(member: LevelConsumer, partition: TopicPartition, found: Start, *,
         if fails:
             raise OffsetMapError(
                 f"The metadata of the commit of {partition} at offset {offset} cannot be used as an offset map: "
-                f"{error} Without it, records that were done above that offset would be handled again. Find out who "
-                "commits in this group; on_invalid_metadata='warn' goes on without it."
+                f"{error} Without the map, completed records above that offset would be handled again. Find out which "
+                "program commits in this group, or set on_invalid_metadata='warn' to continue without the map."
             ) from error
-        log.warning("Reading %s begins at its committed offset %d, without an offset map: %s", partition, offset, error)
+        log.warning("Reading %s begins at its committed offset %d without an offset map: %s", partition, offset, error)
         return _Known(OffsetMap(offset))
     return _Known(offset_map, trailer.tried if trailer else NOTHING_TRIED)
 
 
 def _refuse_if_mirrored(member: LevelConsumer) -> None:
-    """Raise `OffsetMapError` if a mirror may have written the commits of this cluster.
+    """Raise `OffsetMapError` if MirrorMaker 2 might have copied a commit from another cluster.
 
-    The Java parallel consumer's maps do not say what they were written for. MirrorMaker 2 keeps what it has translated
-    in topics of its own, so such a topic puts each map without a trailer in doubt.
+    A map of the Java parallel consumer does not name the log that it was made for. MirrorMaker 2 copies maps unchanged
+    while it translates offsets. It has topics for its checkpoints, so if there is one, no map without a trailer is
+    safe.
     """
     topics = member.client.topics(None, _TOPICS_LISTED_WITHIN)
     if checkpoints := next(filter(_is_of_mirrors, topics), None):
         raise OffsetMapError(
-            "The metadata does not say which log it was written for, as the Java parallel consumer writes it, and the "
-            f"topic {checkpoints} shows that MirrorMaker 2 translates commits for this cluster."
+            "The metadata was written by the Java parallel consumer and does not name its log, and the topic "
+            f"{checkpoints} shows that MirrorMaker 2 translates commits for this cluster."
         )
 
 

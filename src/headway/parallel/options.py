@@ -1,8 +1,8 @@
-"""The options of a parallel consumer: each named, typed, given its default and checked here, and nowhere else.
+"""The options of a parallel consumer: their names, types, defaults and checks.
 
-`ParallelConsumer` and `@worker` take them as keywords, typed by `ParallelOptionsDict`: a type checker reads keywords
-only from such a dict. A test compares the two classes, and the docstring of `ParallelConsumer`, which explains each
-option to users.
+`ParallelConsumer` and `@worker` take the options as keywords. Type checkers can read the types of keywords only from a
+`TypedDict`, so there is one beside the dataclass. A test compares both with each other, and with the docstring of
+`ParallelConsumer`, which explains each option to users.
 """
 
 import dataclasses
@@ -50,7 +50,7 @@ OnExpired = Literal["drop", "dead_letter"]
 OnInvalidMetadata = Literal["warn", "fail"]
 F = TypeVar("F", bound=Callable[..., Any])
 
-_LEAST_BUFFER = 1000  # records: a fetch costs the same for one as for many
+_LEAST_BUFFER = 1000  # records; a fetch costs the same for one record as for many
 _LEAST_MEMORY = 2**20  # bytes
 _COMMIT_EVERY: dict[CommitMode, float] = {"async": 5.0, "sync": 5.0, "transactional": 0.1}  # seconds
 
@@ -122,7 +122,10 @@ class ParallelOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], taker: str = "ParallelConsumer", others: Collection[str] = ()) -> Self:
-        """Return these options; raises `ConfigError` for an unknown name, with a near one of these or of `others`."""
+        """Return these options with defaults for all others.
+
+        Raises `ConfigError` for an unknown name. The error suggests a similar option, or a similar name in `others`.
+        """
         known = {each.name for each in dataclasses.fields(cls)}
         for name in options.keys() - known:
             near = difflib.get_close_matches(name, {*known, *others}, n=1)
@@ -131,7 +134,7 @@ class ParallelOptions:
         return cls(**options)
 
     def as_keywords(self) -> ParallelOptionsDict:
-        """Return all options, as the keywords of another consumer."""
+        """Return all options as keywords, to make a consumer with them."""
         return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}  # type: ignore[return-value]
 
     def __post_init__(self) -> None:
@@ -168,16 +171,16 @@ class ParallelOptions:
         check_choice("on_expired", self.on_expired, ("drop", "dead_letter"))
         if self.on_expired == "dead_letter" and topic is None:
             raise ConfigError(
-                "on_expired is 'dead_letter', and there is no dead_letter_topic. Name one, or leave on_expired out to "
-                "drop records that expired."
+                "on_expired is 'dead_letter', but there is no dead_letter_topic. Name one, or leave out on_expired to "
+                "drop expired records."
             )
         if self.retries is None:
             return
         check_kind("retries", self.retries, Retries, "a Retries, as Retries(max_attempts=5)")
         if self.retries.max_attempts is not None and topic is None:
             raise ConfigError(
-                f"After max_attempts={self.retries.max_attempts} a record goes to the dead_letter_topic, and there is "
-                "none. Name one, or leave out max_attempts to keep trying."
+                f"After max_attempts={self.retries.max_attempts} a record is sent to the dead_letter_topic, but "
+                "there is none. Name one, or leave out max_attempts to retry forever."
             )
 
     def _check_tenants(self) -> None:
@@ -185,33 +188,36 @@ class ParallelOptions:
             self.tenancy()
         elif self.tenant_rate_limit is not None:
             raise ConfigError(
-                f"tenant_rate_limit is {shown(self.tenant_rate_limit)}, and there is no tenant. Say to whom a record "
-                "belongs, as tenant='header:customer', or name a key_rate_limit for a limit by key."
+                f"tenant_rate_limit is {shown(self.tenant_rate_limit)}, but there is no tenant. Set tenant, as in "
+                "tenant='header:customer', or set key_rate_limit for a limit by key."
             )
         elif self.tenant_weights is not None:
-            raise ConfigError("tenant_weights is given, but no tenant. Say to whom a record belongs, as tenant='key'.")
+            raise ConfigError("tenant_weights is set, but there is no tenant. Set tenant, as in tenant='key'.")
 
     def check_with(self, settings: ParallelSettings) -> None:
-        """Raise `ConfigError` for options that contradict the settings or each other, given the number of levels."""
+        """Raise `ConfigError` for options that contradict the settings, or each other with this number of levels."""
         outputs = self.outputs.kafka
         if self.commit_mode != "transactional":
             if "transactional.id" in outputs:
-                raise ConfigError(f"transactional.id is for commit_mode='transactional'; it is {self.commit_mode!r}.")
+                raise ConfigError(
+                    f"transactional.id is set, but commit_mode is {self.commit_mode!r}. Set "
+                    "commit_mode='transactional', or remove transactional.id."
+                )
         elif (isolation := settings.kafka.get("isolation.level", "read_committed")) != "read_committed":
-            # Offsets of a transaction that is about to be committed would be overlooked, too.
+            # Also, only with `read_committed` does a new owner of a partition wait for offsets in an open transaction.
             raise ConfigError(
-                f"With commit_mode='transactional' isolation.level is {isolation!r}, so the transaction of a record "
-                "that is read could still be aborted. Remove isolation.level."
+                f"commit_mode is 'transactional' and isolation.level is {isolation!r}, so records would be read whose "
+                "own transaction could still be aborted. Remove isolation.level."
             )
         for name, value in (("adaptive", self.adaptive), ("rate_limit", self.rate_limit)):
             if self.policy == "capacity_burst" and (settings.levels or 1) > 1 and value:
                 raise ConfigError(  # the highest level would never reach its share of the slots
-                    f"policy='capacity_burst' gives each level a share of max_concurrency, and with {name}={value} "
-                    "fewer records run, all of the highest level. Choose fair, which shares what there is."
+                    f"policy='capacity_burst' gives each level a share of max_concurrency. With {name}={value} fewer "
+                    "records run, and they could all be of the highest level. Use policy='fair'."
                 )
         self.slots(settings)
 
-    # What the options amount to
+    # Objects and values that follow from the options
 
     @property
     def outputs(self) -> OutputSettings:
@@ -220,12 +226,12 @@ class ParallelOptions:
 
     @property
     def buffer(self) -> int:
-        """The number of records of a level that are kept ready."""
+        """The number of records of each level that are kept ready."""
         return self.buffer_records or max(_LEAST_BUFFER, 4 * self.max_concurrency)
 
     @property
     def all_retries(self) -> Retries:
-        """The retries, with unreadable records as fatal: bytes that cannot be read today cannot be read tomorrow."""
+        """The retries, which also treat an unreadable record as fatal, because it would be unreadable again."""
         retries = self.retries or Retries()
         return dataclasses.replace(retries, fatal=(*retries.fatal, DeserializationError))
 
@@ -239,13 +245,13 @@ class ParallelOptions:
         return make_slots(self.policy, self.distributor, levels, self.max_concurrency, max_wait=settings.max_wait)
 
     def tenancy(self) -> Tenancy | None:
-        """Return the tenancy of one consumer; None without tenants."""
+        """Return the tenancy of one consumer, or None without tenants."""
         if self.tenant is None:
             return None
         return Tenancy(self.tenant, self.tenant_weights, self.tenant_rate_limit)
 
     def gates(self, rate: StartRate | None, limits: RateLimits[ConsumerRecord] | None) -> list[Gate]:
-        """Return the gates of one consumer, usually none; expiry and supervision are added when they are needed."""
+        """Return the gates of one consumer, usually none. Expiry and supervision are added when they are needed."""
         gates: list[Gate] = []
         if self.circuit_breaker is not None:
             gates.append(CircuitGate(self.circuit_breaker))
@@ -261,7 +267,7 @@ class ParallelOptions:
 
 
 def shows_options(function: F) -> F:
-    """Let `help` show each option with its default for a function that takes them as `**options`."""
+    """Decorate a function that takes the options as `**options`, so that `help` shows each option with its default."""
     signature = inspect.signature(function)
     own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     options = [

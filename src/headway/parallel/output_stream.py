@@ -12,6 +12,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple
 
 from headway.core.record_size import size_of
+from headway.declarations import called, takes
+from headway.errors import ConfigError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.producer.headers import header_list
 from headway.parallel.outputs import OnOutput
@@ -122,9 +124,15 @@ class OutputTasks:
 
     Calling this object, from any thread, queues a call. An error of a call is logged, and does not keep the next one
     from being made. While many calls wait, no record starts.
+
+    Raises `ConfigError` if the function cannot be called with the three arguments.
     """
 
     def __init__(self, on_output: AsyncOnOutput, dispatch: Dispatch) -> None:
+        if not takes(on_output, 3):
+            raise ConfigError(
+                f"on_output is {called(on_output)}, which cannot be called with (input, output, metadata)."
+            )
         self._on_output = on_output
         self._untaken = UntakenOutputs(dispatch)
         self._loop = asyncio.get_running_loop()

@@ -322,5 +322,5 @@ def test_without_a_dead_letter_topic_an_output_that_is_refused_for_good_ends_the
 
 
 def test_a_transactional_id_without_transactions_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"transactional.id is for commit_mode='transactional'; it is 'async'"):
+    with pytest.raises(ConfigError, match=r"transactional.id is set, but commit_mode is 'async'"):
         ParallelConsumer({"group.id": "g"}, producer_config={"transactional.id": "x"})

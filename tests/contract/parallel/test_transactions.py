@@ -305,7 +305,7 @@ def test_a_second_producer_with_the_same_id_ends_the_run_of_the_first_with_a_sen
     try:
         wait_for(lambda: first.consumer.metrics().done == 3)  # before that the group may have no coordinator yet
         wait_for(lambda: committed(kafka_cluster, topic) == {0: (3, b"")})
-        with made_by("headway.parallel.control_loop.Commits") as made:
+        with made_by("headway.parallel.consumer.RunParts") as made:
             second = Running(member(kafka_cluster, topic, options), twice(out))
         try:
             wait_for(lambda: made[0].transactions)
@@ -466,7 +466,7 @@ def test_offsets_and_maps_of_several_levels_are_in_one_transaction_byte_for_byte
             go_on.wait(30)
         return twice(out)(record, context)
 
-    with made_by("headway.parallel.control_loop.Commits") as made:
+    with made_by("headway.parallel.consumer.RunParts") as made:
         parallel = member(kafka_cluster, topic, {}, **{"levels": 3, "auto.commit.interval.ms": 600_000})
     running = Running(parallel, handle)
     try:

@@ -26,7 +26,7 @@ class World:
         self.wake = Wakeup()
         self._raises = raises
         self.callbacks = Callbacks(self.wake)
-        self.callbacks.use(self._note("assign"), self._note("revoke"), self._note("lost"), self._commit)
+        self.callbacks.subscribe(self._note("assign"), self._note("revoke"), self._note("lost"), self._commit)
 
     def _note(self, name: str) -> Callable[[list[TopicPartition]], None]:
         def callback(partitions: list[TopicPartition]) -> None:
