@@ -217,7 +217,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: consumer(tenant="key", tenant_weights=["big"]), "tenant_weights is ['big']; it must be a mapping"),
     (lambda: consumer(tenant="key", tenant_weights={7: 2.0}), "it must be a mapping of tenants' names to weights"),
     (lambda: consumer(tenant="key", tenant_weights={"big": 0}), "tenant_weights['big'] is 0; it must be above 0"),
-    (lambda: consumer(tenant_rate_limit={"*": 2}), "tenant_rate_limit is {'*': 2}, and there is no tenant"),
+    (lambda: consumer(tenant_rate_limit={"*": 2}), "tenant_rate_limit is {'*': 2}, but there is no tenant"),
     (
         lambda: consumer(tenant="key", tenant_rate_limit="10"),
         "tenant_rate_limit is '10'; it must be a number above 0, a",
