@@ -60,7 +60,6 @@ class Engine(Generic[R]):
         size_of: The bytes that a record takes in memory.
         size_of_output: The bytes that an output takes in memory.
         retry_share: The fraction of the slots that records which failed before may take while others wait.
-        due: The time before which a record must not run, by the same clock as `now`.
         commits: True if offsets and maps are ever committed. If False, no partition is paused for the size of its map.
         tenants: The weights of tenants, by name; then records are received with their tenants, which take turns within
             a level. Without it there are none.
@@ -82,7 +81,6 @@ class Engine(Generic[R]):
         size_of: Callable[[R], int] = lambda record: 1024,
         size_of_output: Callable[[Any], int] = lambda output: 1024,
         retry_share: float = 0.25,
-        due: Callable[[R], float] | None = None,
         commits: bool = True,
         tenants: Mapping[str, float] | None = None,
         tenant_rate: float | Callable[[str], float | None] | None = None,
@@ -93,7 +91,6 @@ class Engine(Generic[R]):
         self._buffer = buffer
         self._size_of = size_of
         self._size_of_output = size_of_output
-        self._due = due
         self._commits = commits
         self._assignments: dict[TopicPartition, Assignment[R]] = {}
         self._usage = Usage()
@@ -310,12 +307,9 @@ class Engine(Generic[R]):
         if self._waiting.batching:
             self._waiting.take_in(assignment.lanes.extend(works), works, now)
             return
-        if self._due is None and not brought and not has_failed:
+        if not brought and not has_failed:
             self._entrances[assignment.level].arrive(assignment.lanes.extend(works))
             return
-        if self._due is not None:
-            for work in works:
-                work.not_before = self._due(work.record)
         for head in assignment.lanes.extend(works):
             self._waiting.place(head, now)
 

@@ -549,21 +549,26 @@ def test_a_dead_letter_keeps_its_lane_waiting_until_it_is_stored() -> None:
     assert offsets(engine.take(1, NOW + 9)) == [1]
 
 
-# Due times, batches
+# Times of retries, batches
 
 
-def test_a_record_does_not_run_before_it_is_due() -> None:
-    engine = engine_of(ORDERS, due=lambda record: NOW + record.offset % 3)
+def test_a_record_does_not_run_before_the_time_of_its_retry() -> None:
+    engine = engine_of(ORDERS, ordering=Ordering.UNORDERED, retry_share=1.0)
     engine.receive(ORDERS, records(range(6)), NOW)
+    for work in engine.take(9, NOW):
+        engine.retry(work, NOW + work.offset % 3, OSError(), NOW)
     assert offsets(engine.take(9, NOW)) == [0, 3]
     assert engine.next_wake() == NOW + 1
     assert offsets(engine.take(9, NOW + 2)) == [1, 2, 4, 5]
     assert engine.next_wake() is None
 
 
-def test_a_lane_that_is_free_keeps_to_the_due_time_of_its_next_record() -> None:
-    engine = engine_of(ORDERS, ordering=Ordering.PARTITION, due=lambda record: NOW + record.offset)
+def test_a_lane_that_is_free_keeps_to_the_time_of_its_next_record() -> None:
+    engine = engine_of(ORDERS, ordering=Ordering.PARTITION)
     engine.receive(ORDERS, records(range(2)), NOW)
+    first, second = engine.take_batch(2, NOW)
+    engine.retry(first, NOW, OSError(), NOW)
+    engine.retry(second, NOW + 1, OSError(), NOW)
     finish_all(engine, engine.take(9, NOW))
     assert engine.take(9, NOW + 0.9) == []
     assert offsets(engine.take(9, NOW + 1)) == [1]

@@ -25,7 +25,6 @@ SOON = NOW + 5
 class Record:
     offset: int
     raw_key: bytes = b"k"
-    due: float = 0.0
 
 
 class World:
@@ -40,17 +39,19 @@ class World:
                 works.append(self)
 
         monkeypatch.setattr(module, "Work", Noted)
-        self.engine = Engine[Record](Ordering.KEY, due=lambda record: record.due)
+        self.engine = Engine[Record](Ordering.KEY)
         self.engine.assign(ORDERS, OffsetMap(0))
 
-    def receive(self, *dues: float) -> Work[Any]:
-        """Receive a record for each due time; return the work of the last."""
+    def receive(self, records: int = 1, *, early: bool = False) -> Work[Any]:
+        """Receive records, and return the work of the last; `early` ones wait until SOON for a batch to fill."""
+        if early:
+            self.engine.let_batches_fill(9, linger=SOON - NOW)
         first = len(self.works)
-        self.engine.receive(ORDERS, [Record(first + index, due=due) for index, due in enumerate(dues)], NOW)
+        self.engine.receive(ORDERS, [Record(first + index) for index in range(records)], NOW)
         return self.works[-1]
 
     def run(self) -> Work[Any]:
-        work = self.receive(0.0)
+        work = self.receive()
         assert self.engine.take(1, NOW) == [work]
         return work
 
@@ -60,13 +61,13 @@ class World:
     # A work in each state
 
     def behind(self) -> Work[Any]:
-        return self.receive(0.0, 0.0)
+        return self.receive(2)
 
     def waiting(self) -> Work[Any]:
-        return self.receive(SOON)
+        return self.receive(early=True)
 
     def ready(self) -> Work[Any]:
-        return self.receive(0.0)
+        return self.receive()
 
     def running(self) -> Work[Any]:
         return self.run()
@@ -124,26 +125,26 @@ def test_each_event_leads_where_the_table_says_and_any_other_changes_nothing(
 
 
 @pytest.mark.parametrize(
-    ("event", "dues"),
+    ("event", "records", "early"),
     [
-        (WorkEvent.RECEIVED_FIRST, (0.0,)),
-        (WorkEvent.RECEIVED_BEHIND, (0.0, 0.0)),
-        (WorkEvent.RECEIVED_EARLY, (SOON,)),
+        (WorkEvent.RECEIVED_FIRST, 1, False),
+        (WorkEvent.RECEIVED_BEHIND, 2, False),
+        (WorkEvent.RECEIVED_EARLY, 1, True),
     ],
 )
 def test_a_record_that_arrives_is_a_work_in_the_state_of_the_table(
-    event: WorkEvent, dues: tuple[float, ...], monkeypatch: pytest.MonkeyPatch
+    event: WorkEvent, records: int, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    assert state_of(World(monkeypatch).receive(*dues)) is WORK_TRANSITIONS[WorkState.NEW, event]
+    assert state_of(World(monkeypatch).receive(records, early=early)) is WORK_TRANSITIONS[WorkState.NEW, event]
 
 
-@pytest.mark.parametrize(("event", "due"), [(WorkEvent.TURN, 0.0), (WorkEvent.TURN_EARLY, SOON)])
+@pytest.mark.parametrize(("event", "early"), [(WorkEvent.TURN, False), (WorkEvent.TURN_EARLY, True)])
 def test_the_end_of_the_work_ahead_is_the_next_ones_turn(
-    event: WorkEvent, due: float, monkeypatch: pytest.MonkeyPatch
+    event: WorkEvent, early: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     world = World(monkeypatch)
     ahead = world.run()
-    work = world.receive(due)
+    work = world.receive(early=early)
     assert state_of(work) is WorkState.BEHIND
     world.engine.finish(ahead, NOW)
     assert state_of(work) is WORK_TRANSITIONS[WorkState.BEHIND, event]
@@ -165,7 +166,7 @@ def test_the_next_attempt_of_a_work_waits_for_its_time(monkeypatch: pytest.Monke
 def test_a_work_that_waits_for_its_batch_is_ready_as_soon_as_that_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(monkeypatch)
     world.engine.let_batches_fill(2, linger=1.0)
-    first = world.receive(0.0)
+    first = world.receive()
     assert state_of(first) is WorkState.WAITING
-    second = world.receive(0.0)
+    second = world.receive()
     assert (state_of(first), state_of(second)) == (WorkState.READY, WorkState.BEHIND)
