@@ -1,11 +1,32 @@
 """The life of a schedule as a table: the state after each event that changes one.
 
-The drawing of docs/design/states.md is this table, and a test goes through it with public calls of the relay.
+The drawing of docs/design/states.md is this table, and a test goes through it with public calls of the relay. No
+schedule stores its state: a relay that starts has only the stored changes and the lines, which hold millions of
+schedules that it has not seen. So the state is derived from the relay's parts.
 """
 
 from enum import StrEnum
 
-from headway.core.delay.schedule_states import ScheduleState
+from headway.core.delay.partition_relay import PartitionRelay
+
+
+class ScheduleState(StrEnum):
+    """A state in the life of a schedule, from when it is stored to its end."""
+
+    IN_LINE = "in_line"
+    """Its live copy is in a line, or on its way there. This includes schedules that the relay does not know of."""
+    IN_MEMORY = "in_memory"
+    """It waits in memory for its due time."""
+    CHANGED = "changed"
+    """It has another time. The copy for that is written when the present one comes out of its line."""
+    SOUGHT = "sought"
+    """It has an earlier time, so its record is being searched for in its line."""
+    LATE = "late"
+    """Its command arrived when the record was about to come out, so it is not yet known whether it was delivered."""
+    CANCELLED = "cancelled"
+    """None of its copies will be delivered."""
+    DELIVERED = "delivered"
+    """It was delivered, or fired for the last time."""
 
 
 class ScheduleEvent(StrEnum):
@@ -53,3 +74,18 @@ SCHEDULE_TRANSITIONS = {
     (_S.LATE, _E.NEVER_CAME): _S.DELIVERED,
 }
 """(state, event) -> the next state. Any other event changes nothing."""
+
+
+def state_of(relay: PartitionRelay, id_: str, due: int, now: int) -> ScheduleState:
+    """Return the state of a schedule as far as its relay knows it; `due` is as in the schedule's handle."""
+    change = relay.changes.get(id_)
+    if change and change.due is None:
+        return ScheduleState.DELIVERED if change.is_delivered else ScheduleState.CANCELLED
+    if relay.waiting.get(id_):
+        return ScheduleState.IN_MEMORY
+    if id_ in relay.recent or (change.placed if change else due) < relay.passed(now):
+        return ScheduleState.DELIVERED
+    is_behind = change is not None and change.live < change.generation
+    if id_ in relay.commands.undecided:
+        return ScheduleState.SOUGHT if is_behind else ScheduleState.LATE
+    return ScheduleState.CHANGED if is_behind else ScheduleState.IN_LINE

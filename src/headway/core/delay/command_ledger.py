@@ -16,17 +16,17 @@ from typing import NamedTuple
 from headway.core.delay.changes import Change, Changes, Command, Put, Settled
 from headway.core.delay.due_queue import DueQueue, Held
 from headway.core.delay.line_window import Fetched
-from headway.core.delay.recent_deliveries import RecentDeliveries
 from headway.core.delay.relay_tick import Answer, Search
 from headway.core.delay.schedule import OWN, Schedule
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
 
 # The first search may come before the record has arrived in its line: its relay is just moving it, a transaction there
-# is
-# open, or the line is so new that not every broker knows it.
+# is open, or the line is so new that not every broker knows it.
 _SEARCH_AGAIN_AFTER = 500
 _MOST_SEARCHES = 10
+
+_REMEMBERED_DELIVERIES = 20_000
 
 
 class PutRecord(NamedTuple):
@@ -35,6 +35,26 @@ class PutRecord(NamedTuple):
     put: Put
     fetched: Fetched
     schedule: Schedule
+
+
+class RecentDeliveries:
+    """The ids of the latest deliveries, so that commands for them are answered without waiting for later records.
+
+    There are at least `_REMEMBERED_DELIVERIES`, and at most twice as many.
+    """
+
+    def __init__(self) -> None:
+        self._latest: set[str] = set()
+        self._before: set[str] = set()
+
+    def add(self, id_: str) -> None:
+        """Note that a schedule was delivered, and does not recur."""
+        self._latest.add(id_)
+        if len(self._latest) > _REMEMBERED_DELIVERIES:
+            self._before, self._latest = self._latest, set()
+
+    def __contains__(self, id_: str) -> bool:
+        return id_ in self._latest or id_ in self._before
 
 
 class CommandLedger:
@@ -118,9 +138,8 @@ class CommandLedger:
         if change and change.due is not None and put.if_pending != "replace":
             self._answer(offset, put, Settled.REFUSED)
             return
-        self._answer_all(
-            schedule.id, Settled.RESCHEDULED
-        )  # the reschedules were accepted before this schedule replaced theirs
+        # The reschedules were accepted before this schedule replaced theirs.
+        self._answer_all(schedule.id, Settled.RESCHEDULED)
         if held := self._waiting.get(schedule.id):
             self._waiting.remove(held)
         change = self._changes.put(schedule.id, schedule.due, schedule.at, now)

@@ -24,11 +24,10 @@ from typing import NamedTuple
 import msgspec
 
 from headway.core.delay.changes import Command
-from headway.core.delay.command_ledger import CommandLedger, PutRecord
+from headway.core.delay.command_ledger import CommandLedger, PutRecord, RecentDeliveries
 from headway.core.delay.due_queue import DueQueue, Held
 from headway.core.delay.ladder import MEMORY, Ladder
 from headway.core.delay.line_window import LEAVES_WITHIN, Fetched, LineWindow, bound_behind
-from headway.core.delay.recent_deliveries import RecentDeliveries
 from headway.core.delay.recurrence import Recurrence, UnknownZoneError
 from headway.core.delay.relay_state import (
     COMMANDS_KEY,
@@ -41,7 +40,6 @@ from headway.core.delay.relay_state import (
 )
 from headway.core.delay.relay_tick import RefusedRecord, RelayTick, Search, Write
 from headway.core.delay.schedule import OWN, STORED_WITHIN, EmptyRecordError, Schedule
-from headway.core.delay.schedule_states import ScheduleState, state_of
 from headway.core.offsets.offset_map import OffsetMap
 from headway.errors import ScheduleError
 
@@ -96,13 +94,11 @@ class PartitionRelay:
         others = {line: LineWindow(line, state.line(line), each) for line in lines if line != MEMORY}
         self.unreadable = state.unreadable
         self._lines = {MEMORY: own} | others
-        self._waiting = DueQueue(state.mark, own)
-        self._changes = state.changes
-        self._recent = RecentDeliveries()
-        self._commands = CommandLedger(
-            state.commands, self._changes, self._waiting, self._recent, self._move, self._passed
-        )
-        self._undecided = self._commands.undecided
+        self.waiting = DueQueue(state.mark, own)
+        """The records that wait in memory."""
+        self.changes = state.changes
+        self.recent = RecentDeliveries()
+        self.commands = CommandLedger(state.commands, self.changes, self.waiting, self.recent, self._move, self.passed)
         # Drop their progress: a line that comes back after its topic was deleted starts from the beginning.
         gone = state.other_lines({*lines, *ladder.lines, *unread})
         self._tick = RelayTick(
@@ -112,7 +108,7 @@ class PartitionRelay:
             self._tick.state[TOPICS_KEY] = state.topics
         self._size = 0  # the bytes of the tick's records
         self._unwritten: deque[_Moved] = deque()  # of ticks handed out but not yet `written`, in order
-        self.searches = self._commands.searches
+        self.searches = self.commands.searches
 
     # Fetched records and commands
 
@@ -123,7 +119,7 @@ class PartitionRelay:
     @property
     def commands_start(self) -> int:
         """The offset from which to read the commands."""
-        return self._commands.committable
+        return self.commands.committable
 
     def receive(self, line: int, records: Sequence[Fetched]) -> None:
         """Take in the fetched records of a line, in the order of its log."""
@@ -150,11 +146,11 @@ class PartitionRelay:
 
     def command(self, offset: int, command: Command | PutRecord | None, now: int) -> None:
         """Take in a command. None stands for one that cannot be read, and so cannot be answered."""
-        self._commands.receive(offset, command, now)
+        self.commands.receive(offset, command, now)
 
     def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
         """Take the result of a search: the schedule's record as it is in its line, or None."""
-        self._commands.found(search, fetched, now)
+        self.commands.found(search, fetched, now)
 
     # Ticks
 
@@ -175,9 +171,9 @@ class PartitionRelay:
             may_leave -= left
             is_time = left > 0
             self._deliver(now, limit, most_bytes)
-        self._commands.answer_missed(now)
+        self.commands.answer_missed(now)
         self._forget_changes(now)
-        if stores or self._commands.answers:
+        if stores or self.commands.answers:
             self._store()
         return self._hand_out(now)
 
@@ -188,37 +184,26 @@ class PartitionRelay:
 
     def _hand_out(self, now: int) -> RelayTick:
         tick, self._tick = self._tick, RelayTick()
-        tick.answers = self._commands.take_answers()
+        tick.answers = self.commands.take_answers()
         if tick.moved:
             self._unwritten.append(_Moved(tick.moved, now + STORED_WITHIN))
         return tick
 
     def next_wake(self, now: int) -> float:
         """Return the brokers' time at which there is something to do even if no record arrives; infinite for never."""
-        due = self._waiting.first_due
+        due = self.waiting.first_due
         times = [self._at_the_latest(line, now) for line in self._lines.values()]
-        if due is not None and self._waiting.is_restored and (due <= self._frontier or self._is_full):
+        if due is not None and self.waiting.is_restored and (due <= self._frontier or self._is_full):
             times.append(due)
-        passing = (self._commands.first_due, self._changes.next_expiry())
+        passing = (self.commands.first_due, self.changes.next_expiry())
         times += [time + STORED_WITHIN + 1 for time in passing if time is not None and time + STORED_WITHIN >= now]
-        times += [each.expects_until + 1 for each in self._lines.values()] + [self._commands.search_at]
+        times += [each.expects_until + 1 for each in self._lines.values()] + [self.commands.search_at]
         return min(times, default=math.inf)
 
     @property
     def held(self) -> int:
         """The number of records that wait in memory."""
-        return len(self._waiting)
-
-    def state_of(self, id_: str, due: int, now: int) -> ScheduleState:
-        """Return the state of a schedule as far as this relay knows it. `due` is as in the schedule's handle."""
-        change = self._changes.get(id_)
-        passed = (change.placed if change else due) < self._passed(now)
-        return state_of(
-            change,
-            is_held=self._waiting.get(id_) is not None,
-            is_delivered=id_ in self._recent or passed,
-            is_undecided=id_ in self._undecided,
-        )
+        return len(self.waiting)
 
     def committable(self) -> dict[int, int]:
         """Return, for each line, the offset below which all records are handled, though perhaps not stored yet."""
@@ -228,7 +213,7 @@ class PartitionRelay:
 
     @property
     def _is_full(self) -> bool:
-        return self._waiting.bytes >= self._room and self._waiting.is_restored
+        return self.waiting.bytes >= self._room and self.waiting.is_restored
 
     def _is_stuck(self, line: LineWindow) -> bool:
         return line.line == MEMORY and self._is_full
@@ -257,23 +242,23 @@ class PartitionRelay:
 
     def _spare(self, line: LineWindow) -> float:
         """Return how many bytes of a line's records may start to wait in memory."""
-        return self._room - self._waiting.bytes if line.line == MEMORY and self._waiting.is_restored else math.inf
+        return self._room - self.waiting.bytes if line.line == MEMORY and self.waiting.is_restored else math.inf
 
     def _leave(self, line: LineWindow, fetched: Fetched, now: int) -> None:
         schedule = fetched.schedule
         if isinstance(schedule, ScheduleError):
             line.complete(fetched.offset)
             is_empty = isinstance(schedule, EmptyRecordError)
-            if not is_empty and (line.line != MEMORY or not self._waiting.was_refused(fetched)):
+            if not is_empty and (line.line != MEMORY or not self.waiting.was_refused(fetched)):
                 self._size += fetched.size
                 self._tick.refusals.append(RefusedRecord(fetched.record, schedule))
             return
-        if line.line == MEMORY and self._waiting.was_delivered(schedule, fetched):
+        if line.line == MEMORY and self.waiting.was_delivered(schedule, fetched):
             line.complete(fetched.offset)
             return
         wanted = self._changed(schedule)
         if wanted is schedule and self._holds(line, schedule, now):
-            self._waiting.add(Held(schedule, fetched, line))
+            self.waiting.add(Held(schedule, fetched, line))
             return
         line.complete(fetched.offset)
         if wanted:
@@ -281,18 +266,18 @@ class PartitionRelay:
 
     def _changed(self, schedule: Schedule) -> Schedule | None:
         """Return the schedule after changes: the same object if unchanged, or None if it was cancelled."""
-        change = self._changes.get(schedule.id)
-        if change is None and schedule.id not in self._undecided:
+        change = self.changes.get(schedule.id)
+        if change is None and schedule.id not in self.commands.undecided:
             return schedule
         if change and schedule.generation < change.live:
             return None
-        self._commands.came_by(schedule)
-        change = self._changes.get(schedule.id)
+        self.commands.came_by(schedule)
+        change = self.changes.get(schedule.id)
         if change is None or schedule.generation == change.generation:
             return schedule
         if change.due is None:
             return None
-        self._changes.goes_live(schedule.id)
+        self.changes.goes_live(schedule.id)
         return schedule.again(change.due, change.generation)
 
     def _holds(self, line: LineWindow, schedule: Schedule, now: int) -> bool:
@@ -335,23 +320,23 @@ class PartitionRelay:
         return min(chain((each.bound for each in self._lines.values()), moved), default=math.inf)
 
     def _deliver(self, now: int, limit: int, most_bytes: int) -> None:
-        if not self._waiting.is_restored:
+        if not self.waiting.is_restored:
             return
         writes, frontier = self._tick.writes, min(self._frontier, now)
         while len(writes) < limit and self._size < most_bytes:
-            held = self._waiting.take(now if self._is_full else frontier)
+            held = self.waiting.take(now if self._is_full else frontier)
             if held is None:
                 break
             schedule, fetched = held.schedule, held.fetched
             if schedule.recurrence is None:
-                self._recent.add(schedule.id)
-                if not schedule.id.startswith(OWN) or self._changes.ends(schedule.id, schedule.generation):
+                self.recent.add(schedule.id)
+                if not schedule.id.startswith(OWN) or self.changes.ends(schedule.id, schedule.generation):
                     self._write(fetched, schedule, None)
             else:
                 self._fire(fetched, schedule, schedule.recurrence, now)
 
     def _fire(self, fetched: Fetched, schedule: Schedule, recurrence: Recurrence, now: int) -> None:
-        change = self._changes.get(schedule.id)
+        change = self.changes.get(schedule.id)
         if change and (change.generation, change.due) != (schedule.generation, schedule.due):
             return  # a second copy: with low latency, a relay may die after writing the first but before storing that
         fired = recurrence.fired
@@ -364,23 +349,23 @@ class PartitionRelay:
             self._tick.unknown_zones.add(str(unknown))
             again = schedule.looked_at_again(now + _LOOK_FOR_ZONE_AGAIN_AFTER, schedule.due if fired is None else fired)
             self._move(fetched, again, now)
-            self._changes.recurs(schedule.id, schedule.generation, again.due)
+            self.changes.recurs(schedule.id, schedule.generation, again.due)
             return
         if following is None:
-            self._recent.add(schedule.id)
-            self._changes.ends(schedule.id, schedule.generation)
+            self.recent.add(schedule.id)
+            self.changes.ends(schedule.id, schedule.generation)
         else:
             self._move(fetched, schedule.again(following, schedule.generation), now)
-            self._changes.recurs(schedule.id, schedule.generation, following)
+            self.changes.recurs(schedule.id, schedule.generation, following)
 
     # Records that have come out of their lines
 
-    def _passed(self, now: int) -> float:
+    def passed(self, now: int) -> float:
         """Return a time such that all records due before it have left lines and memory, even the slowest."""
         own = self._lines[MEMORY]
-        if not (self._waiting.is_restored and own.head is None and own.ended):
+        if not (self.waiting.is_restored and own.head is None and own.ended):
             return -math.inf
-        first = self._waiting.first_due
+        first = self.waiting.first_due
         return min(self._frontier, now, math.inf if first is None else first) - STORED_WITHIN
 
     def _forget_changes(self, now: int) -> None:
@@ -388,9 +373,9 @@ class PartitionRelay:
 
         A forgotten cancellation is then reported as a delivery.
         """
-        passed = self._passed(now)
-        if self._changes.forget(passed, _FORGET_AT_ONCE):
-            self._waiting.passed(int(passed))
+        passed = self.passed(now)
+        if self.changes.forget(passed, _FORGET_AT_ONCE):
+            self.waiting.passed(int(passed))
             self._lines[MEMORY].changed = True
 
     # Stored state
@@ -401,14 +386,14 @@ class PartitionRelay:
             if each.changed:
                 self._tick.offsets[line] = each.progress.committable
             if each.changed and line == MEMORY:
-                state[MEMORY_KEY] = msgspec.json.encode(self._waiting.mark())
+                state[MEMORY_KEY] = msgspec.json.encode(self.waiting.mark())
             elif each.changed:
                 state[line_key(line)] = encode_map(each.progress.snapshot())
             each.changed = False
-        if self._commands.is_changed:
-            self._commands.is_changed = False
-            self._tick.offsets[None] = self._commands.committable
-            state[COMMANDS_KEY] = encode_map(self._commands.snapshot())
-        for id_ in self._changes.changed:
-            state[change_key(id_)] = self._changes.stored(id_)
-        self._changes.changed.clear()
+        if self.commands.is_changed:
+            self.commands.is_changed = False
+            self._tick.offsets[None] = self.commands.committable
+            state[COMMANDS_KEY] = encode_map(self.commands.snapshot())
+        for id_ in self.changes.changed:
+            state[change_key(id_)] = self.changes.stored(id_)
+        self.changes.changed.clear()

@@ -11,8 +11,7 @@ from headway.core.delay.partition_relay import PartitionRelay
 from headway.core.delay.recurrence import Recurrence
 from headway.core.delay.relay_tick import RelayTick, Search
 from headway.core.delay.schedule import EmptyRecordError, Schedule
-from headway.core.delay.schedule_states import ScheduleState
-from tests.models.schedule_life import SCHEDULE_TRANSITIONS, ScheduleEvent
+from tests.models.schedule_life import SCHEDULE_TRANSITIONS, ScheduleEvent, ScheduleState, state_of
 
 START = 1_760_000_000_000
 SECOND = 1000
@@ -43,7 +42,7 @@ class World:
 
     @property
     def state(self) -> ScheduleState:
-        return self.relay.state_of(self.schedule.id, self.schedule.due, self.now)
+        return state_of(self.relay, self.schedule.id, self.schedule.due, self.now)
 
     def fetched(self) -> Fetched:
         return Fetched(0, START, 100, object(), self.schedule)
