@@ -10,7 +10,9 @@ from collections.abc import Iterable
 
 _EASED = 0.75  # a paused partition resumes at this part of its mark: each stop and start costs a refetch
 
-_FIRST = 1024  # the most records to fetch at first
+# The most records to fetch before their size is known. Nothing else bounds that fetch, because librdkafka's queue does
+# not count headers. The next fetch follows at once.
+_FIRST = 16
 
 
 class MemoryBudget:
@@ -23,7 +25,6 @@ class MemoryBudget:
         self.used = 0
         self.of_outputs = 0  # the part of `used` that outputs take
         self.partitions = 0
-        # Until a size is known: the first fetch of a small budget must not overrun it by far.
         self._record_bytes = max(1, limit // _FIRST)
         self._unused_parts: float | None = None  # bytes, as far as they were looked at; None if all parts may be unused
 

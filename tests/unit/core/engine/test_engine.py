@@ -257,6 +257,13 @@ def test_large_records_are_asked_for_a_few_at_a_time() -> None:
     assert engine.demand() == [9]
 
 
+def test_few_records_are_asked_for_while_their_size_is_unknown() -> None:
+    engine = engine_of(ORDERS, buffer=500, room=10_000_000)
+    assert engine.demand() == [16]
+    engine.receive(ORDERS, records(range(16)), NOW)
+    assert engine.demand() == [500 - 16]
+
+
 def test_nothing_is_asked_for_without_a_partition() -> None:
     assert engine_of().demand() == [0]
 
