@@ -9,6 +9,7 @@ import sys
 from typing import Any
 
 from headway import Relay
+from headway.core.outgoing_record import OutgoingRecord
 from headway.kafka.producer.client import ProducerClient
 from tests.broker.delay_cluster import QUICK
 
@@ -17,13 +18,13 @@ def freeze_at(step: str) -> None:
     """Freeze once, at the first change of a schedule that is stored."""
     produce, frozen = ProducerClient.produce, False
 
-    def watched(client: Any, topic: str, value: Any, key: Any, *args: Any) -> None:
+    def watched(client: ProducerClient, record: OutgoingRecord, on_delivery: Any) -> None:
         nonlocal frozen
-        is_change = not frozen and str(key).startswith("change:")
+        is_change = not frozen and str(record.key).startswith("change:")
         frozen = frozen or is_change
         if is_change and step == "before":
             os.kill(os.getpid(), signal.SIGSTOP)
-        produce(client, topic, value, key, *args)
+        produce(client, record, on_delivery)
         if is_change and step == "after":
             os.kill(os.getpid(), signal.SIGSTOP)
 

@@ -33,7 +33,7 @@ from headway.broker.security import ADMIN, APP, Security, new_password
 from headway.errors import ConfigError, LocalBrokerError, PortTakenError
 from headway.kafka.acls import Acl, SecurityAdmin
 from headway.kafka.admin import Admin
-from headway.kafka.binding.forks import tell_of_forks
+from headway.kafka.binding.forks import register_for_forks
 
 _LAST_PORT = 65_500  # leaves enough ports above it for the other nodes
 _ASK_AGAIN_AFTER = 0.05
@@ -94,7 +94,7 @@ class LocalBroker:
         self._class_data: ClassData | None = None
         self._guard: Guard | None = None
         self._is_forked = False
-        tell_of_forks(self)
+        register_for_forks(self)
 
     def forked(self) -> None:
         """Leave the broker to the process that started it, because this object is the copy in a forked process."""

@@ -21,10 +21,9 @@ from headway.delay.schedule_encoder import ScheduleEncoder, check_if_pending, pu
 from headway.delay.topic_names import DEFAULT_NAME, TopicNames
 from headway.errors import ClosedError, ConfigError, KafkaError
 from headway.kafka.binding.connection import change_credentials
-from headway.kafka.binding.forks import made_before_fork, tell_of_forks
+from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.kafka.producer.client import ProducerClient, closed_in_callback
 from headway.kafka.producer.delivery import DeliveryFuture, Destination, OnDelivery
-from headway.kafka.producer.hand_over import send
 from headway.kafka.serialization import key_writer, value_writer
 from headway.records.record_types import Header
 from headway.runtime.end_steps import EndSteps
@@ -69,7 +68,7 @@ class Scheduler(Closable):
         self._steps_to_end = EndSteps(lambda: [self._asking.close, self._close_client])
         self._closing_within = time_left_of(None)
         self._unstored = 0  # by the end
-        tell_of_forks(self)
+        register_for_forks(self)
 
     def send_later(
         self,
@@ -335,11 +334,11 @@ class Scheduler(Closable):
     def _send(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
         destination = self._destinations.get(record.topic) or self._destination(record.topic)
         future = DeliveryFuture.of(destination, on_stored)
-        send(self._client, record, future)
+        self._client.send(record, future)
         return future
 
     def _destination(self, topic: str) -> Destination:
-        new = Destination(topic, 0, topic, self._client.serve_until, client=self._client)
+        new = Destination(topic, 0, topic, self._client)
         return self._destinations.setdefault(topic, new)
 
     def _parts(self, handle: ScheduleHandle | str, timeout: float) -> HandleParts:

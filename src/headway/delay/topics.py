@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from headway.core.delay.ladder import MEMORY, Ladder
+from headway.core.outgoing_record import OutgoingRecord
 from headway.core.untrusted import Time, read_json
 from headway.delay.fit_records import FIT_KEY, fit_state_from
 from headway.delay.topic_names import DEFAULT_NAME, TopicNames
@@ -289,7 +290,7 @@ def store_in_ladder(config: Mapping[str, Any], names: TopicNames, values: Mappin
     client = ProducerClient({**config, "enable.idempotence": True})
     try:
         for key, value in values.items():
-            client.produce(names.ladder, value, key, 0, lambda error, _: refused.append(error), 0, None)
+            client.produce(OutgoingRecord(names.ladder, value, key, 0), lambda error, _: refused.append(error))
     finally:
         left = client.close(_LADDER_STORED_WITHIN)
     if left or any(refused):

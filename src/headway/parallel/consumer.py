@@ -26,7 +26,7 @@ from headway.execution.gates.supervision import Supervision
 from headway.execution.handlers import BatchHandler, Handler, TakeResult
 from headway.execution.metrics import ParallelMetrics
 from headway.kafka.binding.connection import change_credentials
-from headway.kafka.binding.forks import made_before_fork, tell_of_forks
+from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.kafka.binding.known_settings import check_taken
 from headway.kafka.consumer.commits import OnCommit
 from headway.kafka.consumer.level_consumers import members_of
@@ -137,7 +137,7 @@ class ParallelConsumer:
         for level in self._levels:
             level.client.wake_with(self._wake)
         self._is_forked = False
-        tell_of_forks(self)
+        register_for_forks(self)
 
     def subscribe(
         self,

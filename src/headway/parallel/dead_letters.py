@@ -15,7 +15,6 @@ from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.error_causes import is_invalid, is_of_a_batch, is_too_large
 from headway.kafka.binding.time_limits import MISSING_TOPIC_COMES_WITHIN, PARTITIONS_TOLD_WITHIN
 from headway.kafka.producer.client import ProducerClient
-from headway.kafka.producer.hand_over import hand_over
 from headway.parallel.postponement import Postponement, Reports
 from headway.records.record_types import ConsumerRecord, Header
 from headway.settings.config import Config, whole_number
@@ -153,7 +152,7 @@ class DeadLetters:
                 self._not_stored(work, refused.str())
 
         try:
-            hand_over(client, letter, report)
+            client.produce(letter, report)
         except Exception as refused:  # whatever the reason, the letter is not stored
             self._not_stored(work, str(refused))
 

@@ -17,7 +17,6 @@ from headway.errors import DeliveryError, DeliveryRefusedError, HeadwayError, Ka
 from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import Job
 from headway.kafka.producer.client import ProducerClient
-from headway.kafka.producer.hand_over import send
 from headway.kafka.producer.headers import check_timestamp, header_list, size_of_headers
 from headway.kafka.producer.sendable import is_partition, no_partition
 from headway.kafka.producer.targets import Targets
@@ -212,7 +211,7 @@ class Sending:
         try:
             if output.schedule is not None:
                 self._outputs.delayed.place(output)
-            send(self._client, output, report)
+            self._client.send(output, report)
         except HeadwayError as error:
             pending.report(error)
 

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 from queue import SimpleQueue
 from typing import Any, ClassVar, Generic, TypeVar
 
-from headway.kafka.binding.forks import made_before_fork, tell_of_forks
+from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.runtime.sigterm import on_terminate
 
 R = TypeVar("R")
@@ -38,7 +38,7 @@ class Stream(ABC, Generic[R]):
         """True once the run has ended."""
         self._failure: BaseException | None = None
         self._is_forked = False
-        tell_of_forks(self)
+        register_for_forks(self)
 
     @abstractmethod
     def run(self, put: Put, owner: Owner) -> None:

@@ -121,7 +121,7 @@ class AsyncProducer:
             taken = producer.sender.offer(record, destination, value, key, partition, timestamp, headers)
         if taken:
             return awaited
-        return self._wait_for_room(record, destination, value, key, partition, timestamp, headers)
+        return self._wait_for_space(record, (record, destination, value, key, partition, timestamp, headers))
 
     def _in_turn(self, call: Callable[[], T]) -> asyncio.Future[T]:
         """Make a call that may wait on a thread, in the order of these calls: for a due time, or for a transaction."""
@@ -188,23 +188,14 @@ class AsyncProducer:
         self._waiting.clear()
         self._loop, self._thread = loop, threading.get_ident()
 
-    def _wait_for_room(
-        self,
-        record: AwaitedRecord,
-        destination: Destination,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        timestamp: int | None,
-        headers: list[Header] | None,
-    ) -> asyncio.Future[RecordMetadata]:
-        """Wait for room behind the records that wait for the same place already."""
+    def _wait_for_space(self, record: AwaitedRecord, offered: Offered) -> asyncio.Future[RecordMetadata]:
+        """Wait for buffer space, behind earlier records that wait for the same partition."""
+        _, destination, _, _, partition, _, _ = offered
         if not self._waits:
             raise self._producer.destinations.buffer_full(destination)
         place = destination, partition
         waiters = self._waiters.setdefault(place, Waiters())
         waiters.count += 1
-        offered = record, destination, value, key, partition, timestamp, headers
         waiting = asyncio.get_running_loop().create_task(self._wait(waiters, record, offered))
         self._waiting[waiting] = record
         waiting.add_done_callback(lambda _: self._leave(waiting, place, waiters))

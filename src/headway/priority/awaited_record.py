@@ -4,7 +4,7 @@ import asyncio
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-from headway.kafka.producer.delivery import Destination, Report, ReportError, Tally, not_delivered, without_place
+from headway.kafka.producer.delivery import Destination, Report, ReportError, Tally, not_delivered, without_offset
 from headway.records.record_types import UNKNOWN_OFFSET, Header, RecordMetadata
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ class AwaitedRecord:
             self.fail(not_delivered(self.destination, error))
             return
         offset = message.offset()
-        if offset is None and (doubt := without_place(self.destination)):
+        if offset is None and (doubt := without_offset(self.destination)):
             self.fail(doubt)
             return
         self.tally.delivered += 1

@@ -23,7 +23,7 @@ from headway.core.levels.policies import PolicyName, make_policy
 from headway.declarations import check_function, check_place, checked_timeout
 from headway.errors import ClosedError, HeadwayError, KafkaError, WakeupError
 from headway.kafka.binding.capi import is_of_a_member
-from headway.kafka.binding.forks import made_before_fork, tell_of_forks
+from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.kafka.consumer.commits import AsyncCommits, OnCommit, log_failure
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import END_WITHIN, MemberOffsets, Partitions, members_of
@@ -97,7 +97,7 @@ class PriorityConsumer:
         self._buffers: list[LevelBuffer[ConsumerRecord]] = [LevelBuffer() for _ in range(settings.levels)]
         self._batch: deque[ConsumerRecord] = deque()  # an iteration's next records; changed, never replaced
         self._closed = self._is_forked = False
-        tell_of_forks(self)
+        register_for_forks(self)
         self._levels = members_of(settings)
         for member in self._levels:
             member.client.wake_with(self.wake)

@@ -58,8 +58,8 @@ class Destinations:
         return known
 
     def _new(self, topic: str, level: int, kafka_topic: str, is_raw: bool) -> Destination:
-        client, queues = self._sender.client, self._sender.topic(kafka_topic, level)
-        return Destination(topic, level, kafka_topic, client.serve_until, queues, client, is_raw=is_raw)
+        queues = self._sender.topic(kafka_topic, level)
+        return Destination(topic, level, kafka_topic, self._sender.client, queues, is_raw=is_raw)
 
     def check_level(self, level: int | None, topic: str) -> None:
         """Raise `ConfigError` if a record cannot be sent at this level."""

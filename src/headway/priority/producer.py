@@ -18,9 +18,10 @@ from headway.delay.scheduler import Scheduler
 from headway.errors import ClosedError, ConfigError, KafkaError
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.error_causes import is_fenced
-from headway.kafka.binding.forks import made_before_fork, tell_of_forks
+from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.kafka.producer.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.kafka.producer.headers import header_list
+from headway.kafka.producer.sendable import Offered
 from headway.kafka.producer.sender import Sender
 from headway.kafka.serialization import key_writer, value_writer
 from headway.priority.destinations import Destinations
@@ -117,7 +118,7 @@ class Producer(Closable):
         self._steps_to_end = EndSteps(lambda: [self._close_sender, self._close_scheduler])
         self._closing_within = time_left_of(None)
         self._undelivered = 0  # by the end
-        tell_of_forks(self)
+        register_for_forks(self)
 
     # Sending
 
@@ -176,7 +177,7 @@ class Producer(Closable):
             headers = header_list(headers)
         future = DeliveryFuture.of(destination, on_delivery)
         if not self.sender.offer(future, destination, value, key, partition, timestamp, headers):
-            self._wait_for_room(future, destination, value, key, partition, timestamp, headers)
+            self._wait_for_space(future, (future, destination, value, key, partition, timestamp, headers))
         return future
 
     def try_send(
@@ -212,21 +213,12 @@ class Producer(Closable):
         self.check_open()
         return self.destinations.find(topic, level)
 
-    def _wait_for_room(
-        self,
-        future: DeliveryFuture,
-        destination: Destination,
-        value: Any,
-        key: Any,
-        partition: int | None,
-        timestamp: int | None,
-        headers: list[Header] | None,
-    ) -> None:
-        """Send a record that found no room: wait for some, or refuse the record."""
+    def _wait_for_space(self, future: DeliveryFuture, offered: Offered) -> None:
+        """Send a record for which the buffer has no space: wait for space, or refuse the record."""
+        destination = offered[1]
         if self._raises:
             raise self.destinations.buffer_full(destination)
-        record = future, destination, value, key, partition, timestamp, headers
-        if not self.sender.offer_patiently(self.max_block, *record):
+        if not self.sender.offer_patiently(self.max_block, offered):
             error = self.destinations.buffer_full(destination, f" within max.block.ms={self.max_block * 1000:.0f}")
             future.tally = destination.count_unsent()
             future.fail(error)
@@ -292,9 +284,9 @@ class Producer(Closable):
         self.check_open()
         destination = self.destinations.delay_topic(record.topic)
         future = DeliveryFuture.of(destination, on_stored)
-        offered = (future, destination, record.value, record.key, record.partition, None, record.headers)
+        offered = future, destination, record.value, record.key, record.partition, None, record.headers
         if not self.sender.offer(*offered):
-            self._wait_for_room(*offered)
+            self._wait_for_space(future, offered)
         return future
 
     # Waiting, and giving up
@@ -309,7 +301,7 @@ class Producer(Closable):
         if self._is_forked:
             raise made_before_fork("producer")
         left_over = time_left_of(timeout)
-        tallies = [tally for each in self.destinations.those(topic, level) for tally in each.unsettled()]
+        tallies = [tally for each in self.destinations.those(topic, level) for tally in each.unfinished()]
         left = self.sender.flush(lambda: sum(each.under_way for each in tallies), timeout)
         if self._scheduler is None or topic is not None or level is not None:
             return left

@@ -141,7 +141,7 @@ def topic(mock_cluster: str) -> str:
 
 @pytest.mark.parametrize("metadata", METADATA, ids=len)
 def test_metadata_comes_back_byte_for_byte(consumer: Consumer, topic: str, metadata: bytes) -> None:
-    assert wait_for(capi.commit(consumer, {(topic, 0): (17, metadata)})) == {}
+    assert wait_for(capi.PendingCommit(consumer, {(topic, 0): (17, metadata)})) == {}
     assert capi.committed(consumer, [(topic, 0)], 10) == {(topic, 0): (17, metadata)}
 
 
@@ -152,12 +152,12 @@ def test_the_trailing_nul_of_the_binding_is_seen(consumer: Consumer, topic: str)
 
 def test_many_partitions_are_committed_and_read_at_once(consumer: Consumer, topic: str) -> None:
     offsets = {(topic, partition): (partition, b"%d" % partition) for partition in range(3)}
-    assert wait_for(capi.commit(consumer, offsets)) == {}
+    assert wait_for(capi.PendingCommit(consumer, offsets)) == {}
     assert capi.committed(consumer, [*offsets, (topic, 3)], 10) == {**offsets, (topic, 3): None}
 
 
 def test_an_answer_stays_the_same(consumer: Consumer, topic: str) -> None:
-    pending = capi.commit(consumer, {(topic, 0): (1, b"")})
+    pending = capi.PendingCommit(consumer, {(topic, 0): (1, b"")})
     assert wait_for(pending) == {}
     assert pending.refused() == {}
 
@@ -166,9 +166,9 @@ def test_a_commit_that_the_broker_refuses_is_not_done(
     keeper: Producer, mock_cluster: str, consumer: Consumer, topic: str
 ) -> None:
     offsets: capi.Offsets = {(topic, 0): (5, b"")}
-    assert wait_for(capi.commit(consumer, offsets)) == {}
+    assert wait_for(capi.PendingCommit(consumer, offsets)) == {}
     next_commit_fails(keeper, ILLEGAL_GENERATION)
-    refused = wait_for(capi.commit(consumer, {(topic, 0): (6, b"")}))
+    refused = wait_for(capi.PendingCommit(consumer, {(topic, 0): (6, b"")}))
     assert list(refused) == [(topic, 0)]
     with pytest.raises(KafkaError, match=f"Partition 0 of {topic} was not committed: .*generation.*[.]$"):
         raise refused[topic, 0]
@@ -202,7 +202,7 @@ def test_a_commit_is_pending_until_the_broker_answers(
     library, cluster = mock_of(keeper)
     library.rd_kafka_mock_broker_set_rtt(cluster, ctypes.c_int32(1), ctypes.c_int(300))
     try:
-        pending = capi.commit(consumer, {(topic, 0): (1, b"")})
+        pending = capi.PendingCommit(consumer, {(topic, 0): (1, b"")})
         assert pending.refused() is None
         assert wait_for(pending) == {}
     finally:
@@ -211,15 +211,15 @@ def test_a_commit_is_pending_until_the_broker_answers(
 
 def test_a_commit_whose_consumer_was_closed_is_not_done(mock_cluster: str, topic: str) -> None:
     client = consumer_of(mock_cluster)
-    pending = capi.commit(client, {(topic, 0): (1, b"")})
+    pending = capi.PendingCommit(client, {(topic, 0): (1, b"")})
     client.close()
     with pytest.raises(ClosedError):
         pending.refused()
 
 
 def test_a_commit_may_be_let_go(consumer: Consumer, topic: str) -> None:
-    capi.commit(consumer, {(topic, 0): (1, b"")})
-    assert wait_for(capi.commit(consumer, {(topic, 0): (2, b"")})) == {}
+    capi.PendingCommit(consumer, {(topic, 0): (1, b"")})
+    assert wait_for(capi.PendingCommit(consumer, {(topic, 0): (2, b"")})) == {}
 
 
 def test_no_answer_about_committed_offsets_is_an_error(consumer_without_a_broker: Consumer) -> None:
@@ -251,7 +251,7 @@ def test_a_thousand_commits_leak_no_memory(consumer: Consumer, topic: str) -> No
 
     def commit_and_read(times: int) -> None:
         for _ in range(times):
-            assert wait_for(capi.commit(consumer, {(topic, 0): (1, metadata)})) == {}
+            assert wait_for(capi.PendingCommit(consumer, {(topic, 0): (1, metadata)})) == {}
             capi.committed(consumer, [(topic, 0)], 10)
 
     commit_and_read(200)
@@ -283,14 +283,14 @@ def kafka_consumer(headway_broker: "LocalBroker", kafka_topic: str) -> Iterator[
 @pytest.mark.kafka
 @pytest.mark.parametrize("metadata", METADATA, ids=len)
 def test_apache_kafka_keeps_metadata_byte_for_byte(kafka_consumer: Consumer, kafka_topic: str, metadata: bytes) -> None:
-    assert wait_for(capi.commit(kafka_consumer, {(kafka_topic, 0): (17, metadata)})) == {}
+    assert wait_for(capi.PendingCommit(kafka_consumer, {(kafka_topic, 0): (17, metadata)})) == {}
     assert capi.committed(kafka_consumer, [(kafka_topic, 0)], 10) == {(kafka_topic, 0): (17, metadata)}
 
 
 @pytest.mark.kafka
 def test_apache_kafka_refuses_one_character_too_many(kafka_consumer: Consumer, kafka_topic: str) -> None:
     offsets: capi.Offsets = {(kafka_topic, 0): (1, b"m" * (MAX_CHARACTERS + 1)), (kafka_topic, 1): (2, b"other")}
-    refused = wait_for(capi.commit(kafka_consumer, offsets))
+    refused = wait_for(capi.PendingCommit(kafka_consumer, offsets))
     assert "metadata" in str(refused[kafka_topic, 0])
     assert capi.committed(kafka_consumer, [(kafka_topic, 0)], 10) == {(kafka_topic, 0): None}
 

@@ -44,7 +44,7 @@ def commit(cluster: Cluster, group: str, topic: str, offset: int, metadata: byte
     consumer = ck.Consumer(cluster.config({"group.id": group, "log_level": 2}))
     refused = None
     while refused is None or any("oordinator" in str(error) for error in refused.values()):  # while Kafka makes one
-        refused = capi.commit(consumer, {(topic, partition): (offset, metadata)}).refused(20)
+        refused = capi.PendingCommit(consumer, {(topic, partition): (offset, metadata)}).refused(20)
     consumer.close()
     assert refused == {}
 

@@ -160,7 +160,7 @@ def test_foreign_commit_metadata_is_dropped_and_the_offset_stands(
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("k", str(i)) for i in range(10)], partition=0)
     client = ck.Consumer(kafka_cluster.config({"log_level": 0, "group.id": topic}))
-    assert capi.commit(client, {(topic, 0): (4, b"not ours!")}).refused(30) == {}
+    assert capi.PendingCommit(client, {(topic, 0): (4, b"not ours!")}).refused(30) == {}
     client.close()
     handled: list[int] = []
     parallel = consumer(kafka_cluster, topic)

@@ -50,7 +50,7 @@ def done_but_for_some(cluster: Cluster, topic: str) -> tuple[int, bytes]:
 
 def commit(cluster: Cluster, topic: str, offset: int, metadata: bytes) -> None:
     with client_of(cluster, topic) as client:
-        assert capi.commit(client, {(topic, 0): (offset, metadata)}).refused(30) == {}
+        assert capi.PendingCommit(client, {(topic, 0): (offset, metadata)}).refused(30) == {}
 
 
 def handled_from(cluster: Cluster, topic: str, count: int, **options: str) -> Collection[int]:

@@ -217,7 +217,7 @@ def test_whatever_foreign_metadata_says_the_committed_offset_stands(
         send(kafka_cluster, topic, [(f"{i}", "") for i in range(10)], partition)
     with client_of(kafka_cluster, topic) as client:
         commits = {(topic, partition): (4, metadata) for partition, metadata in enumerate(FOREIGN.values())}
-        assert capi.commit(client, commits).refused(30) == {}
+        assert capi.PendingCommit(client, commits).refused(30) == {}
     handled = handled_until_all_is_committed(kafka_cluster, topic)
     for partition, kind in enumerate(FOREIGN):
         assert sorted(offset for where, offset in handled if where == partition) == list(range(4, 10)), kind

@@ -62,7 +62,7 @@ def test_a_partition_without_a_leader_begins_when_it_has_one_and_holds_up_no_oth
     send(brokers, 40)
     client = ck.Consumer({"log_level": 0, "bootstrap.servers": brokers.bootstrap_servers, "group.id": "g"})
     done_above_a_gap = encode(OffsetMap(0, (1, 2))).encode()
-    assert not capi.commit(client, {("orders", 0): (0, done_above_a_gap)}).refused(30)
+    assert not capi.PendingCommit(client, {("orders", 0): (0, done_above_a_gap)}).refused(30)
     client.close()
     brokers.lead("orders", 0)
     handled = Counter[int]()

@@ -113,7 +113,7 @@ def test_a_leader_that_takes_longer_than_the_limit_of_a_question_is_waited_for_l
         done_above_a_gap = encode(OffsetMap(0, (1, 2))).encode()
         with closing(ck.Consumer(group | {"log_level": 0})) as client:
             offsets = {("orders", partition): (0, done_above_a_gap) for partition in PARTITIONS}
-            assert capi.commit(client, offsets).refused(30) == {}
+            assert capi.PendingCommit(client, offsets).refused(30) == {}
         with made_slow(brokers, leaders), reading("parallel", group, "orders") as read:
             wait_for(lambda: read == dict.fromkeys(PARTITIONS, 8), seconds=60)
 

@@ -50,9 +50,9 @@ async def test_without_room_a_send_waits_or_is_refused_as_on_full_says() -> None
     config = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "queue.buffering.max.messages": 1}
     refuses, waits = AsyncProducer(config, on_full="raise"), AsyncProducer({**config, "max.block.ms": 50})
     sent = [each.send("orders", b"1") for each in (refuses, waits)]
-    with pytest.raises(BufferFullError, match="1 records wait"):
+    with pytest.raises(BufferFullError, match="1 records are waiting"):
         refuses.send("orders", b"2")
-    with pytest.raises(DeliveryError, match="No room"):
+    with pytest.raises(DeliveryError, match="no space"):
         await waits.send("orders", b"2")
     assert [await each.close(timeout=0) for each in (refuses, waits)] == [1, 1]
     await asyncio.wait(sent, timeout=5)

@@ -27,7 +27,7 @@ def test_a_partition_below_0_is_refused_and_not_taken_for_any(
 ) -> None:
     producer = kind({**config, **more})
     try:
-        with pytest.raises(DeliveryError, match=rf"has partition={partition}; partitions count from 0"):
+        with pytest.raises(DeliveryError, match=rf"has partition={partition}; partitions are numbered from 0"):
             producer.send("orders", "v", key=key, partition=partition).result(10)
     finally:
         producer.close(timeout=0)
@@ -38,7 +38,7 @@ def test_an_awaited_send_refuses_it_too(partition: int) -> None:
     async def send() -> None:
         producer = AsyncProducer(NOWHERE)
         try:
-            with pytest.raises(DeliveryError, match=rf"has partition={partition}; partitions count from 0"):
+            with pytest.raises(DeliveryError, match=rf"has partition={partition}; partitions are numbered from 0"):
                 await producer.send("orders", "v", partition=partition)
         finally:
             await producer.close(timeout=0)
@@ -54,7 +54,7 @@ def outputs() -> HandlerOutputs:
 
 @IMPOSSIBLE_PARTITIONS
 def test_an_output_for_it_has_failed(partition: int) -> None:
-    with pytest.raises(DeliveryError, match=rf"has partition={partition}; partitions count from 0"):
+    with pytest.raises(DeliveryError, match=rf"has partition={partition}; partitions are numbered from 0"):
         outputs().of((), ProducerRecord("orders", "v", partition=partition))
 
 

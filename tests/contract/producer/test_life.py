@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from headway import AsyncProducer, Producer
+from headway.core.outgoing_record import OutgoingRecord
 from headway.errors import ClosedError, DeliveryError, KafkaError
 from headway.kafka.producer.client import ProducerClient
 from tests.contract.conftest import Cluster
@@ -67,7 +68,7 @@ def test_a_record_that_comes_at_the_moment_at_which_kafka_ends_a_producer_is_rep
     def send_until_refused(client: ProducerClient) -> None:
         with contextlib.suppress(BufferError, DeliveryError):
             while True:
-                client.produce("orders", b"v", None, 0, lambda error, message: None, 0, None)
+                client.produce(OutgoingRecord("orders", b"v", None, 0), lambda error, message: None)
 
     with mock_brokers() as brokers, ThreadPoolExecutor(4) as threads:
         brokers.refuse(INIT_PRODUCER_ID, TRANSACTIONAL_ID_AUTHORIZATION_FAILED)

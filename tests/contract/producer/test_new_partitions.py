@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway import Producer
+from headway.core.outgoing_record import OutgoingRecord
 from headway.errors import DeliveryError
 from headway.kafka.producer.client import ProducerClient
 from headway.records.record_types import RecordMetadata
@@ -70,7 +71,7 @@ def test_a_report_without_an_offset_comes_with_an_error(brokers: MockBrokers) ->
     client = ProducerClient({**settings, "enable.idempotence": True})
 
     def send(partition: int) -> None:
-        client.produce("orders", b"1", None, partition, lambda error, _: reports.append(error), 0, None)
+        client.produce(OutgoingRecord("orders", b"1", None, partition), lambda error, _: reports.append(error))
 
     leader = brokers.create("orders")[0]
     send(1)
@@ -85,7 +86,7 @@ def test_a_report_without_an_offset_comes_with_an_error(brokers: MockBrokers) ->
     brokers.answer_after(leader, 0)
     client.close(30)
     assert [error and error.name() for error in reports].count(None) == 2
-    assert "not acknowledged it, but later ones" in str(next(filter(None, reports)))
+    assert "acknowledged later records, but not this one" in str(next(filter(None, reports)))
 
 
 def test_records_wait_until_the_leader_of_a_new_partition_answers_for_it(brokers: MockBrokers) -> None:

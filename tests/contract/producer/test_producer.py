@@ -192,8 +192,8 @@ def test_who_waits_for_a_record_to_a_missing_topic_is_told_so_and_it_goes_once_t
                 sent.result(0.2)
             told = str(late.value)
         assert told == (
-            f"A record for {headway_topic} at level 0 was not delivered within 0.2 s, as Kafka has no topic {missing}; "
-            f"it may still be, once it has. {how} Or correct the name."
+            f"A record for {headway_topic} at level 0 was not delivered within 0.2 s, because Kafka has no topic "
+            f"{missing}; it can still be delivered once the topic exists. {how} Or correct the name."
         )
         create_topic(settings, headway_topic, levels=2 if has_levels else None)
         assert sent.result(60).offset == 0
@@ -234,7 +234,7 @@ def test_a_queue_that_stays_full_fails_the_future_after_max_block_ms(caplog: pyt
     }
     producer = Producer(config)
     first, second = producer.send("orders", b"1"), producer.send("orders", b"2")
-    with pytest.raises(DeliveryError, match=r"No room .* within max\.block\.ms=50: 1 records wait"):
+    with pytest.raises(DeliveryError, match=r"no space .* within max\.block\.ms=50: 1 records are waiting"):
         second.result(0)
     assert producer.close(timeout=0) == 1
     with pytest.raises(DeliveryError):

@@ -12,6 +12,7 @@ import pytest
 from confluent_kafka.serialization import Serializer
 
 from headway import AsyncProducer, Producer
+from headway.core.outgoing_record import OutgoingRecord
 from headway.delay.schedule_encoder import checked_headers
 from headway.errors import SerializationError
 from headway.kafka.producer.client import ProducerClient
@@ -26,7 +27,7 @@ NOWHERE = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0}
 
 BAD = {
     "a lone surrogate": ([("trace\ud800", b"x")], r"named 'trace\\ud800', which cannot be encoded in UTF-8"),
-    "a NUL": ([("a\0b", b"x")], r"named 'a\\x00b', with a NUL character"),
+    "a NUL": ([("a\0b", b"x")], r"named 'a\\x00b', which Kafka's client would cut"),
     "no string": ([(None, b"x")], "whose name is NoneType, not a string"),
     "bytes": ([(b"a", b"x")], "whose name is bytes, not a string"),
     "a value with a lone surrogate": ([("a", "\ud800")], "'a' whose value cannot be encoded in UTF-8"),
@@ -83,7 +84,7 @@ def produce(headers: Any) -> None:
     """With the client of dead letters, relays and what is sent again."""
     client = ProducerClient(NOWHERE)
     try:
-        client.produce("orders", b"v", None, 0, lambda *_: None, 0, headers)
+        client.produce(OutgoingRecord("orders", b"v", None, 0, headers=headers), lambda *_: None)
     finally:
         client.close(0)
 
@@ -200,7 +201,7 @@ def test_a_timestamp_of_0_is_refused_rather_than_stored_as_now(serializers: dict
     with _closed_at_once(Producer(NOWHERE | serializers)) as sends:
         refused = sends.send("orders", b"v", timestamp=0, on_delivery=lambda *_: None).exception(10)
     assert isinstance(refused, SerializationError)
-    assert "has timestamp=0, which Kafka's client would store as now: leave it out for now" in str(refused)
+    assert "has timestamp=0, which Kafka's client replaces by the current time: leave it out" in str(refused)
 
 
 def test_an_output_with_the_timestamp_0_is_refused() -> None:

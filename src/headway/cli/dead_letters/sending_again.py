@@ -12,12 +12,12 @@ from headway.cli.dead_letters.choice import Choice, chosen
 from headway.cli.dead_letters.dead_topic import DeadTopic
 from headway.cli.dead_letters.letters import Letter, LetterPosition
 from headway.cli.display.terminal import Complaints, ProgressLine, count, stderr_is_terminal
+from headway.core.outgoing_record import NOW, OutgoingRecord
 from headway.errors import ConfigError, DeliveryError, KafkaError
 from headway.kafka.producer.client import ProducerClient
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
 _ANY_PARTITION = -1
-_NOW = 0
 _REMEMBER_EVERY = 1.0
 _LOOK_FOR_CTRL_C_EVERY = 0.2
 
@@ -189,12 +189,12 @@ class SendingAgain:
     def _send(self, letter: Letter) -> None:
         topic, partition = self._plan.destinations[letter.place.partition][letter.place.offset]
         headers = letter.headers_to_send(self._dead.name, topic)
+        # The timestamp is the present time: with the old one, retention could delete the record before anyone reads it.
+        record = OutgoingRecord(topic, letter.value, letter.key, partition, NOW, headers)
         reported = partial(self._reported, letter.place, topic)
         while True:
             try:
-                # The timestamp is the present time: with the old one, retention could delete the record before anyone
-                # reads it.
-                self._client.produce(topic, letter.value, letter.key, partition, reported, _NOW, headers)
+                self._client.produce(record, reported)
                 return
             except BufferError:
                 self._client.reports.serve(_LOOK_FOR_CTRL_C_EVERY)

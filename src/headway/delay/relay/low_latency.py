@@ -45,7 +45,6 @@ from headway.errors import AuthorizationError, DeliveryError, KafkaError, Serial
 from headway.kafka.binding.error_causes import error_name, is_the_records_own, refuses_all
 from headway.kafka.binding.factory import together
 from headway.kafka.consumer.relay_consumer import RelayConsumer
-from headway.kafka.producer.hand_over import send
 from headway.kafka.producer.transactional_writer import FORBIDDEN
 
 _STORE_EVERY = 0.25
@@ -142,7 +141,7 @@ class LowLatency(RelayOutput):
 
         self._under_way += size
         try:
-            send(self._client, out, report)
+            self._client.send(out, report)
         except (DeliveryError, SerializationError) as error:
             self._under_way -= size
             if refuses_all(error):

@@ -35,7 +35,7 @@ from headway.delay.relay.unknown_zones import UnknownZones
 from headway.delay.topic_names import DEFAULT_NAME, TopicNames
 from headway.errors import AuthenticationError, AuthorizationError, ClosedError, ConfigError, KafkaError
 from headway.kafka.binding.factory import together
-from headway.kafka.binding.forks import made_before_fork, tell_of_forks
+from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.missing_rights import is_of_the_group, lacks_a_right
 from headway.kafka.reading.compacted import TopicReader
@@ -107,7 +107,7 @@ class Relay(Closable):
         self._clock = BrokerClock()
         self._stopping = Flag()
         self._closed = self._is_forked = False
-        tell_of_forks(self)
+        register_for_forks(self)
         self._restarts = Restarts()
         self.counts: Counter[str] = Counter()
         consumer = {key: value for key, value in config.items() if key not in PRODUCERS_OWN}

@@ -1,8 +1,8 @@
-"""Calls that the Python binding lacks, through the C API of the librdkafka that it ships.
+"""Calls that the Python binding lacks, made through the C API of the librdkafka that the binding ships.
 
-The binding ends commit metadata with a NUL byte and reads it back with `strlen`; here metadata is exact both ways.
-Every function takes the binding's own client, which must not be closed in another thread during a call. Nothing here
-serves the client's own queues, since the binding's callbacks only run inside the binding's own calls.
+The binding ends commit metadata with a NUL byte and reads it back with `strlen`; these functions keep metadata exact.
+Every function takes a client of the binding, which must not be closed on another thread during the call. No function
+serves the client's own queues, because the binding's callbacks work only inside the binding's own calls.
 """
 
 import time
@@ -39,9 +39,9 @@ Partition = tuple[str, int]  # Kafka's topic, partition
 Offsets = Mapping[Partition, tuple[int, bytes]]  # the offset to read next, and the commit's metadata
 
 _MEMBERSHIP_ENDS_WITHIN = 10.0
-_LOOK_AGAIN_AFTER = 0.0001
+_CHECK_INTERVAL = 0.0001
 _ASK_AGAIN_AFTER = 0.005
-_IN_ONE_QUESTION = 500  # for more librdkafka needs time with their square
+_IN_ONE_QUESTION = 500  # partitions; librdkafka's time grows with the square of their number
 
 
 def _answer(_client: int, code: int, answered: "ListPointer", answers: list[tuple[int, dict[Partition, int]]]) -> None:
@@ -52,14 +52,17 @@ _on_commit = OnCommit(_answer)
 
 
 Explain = Callable[[KafkaError, str], KafkaError]
-"""A function (error, topic) -> the error in other words."""
+"""A function (error, topic) that returns a clearer error."""
 
 
 class PendingCommit:
-    """A commit that was sent. It is done only once the broker acknowledges it.
+    """A commit of offsets with exact metadata. It is sent at once, and done when the broker acknowledges it.
 
-    `explain` is called once for each partition that is refused, with the error and the topic, and returns the error in
-    other words.
+    Wait for the answer with `PendingCommit(...).refused(timeout)`. The answer must be read or forgotten before the
+    consumer is closed. `explain` is called for each refused partition, with the error and the topic, and returns the
+    error to report.
+
+    Raises `KafkaError` if the commit cannot be sent, and `ClosedError` if the consumer is closed.
     """
 
     def __init__(self, consumer: Consumer, offsets: Offsets, explain: Explain = lambda error, topic: error) -> None:
@@ -69,8 +72,8 @@ class PendingCommit:
         self._refused: dict[Partition, KafkaError] | None = None
         self._answers: list[tuple[int, dict[Partition, int]]] = []
         handle = handle_of(consumer)
-        # A queue for this answer alone, so that waiting for it serves none of the binding's callbacks. It uses a
-        # callback, as librdkafka 2.16 does not free an answer that is polled as an event.
+        # This answer has a queue of its own, so that waiting for it serves none of the binding's callbacks. It arrives
+        # by a callback, because librdkafka 2.16 does not free an answer that is polled as an event.
         self._queue: int | None = lib.rd_kafka_queue_new(handle)
         with offset_list(offsets) as commit_list:
             code = lib.rd_kafka_commit_queue(handle, commit_list, self._queue, _on_commit, self._answers)
@@ -80,20 +83,21 @@ class PendingCommit:
 
     @property
     def is_open(self) -> bool:
-        """True until the answer was seen, or nobody waits for it any more."""
+        """True until the answer was read or forgotten."""
         return self._queue is not None
 
     def refused(self, timeout: float = 0) -> dict[Partition, KafkaError] | None:
-        """Return the refused partitions and why: empty if all is done, None while there is no answer.
+        """Wait up to `timeout` seconds, and return the refused partitions with their errors; None without an answer.
 
-        Waits up to `timeout` seconds. The answer stays the same once it is there. If the broker refuses some partitions
-        of a commit, librdkafka may report the same for the others. They count as not done and are tried again.
+        The result is empty if all partitions are committed. Further calls return the same answer. If the broker refuses
+        some partitions of a commit, librdkafka may report the same error for the others. They count as refused, and the
+        caller commits them again.
 
         Raises:
-            ClosedError: The consumer was closed before the answer was asked for; the answer is unknown.
+            ClosedError: The consumer was closed before the answer was read, so the answer is unknown.
         """
         if self._queue is not None:
-            handle_of(self._consumer)  # a queue must not be touched after its client's end
+            handle_of(self._consumer)  # raises an error: a queue must not be used after its client is closed
             lib.rd_kafka_queue_poll_callback(self._queue, milliseconds(timeout))
             if not self._answers:
                 return None
@@ -103,7 +107,7 @@ class PendingCommit:
         return self._refused
 
     def give_up(self, reason: str) -> None:
-        """Without an answer yet, count all partitions as refused for this reason; the client is closed next."""
+        """Treat all partitions as refused for this reason if there is no answer. Call it before closing the client."""
         if self._queue is not None and self.refused() is None:
             self.forget()
             self._refused = {
@@ -112,14 +116,14 @@ class PendingCommit:
             }
 
     def forget(self) -> None:
-        """Stop waiting for the answer; librdkafka wants that before its consumer is closed."""
+        """Stop waiting for the answer, as librdkafka requires before its consumer is closed."""
         if getattr(self, "_queue", None) is not None and handle_or_none(self._consumer) is not None:
             self._close_queue()
 
     __del__ = forget
 
     def _refusals(self, code: int, codes: dict[Partition, int]) -> dict[Partition, KafkaError]:
-        if not any(codes.values()):  # a refusal of the whole need not be repeated for each partition
+        if not any(codes.values()):  # librdkafka does not repeat the error of the whole commit for each partition
             codes = dict.fromkeys(self.offsets, code)
         return {
             (topic, partition): self._explain(
@@ -134,25 +138,13 @@ class PendingCommit:
         lib.rd_kafka_queue_destroy(queue)
 
 
-def commit(consumer: Consumer, offsets: Offsets, explain: Explain = lambda error, topic: error) -> PendingCommit:
-    """Send a commit of offsets with their exact metadata, and return at once an object that tells its outcome.
-
-    Ask it, or let it go, before the consumer is closed. To wait for it: `commit(...).refused(timeout)`.
-
-    Raises:
-        KafkaError: The commit could not be sent.
-        ClosedError: The consumer is closed.
-    """
-    return PendingCommit(consumer, offsets, explain)
-
-
 def committed(
     consumer: Consumer, partitions: Sequence[Partition], timeout: float
 ) -> dict[Partition, tuple[int, bytes] | None]:
-    """Return each partition's committed offset of the group with its exact metadata, None if it has none.
+    """Return the group's committed offset of each partition, with its exact metadata; None if there is no commit.
 
     Raises:
-        KafkaError: The broker did not answer within `timeout` seconds, or refused for a partition.
+        KafkaError: The broker did not answer within `timeout` seconds, or refused to answer for a partition.
         ClosedError: The consumer is closed.
     """
     found: dict[Partition, tuple[int, bytes] | None] = {}
@@ -166,7 +158,7 @@ def committed(
 def committed_each(
     consumer: Consumer, partitions: Sequence[Partition], timeout: float
 ) -> dict[Partition, tuple[int, bytes] | KafkaError | None]:
-    """Return the same as `committed`, with the error in place of the offset for each refused partition.
+    """Return the same as `committed`, except that a refused partition has its error in place of an offset.
 
     Raises:
         ClosedError: The consumer is closed.
@@ -187,9 +179,9 @@ def _committed(partition: Partition, element: NativePartition, code: int) -> tup
 
 
 def await_online(client: Client, partitions: Sequence[Partition], timeout: float) -> None:
-    """Wait until the leader of each partition answers for it, as it does from when it takes records, or the time is up.
+    """Wait until the leader of each partition answers for it, which means that it accepts records, or for `timeout`.
 
-    Metadata tell of a new partition, or of a new leader, some milliseconds before.
+    The metadata name a new partition, or a new leader, some milliseconds before the leader accepts records.
     """
     deadline = time.monotonic() + timeout
     for begin in range(0, len(partitions), _IN_ONE_QUESTION):
@@ -207,7 +199,7 @@ def _are_online(client: Client, partitions: Sequence[Partition], timeout: float)
 
 
 def send_offsets_to_transaction(producer: Producer, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
-    """Make offsets with their exact metadata a part of the producer's open transaction.
+    """Add offsets with their exact metadata to the producer's open transaction.
 
     Args:
         producer: The producer, with an open transaction.
@@ -216,8 +208,8 @@ def send_offsets_to_transaction(producer: Producer, offsets: Offsets, group_meta
         timeout: In seconds.
 
     Raises:
-        KafkaError: The offsets were refused. Its cause is the binding's `KafkaException`, which knows whether the call
-            may be tried again (`args[0].retriable()`) or the transaction has to be aborted
+        KafkaError: The offsets were refused. The cause is the binding's `KafkaException`, which shows whether the call
+            can be repeated (`args[0].retriable()`) or the transaction must be aborted
             (`args[0].txn_requires_abort()`).
         ClosedError: The producer is closed.
     """
@@ -228,9 +220,9 @@ def send_offsets_to_transaction(producer: Producer, offsets: Offsets, group_meta
 
 
 def is_of_a_member(group_metadata: bytes) -> bool:
-    """Return whether this metadata is of a consumer that is a member of its group now.
+    """Return whether this group metadata comes from a consumer that is currently a member of its group.
 
-    Kafka accepts transaction offsets of a non-member without a check, so nothing would be fenced off.
+    Kafka accepts transactional offsets of a non-member unchecked, so a predecessor would not be fenced off.
     """
     with group_metadata_of(group_metadata) as group:
         member = lib.rd_kafka_consumer_group_metadata_member_id(group)
@@ -239,14 +231,14 @@ def is_of_a_member(group_metadata: bytes) -> bool:
 
 
 def fatal_error(client: Client) -> cimpl.KafkaError | None:
-    """Return the error after which librdkafka's client does nothing any more, None if it has met none or is closed."""
+    """Return the fatal error of a client; None if it has none, or is closed."""
     handle = handle_or_none(client)
     code = 0 if handle is None else lib.rd_kafka_fatal_error(handle, None, 0)
     return cimpl.KafkaError(code) if code else None
 
 
 def was_connected(client: Client) -> bool:
-    """Return whether any broker has ever answered the client about the cluster, without a request."""
+    """Return whether any broker has ever sent the client metadata of the cluster. This sends no request."""
     handle = handle_of(client)
     cluster = lib.rd_kafka_clusterid(handle, 0)
     if cluster:
@@ -255,7 +247,7 @@ def was_connected(client: Client) -> bool:
 
 
 def is_answered(client: Client, timeout: float) -> bool:
-    """Ask any broker about the topics that the client knows, and return whether one answers in so many seconds."""
+    """Ask brokers about the topics that the client knows, and return whether one answers within `timeout` seconds."""
     return _ask(client, timeout) == 0
 
 
@@ -268,23 +260,23 @@ def _ask(client: Client, timeout: float) -> int:
 
 
 def wake_on_events(client: Client, fd: int | None) -> None:
-    """Write one byte to `fd` whenever the client's empty queue gets something to poll; None ends that.
+    """Write one byte to `fd` whenever the client's empty queue gets something to poll; pass None to stop that.
 
     A consumer's queue gets records, rebalances and errors; a producer's gets delivery reports and errors. `fd` is the
-    non-blocking write end of a pipe or socket. The caller keeps it open until it has passed None or closed the client.
-    The signal is an edge: read the pipe empty, poll until a poll returns nothing, and only then wait again. Source:
+    non-blocking write end of a pipe or socket, which must stay open until None was passed or the client is closed. The
+    signal is edge-triggered: empty the pipe, then poll until nothing is returned, and only then wait again. See
     `rd_kafka_queue_io_event_enable`.
     """
     of_client = lib.rd_kafka_queue_get_consumer if isinstance(client, Consumer) else lib.rd_kafka_queue_get_main
     queue = of_client(handle_of(client))
     if queue is None:
-        raise KafkaError("The consumer has no queue to wait on, since it has no group.id.")
+        raise KafkaError("The consumer has no queue to wait on, because it has no group.id. Set one.")
     lib.rd_kafka_queue_io_event_enable(queue, -1 if fd is None else fd, b"\x01", 1)
-    lib.rd_kafka_queue_destroy(queue)  # gives back our reference only; the client keeps its queue and the event
+    lib.rd_kafka_queue_destroy(queue)  # this only releases our reference; the client keeps its queue and the event
 
 
 def await_connection(client: Client, timeout: float) -> None:
-    """Wait until a broker has answered a request for no topic, which needs no right.
+    """Wait until a broker has answered a metadata request that names no topics, which needs no right.
 
     Raises:
         KafkaException: The binding's, if no broker answered within `timeout` seconds.
@@ -294,9 +286,9 @@ def await_connection(client: Client, timeout: float) -> None:
 
 
 def close_membership(consumer: Consumer) -> None:
-    """End the group membership in a consumer that was just made; the client itself goes on.
+    """End the group membership of a consumer that was just created. The client itself stays usable.
 
-    From then on librdkafka asks for no coordinator, and refuses to subscribe, assign and commit.
+    From then on, librdkafka looks for no coordinator, and refuses to subscribe, assign and commit.
 
     Raises:
         KafkaError: The membership did not end.
@@ -305,13 +297,13 @@ def close_membership(consumer: Consumer) -> None:
     queue = lib.rd_kafka_queue_new(handle)
     try:
         raise_if("The consumer could not be made", lib.rd_kafka_consumer_close_queue(handle, queue))
-        # Not by polling the queue: that would call the binding's callbacks outside of the binding's calls.
+        # Polling the queue would be simpler, but would call the binding's callbacks outside of the binding's calls.
         deadline = time.monotonic() + _MEMBERSHIP_ENDS_WITHIN
         while not lib.rd_kafka_consumer_closed(handle):
             if time.monotonic() > deadline:
                 raise KafkaError(f"The consumer was not ready within {_MEMBERSHIP_ENDS_WITHIN:g} s.")
-            time.sleep(_LOOK_AGAIN_AFTER)
-        # Until now the client's errors went to this queue; from here they go to the queue that the binding serves.
+            time.sleep(_CHECK_INTERVAL)
+        # So far the client's errors went to this queue. From now on they go to the queue that the binding serves.
         with _consumer_queue(handle) as served:
             forward_back(queue, served)
     finally:
@@ -319,39 +311,40 @@ def close_membership(consumer: Consumer) -> None:
 
 
 def forward_back(queue: object, served: object) -> None:
-    """Forward a queue to the one that librdkafka may still forward to it.
+    """Forward `queue` to `served`, although librdkafka may still be forwarding `served` to `queue`.
 
-    A consumer says that it has closed a moment before librdkafka takes its own forwarding back. Meanwhile a forwarding
-    in the other direction would wait for its own lock, for ever.
+    A consumer reports that it is closed a moment before librdkafka removes its own forwarding. A forwarding in the
+    other direction would deadlock in that moment, so this function removes librdkafka's first.
     """
     lib.rd_kafka_queue_forward(served, None)
     lib.rd_kafka_queue_forward(queue, served)
 
 
 def start_reading(consumer: Consumer, partition: Partition, offset: int) -> bool:
-    """Let an unjoined consumer fetch a partition from an offset on; return whether that offset is possible."""
+    """Let a consumer without membership fetch a partition from an offset on; return whether the offset is possible."""
     handle = handle_of(consumer)
     with _topic(handle, partition[0]) as topic, _consumer_queue(handle) as queue:
         return bool(lib.rd_kafka_consume_start_queue(topic, partition[1], offset, queue) == 0)
 
 
 def stop_reading(consumer: Consumer, partition: Partition) -> None:
-    """End the reading that `start_reading` began: no fetched record of the partition comes any more."""
+    """Stop what `start_reading` started. No fetched record of the partition is returned after this."""
     with _topic(handle_of(consumer), partition[0]) as topic:
-        lib.rd_kafka_consume_stop(topic, partition[1])  # refused if it was not begun
+        lib.rd_kafka_consume_stop(topic, partition[1])  # librdkafka refuses it if reading was not started
 
 
 def queue_length(consumer: Consumer) -> int:
-    """Return how many records and events wait in the queue that `consume` polls."""
+    """Return the number of records and events in the queue that `consume` polls."""
     with _consumer_queue(handle_of(consumer)) as queue:
         length: int = lib.rd_kafka_queue_length(queue)
     return length
 
 
 class SideQueue:
-    """A queue of a consumer that nothing polls, for some of its partitions; to be closed before the consumer.
+    """A queue of a consumer for some of its partitions, which nothing polls. Close it before the consumer.
 
-    librdkafka bounds it as it bounds the queue that `consume` polls, and for both tells by themselves whether to fetch.
+    librdkafka limits the size of each queue, this one and the one that `consume` polls, and stops fetching for a full
+    queue alone.
     """
 
     def __init__(self, consumer: Consumer) -> None:
@@ -359,27 +352,29 @@ class SideQueue:
         self._queue: int | None = lib.rd_kafka_queue_new(handle_of(consumer))
 
     def collect(self, partition: Partition) -> None:
-        """Take what comes of a partition from now on; what is in the common queue already stays there."""
+        """Collect the records of a partition that arrive from now on. Those in the common queue already stay there."""
         with _partition_queue(handle_of(self._consumer), partition) as queue:
             lib.rd_kafka_queue_forward(queue, self._queue)
 
     def pour(self, leaving: Collection[Partition]) -> None:
-        """Move all to the end of the common queue; what comes of these partitions goes there from now on."""
+        """Move all records to the end of the common queue, where later records of the `leaving` partitions go, too."""
         with _consumer_queue(handle_of(self._consumer)) as common:
-            lib.rd_kafka_queue_forward(self._queue, common)  # until they are let go, or newer records would overtake
+            # Forward this queue until the partitions use the common one, so that no newer record overtakes an older
+            # one.
+            lib.rd_kafka_queue_forward(self._queue, common)
             for partition in leaving:
-                let_go(self._consumer, partition)
+                use_common_queue(self._consumer, partition)
             lib.rd_kafka_queue_forward(self._queue, None)
 
     def close(self) -> None:
-        """Let go of the queue, unless the consumer is closed."""
+        """Release the queue, unless the consumer is closed."""
         queue, self._queue = self._queue, None
         if queue is not None and handle_or_none(self._consumer) is not None:
             lib.rd_kafka_queue_destroy(queue)
 
 
-def let_go(consumer: Consumer, partition: Partition) -> None:
-    """Have what comes of a partition go to the queue that `consume` polls."""
+def use_common_queue(consumer: Consumer, partition: Partition) -> None:
+    """Let the records of a partition go to the queue that `consume` polls."""
     handle = handle_of(consumer)
     with _partition_queue(handle, partition) as queue, _consumer_queue(handle) as common:
         lib.rd_kafka_queue_forward(queue, common)
@@ -413,7 +408,7 @@ def _topic(handle: int, name: str) -> Iterator[int]:
     """Hold librdkafka's object for a topic; a partition being read holds another reference."""
     topic = lib.rd_kafka_topic_new(handle, name.encode(), None)
     if topic is None:
-        raise KafkaError(f"{name!r} is no name of a topic.")
+        raise KafkaError(f"{name!r} is not a valid name of a topic. Correct it.")
     try:
         yield topic
     finally:

@@ -1,4 +1,4 @@
-"""The log of librdkafka's clients, passed on to `logging`: never raw to stderr."""
+"""Passes the log of librdkafka's clients on to `logging`; otherwise librdkafka would write to stderr."""
 
 import logging
 import threading
@@ -14,9 +14,9 @@ log = logging.getLogger("headway.librdkafka")
 _PYTHON_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 _DEFAULT_LEVEL = 6
 _DEBUG_LEVEL = 7
-# Only this level tells why a broker closed a connection, and that a heartbeat was lost.
+# The lowest level at which librdkafka logs why a broker closed a connection, and that a heartbeat was lost.
 _NEEDED_LEVEL = 6
-_AGAIN_AFTER = 10.0
+_REPEAT_AFTER = 10.0  # seconds
 
 
 class Logger(Protocol):
@@ -28,32 +28,33 @@ class Logger(Protocol):
 class ClientLog:
     """A logger for one client, which passes on the lines that the setting `log_level` asks for.
 
-    `hear(line)` gets every line, and returns whether it is about a connection. Such lines come up to 60 times a second,
-    for each client. Of all clients of the same brokers one such line is passed on every ten seconds. `settings` holds
-    the client's settings `logger` and `log_level`.
+    `on_line` is called with every line, and returns whether the line is about a connection. A client can log 60 such
+    lines a second. For all clients of the same brokers together, one of them is passed on every ten seconds. `settings`
+    holds the client's settings `logger` and `log_level`.
     """
 
-    def __init__(self, config: Config, hear: Callable[[str], bool]) -> None:
+    def __init__(self, config: Config, on_line: Callable[[str], bool]) -> None:
         default = _DEBUG_LEVEL if config.get("debug") else _DEFAULT_LEVEL
         level = whole_number("log_level", config.get("log_level", default))
-        self._least = _PYTHON_LEVELS[min(max(level, 0), len(_PYTHON_LEVELS) - 1)]
+        self._min_level = _PYTHON_LEVELS[min(max(level, 0), len(_PYTHON_LEVELS) - 1)]
         self._logger: Logger = config.get("logger") or log
         self._about = f"{config.get('bootstrap.servers')} {id(self._logger)}"
-        self._hear = hear
+        self._on_line = on_line
         self.settings: Config = {"logger": self, "log_level": max(level, _NEEDED_LEVEL)}
 
     def log(self, level: int, message: str, *args: object) -> None:
-        """Take a line; raises nothing, as the binding would drop the records that it is fetching."""
+        """Take a line. This never raises: an error would make the binding drop the records that it is fetching."""
         try:
-            is_of_connection = self._hear(str(args[-1]) if args else message)
-            if level >= self._least and not (is_of_connection and _turns.is_too_soon(self._about, time.monotonic())):
-                self._logger.log(level, message, *args)
+            is_of_connection = self._on_line(str(args[-1]) if args else message)
+            if level < self._min_level or (is_of_connection and _limit.is_too_soon(self._about, time.monotonic())):
+                return
+            self._logger.log(level, message, *args)
         except Exception:
             log.exception("A line of librdkafka's log could not be passed on.")
 
 
-class _Turns:
-    """The time at which a line about the connections to some brokers was passed on last."""
+class _RateLimit:
+    """Remembers when a line about the connections to each cluster was last passed on."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,11 +62,11 @@ class _Turns:
 
     def is_too_soon(self, about: str, now: float) -> bool:
         with self._lock:
-            self._last = {each: at for each, at in self._last.items() if now - at < _AGAIN_AFTER}
+            self._last = {each: at for each, at in self._last.items() if now - at < _REPEAT_AFTER}
             if about in self._last:
                 return True
             self._last[about] = now
             return False
 
 
-_turns = _Turns()
+_limit = _RateLimit()

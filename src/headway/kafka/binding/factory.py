@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient
 
 from headway.errors import ConfigError
 from headway.kafka.binding.connection import Connection
-from headway.kafka.binding.forks import keep_in_forks
+from headway.kafka.binding.forks import keep_alive_in_forks
 from headway.kafka.binding.known_settings import known_settings
 from headway.kafka.binding.oauth import with_oauth
 from headway.kafka.binding.served import serve
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class _Consumer(ck.Consumer):
-    """The binding's consumer, which a weak reference can point at: `keep_in_forks` has one to each client."""
+    """The binding's consumer, which a weak reference can point at: `keep_alive_in_forks` has one to each client."""
 
 
 class _Producer(ck.Producer):
-    """The binding's producer, which a weak reference can point at: `keep_in_forks` has one to each client."""
+    """The binding's producer, which a weak reference can point at: `keep_alive_in_forks` has one to each client."""
 
 
 _REFERABLE: dict[Any, Any] = {ck.Consumer: _Consumer, ck.Producer: _Producer}
@@ -73,7 +73,7 @@ def make_client(kind: Callable[[dict[str, Any]], T], config: Config, connection:
             client: T = _REFERABLE.get(kind, kind)(guarded)
     except ck.KafkaException as error:
         raise ConfigError(explain_refused(error.args[0].str(), config, known_settings())) from error
-    keep_in_forks(client)
+    keep_alive_in_forks(client)
     if isinstance(client, AdminClient):
         serve(client)
     return client

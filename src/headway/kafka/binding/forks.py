@@ -24,12 +24,12 @@ _objects: WeakSet[Forkable] = WeakSet()
 _clients: WeakSet[object] = WeakSet()
 
 
-def tell_of_forks(copied: Forkable) -> None:
+def register_for_forks(copied: Forkable) -> None:
     """Call `copied.forked()` in each process that is forked from now on."""
     _objects.add(copied)
 
 
-def keep_in_forks(client: object) -> None:
+def keep_alive_in_forks(client: object) -> None:
     """Keep librdkafka's client from being destroyed in processes that are forked from now on."""
     _clients.add(client)
 

@@ -15,7 +15,7 @@ from confluent_kafka import cimpl
 from headway.declarations import check_whole, shown
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.binding.factory import make_client
-from headway.kafka.binding.forks import tell_of_forks
+from headway.kafka.binding.forks import register_for_forks
 from headway.kafka.binding.librdkafka import handle_of
 from headway.runtime.lifecycle import Closable
 
@@ -49,7 +49,7 @@ class MockCluster(Closable):
         start_at_once.argtypes = [c_void_p, c_int32]
         start_at_once(self._cluster, 0)
         _running[self.bootstrap_servers] = self
-        tell_of_forks(self)
+        register_for_forks(self)
 
     @property
     def settings(self) -> dict[str, Any]:

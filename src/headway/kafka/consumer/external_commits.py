@@ -44,7 +44,7 @@ class ExternalCommits:
         by_level: dict[int, dict[capi.Partition, tuple[int, bytes]]] = defaultdict(dict)
         for at, offset in offsets.items():
             by_level[at.level][kafka_topic(at), at.partition] = offset, b""
-        parts = [capi.commit(self._consumer(level), commits) for level, commits in by_level.items()]
+        parts = [capi.PendingCommit(self._consumer(level), commits) for level, commits in by_level.items()]
         self._sent.add(SentCommit(parts), offsets, self._complain)
 
     def await_answers(self) -> None:

@@ -164,7 +164,7 @@ class FetchTurns:
         if partition in self._buffer.held:
             self._collect(partition)
         else:
-            capi.let_go(self._client.consumer, self._client.addresses.name(partition))
+            capi.use_common_queue(self._client.consumer, self._client.addresses.name(partition))
 
 
 class TurnsOfLevels:

@@ -263,7 +263,7 @@ class GroupClient:
     def commit_with_metadata(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> PendingCommit:
         """Send a commit of each partition's next offset to read with its exact metadata."""
         with defer_signals():  # a client that closes waits for every commit that is not known here
-            sent = capi.commit(self.consumer, self.addresses.commits(commits), self._explain)
+            sent = capi.PendingCommit(self.consumer, self.addresses.commits(commits), self._explain)
             self._commits = [each for each in self._commits if each.is_open] + [sent]
         return sent
 
@@ -276,7 +276,7 @@ class GroupClient:
         deadline = time.monotonic() + _START_COMMITTED_WITHIN
         refusals: Mapping[capi.Partition, KafkaError] | None = None
         while time.monotonic() < deadline:
-            sent = capi.commit(self.consumer, commits)
+            sent = capi.PendingCommit(self.consumer, commits)
             refusals = sent.refused(max(0.0, deadline - time.monotonic()))
             sent.forget()
             if refusals is not None and not refusals:

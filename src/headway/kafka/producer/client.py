@@ -1,4 +1,4 @@
-"""A producer's client: it hands records to librdkafka, takes their reports, and outlives librdkafka's producer."""
+"""The client of a producer: it hands records to librdkafka, takes delivery reports, and replaces a failed producer."""
 
 import logging
 import math
@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, ParamSpec, TypeVar
 import confluent_kafka as ck
 
 from headway.core.levels.naming import what_there_is
+from headway.core.outgoing_record import OutgoingRecord
 from headway.core.rights import Right, right_for
 from headway.errors import (
     AuthenticationError,
@@ -24,12 +25,11 @@ from headway.kafka.binding.capi import await_online, fatal_error, wake_on_events
 from headway.kafka.binding.connection import Connection, change_credentials
 from headway.kafka.binding.error_causes import NO_ANSWER, is_purged, is_retriable, is_unanswered, refused
 from headway.kafka.binding.factory import FLUSH_SLICE, close_producer, make_client
-from headway.kafka.binding.forks import made_before_fork, tell_of_forks
+from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.kafka.binding.time_limits import ONLINE_WITHIN
 from headway.kafka.missing_rights import is_refusal
 from headway.kafka.producer.headers import size_of_headers
 from headway.kafka.producer.report_pump import ReportPump
-from headway.records.record_types import Header
 from headway.runtime.background import in_background
 from headway.runtime.deferred_signals import heed_signals
 from headway.runtime.end_steps import EndSteps
@@ -44,48 +44,47 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 OnReport = Callable[[ck.KafkaError | None, ck.Message], None]
-"""The callback for a record's report: (error or None, message)."""
+"""A callback for a delivery report: (error or None, message)."""
 
 SERVE_AFTER = 100
-"""The number of records after which a thread that calls `produce` takes the reports."""
+"""A thread that calls `produce` takes the delivery reports after every 100 records."""
 SLICE = 0.5
-"""The longest wait inside librdkafka, where Ctrl-C is not seen, in seconds."""
+"""The longest single wait inside librdkafka, in seconds, because Ctrl-C is not noticed there."""
 
 _CLOSE_WITHIN = 10.0
-_LOOK_EVERY = 0.05
-_RENEW_EVERY = 1.0  # seconds: to make a producer costs threads and connections
+_CHECK_INTERVAL = 0.05
+_MIN_RENEWAL_INTERVAL = 1.0  # seconds; each new producer costs threads and connections
+_SPACE_WITHIN = 0.1  # seconds for which `send` waits for reports, which free space, before it tries again
 
-# librdkafka also warns of requests that it tries again: in a new cluster each producer's first one for its id.
+# At its default level librdkafka warns of requests that it retries. In a new cluster each producer's first request for
+# a producer id is one of these.
 _DEFAULTS = {"log_level": 3}
 
 _GAPLESS = "enable.gapless.guarantee"
 _BATCHES_OF_ONE = {"batch.num.messages": 1}
 
-_IN_DOUBT = ck.KafkaError(ck.KafkaError._INCONSISTENT, "Kafka has not acknowledged it, but later ones")
-
-# Asking for such a topic again does not help.
-_REFUSED_TOPIC = {ck.KafkaError.TOPIC_EXCEPTION}
+_IN_DOUBT = ck.KafkaError(ck.KafkaError._INCONSISTENT, "Kafka has acknowledged later records, but not this one")
 
 
 class ProducerClient:
-    """librdkafka's producer with the thread that takes its reports, until it is renewed or closed.
+    """librdkafka's producer, with a thread that takes its delivery reports.
 
-    Any thread may call each method. The locks are taken in this order: the turn at reports (`ReportPump.serving`), then
-    `_renewing`; at a producer's end its own `calling`, then `_asking`.
+    Every method can be called from any thread. Locks are taken in this order: `ReportPump.serving`, then `_renewing`.
+    When a producer is closed: its own `calling`, then `_asking`.
 
-    While no broker lets the client in, all queued records fail every few seconds. Calls that ask brokers then raise
-    `AuthenticationError`.
+    While the brokers refuse this client's login, all queued records fail every few seconds, and calls that ask brokers
+    raise `AuthenticationError`.
 
-    A fatal error ends librdkafka's producer: a sequence that broker and client do not agree on, or no producer id for
-    a client that may write to no topic, even when the right is granted later. Records that wait then fail, and a new
-    producer is made for later ones. With a `transactional.id` only the owner can decide that, by `renew`, and with
-    `enable.gapless.guarantee` nobody may.
+    A fatal error ends librdkafka's producer. One cause is a sequence number on which broker and client disagree.
+    Another is that the client may not write to any topic and so gets no producer id; this error stays even if the right
+    is granted later. The waiting records then fail, and a new producer takes over for later records. With a
+    `transactional.id` this happens only when the owner calls `renew`; with `enable.gapless.guarantee` it never happens.
 
     Args:
         config: librdkafka's settings.
         after_reports: Called after each batch of reports, on the thread that took them.
-        on_refused: Called with the reason while no broker lets the client in, on the same thread.
-        serving: The lock that the thread which takes the reports holds, by default a new one.
+        on_refused: Called with the reason when the brokers refuse the login, on the same thread.
+        serving: The lock that a thread holds while it takes reports; by default a new one.
     """
 
     def __init__(
@@ -101,22 +100,22 @@ class ProducerClient:
         self._on_refused = on_refused
         self._refusal: AuthenticationError | None = None
         self._produced = 0
-        self._missing: dict[str, str] = {}  # topics, with what there is in place of each
+        self._missing: dict[str, str] = {}  # missing topics, each with a hint at existing ones
         self._renews_itself = "transactional.id" not in config and str(config.get(_GAPLESS, "")).lower() != "true"
         self._renewed_at = -math.inf
         self._is_renewing = False
         self._ended_with: ck.KafkaError | None = None  # the fatal error of the producer before this one
         self._ended = False
         self._renewing = threading.Lock()
-        self._asking = threading.Lock()  # held while a call from any thread is in the producer
+        self._asking = threading.Lock()  # held while any thread asks brokers, so that the producer is not closed then
         self._is_forked = False
         self._make_producer()
-        tell_of_forks(self)
+        register_for_forks(self)
         self.after_reports = after_reports
         self.reports = ReportPump(self._take_reports, serving)
         self.reports.watch(self.producer)
         self._steps_to_end = EndSteps(
-            lambda: [self._renew_no_more, self.reports.stop, self._let_go_of_last, self.reports.close]
+            lambda: [self._stop_renewing, self.reports.stop, self._release_current, self.reports.close]
         )
         self.reports.start()
 
@@ -124,32 +123,24 @@ class ProducerClient:
         self.batches_of_one = batches_of_one
         settings = {**self.config, **(_BATCHES_OF_ONE if batches_of_one else {})}
         self.producer = make_client(ck.Producer, settings, self._connection)
-        """librdkafka's producer; `renew` and a fatal error put another one in its place."""
+        """librdkafka's producer. `renew`, or a fatal error, replaces it."""
         self.calling = threading.Lock()
-        """Held within the call that may not return; each producer has its own."""
+        """Held during a call that might never return. Each producer has its own lock."""
         self.fatal: ck.KafkaException | None = None
-        """The error that has ended librdkafka's producer."""
+        """The error that ended librdkafka's producer."""
 
-    def produce(
-        self,
-        topic: str,
-        value: str | bytes | None,
-        key: str | bytes | None,
-        partition: int,
-        on_delivery: OnReport,
-        timestamp: int,
-        headers: list[Header] | None,
-    ) -> None:
+    def produce(self, record: OutgoingRecord, on_delivery: OnReport) -> None:
         """Queue a record.
 
-        A report without an offset becomes one with an error, because librdkafka then only assumes that the record is
-        stored.
+        If this client is idempotent, a report without an offset is turned into an error, because librdkafka then only
+        assumes that the record was stored.
 
-        Raises `BufferError` if the queue is full, and `DeliveryError` or `SerializationError` for a record that cannot
-        be sent.
+        Raises `BufferError` if the queue is full, and `DeliveryError` or `SerializationError` if the record cannot be
+        sent.
         """
         self._check_process()
         self._produced += 1
+        topic, headers = record.topic, record.headers
         if self.is_idempotent:
             on_delivery = _doubting(on_delivery)
         if headers:
@@ -157,16 +148,27 @@ class ProducerClient:
         try:
             if self._produced % SERVE_AFTER == 0:
                 self.reports.serve_in_stream()
-            # By position, which is quicker; None is the second name that the binding has for the callback.
-            self.producer.produce(topic, value, key, partition, on_delivery, None, timestamp, headers)
+            # Positional arguments are quicker. The None stands for the binding's second name for the callback.
+            self.producer.produce(
+                topic, record.value, record.key, record.partition, on_delivery, None, record.timestamp, headers
+            )
         except BufferError:
             raise
-        # A value that no field can hold raises errors of many kinds, and a closed producer one of its own.
+        # The binding raises many kinds of errors for values that do not fit a field, and another for a closed producer.
         except Exception as error:
             raise self.refusal(topic, error) from error
 
+    def send(self, record: OutgoingRecord, on_delivery: OnReport) -> None:
+        """Queue a record as `produce` does, but wait while the queue is full."""
+        while True:
+            try:
+                self.produce(record, on_delivery)
+                return
+            except BufferError:
+                self.reports.serve(_SPACE_WITHIN)
+
     def refusal(self, topic: str, error: Exception) -> HeadwayError:
-        """Return the error of librdkafka's `produce` as one of Headway's."""
+        """Return Headway's error for an error that librdkafka's `produce` raised."""
         if isinstance(error, ck.KafkaException) and (right := self.missing_right(error.args[0], topic)):
             return DeliveryRefusedError(f"A record for {topic} was refused. {right.missing(self.config)}")
         return refusal(topic, error)
@@ -174,64 +176,65 @@ class ProducerClient:
     # Reports
 
     def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
-        """Take reports until `done`, unless another thread takes them: for a thread that would only wait.
+        """Take reports until `done()`, unless another thread is taking them. For a thread that would only wait.
 
-        Raises `ClosedError` in a forked process, to which no reports come.
+        Raises `ClosedError` in a forked process, where no reports arrive.
         """
         self._check_process()
         self.reports.serve_until(done, timeout)
 
     def _take_reports(self, timeout: float) -> None:
-        """Take reports, in this thread's turn."""
+        """Take reports. The caller holds `ReportPump.serving`."""
         try:
             if self.producer.poll(max(0.0, timeout)):
                 self.after_reports()
-            self._heed_refusal()
-            self._heed_end()
+            self._purge_if_refused()
+            self._purge_if_ended()
         except ck.KafkaException as error:
             self._note_end(error)
 
     def _note_end(self, error: ck.KafkaException) -> None:
-        """Note that librdkafka's producer cannot go on; the reports say so, and the calls that need it to go on."""
+        """Remember that librdkafka's producer failed. The reports, and the calls that need the producer, say why."""
         self._remember(error)
         log.debug("Kafka's producer cannot go on: %s", error)
-        self.reports.wake()  # for the reports behind it, which wake no thread again
+        self.reports.wake()  # the reports queued behind this error will not signal again
 
     def _remember(self, error: ck.KafkaException) -> None:
         if error.args[0].fatal():
             self.fatal = error
 
-    def _heed_end(self) -> None:
-        """Fail the records that a producer which cannot go on has not sent.
+    def _purge_if_ended(self) -> None:
+        """Fail the records that a producer with a fatal error has not sent.
 
-        librdkafka does so itself, save for a record that comes at that moment: it would wait for its delivery timeout.
+        librdkafka does this itself, except for a record that was queued just as the error occurred. Without this purge
+        that record would wait until its delivery timeout.
         """
         if self.fatal:
             if self.queued():
                 self.producer.purge(in_flight=False, blocking=False)
             self._renew_soon()
 
-    def _heed_refusal(self) -> None:
-        """Fail all queued records of a client that was never let in: none of them is on its way."""
+    def _purge_if_refused(self) -> None:
+        """Fail all queued records if brokers have never accepted this client's login: none of them is in flight."""
         refusal = self._connection.never_let_in(self.producer)
         if refusal is None:
             return
         self._refusal = refusal
         self.producer.purge()
-        self._on_refused(_within(refusal))
-        self.reports.wake()  # for the reports
+        self._on_refused(_as_clause(refusal))
+        self.reports.wake()  # the purge itself has signalled nobody
 
     def queued(self) -> int:
-        """Return the number of records that are not yet reported on."""
+        """Return the number of records without a delivery report."""
         return len(self.producer)
 
     def flush(self, timeout: float | None) -> int:
-        """Wait until all is reported on; return how many are not in time. Within a report it does not wait."""
+        """Wait for the reports of all records, and return how many are missing. In a callback it does not wait."""
         self._check_process()
         timeout = math.inf if timeout is None else timeout
         deadline = time.monotonic() + timeout
-        with self.reports.turn(timeout) as mine:
-            if not mine:
+        with self.reports.try_hold(timeout) as is_held:
+            if not is_held:
                 return self.queued()
             left = self._flush(min(FLUSH_SLICE, deadline - time.monotonic()))
             while left and time.monotonic() < deadline:
@@ -240,11 +243,11 @@ class ProducerClient:
             return left
 
     def _flush(self, timeout: float) -> int:
-        """Flush, in this thread's turn."""
+        """Flush. The caller holds `ReportPump.serving`."""
         try:
             left = self.producer.flush(max(0.0, timeout))
-            self._heed_refusal()
-            self._heed_end()
+            self._purge_if_refused()
+            self._purge_if_ended()
             return left
         except ck.KafkaException as error:
             self._note_end(error)
@@ -253,35 +256,36 @@ class ProducerClient:
             self.after_reports()
 
     def await_reports(self, over: Callable[[], bool], within: float) -> None:
-        """Wait until all is reported on, or `over` returns True; raises `KafkaError` after `within` seconds.
+        """Wait for the reports of all records, or until `over()`. Raises `KafkaError` after `within` seconds.
 
-        After a refusal in a transaction librdkafka may keep a batch that it will never send, until that times out.
+        After a refusal in a transaction, librdkafka may keep a batch that it will never send until that batch times
+        out.
         """
         deadline = time.monotonic() + within
-        while self.flush(_LOOK_EVERY) and not over():
+        while self.flush(_CHECK_INTERVAL) and not over():
             if time.monotonic() > deadline:
-                raise KafkaError(f"Kafka did not acknowledge what was to be written within {within:g} s.")
+                raise KafkaError(f"Kafka did not acknowledge all records within {within:g} s.")
 
-    # What its errors mean
+    # The causes of errors
 
     def because(self) -> str:
-        """Return why the last connection ended, as the end of a sentence; empty if that is not known."""
+        """Return why the last connection ended, worded as the end of a sentence; empty if unknown."""
         return self._connection.because()
 
     def reason_of(self, error: ck.KafkaError) -> str:
-        """Return the text of a report's error, with its cause if that is known."""
+        """Return the text of a report's error, with its cause if known."""
         if is_purged(error) and (refusal := self._still_refused()):
-            return _within(refusal)
+            return _as_clause(refusal)
         return error.str() + (self.because() if error.code() in NO_ANSWER or is_purged(error) else "")
 
     def missing_right(self, error: ck.KafkaError, topic: str) -> Right | None:
-        """Return the right whose lack had a record refused, or given up; None if that is not why."""
+        """Return the missing right because of which a record was refused or purged; None if that is not the cause."""
         if (is_purged(error) or error.code() == ck.KafkaError._FATAL) and self._renews_itself and not self._is_forked:
             fatal = fatal_error(self.producer)
             if fatal:
                 self._renew_soon()
             elif not is_purged(error):
-                fatal = self._ended_with  # the present one would have taken the record
+                fatal = self._ended_with  # the error is the previous producer's: the current one accepts records
             if is_refusal(fatal):  # the client got no producer id
                 return Right("Write", "Topic", topic)
         return right_for(error.name(), "Write", topic=topic)
@@ -290,7 +294,7 @@ class ProducerClient:
         return self._refusal if self._refusal and not was_connected(self.producer) else None
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on; raises `ConfigError` for those that librdkafka refuses."""
+        """Use other credentials from now on. Raises `ConfigError` if librdkafka does not accept them."""
         with self._asking:  # another thread may `renew`
             self._connection.set_credentials(self.producer, username, password)
             change_credentials(self.config, username, password)
@@ -299,7 +303,7 @@ class ProducerClient:
     # Calls that ask brokers
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Make a call of librdkafka's; raises its error as a `KafkaError`."""
+        """Call a function of librdkafka, and raise its error as a `KafkaError`."""
         try:
             return function(*args, **kwargs)
         except ck.KafkaException as error:
@@ -308,7 +312,7 @@ class ProducerClient:
             raise refused(error, because) from error
 
     def call_in_slices(self, ask: Callable[[float], T], timeout: float) -> T:
-        """Ask brokers, again while none answers; raises `AuthenticationError` once they refuse this client."""
+        """Ask brokers repeatedly until one answers. Raises `AuthenticationError` if they refuse the login."""
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
@@ -323,9 +327,10 @@ class ProducerClient:
     # Topics
 
     def partitions(self, topic: str, timeout: float) -> int:
-        """Return how many partitions a Kafka topic has; 0 for one that does not exist.
+        """Return the number of partitions of a Kafka topic, or 0 if it does not exist.
 
-        Raises `DeliveryRefusedError` for a topic that this client may not see, and `KafkaError` if no broker answers.
+        Raises `DeliveryRefusedError` if this client has no right to see the topic, and `KafkaError` if no broker
+        answers.
         """
         about = self._ask(topic, timeout)
         self._raise_if_refused(topic, about.error)
@@ -335,19 +340,20 @@ class ProducerClient:
         return len(about.partitions)
 
     def await_online(self, topic: str, partitions: Collection[int]) -> None:
-        """Wait until the leaders of partitions take records for them, or for half a second.
+        """Wait until the leaders of these partitions accept records for them, for at most half a second.
 
-        If a leader refuses the first records for a new partition and takes the next, which are on their way already,
-        librdkafka 2.16 takes the first ones for stored, in transactions too: Kafka checks the sequence of a producer
-        only behind its first record in a partition.
+        A leader may refuse the first records for a new partition and accept the next ones, which are already in flight.
+        librdkafka 2.16 then reports the refused records as stored, even in a transaction, because Kafka checks a
+        producer's sequence numbers only after its first accepted record in a partition.
         """
         with self._asking:  # another thread may `renew`
             await_online(self.producer, [(topic, number) for number in partitions], ONLINE_WITHIN)
 
     def leaders(self, topic: str, timeout: float) -> tuple[int, list[int]]:
-        """Return how many partitions a Kafka topic has, and those with a leader; none if it does not exist yet.
+        """Return the number of partitions of a Kafka topic, and the partitions that have a leader.
 
-        Raises `KafkaError` if no broker answers, and `DeliveryError` if the topic's name or access is refused.
+        For a topic that does not exist yet, these are 0 and an empty list. Raises `KafkaError` if no broker answers,
+        and `DeliveryError` if Kafka refuses the topic's name or the access to it.
         """
         about = self._ask(topic, timeout)
         if about.error is not None and about.error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -355,18 +361,18 @@ class ProducerClient:
         else:
             self._missing.pop(topic, None)
         self._raise_if_refused(topic, about.error)
-        if about.error is not None and about.error.code() in _REFUSED_TOPIC:
+        if about.error is not None and about.error.code() == ck.KafkaError.TOPIC_EXCEPTION:  # its name is not valid
             raise DeliveryError(f"The topic {topic} was refused: {about.error.str()}.")
         if about.error is not None and about.error.code() != ck.KafkaError.LEADER_NOT_AVAILABLE:
             return 0, []
         return len(about.partitions), with_leader(about)
 
     def is_missing(self, topic: str) -> bool:
-        """Return whether Kafka had no such topic when it was asked for `leaders` last."""
+        """Return whether the topic was missing at the last call of `leaders`."""
         return topic in self._missing
 
-    def look_instead_of(self, topic: str, timeout: float) -> None:
-        """Look for levels of a missing topic, or for a topic of which it would be a level, for `instead_of`.
+    def find_alternative(self, topic: str, timeout: float) -> None:
+        """Find out whether Kafka has levels of a missing topic, or the topic of a missing level; see `alternative_to`.
 
         Raises `KafkaError` if no broker answers.
         """
@@ -377,8 +383,8 @@ class ProducerClient:
         if topic in self._missing:
             self._missing[topic] = what_there_is(topic, listing.topics)
 
-    def instead_of(self, topic: str) -> str:
-        """Return a sentence about what Kafka has in place of a missing topic; empty if nothing was found."""
+    def alternative_to(self, topic: str) -> str:
+        """Return a sentence that names the topics found for a missing one; empty if nothing was found."""
         return self._missing.get(topic, "")
 
     def _raise_if_refused(self, topic: str, error: ck.KafkaError | None) -> None:
@@ -390,19 +396,19 @@ class ProducerClient:
             try:
                 listing: ClusterMetadata = self.call_in_slices(partial(self.producer.list_topics, topic), timeout)
                 return listing.topics[topic]
-            except (TypeError, ValueError, RuntimeError) as error:  # no string, not UTF-8, or too long
+            except (TypeError, ValueError, RuntimeError) as error:  # the name is not a string, not UTF-8, or too long
                 raise DeliveryError(f"Kafka cannot be asked for the topic {topic!r}: {error}.") from error
 
     # Renewal, and the end
 
     def _renew_soon(self) -> None:
         now = time.monotonic()
-        if self._renews_itself and not self._is_renewing and now - self._renewed_at >= _RENEW_EVERY:
+        if self._renews_itself and not self._is_renewing and now - self._renewed_at >= _MIN_RENEWAL_INTERVAL:
             self._renewed_at, self._is_renewing = now, True
             in_background(self._renew_when_reported)  # the caller may hold locks that reports need
 
     def _renew_when_reported(self) -> None:
-        """Go on with a new producer, once all records of the one with a fatal error are reported on."""
+        """Replace a producer that has a fatal error, once all of its records are reported."""
         try:
             while not self._ended:
                 with self.reports.hold(), self._renewing:
@@ -415,35 +421,35 @@ class ProducerClient:
                         self._make_producer(self.batches_of_one)
                         self.reports.watch(self.producer)
                         break
-                time.sleep(_LOOK_EVERY)
+                time.sleep(_CHECK_INTERVAL)
             else:
                 return
         finally:
             self._is_renewing = False
-        if not is_refusal(fatal):  # a refusal is told with each record
+        if not is_refusal(fatal):  # each record's own error reports a refusal
             log.warning(
-                "Kafka's client for a producer ended with a fatal error, and another one takes its place: %s. The "
-                "records that it had not delivered have failed, each with its own error.",
+                "Kafka's client for a producer ended with a fatal error, and a new client takes over: %s. Each record "
+                "that had not been delivered has failed with its own error.",
                 fatal.str().rstrip("."),
             )
-        self._let_go(before, calling)
+        self._release(before, calling)
 
     def renew(self, batches_of_one: bool = False) -> None:
-        """Go on with a new producer of the same settings; records of the last one are not reported any more.
+        """Replace the producer by a new one with the same settings. Records of the old one are not reported any more.
 
-        With batches of one record, a refusal is of that very record. Otherwise it may be of another record in the
-        batch, or of the size of all together.
+        With batches of one record, a refusal concerns exactly that record. Otherwise it may concern another record of
+        the batch, or the size of the whole batch.
         """
         with self.reports.hold():
             before, calling = self.producer, self.calling
             self._make_producer(batches_of_one)
             self.reports.watch(self.producer)
-            self._let_go(before, calling)
+            self._release(before, calling)
 
     def close(self, timeout: float | None) -> int:
-        """Flush, fail the records left, and stop; return how many were not delivered.
+        """Flush, fail the remaining records, and stop. Returns the number of records that were not delivered.
 
-        In a forked process it does nothing: the client belongs to the other process.
+        In a forked process this does nothing, because the client belongs to the parent process.
         """
         if self._is_forked or self._steps_to_end.is_over:
             return 0
@@ -457,41 +463,41 @@ class ProducerClient:
         return left
 
     def forked(self) -> None:
-        """Do nothing any more: this object is the copy in a forked process, without threads."""
+        """Disable this copy of the object in a forked process, which has none of its threads."""
         self._is_forked = True
 
     def _check_process(self) -> None:
         if self._is_forked:
             raise made_before_fork("client")
 
-    def _renew_no_more(self) -> None:
+    def _stop_renewing(self) -> None:
         with self._renewing:
             self._ended = True
 
-    def _let_go_of_last(self) -> None:
-        self._let_go(self.producer, self.calling)
+    def _release_current(self) -> None:
+        self._release(self.producer, self.calling)
 
-    def _let_go(self, producer: ck.Producer, calling: threading.Lock) -> None:
+    def _release(self, producer: ck.Producer, calling: threading.Lock) -> None:
         def close() -> None:
             with calling, self._asking:
-                producer.purge()  # after a refusal a batch may be stuck, and closing would wait for it
+                producer.purge()  # after a refusal, a batch may be stuck, and closing would wait for it
                 try:
                     close_producer(producer)
-                except ck.KafkaException as error:  # for example of a transaction that the broker has not heard of
-                    log.debug("A producer was closed that could not go on: %s", error)
+                except ck.KafkaException as error:  # for example because the broker does not know the transaction
+                    log.debug("A producer that had failed was closed: %s", error)
 
         wake_on_events(producer, None)
         is_in_call = calling.locked()
         closing = in_background(close)
-        if is_in_call:  # the thread in the call may wait for the turn at reports, which this thread may have
+        if is_in_call:  # the thread in that call may be waiting for `ReportPump.serving`, which this thread may hold
             return
         try:
-            # Closing aborts an open transaction, and waits for brokers as long as they do not answer.
+            # Closing aborts an open transaction, and waits until brokers answer.
             closing.result(_CLOSE_WITHIN)
         except TimeoutError:
             log.warning(
-                "The brokers have not confirmed within %g s that the open transaction is aborted, and are not "
-                "waited for any longer. They abort it when its transaction.timeout.ms is over.",
+                "The brokers have not confirmed within %g s that the open transaction was aborted. The producer stops "
+                "waiting; the brokers will abort the transaction after its transaction.timeout.ms.",
                 _CLOSE_WITHIN,
             )
 
@@ -504,23 +510,21 @@ def _doubting(on_delivery: OnReport) -> OnReport:
 
 
 def with_leader(about: "TopicMetadata") -> list[int]:
-    """Return a topic's partitions that have a leader now."""
+    """Return the partitions of a topic that have a leader now."""
     return [number for number, each in about.partitions.items() if each.leader >= 0]
 
 
 def closed_in_callback(client: str) -> HeadwayError:
-    """Return the error for a `close` in a callback."""
+    """Return the error for calling `close` in a callback."""
     return HeadwayError(
-        f"close() was called in a callback of this {client}, on a thread that it would wait for; the {client} stays "
-        "open. Note in the callback that it is due, and call close() elsewhere."
+        f"close() was called in a callback of this {client}, on a thread for which it would have to wait. The {client} "
+        "stays open. Set a flag in the callback, and call close() on another thread."
     )
 
 
 def refusal(topic: str, error: Exception) -> HeadwayError:
-    """Return the error of librdkafka's `produce` in our words."""
+    """Return Headway's error for an error that librdkafka's `produce` raised."""
     if isinstance(error, ck.KafkaException):
-        if right := right_for(error.args[0].name(), "Write", topic=topic):
-            return DeliveryRefusedError(f"A record for {topic} was refused. {right.missing()}")
         return DeliveryError(f"A record for {topic} was refused: {error.args[0].str()}.")
     if isinstance(error, TypeError):
         return SerializationError(
@@ -530,7 +534,7 @@ def refusal(topic: str, error: Exception) -> HeadwayError:
     return DeliveryError(f"A record for {topic} could not be handed over: {error!r}.")
 
 
-def _within(refusal: AuthenticationError) -> str:
-    """Return a sentence for the midst of another one."""
+def _as_clause(refusal: AuthenticationError) -> str:
+    """Return the error's sentence as a clause for the middle of another sentence."""
     sentence = str(refusal).rstrip(".")
     return sentence[0].lower() + sentence[1:]

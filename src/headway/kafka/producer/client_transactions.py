@@ -1,4 +1,4 @@
-"""The transactions of a producer's client, and what to do when librdkafka does not return from a call (KIP-98)."""
+"""The transactions of a producer's client (KIP-98), and the handling of a librdkafka call that never returns."""
 
 import time
 from collections.abc import Callable
@@ -13,17 +13,17 @@ from headway.runtime.background import in_background
 from headway.runtime.deferred_signals import defer_signals, heed_signals
 
 HANGS_AFTER = 10.0
-"""The seconds after which a call that was to take `SLICE` is thought never to return."""
+"""The number of seconds after which a call that should take `SLICE` is considered to hang."""
 
 _BEGUN_WITHIN = 1.0
-"""The seconds after which a record that is not acknowledged is no reason to wait with an abort."""
+"""The longest time, in seconds, for which an abort waits for the transaction's records to be acknowledged."""
 
 
 class ClientTransactions:
     """The transactions of a client with a `transactional.id`.
 
-    One thread at a time makes these calls, except that `add_offsets` may hang on a thread of its own. That thread holds
-    the client's `calling`, and no other lock. A commit or an abort takes the turn at reports.
+    Only one thread at a time may make these calls. The exception is `add_offsets`, which may hang on a thread of its
+    own; that thread holds the client's `calling`, and no other lock. A commit or an abort holds `ReportPump.serving`.
     """
 
     def __init__(self, client: ProducerClient) -> None:
@@ -43,7 +43,7 @@ class ClientTransactions:
             raise
 
     def _init(self, timeout: float) -> None:
-        # A client that looks for the coordinator before any broker is connected looks again after half a second.
+        # Without a connection, librdkafka's first search for the coordinator fails, and it repeats it only after 0.5 s.
         await_connection(self._client.producer, timeout)
         self._client.producer.init_transactions(timeout)
 
@@ -52,10 +52,10 @@ class ClientTransactions:
         self._client.call(self._client.producer.begin_transaction)
 
     def why_aborted(self) -> KafkaError | None:
-        """Return why the open transaction can only be aborted, if librdkafka knows that it can.
+        """Return why the open transaction can only be aborted, as an error; None if it can still be committed.
 
-        Its reports do not say so: if a topic may not be written, all of them are "Purged in queue". Every later call
-        about the transaction raises the cause, and this call can do no harm.
+        Delivery reports do not name that error: without the right to write to a topic, for example, all of them are
+        "Purged in queue". But every later transaction call raises it, and a second `begin_transaction` does no harm.
         """
         try:
             self.begin()
@@ -64,10 +64,11 @@ class ClientTransactions:
         return None
 
     def send_offsets(self, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
-        """Commit a consumer's offsets with the transaction; raises `KafkaError` also if librdkafka does not return.
+        """Commit a consumer's offsets with the transaction. Raises `KafkaError` even if librdkafka does not return.
 
         librdkafka ignores the timeout while it waits for the broker that it knows as the group's coordinator. It waits
-        forever if that broker has left the cluster, or all brokers were away for a moment (its issues 5456 and 5511).
+        forever if that broker has left the cluster, or if all brokers were unreachable for a moment (issues 5456 and
+        5511 of librdkafka).
         """
         sent = in_background(partial(self.add_offsets, offsets, group_metadata, timeout))
         longest = max(timeout, HANGS_AFTER)
@@ -75,21 +76,21 @@ class ClientTransactions:
             sent.result(longest)
         except TimeoutError as late:
             raise KafkaError(
-                f"The offsets could not be added to the transaction within {longest:g} s. If it stays so, make a new "
-                "producer with the same transactional.id, which ends what this one has open."
+                f"The offsets could not be added to the transaction within {longest:g} s. If this error persists, "
+                "create a new producer with the same transactional.id: that aborts the open transaction of this one."
             ) from late
 
     def add_offsets(self, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
         """Commit a consumer's offsets with the transaction, on a thread that may hang."""
         with self._client.calling:
-            # With records on their way the broker answers "concurrent transactions", and librdkafka then sleeps.
+            # While records are in flight, the broker answers "concurrent transactions", and librdkafka then sleeps.
             self._client.flush(timeout)
             send_offsets_to_transaction(self._client.producer, offsets, group_metadata, timeout)
 
     def hangs(self) -> bool:
-        """Return whether `add_offsets` does not return: then only the client's `renew` can end the transaction."""
+        """Return whether a call of `add_offsets` hangs. If so, only the client's `renew` can end the transaction."""
         calling = self._client.calling
-        with defer_signals():  # one between the two calls would leave the lock taken for good
+        with defer_signals():  # an interrupt between `acquire` and `release` would leave the lock held forever
             if not calling.acquire(timeout=SLICE):
                 return True
             calling.release()
@@ -101,26 +102,29 @@ class ClientTransactions:
 
     def abort(self, timeout: float) -> None:
         """Abort the transaction."""
-        # Right after a commit Kafka may begin the next transaction some milliseconds later. If librdkafka aborts it
-        # before, Kafka knows of none, and librdkafka takes that answer for a fatal error (its issue 4849).
+        # Right after a commit, Kafka may take some milliseconds to begin the next transaction. If librdkafka aborts it
+        # earlier, Kafka answers that there is none, which librdkafka treats as a fatal error (its issue 4849).
         deadline = time.monotonic() + timeout
         if self._client.queued() and self.why_aborted() is None:
             self._client.flush(min(_BEGUN_WITHIN, timeout))
         self._end(self._client.producer.abort_transaction, max(0.0, deadline - time.monotonic()))
 
     def _end(self, end: Callable[[float], None], timeout: float) -> None:
-        """End the transaction, in this thread's turn at reports: both ways flush, and so take reports."""
+        """End the transaction. Commits and aborts both flush, and so take reports, for which this holds `serving`."""
         deadline = time.monotonic() + timeout
-        with self._client.reports.turn(timeout) as mine:
-            if fatal := self._client.fatal:  # librdkafka would mistake this call for a second one beside the failed one
+        with self._client.reports.try_hold(timeout) as is_held:
+            if fatal := self._client.fatal:  # librdkafka would take this call for a second one beside the failed one
                 raise refused(fatal) from fatal
-            if not mine:
-                raise KafkaError(f"A transaction could not be ended within {timeout:g} s: a callback takes that long.")
+            if not is_held:
+                raise KafkaError(
+                    f"The transaction could not be ended within {timeout:g} s, because a callback has been running for "
+                    "all that time. Callbacks must return quickly."
+                )
             while not self._ends(end, deadline - time.monotonic()):
                 heed_signals()
 
     def _ends(self, end: Callable[[float], None], seconds: float) -> bool:
-        """Return whether the transaction has ended; raises if it cannot, or not within `seconds`."""
+        """Return whether the transaction has ended. Raises an error if that fails, or takes more than `seconds`."""
         try:
             self._client.call(end, max(0.0, min(SLICE, seconds)))
             return True

@@ -1,7 +1,7 @@
-"""A producer of records that come as columns: sent at once, or in one transaction.
+"""A producer for records that are given as columns, sent plainly or in one transaction.
 
-No Python code runs for a record: `map` calls the client's own method with the columns. The number of records under way
-is therefore bounded here, in chunks. The client's own bound is lifted: it would stop such a loop in its midst.
+No Python code runs per record: `map` calls the client's own method with the columns. The number of records in flight is
+therefore limited here, between calls of `send`. The client's own limit is lifted, because it would stop `map` halfway.
 """
 
 import contextlib
@@ -39,25 +39,26 @@ from headway.settings.config import Config
 
 T = TypeVar("T")
 
-_MOST_ON_THE_WAY = 200_000  # records
-_MOST_BYTES_ON_THE_WAY = 64 * 2**20
+_MAX_IN_FLIGHT = 200_000  # records
+_MAX_BYTES_IN_FLIGHT = 64 * 2**20
 _ASK_AGAIN_AFTER = 0.05
 _OVER = {ck.KafkaError._FATAL, ck.KafkaError._STATE, ck.KafkaError._FENCED}
 _PURGED = {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}
-# The second is for who may write to no topic at all: such a client gets no producer id.
+# The second code is for a client that may not write to any topic: it gets no producer id.
 _OF_TOPICS = {ck.KafkaError.TOPIC_AUTHORIZATION_FAILED, ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 
 _DEFAULTS: Config = {
     "enable.idempotence": True,
     "linger.ms": 5,
     "batch.size": 1_000_000,
-    # With more, librdkafka can take a refused batch for stored, and no report would tell. Large batches cost no more.
+    # With more than one, librdkafka can treat a refused batch as stored without any report of that. With large batches,
+    # a single request in flight is as fast.
     "max.in.flight.requests.per.connection": 1,
     "partitioner": "murmur2_random",
     "log_level": 2,
-    # With a longer one each transaction sleeps while the one before is being closed (100 ms by default).
+    # Each transaction sleeps for this long while the previous one is being closed (100 ms by default).
     "retry.backoff.ms": 1,
-    # A task that dies for good keeps readers of committed records waiting for so long.
+    # If a task dies and is not repeated, readers of committed records wait for this long.
     "transaction.timeout.ms": 300_000,
 }
 _OURS: Config = {
@@ -69,19 +70,21 @@ _OURS: Config = {
 
 
 _TOO_LARGE = (
-    " Filter such rows out; or raise the topic's max.message.bytes, and the option kafka.message.max.bytes to the same."
+    " Filter such rows out, or raise the topic's max.message.bytes and set the option kafka.message.max.bytes to the "
+    "same value."
 )
 _BATCH_TOO_LARGE = " If no row is that large, set the option kafka.batch.size to less than max.message.bytes."
 
 
-def _place(index: int) -> str:
+def _row_name(index: int) -> str:
     return f"Row {index + 1}"
 
 
 class Suspects(NamedTuple):
-    """The names of a topic's rows that a broker most likely refuses; it refuses a whole batch for one row.
+    """The rows of a topic that a broker most probably refused: it refuses a whole batch because of one row.
 
-    `longest` is the one with the longest value, of `size` bytes; `without_key` the first without a key.
+    `longest` names the row with the longest value, which has `size` bytes; `without_key` names the first row without a
+    key.
     """
 
     size: int
@@ -92,7 +95,7 @@ class Suspects(NamedTuple):
 class Columns(NamedTuple):
     """The records as columns of equal length: `rows` records that take `size` bytes in all.
 
-    `name_of` returns the name of the row at an index, for sentences; `suspects` are those of each topic.
+    `name_of` returns the name of the row at an index, for error messages. `suspects` maps each topic to its suspects.
     """
 
     rows: int
@@ -102,22 +105,22 @@ class Columns(NamedTuple):
     keys: Iterable[bytes | str | None]
     partitions: Iterable[int]
     headers: Iterable[Any] | None
-    name_of: Callable[[int], str] = _place
+    name_of: Callable[[int], str] = _row_name
     suspects: Mapping[str, Suspects] = {}
 
 
 class ColumnarProducer:
-    """A producer for the rows of one task. `config` is librdkafka's.
+    """A producer for the rows of one task. `config` holds librdkafka's settings.
 
-    With a `transactional_id`, entering it fences off all earlier producers with the same id and ends their
-    transactions. All rows sent are readable once `commit` returns, and none of them after an error. Every method raises
-    `FencedError` after another producer has fenced off this one.
+    With a `transactional_id`, entering the `with` block fences off all earlier producers with the same id and aborts
+    their transactions. All rows become readable when `commit` returns, and none of them after an error. Every method
+    raises `FencedError` after another producer has fenced off this one.
     """
 
     def __init__(self, config: Config, transactional_id: str | None = None) -> None:
         self.transaction_timeout = int(config.get("transaction.timeout.ms", _DEFAULTS["transaction.timeout.ms"])) / 1000
         self._refused: DeliveryError | None = None
-        self._is_given_up = False  # records on their way were given up because of another one
+        self._is_given_up = False  # records in flight were purged because of another record
         self._given_up_topics: set[str] = set()
         self._connection = config
         self._suspects: dict[str, Suspects] = {}
@@ -131,7 +134,8 @@ class ColumnarProducer:
 
     def __enter__(self) -> Self:
         if self._transactional_id is not None:
-            self._connect()
+            # Without a connection, librdkafka looks for the coordinator only twice a second.
+            self._while_retriable(lambda seconds: await_connection(self._producer, seconds))
             self._while_retriable(self._producer.init_transactions)
             self._call(self._producer.begin_transaction)
         return self
@@ -144,31 +148,31 @@ class ColumnarProducer:
         try:
             close_producer(self._producer)
         except ck.KafkaException:
-            if error is None:  # else the other error is the reason
+            if error is None:  # otherwise `error` is the cause
                 raise
 
     def partitions(self, topic: str) -> int:
-        """Return how many partitions a Kafka topic has; 0 for one that does not exist."""
+        """Return the number of partitions of a Kafka topic, or 0 if it does not exist."""
         if topic not in self._known:
             self._known[topic] = self._count_partitions(topic)
         return self._known[topic]
 
     def send(self, columns: Columns) -> None:
-        """Hand records over, and wait while too many are on their way.
+        """Hand records over to librdkafka, after waiting while too many are in flight.
 
         Raises `DeliveryError`, and `SerializationError` for headers that cannot be sent.
         """
-        room = _MOST_BYTES_ON_THE_WAY * columns.rows // max(1, columns.size)
-        self._wait_until_at_most(min(_MOST_ON_THE_WAY, room))
+        max_records = _MAX_BYTES_IN_FLIGHT * columns.rows // max(1, columns.size)
+        self._wait_until_at_most(min(_MAX_IN_FLIGHT, max_records))
         for topic, new in columns.suspects.items():
-            self.partitions(topic)  # which waits until they take records
+            self.partitions(topic)  # this waits until the partitions accept records
             old = self._suspects.get(topic, new)
             self._suspects[topic] = Suspects(*max(old[:2], new[:2]), old.without_key or new.without_key)
         topics, of_headers = tee(columns.topics)
         values = iter(columns.values)
         given: list[Iterable[Any]] = [topics, values, columns.keys, columns.partitions]
         if columns.headers is not None:
-            # As the binding names them: two names for a callback, and the timestamp.
+            # The binding's next three arguments: two names for the callback, and the timestamp.
             given += [repeat(None), repeat(None), repeat(0), map(_checked, columns.headers, of_headers)]
         try:
             deque(map(self._producer.produce, *given), maxlen=0)
@@ -183,28 +187,28 @@ class ColumnarProducer:
             raise SerializationError(f"{row} was refused: {error}") from error
 
     def mark(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
-        """Put a marker beside the rows; as the last record, since it delays other tasks' look-ups until the commit."""
+        """Write a marker to the transaction. Call this last: tasks that look the marker up wait until the commit."""
         self.flush()
         self._call(partial(self._producer.produce, topic, value, key, partition))
 
     def flush(self) -> None:
-        """Wait until all is stored. Raises `DeliveryError` for a row that is not."""
+        """Wait until all rows are stored. Raises `DeliveryError` if one cannot be stored."""
         self._wait_until_at_most(0)
 
     def commit(self) -> None:
-        """Commit the transaction. Raises `TransactionError` if nothing of it is committed, or it is unknown."""
+        """Commit the transaction. Raises `TransactionError` if it was not committed, or if that is not known."""
         self.flush()
         self._while_retriable(self._producer.commit_transaction)
 
     def abandon(self) -> None:
-        """Abort the transaction, so that nothing of it is ever read, and begin another one."""
+        """Abort the transaction, so that none of its rows are ever read, and begin another one."""
         self._while_retriable(self._producer.abort_transaction)
         self._call(self._producer.begin_transaction)
 
     def _wait_until_at_most(self, records: int) -> None:
         deadline, left = time.monotonic() + ROWS_STORED_WITHIN, len(self._producer)
         while left > records:
-            # A flush sends lingering records; a wait for room must not.
+            # A flush also sends incomplete batches at once; a wait for buffer space must not do that.
             self._call(partial(self._producer.poll, 0.01) if records else partial(self._producer.flush, FLUSH_SLICE))
             self._connected.check(self._producer)
             if len(self._producer) < left:
@@ -220,15 +224,15 @@ class ColumnarProducer:
             self._fail(self._why_aborted())
 
     def _why_aborted(self) -> ck.KafkaException:
-        """Return why the transaction can only be aborted: librdkafka tells any call that needs an open one."""
+        """Return why the transaction can only be aborted. Every call that needs an open one raises that error."""
         try:
             self._producer.begin_transaction()
         except ck.KafkaException as error:
             return error
-        return ck.KafkaException(ck.KafkaError(ck.KafkaError._STATE, "the rows were given up"))
+        return ck.KafkaException(ck.KafkaError(ck.KafkaError._STATE, "the rows were purged"))
 
     def _note(self, error: ck.KafkaError | None, message: ck.Message) -> None:
-        if error is not None and error.code() in _PURGED:  # because of another one, perhaps unreported
+        if error is not None and error.code() in _PURGED:  # the cause is another record, which may never be reported
             self._is_given_up = True
             self._given_up_topics.add(str(message.topic()))
         elif error is not None and self._refused is None:
@@ -237,28 +241,24 @@ class ColumnarProducer:
                 self._refused = DeliveryRefusedError(right.missing(self._connection))
                 return
             place = f"partition {message.partition()} of {topic}"
-            suspects = self._whom_to_suspect(error, topic)
+            suspects = self._suspects_for(error, topic)
             self._refused = DeliveryError(f"A row for {place} was not stored: {describe(error)}.{suspects}")
 
-    def _whom_to_suspect(self, error: ck.KafkaError, topic: str) -> str:
+    def _suspects_for(self, error: ck.KafkaError, topic: str) -> str:
         suspects = self._suspects.get(topic)
         if suspects and error.code() == ck.KafkaError.MSG_SIZE_TOO_LARGE:
             longest = f"The longest value for it has {suspects.size} bytes: {suspects.longest}."
             return f" {longest}{_TOO_LARGE}{_BATCH_TOO_LARGE}"
         if suspects and suspects.without_key and error.code() == ck.KafkaError.INVALID_RECORD:
             return (
-                f" {suspects.without_key} has no key, which a compacted topic does not take: give it one, or filter "
+                f" {suspects.without_key} has no key, but a compacted topic requires one: give it a key, or filter "
                 "such rows out."
             )
         return ""
 
-    def _connect(self) -> None:
-        # Without a connection librdkafka looks for the coordinator only every half a second.
-        self._while_retriable(lambda seconds: await_connection(self._producer, seconds))
-
     def _count_partitions(self, topic: str) -> int:
         deadline = time.monotonic() + MISSING_TOPIC_COMES_WITHIN
-        while True:  # not all brokers know a new topic at once
+        while True:  # some brokers learn of a new topic later than others
             about = self._while_retriable(lambda seconds: self._producer.list_topics(topic, timeout=seconds)).topics
             error = about[topic].error
             if error and (right := right_for(error.name(), "Write", topic=topic)):
@@ -271,8 +271,8 @@ class ColumnarProducer:
 
     def _while_retriable(self, call: Callable[[float], T]) -> T:
         def call_if_let_in(seconds: float) -> T:
-            with contextlib.suppress(ck.KafkaException):  # a fatal error is raised by the call, too
-                self._producer.poll(0)  # a request for metadata serves no reports
+            with contextlib.suppress(ck.KafkaException):  # `call` raises a fatal error, too
+                self._producer.poll(0)  # a metadata request takes no reports
             self._connected.check(self._producer)
             return call(seconds)
 
@@ -286,7 +286,7 @@ class ColumnarProducer:
 
     def _fail(self, error: ck.KafkaException) -> NoReturn:
         try:
-            self._producer.poll(0)  # its reports may know more
+            self._producer.poll(0)  # the reports may contain the cause
         except ck.KafkaException as fatal:
             error = fatal
         is_transactional = self._transactional_id is not None
@@ -299,14 +299,16 @@ class ColumnarProducer:
         if error.args[0].code() in _OF_TOPICS:
             reason = (self._forbidden() or reason).rstrip(".")
         if is_takeover(error.args[0]):
-            raise FencedError(f"Another attempt at this task has taken over, so this one ends: {reason}.") from error
+            raise FencedError(
+                f"Another attempt at this task has taken over, so this attempt ends: {reason}."
+            ) from error
         if self._refused:
             raise self._refused from error
         kind = TransactionError if is_transactional else KafkaError
         raise kind(f"Kafka refused to write the rows: {reason}.") from error
 
     def _forbidden(self) -> str | None:
-        """Return a sentence about the first topic that may not be written, if the brokers tell."""
+        """Return a sentence about the first topic that this client cannot write to, if the brokers report one."""
         admin = Admin(self._connection)
         try:
             reasons = map(admin.why_not_writable, sorted(self._given_up_topics or self._known))
@@ -316,7 +318,7 @@ class ColumnarProducer:
 
 
 def _checked(headers: Any, topic: str) -> Any:
-    """Return a row's headers, or none; raises `SerializationError` for headers that the binding must not have."""
+    """Return a row's headers unchanged. Raises `SerializationError` if the binding could not handle them."""
     if headers:
         size_of_headers(headers, topic)
     return headers

@@ -1,4 +1,4 @@
-"""The future of a record that was sent."""
+"""The outcome of a sent record: its future, and the counts of its destination."""
 
 import logging
 import math
@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any, ParamSpec, Protocol
 import confluent_kafka as ck
 
 from headway.core.levels.naming import how_to_create
-from headway.core.rights import Right, right_for
 from headway.errors import DeliveryError, DeliveryRefusedError
 from headway.records.record_types import UNKNOWN_OFFSET, Header, RecordMetadata
 from headway.runtime.flag import WholeCondition
 
 if TYPE_CHECKING:
     from headway.core.producer.queues import Queue, TopicQueues
+    from headway.kafka.producer.client import ProducerClient
     from headway.kafka.producer.sendable import Sendable
 
 log = logging.getLogger(__name__)
@@ -27,10 +27,10 @@ P = ParamSpec("P")
 
 OnDelivery = Callable[[Exception | None, RecordMetadata | None], object]
 
-_AGAIN_AFTER = 10.0
-_MOST_SENTENCES = 100
-_SOME_LEVELS = 3  # for an example
-_NO_SUCH_TOPIC = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION"}  # the last: its name is none
+_REPEAT_AFTER = 10.0  # seconds
+_MAX_SENTENCES = 100  # which bounds the memory of a process with many different failures
+_SOME_LEVELS = 3  # in an example of a command
+_NO_SUCH_TOPIC = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION"}  # the last: its name is not valid
 
 _TIMED_OUT = {"_MSG_TIMED_OUT", "_TIMED_OUT"}
 
@@ -39,7 +39,7 @@ _counting = threading.Lock()
 
 
 def _renew_locks() -> None:
-    """Make the locks anew in a forked process: the thread that held one does not exist there."""
+    """Replace the locks in a forked process, where the thread that held one does not exist."""
     global _making_watchers, _counting
     _making_watchers, _counting = threading.Lock(), threading.Lock()
 
@@ -57,35 +57,11 @@ class Report(Protocol):
 
 
 ReportError = ck.KafkaError
-"""The error of a report, as the Kafka client makes it."""
-
-ServeUntil = Callable[[Callable[[], bool], float | None], None]
-"""A function that takes reports on this thread until `done()`, for at most so many seconds."""
-
-
-class Explains(Protocol):
-    """A client that knows why it is not connected, what it may not do, and which topics there are not."""
-
-    is_idempotent: bool
-
-    def because(self) -> str:
-        """Return why, as the end of a sentence; empty if that is not known."""
-
-    def is_missing(self, topic: str) -> bool:
-        """Return whether Kafka had no such topic when it was asked last."""
-
-    def instead_of(self, topic: str) -> str:
-        """Return a sentence about what Kafka has in place of a missing topic; empty if nothing was found."""
-
-    def missing_right(self, error: ReportError, topic: str) -> Right | None:
-        """Return the right for want of which a record was not delivered; None if that is not why."""
-
-    def reason_of(self, error: ReportError) -> str:
-        """Return the text of a report's error, with its cause if that is known."""
+"""The error in a delivery report."""
 
 
 class Tally:
-    """The counts of records sent to a destination in some span of time, and of those delivered or failed."""
+    """The numbers of records that were sent to a destination during some period, and were delivered or failed since."""
 
     __slots__ = ("delivered", "destination", "failed", "sent")
 
@@ -95,11 +71,11 @@ class Tally:
 
     @property
     def under_way(self) -> int:
-        """The number of records that were neither delivered nor failed."""
+        """The number of records that are neither delivered nor failed yet."""
         return self.sent - self.delivered - self.failed
 
     def count_failure(self) -> None:
-        """Count a failed record, on any thread."""
+        """Count a failed record. Any thread may call this."""
         with _counting:
             self.failed += 1
 
@@ -111,39 +87,24 @@ class Tally:
 
 
 class Destination:
-    """One level of a topic, and the counts of its records; `queues` holds the waiting records, if any can wait.
+    """One level of a topic, with its waiting records in `queues`, and the counts of all its records.
 
     If it `is_raw`, the sender's thread serialises its records.
 
-    A record counts in the tally that the destination has when it is sent. `unsettled` begins a new tally. A wait for
-    the records sent before therefore does not include records sent meanwhile.
+    A record is counted in the tally that is current when it is sent. `unfinished` starts a new tally, so a wait for the
+    tallies that it returns does not include records that are sent later.
     """
-
-    __slots__ = (
-        "_earlier",
-        "_settled",
-        "client",
-        "is_raw",
-        "kafka_topic",
-        "level",
-        "queues",
-        "serve_until",
-        "tally",
-        "topic",
-    )
 
     def __init__(
         self,
         topic: str,
         level: int,
         kafka_topic: str,
-        serve_until: ServeUntil,
+        client: "ProducerClient",
         queues: "TopicQueues[Sendable] | None" = None,
-        client: Explains | None = None,
         *,
         is_raw: bool = False,
     ) -> None:
-        self.serve_until = serve_until
         self.client = client
         self.is_raw = is_raw
         self.queues: TopicQueues[Sendable] = queues  # type: ignore[assignment]  # a sender's destination has them
@@ -152,10 +113,10 @@ class Destination:
         self.kafka_topic = kafka_topic
         self.tally = Tally(self)
         self._earlier: list[Tally] = []
-        self._settled = Tally(self)  # the sum of the tallies with nothing under way, which get no more
+        self._finished = Tally(self)  # the sum of earlier tallies whose records are all delivered or failed
 
-    def unsettled(self) -> list[Tally]:
-        """Return the tallies of records under way; records sent from now on are in none of them."""
+    def unfinished(self) -> list[Tally]:
+        """Return the tallies that have records under way. Records that are sent from now on are not in them."""
         with _counting:
             if self.tally.under_way:
                 self._earlier.append(self.tally)
@@ -165,7 +126,7 @@ class Destination:
                 if each.under_way > 0:
                     under_way.append(each)
                 else:
-                    self._settled.add(each)
+                    self._finished.add(each)
             self._earlier = under_way
             return list(under_way)
 
@@ -173,80 +134,73 @@ class Destination:
         """Return the counts of all records sent."""
         counts = Tally(self)
         with _counting:
-            for each in (self._settled, *self._earlier, self.tally):
+            for each in (self._finished, *self._earlier, self.tally):
                 counts.add(each)
         return counts
 
     def count_unsent(self) -> Tally:
-        """Count a record as sent that will fail without being sent; return its tally."""
+        """Count as sent a record that will fail before it is sent, and return its tally."""
         with _counting:
             self.tally.sent += 1
             return self.tally
 
 
-def without_place(destination: Destination) -> DeliveryError | None:
-    """Return the error for a report that a record is stored, and not where; None if none says where.
+def without_offset(destination: Destination) -> DeliveryError | None:
+    """Return the error for a report of success that gives no offset; None if the client is not idempotent.
 
-    An idempotent producer of librdkafka 2.16 takes a record for stored, about which it has no answer, once a later one
-    of its partition is. Kafka may have refused it: it checks a producer's sequence only behind its first record.
+    An idempotent producer of librdkafka 2.16 treats an unanswered record as stored once a later record of its partition
+    is stored. But Kafka may have refused it, because it checks a producer's sequence numbers only after the producer's
+    first accepted record.
     """
-    if destination.client is None or not destination.client.is_idempotent:
+    if not destination.client.is_idempotent:
         return None
     return DeliveryError(
-        f"A record for {destination.topic} at level {destination.level} might not be stored: Kafka has not "
-        "acknowledged it, but later ones of its partition. Look whether it is there, or send it again."
+        f"A record for {destination.topic} at level {destination.level} might not be stored: Kafka has acknowledged "
+        "later records of its partition, but not this one. Check whether it is there, or send it again."
     )
 
 
 def not_delivered(destination: Destination, error: ReportError) -> DeliveryError:
-    """Return the error for a report of a record that was not delivered."""
-    topic, level = destination.topic, destination.level
-    client, kafka_topic = destination.client, destination.kafka_topic
-    right = client.missing_right(error, kafka_topic) if client else right_for(error.name(), "Write", topic=kafka_topic)
-    if right:
+    """Return the error for a record that was not delivered, given the error of its report."""
+    topic, level, client = destination.topic, destination.level, destination.client
+    if right := client.missing_right(error, destination.kafka_topic):
         return DeliveryRefusedError(f"A record for {topic} at level {level} was not delivered. {right.missing()}")
-    if error.name() in _NO_SUCH_TOPIC or (error.name() in _TIMED_OUT and is_missing(destination)):
-        return of_missing_topic(destination)
-    reason = client.reason_of(error) if client else error.str()
-    return DeliveryError(f"A record for {topic} at level {level} was not delivered: {reason}.")
+    if error.name() in _NO_SUCH_TOPIC or (error.name() in _TIMED_OUT and client.is_missing(destination.kafka_topic)):
+        return topic_missing(destination)
+    return DeliveryError(f"A record for {topic} at level {level} was not delivered: {client.reason_of(error)}.")
 
 
-def is_missing(destination: Destination) -> bool:
-    """Return whether Kafka had no such topic when it was asked last: that is why a record's time ran out."""
-    return destination.client is not None and destination.client.is_missing(destination.kafka_topic)
-
-
-def of_missing_topic(destination: Destination) -> DeliveryError:
+def topic_missing(destination: Destination) -> DeliveryError:
     """Return the error for a record whose topic does not exist."""
     topic, level, kafka_topic = destination.topic, destination.level, destination.kafka_topic
     return DeliveryError(
         f"A record for {topic} at level {level} was not delivered: Kafka has no topic {kafka_topic}. "
-        f"{_how_to_have(destination)}"
+        f"{_remedy(destination)}"
     )
 
 
-def _how_to_have(destination: Destination) -> str:
-    """Return what to do about a topic that Kafka has not."""
+def _remedy(destination: Destination) -> str:
+    """Return a sentence about what to do if the topic does not exist."""
     topic, kafka_topic = destination.topic, destination.kafka_topic
-    if destination.client and (instead := destination.client.instead_of(kafka_topic)):
-        return instead
+    if alternative := destination.client.alternative_to(kafka_topic):
+        return alternative
     how = how_to_create(topic, None if kafka_topic == topic else _SOME_LEVELS)
     return f"{how} Or correct the name."
 
 
 class _Failures:
-    """The failures logged in the last seconds, so that a thousand equal failures are not a thousand lines."""
+    """The failures that were logged in the last seconds, so that a thousand equal failures do not fill the log."""
 
     def __init__(self) -> None:
-        self._said: dict[str, float] = {}
+        self._logged: dict[str, float] = {}
 
     def is_news(self, sentence: str, now: float) -> bool:
         with _counting:
-            last = self._said.pop(sentence, -math.inf)
-            is_news = now - last >= _AGAIN_AFTER
-            self._said[sentence] = now if is_news else last
-            while len(self._said) > _MOST_SENTENCES:
-                self._said.pop(next(iter(self._said)))
+            last = self._logged.pop(sentence, -math.inf)
+            is_news = now - last >= _REPEAT_AFTER
+            self._logged[sentence] = now if is_news else last
+            while len(self._logged) > _MAX_SENTENCES:
+                self._logged.pop(next(iter(self._logged)))
             return is_news
 
 
@@ -254,7 +208,7 @@ _failures = _Failures()
 
 
 class _Watchers:
-    """The parts that a standard future has from the start: the waiters' condition, and the callbacks."""
+    """The parts that a standard future creates at once: the condition, the list of waiters, and the callbacks."""
 
     def __init__(self) -> None:
         self.condition = WholeCondition()
@@ -265,14 +219,14 @@ class _Watchers:
 class DeliveryFuture(Future[RecordMetadata]):
     """A `concurrent.futures.Future` that costs little until a thread waits for it.
 
-    The standard one makes a lock, a condition and two lists at birth, which costs as much as sending the record. Here
-    the condition is made by the first waiter or callback, and the metadata on demand. The future cannot be cancelled: a
-    sent record is sent.
+    The standard class creates a lock, a condition and two lists for each future, which costs as much as sending the
+    record. Here the first waiter or callback creates the condition, and the metadata are created on demand. The future
+    cannot be cancelled, because a sent record cannot be recalled.
 
-    For the sender the future is the record as well: a waiting record is one object.
+    The sender also uses the future as the record itself, so a waiting record is a single object.
     """
 
-    # With a dictionary for these it would be three objects, and as many places in memory to look at.
+    # Without slots, each future would consist of three objects in different places of the memory.
     __slots__ = (
         "_exception",
         "_offset",
@@ -287,9 +241,9 @@ class DeliveryFuture(Future[RecordMetadata]):
     )
 
     tally: Tally
-    queue: "Queue[Sendable]"  # the queue that it counts for, in the accumulator; None if it waits in none
-    size: int  # the bytes that it counts for there
-    # The fields of a record that has to wait, and only then: see `Sendable`.
+    queue: "Queue[Sendable]"  # the accumulator's queue in which its size is counted; None if it is not counted
+    size: int  # the bytes that are counted
+    # Only a record that has to wait has these fields: see `Sendable`.
     key: Any
     value: Any
     headers: list[Header] | None
@@ -305,7 +259,7 @@ class DeliveryFuture(Future[RecordMetadata]):
     _watchers: _Watchers | None
 
     if not TYPE_CHECKING:
-        # A call of an `__init__` in Python costs as much again as making the object: `of` sets the fields.
+        # Calling an `__init__` written in Python would double the cost of creating the object, so `of` sets the fields.
         __init__ = object.__init__
 
     @staticmethod
@@ -325,7 +279,7 @@ class DeliveryFuture(Future[RecordMetadata]):
         """The destination of the record."""
         return self.tally.destination
 
-    # The standard Future's own fields. Not by `__getattr__`: with it, all other reads here take several times as long.
+    # The fields of the standard Future. `__getattr__` would do, but would make all other reads several times as slow.
     _condition: Any = property(lambda self: self._watched().condition)
     _waiters: Any = property(lambda self: self._watched().waiters)
     _done_callbacks: Any = property(lambda self: self._watched().done_callbacks)
@@ -337,7 +291,7 @@ class DeliveryFuture(Future[RecordMetadata]):
                     self._watchers = _Watchers()
         return self._watchers
 
-    # The standard Future reads it only in the methods that are left to it here.
+    # Read only by those methods of the standard Future that are not overridden here.
     @property
     def _result(self) -> RecordMetadata | None:  # type: ignore[override]
         if self._state != "FINISHED" or self._exception is not None:
@@ -347,9 +301,9 @@ class DeliveryFuture(Future[RecordMetadata]):
         return RecordMetadata(topic, self._partition, level, offset, self._timestamp)  # type: ignore[arg-type]  # a delivered record has one
 
     def __call__(self, error: ReportError | None, message: Report) -> None:
-        """Take the Kafka client's report, with its error or None.
+        """Take the delivery report from librdkafka.
 
-        The future is its own callback: a bound method would be one more object for each record.
+        The future itself is the callback, because a bound method would be one more object per record.
         """
         queue = self.queue
         if queue is not None:
@@ -360,7 +314,7 @@ class DeliveryFuture(Future[RecordMetadata]):
             self.fail(not_delivered(self.destination, error))
             return
         offset = message.offset()
-        if offset is None and (doubt := without_place(self.destination)):
+        if offset is None and (doubt := without_offset(self.destination)):
             self.fail(doubt)
             return
         self.tally.delivered += 1
@@ -372,9 +326,9 @@ class DeliveryFuture(Future[RecordMetadata]):
             self._announce()
 
     def fail(self, error: Exception) -> None:
-        """Note that the record was not delivered; without a callback the log tells, as the future may never be asked.
+        """Finish the future with an error. Without a callback the error is logged, because nobody may ask the future.
 
-        Of failures with the same text the log tells one every ten seconds; the metrics count them all.
+        Failures with the same text are logged once every ten seconds; the metrics count all of them.
         """
         self.tally.count_failure()
         self._exception = error
@@ -384,9 +338,9 @@ class DeliveryFuture(Future[RecordMetadata]):
         self._announce()
 
     def result(self, timeout: float | None = None) -> RecordMetadata:
-        """Return the record's metadata, after up to `timeout` seconds.
+        """Wait up to `timeout` seconds for the delivery, and return the record's metadata.
 
-        Raises the error that hindered its delivery, or `TimeoutError`.
+        Raises the error that prevented the delivery, or `TimeoutError`.
         """
         left = timeout if self._state == "FINISHED" else self._wait(timeout)
         if self._state == "FINISHED" and self._exception is None:
@@ -397,7 +351,7 @@ class DeliveryFuture(Future[RecordMetadata]):
             raise self._late(error, timeout) from None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Return the error that hindered the delivery, None if it was delivered, after up to `timeout` seconds."""
+        """Wait up to `timeout` seconds, and return the error that prevented the delivery; None if it succeeded."""
         if self._state != "FINISHED":
             left = self._wait(timeout)
             if self._state != "FINISHED":
@@ -408,28 +362,28 @@ class DeliveryFuture(Future[RecordMetadata]):
         return self._exception
 
     def _wait(self, timeout: float | None) -> float | None:
-        """Help to take reports, rather than wait for the thread that does; return the time left."""
+        """Take reports on this thread, rather than wait for another one to take them; return the time left."""
         start = time.monotonic()
-        self.destination.serve_until(self.done, timeout)
+        self.destination.client.serve_until(self.done, timeout)
         return None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
 
     def _late(self, error: TimeoutError, timeout: float | None) -> TimeoutError:
-        """Return a `TimeoutError` that names the record; an error of the record's own is raised as it is."""
+        """Return a `TimeoutError` that names the record, unless the error is the outcome of the record itself."""
         if error is self._exception or timeout is None:
             return error
         to = self.destination
         late = f"A record for {to.topic} at level {to.level} was not delivered within {timeout:g} s"
-        if to.client and to.client.is_missing(to.kafka_topic):
-            why = f"as Kafka has no topic {to.kafka_topic}; it may still be, once it has"
-            return TimeoutError(f"{late}, {why}. {_how_to_have(to)}")
-        return TimeoutError(f"{late}; it may still be{to.client.because() if to.client else ''}.")
+        if to.client.is_missing(to.kafka_topic):
+            why = f"because Kafka has no topic {to.kafka_topic}; it can still be delivered once the topic exists"
+            return TimeoutError(f"{late}, {why}. {_remedy(to)}")
+        return TimeoutError(f"{late}; it may still be delivered{to.client.because()}.")
 
     def cancel(self) -> bool:
-        """Return False: a record that was sent cannot be called back."""
+        """Return False, because a sent record cannot be recalled."""
         return False
 
     def _announce(self) -> None:
-        # A condition made from here on finds the state set; one made before may have a waiter to wake.
+        # A waiter that creates the condition from now on finds the state set. An existing condition may have waiters.
         if self._watchers is not None:
             with self._watchers.condition:
                 for waiter in self._watchers.waiters:
@@ -444,9 +398,9 @@ class DeliveryFuture(Future[RecordMetadata]):
             self._call_back("done callback", each, self)
 
     def _call_back(self, name: str, callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        # The thread is the producer's, or in a call that has nothing to do with this record. It goes on even after a
-        # SystemExit or CancelledError. A real Ctrl-C waits until reports are taken.
+        # This thread belongs to the producer, or is in a call that has nothing to do with this record. So it must go on
+        # even after a SystemExit or CancelledError. A real Ctrl-C is deferred until the reports are taken.
         try:
             callback(*args, **kwargs)
         except BaseException:
-            log.exception("The %s of a record for %s raised.", name, self.destination.topic)
+            log.exception("The %s of a record for %s raised an error.", name, self.destination.topic)

@@ -1,7 +1,7 @@
-"""The headers and the timestamp of a sent record, checked before the binding has them.
+"""Checks of a record's headers and timestamp, made before the binding gets them.
 
-For a name that is not UTF-8 the binding ends the process. It cuts a name at its first NUL character, and writes a name
-that is no string as Python would print it. It takes a timestamp of 0 for none.
+A header name that is not UTF-8 makes the binding end the process. The binding also cuts a name at its first NUL
+character, and converts a name that is not a string to text. It treats the timestamp 0 as missing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,9 +12,9 @@ from headway.records.record_types import Header
 
 
 def header_list(headers: Iterable[Header] | Mapping[str, str | bytes | None]) -> list[Header]:
-    """Return headers as a list of their own: the given ones may be an iterator, or change later.
+    """Return a copy of the headers as a list, since the caller's object may be an iterator, or may change later.
 
-    An object that is no iterable is returned as it is: `size_of_headers` refuses it.
+    An object that cannot be iterated is returned unchanged; `size_of_headers` refuses it.
     """
     if isinstance(headers, Mapping):
         return list(headers.items())
@@ -22,10 +22,10 @@ def header_list(headers: Iterable[Header] | Mapping[str, str | bytes | None]) ->
 
 
 def size_of_headers(headers: object, topic: str) -> int:
-    """Return the bytes of the headers' names and values; `topic` is the topic of their record.
+    """Return the total size of the names and values in bytes. `topic` is named in errors.
 
-    Raises `SerializationError` for headers that are no list of pairs of a name and bytes, a string or None. It also
-    raises it for text that is not UTF-8, and for a name with a NUL character.
+    Raises `SerializationError` unless the headers are a list of pairs of a name and a value, which is bytes, a string
+    or None. Text must be encodable in UTF-8, and a name must not contain a NUL character.
     """
     if not isinstance(headers, list):
         _refuse(topic, f"headers that are {type(headers).__name__}, not a sequence of pairs of name and value")
@@ -38,7 +38,7 @@ def size_of_headers(headers: object, topic: str) -> int:
             _refuse(topic, f"a header whose name is {type(name).__name__}, not a string")
         size += len(name) if name.isascii() else _check_text(name, f"a header named {name!r}, which", topic)
         if "\0" in name:
-            _refuse(topic, f"a header named {name!r}, with a NUL character, where Kafka's client would cut it")
+            _refuse(topic, f"a header named {name!r}, which Kafka's client would cut at its NUL character")
         if isinstance(value, bytes):
             size += len(value)
         elif isinstance(value, str):
@@ -49,13 +49,15 @@ def size_of_headers(headers: object, topic: str) -> int:
 
 
 def check_timestamp(timestamp: int | None, topic: str) -> None:
-    """Raise `SerializationError` for the timestamp 0, which librdkafka stores as now."""
+    """Raise `SerializationError` for the timestamp 0, for which librdkafka stores the current time."""
     if timestamp is not None and timestamp == 0:
-        _refuse(topic, "timestamp=0, which Kafka's client would store as now: leave it out for now, or give 1 or more")
+        _refuse(
+            topic, "timestamp=0, which Kafka's client replaces by the current time: leave it out, or give 1 or more"
+        )
 
 
 def _check_text(text: str, whose: str, topic: str) -> int:
-    """Return the bytes of a text in UTF-8."""
+    """Return the size of a text in UTF-8, in bytes."""
     try:
         return len(text.encode())
     except UnicodeEncodeError as error:

@@ -1,4 +1,4 @@
-"""The thread that asks for the partitions of topics, so that no sending thread ever waits for an answer."""
+"""A thread that asks Kafka for the partitions of topics, so that no sending thread ever has to wait for an answer."""
 
 import logging
 import math
@@ -15,9 +15,9 @@ from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 
-_LEADERS_TOLD_WITHIN = 0.5
+_LEADERS_WITHIN = 0.5
 _TOPICS_LISTED_WITHIN = 5.0
-# For a missing topic, or a partition without a leader: soon, and after a second less often.
+# The pauses between questions about a missing topic, or a partition without a leader, in the first second and later.
 _ASK_AGAIN_AFTER = 0.1
 _ASK_LATER_AFTER = 1.0
 _GIVE_UP_AFTER = "topic.metadata.propagation.max.ms"
@@ -27,10 +27,10 @@ Queues = TopicQueues[Sendable]
 
 
 class MetadataWatch:
-    """A watch that tells `learn` each topic's partitions and leaders, again whenever they may have changed.
+    """Calls `learn` with the partitions and leaders of each topic, and again whenever they may have changed.
 
-    `refuse` is called with topics that cannot be sent to, and the reason. It is called at once if Kafka refuses the
-    name or the access. For a missing topic it is called after `topic.metadata.propagation.max.ms`, as in librdkafka.
+    `refuse` is called with a topic that records cannot be sent to, and the reason: at once if Kafka refuses the name or
+    the access, and after `topic.metadata.propagation.max.ms` if the topic is missing, as librdkafka does.
     """
 
     def __init__(
@@ -45,7 +45,7 @@ class MetadataWatch:
         self._refuse = refuse
         self._give_up_after = int(config.get(_GIVE_UP_AFTER, 30_000)) / 1000
         refresh_after = int(config.get(_REFRESH_AFTER, 300_000)) / 1000
-        self._refresh_after = refresh_after if refresh_after > 0 else math.inf  # as librdkafka takes -1
+        self._refresh_after = refresh_after if refresh_after > 0 else math.inf  # -1 means never, as in librdkafka
         self._due: dict[Queues, float] = {}
         self._incomplete_since: dict[Queues, float] = {}
         self._changed = WholeCondition()
@@ -60,7 +60,7 @@ class MetadataWatch:
             self._changed.notify()
 
     def stop(self) -> None:
-        """End the thread, within a second if a broker does not answer."""
+        """End the thread. This takes up to half a second if a broker does not answer."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -73,15 +73,15 @@ class MetadataWatch:
             except KafkaError as error:
                 log.debug("The partitions of %s are not known yet: %s", topic.kafka_topic, error)
                 again_after = _ASK_AGAIN_AFTER
-            except Exception as error:  # one topic must not keep all others from being asked for
-                log.exception("The partitions of %r cannot be asked for.", topic.kafka_topic)
+            except Exception as error:  # this topic must not stop the questions about all others
+                log.exception("Kafka cannot be asked for the partitions of %r.", topic.kafka_topic)
                 self._refuse(topic, repr(error), DeliveryError)
                 again_after = _ASK_LATER_AFTER
             with self._changed:
                 self._due[topic] = time.monotonic() + again_after
 
     def _next(self) -> Queues | None:
-        """Return the topic that is due first, once it is due; None at the end."""
+        """Wait until a topic is due and return it; return None when the watch is stopped."""
         with self._changed:
             while not self._stopped:
                 first = min(self._due, key=self._due.__getitem__, default=None)
@@ -92,9 +92,9 @@ class MetadataWatch:
         return None
 
     def _ask(self, topic: Queues) -> float:
-        """Ask once; return after how many seconds to ask again."""
+        """Ask about a topic once, and return the number of seconds after which to ask again."""
         try:
-            count, leaders = self._client.leaders(topic.kafka_topic, _LEADERS_TOLD_WITHIN)
+            count, leaders = self._client.leaders(topic.kafka_topic, _LEADERS_WITHIN)
         except DeliveryError as error:
             self._refuse(topic, str(error).rstrip("."), type(error))
             return _ASK_LATER_AFTER
@@ -105,8 +105,8 @@ class MetadataWatch:
             self._incomplete_since.pop(topic, None)
             return self._refresh_after
         if topic not in self._incomplete_since and not count:
-            self._client.look_instead_of(topic.kafka_topic, _TOPICS_LISTED_WITHIN)
+            self._client.find_alternative(topic.kafka_topic, _TOPICS_LISTED_WITHIN)
         waited = time.monotonic() - self._incomplete_since.setdefault(topic, time.monotonic())
         if not count and waited > self._give_up_after:
-            self._refuse(topic, "", DeliveryError)  # which says itself that the topic is missing
+            self._refuse(topic, "", DeliveryError)  # an empty reason means that the topic is missing
         return _ASK_AGAIN_AFTER if waited < _ASK_LATER_AFTER else _ASK_LATER_AFTER

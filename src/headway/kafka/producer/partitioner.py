@@ -1,7 +1,7 @@
-"""The partition of a key: as Java's producer computes it (murmur2), unless another `partitioner` is set.
+"""The partition of a key: as Java's producer computes it (murmur2), unless the setting `partitioner` says otherwise.
 
-It calls librdkafka's own functions without releasing the GIL: they take half as long as the same in Python. A
-`partitioner` can be a function of the user's, too.
+librdkafka's own functions are called without releasing the GIL; they take half the time of the same code in Python. A
+`partitioner` can also be a function of the user.
 """
 
 import ctypes
@@ -18,8 +18,8 @@ _library = ctypes.PyDLL(cimpl.__file__)
 
 PARTITIONER = "partitioner"
 DEFAULT = "murmur2_random"
-# Their functions for keys; records without a key go to any partition. Other partitioners would send all of those to the
-# same partition, or a key to any.
+# Each supported partitioner with its function for keys; records without a key can go to any partition. librdkafka's
+# other partitioners send all records without a key to one partition, or a key to a random one.
 _OF_KEYS = {DEFAULT: "murmur2", "consistent_random": "consistent", "fnv1a_random": "fnv1a"}
 
 PartitionOf = Callable[[str | bytes, int], int]
@@ -29,7 +29,7 @@ Place = Callable[[str, bytes, int], int]
 
 
 def partitioner(config: Config) -> PartitionOf:
-    """Return the key function of librdkafka's setting `partitioner`; raises `ConfigError` for an unsupported one.
+    """Return the function that the setting `partitioner` names. Raises `ConfigError` if it is not supported.
 
     >>> partition_of = partitioner({})
     >>> partition_of("21", 1000), partition_of(b"foobar", 1000)
@@ -38,9 +38,9 @@ def partitioner(config: Config) -> PartitionOf:
     name = config.get(PARTITIONER, DEFAULT)
     if name not in _OF_KEYS:
         raise ConfigError(
-            f"The partitioner is {name!r}; it must be {DEFAULT!r} (as Java's, the default), 'consistent_random' (as "
-            "librdkafka's), 'fnv1a_random', or a function (topic, key, partition count) -> partition. Records without "
-            "a key go to any partition, and those with one to its own."
+            f"The partitioner is {name!r}; it must be {DEFAULT!r} (the default, as in Java's producer), "
+            "'consistent_random' (librdkafka's default), 'fnv1a_random', or a function (topic, key, partition count) "
+            "-> partition. Each key has its own partition, and records without a key can go to any."
         )
     function = getattr(_library, f"rd_kafka_msg_partitioner_{_OF_KEYS[name]}")
     function.restype = ctypes.c_int32
@@ -58,15 +58,15 @@ def partitioner(config: Config) -> PartitionOf:
             raw = key.encode() if isinstance(key, str) else key
             return function(None, raw, len(raw), partition_count, None, None)  # type: ignore[no-any-return]
         except (TypeError, ctypes.ArgumentError):
-            return 0  # `produce` will report the error in such a key
+            return 0  # `produce` reports the error in such a key
 
     return partition_of
 
 
 def partition_by(place: Place, topic: str, key: object, partition_count: int) -> int:
-    """Return the partition that a user's function gives a key.
+    """Return the partition that a user's function chooses for a key.
 
-    Raises `DeliveryError` if the function raises, or returns no partition of the topic.
+    Raises `DeliveryError` if the function raises an error, or returns a value that is not a partition of the topic.
     """
     raw = key.encode() if isinstance(key, str) else key
     if not isinstance(raw, bytes):
@@ -76,7 +76,7 @@ def partition_by(place: Place, topic: str, key: object, partition_count: int) ->
         )
     try:
         returned = place(topic, raw, partition_count)
-    except BaseException as error:  # a SystemExit, too: the thread is the producer's
+    except BaseException as error:  # even a SystemExit, because the thread belongs to the producer
         raise DeliveryError(
             f"A record for {topic} was not delivered: its partitioner {called(place)} raised {error!r}."
         ) from error
@@ -87,6 +87,6 @@ def partition_by(place: Place, topic: str, key: object, partition_count: int) ->
     if not 0 <= partition < partition_count:
         raise DeliveryError(
             f"A record for {topic} was not delivered: its partitioner {called(place)} returned {shown(returned)}; it "
-            f"must be a number from 0 to {partition_count - 1}."
+            f"must return a number from 0 to {partition_count - 1}."
         )
     return partition

@@ -1,4 +1,4 @@
-"""Records that are not serialised yet: their bytes, the partitions of their keys, and a guess at their sizes."""
+"""Serialises waiting records, finds the partitions of their keys, and estimates the sizes of later records."""
 
 from operator import index
 
@@ -17,25 +17,26 @@ from headway.kafka.producer.sendable import (
     too_large,
 )
 
-_FIRST_GUESS = 1024  # bytes of a record, before any was serialised
+_FIRST_GUESS = 1024  # bytes, the assumed size of a record before any was serialised
 
 
 Serialised = tuple[Sendable, int | None, int]
-"""A record, its partition (None if any will do), and the bytes that it counts for."""
+"""A record, its partition (None if any partition will do), and the size that is counted for it, in bytes."""
 
 
 class RawRecords:
-    """Serialises records on the sender's thread, without the sender's lock.
+    """Serialises records on the sender's thread, without holding the sender's lock.
 
-    Any thread may read `guesses`: the bytes that the next record of each topic may count for, `first_guess` at first.
+    `guesses` holds the estimated size of the next record of each topic; before the first one it is `first_guess`. Any
+    thread may read them.
 
     Args:
-        prepare: The user's serialisers.
-        partition_of: The partition of a key.
-        place: The user's function for the partition of a key, or None.
-        overhead: The bytes that a record counts for besides its own.
-        least: The bytes that any record counts for at least.
-        largest: The bytes that a key and value may have.
+        prepare: Calls the user's serialisers.
+        partition_of: Returns the partition of a key.
+        place: The user's function that returns the partition of a key, or None.
+        overhead: The bytes that are counted for a record in addition to its own size.
+        least: The smallest size that is counted for a record, in bytes.
+        largest: The largest permitted size of key and value together, in bytes.
     """
 
     def __init__(
@@ -52,7 +53,7 @@ class RawRecords:
         self.first_guess = max(least, _FIRST_GUESS)
 
     def serialise(self, raw: list[Sendable]) -> tuple[list[Serialised], Failed]:
-        """Serialise records, and find their partitions; return those that can be sent, and the others."""
+        """Serialise records and find their partitions. Returns the records that can be sent, and the failed ones."""
         ready, refused, prepare = list[Serialised](), Failed(), self._prepare
         for record in raw:
             try:
@@ -62,7 +63,7 @@ class RawRecords:
                 refused.append((record, error))
             except Exception as error:
                 refused.append((record, refusal(record.queue.topic.kafka_topic, error)))
-            except BaseException as error:  # a serialiser's SystemExit: this thread goes on for the others
+            except BaseException as error:  # a serialiser's SystemExit must not stop this thread
                 refused.append((record, not_serialised(record, error)))
         return ready, refused
 
@@ -79,7 +80,7 @@ class RawRecords:
         return self._partition_of(record.key, topic.partition_count)
 
     def _measure(self, record: Sendable) -> int:
-        """Return the bytes that a record counts for, and adjust the guess for its topic's next ones."""
+        """Return the size to count for a record, and update the estimate for later records of its topic."""
         topic = record.queue.topic.kafka_topic
         if refused := too_large(record.value, record.key, topic, self._largest):
             raise refused

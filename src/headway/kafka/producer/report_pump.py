@@ -1,8 +1,8 @@
-"""Whose turn it is to take a producer's delivery reports: a sending thread's, a waiting one's, our own, or a loop's.
+"""Decides which thread takes a producer's delivery reports: a sending or waiting thread, our own, or an event loop's.
 
-Each report takes the GIL once. A serving thread beside one that sends without a pause would take turns with it at every
-record (a sixth of the speed, measured). A stream of sends therefore takes the reports itself. When it is quiet, a
-thread takes them, woken by librdkafka at once, or an event loop does (`serve_in`).
+Each report takes the GIL once. A second thread that takes reports beside one that sends without a pause would switch
+with it at every record, which leaves a sixth of the speed (measured). A thread that sends a stream therefore takes the
+reports itself. In quiet times our own thread takes them, woken by librdkafka at once, or an event loop (`serve_in`).
 """
 
 import asyncio
@@ -18,25 +18,30 @@ from headway.kafka.binding.capi import wake_on_events
 from headway.runtime.deferred_signals import defer_signals, heed_signals
 from headway.runtime.wakeup import Wakeup
 
-# A stream of sends serves the reports so often (seconds): many at a time are quicker, and deferring Ctrl-C takes one to
-# ten microseconds. After so long without a send, the sending thread counts as paused.
 SERVE_EVERY = 0.002
-_QUIET = 0.01
-_LONGEST_WAIT = 0.1
+"""The seconds between two takings of reports by a thread that sends a stream.
+
+Taking many at a time is quicker, and each taking defers Ctrl-C, which costs one to ten microseconds.
+"""
+_QUIET = 0.01  # seconds without a taking by a sending thread, after which its stream counts as paused
+_MAX_WAIT = 0.1
 _A_MOMENT = 0.01
-SHORT_TURN = 0.05  # a thread that takes reports for longer is held up by a callback
+SHORT_TURN = 0.05
+"""A thread that takes reports for more than these seconds is held up by a callback."""
 
 
 class ReportPump:
-    """The turns at a producer's reports: only the thread with the lock `serving` takes them.
+    """Takes a producer's delivery reports, on one thread at a time: the thread that holds the lock `serving`.
 
-    Any thread may call each method, except `serve_in` and `leave_loop`, which belong to the thread of the loop. A
-    report runs user code with `serving` held, and may call all of it again on that thread: then there is no turn.
-    Threads that hold `serving` may take the producer's other locks; no thread waits for `serving` with one of those.
+    Every method can be called from any thread, except `serve_in` and `leave_loop`, which must be called in the thread
+    of the loop. User code in a callback runs while `serving` is held, and may call these methods again on the same
+    thread; `try_hold` then returns False. A thread that holds `serving` may take the producer's other locks, but no
+    thread waits for `serving` while it holds one of those.
 
     Args:
-        take_reports: Takes the reports that are there, or come within so many seconds; called in a thread's turn.
-        serving: The lock, by default a new one.
+        take_reports: Takes the reports that have arrived, or arrive within the given number of seconds. Called while
+            `serving` is held.
+        serving: The lock; by default a new one.
     """
 
     def __init__(self, take_reports: Callable[[float], None], serving: "threading.Lock | None" = None) -> None:
@@ -44,9 +49,9 @@ class ReportPump:
         self._take_reports = take_reports
         self._wake = Wakeup()
         self._server: int | None = None
-        self._served_at = self._served_before = -math.inf  # by sending threads: the last time, and the one before
+        self._served_at = self._served_before = -math.inf  # the last two times at which sending threads took reports
         self._serves_itself = False
-        self._awaits_reports = False  # the thread whose turn it is also waits for further reports
+        self._awaits_reports = False  # the thread that holds `serving` also waits for further reports
         self._turns_are_short = True
         self._thread_ends = False
         self._leave_loop: Callable[[], None] | None = None
@@ -54,11 +59,11 @@ class ReportPump:
         self._thread = threading.Thread(target=self._serve_when_quiet, name="headway-delivery-reports", daemon=True)
 
     def start(self) -> None:
-        """Take the reports on our own thread from now on, whenever it is quiet."""
+        """Start our own thread, which takes the reports in quiet times."""
         self._thread.start()
 
     def watch(self, producer: ck.Producer) -> None:
-        """Have librdkafka's producer wake our thread, or the loop, when reports come."""
+        """Let librdkafka's producer wake our thread, or the loop, when reports arrive."""
         wake_on_events(producer, self._wake.fd)
 
     @contextlib.contextmanager
@@ -75,71 +80,72 @@ class ReportPump:
             self.wake()
 
     def wake(self) -> None:
-        """Have our thread, or the loop, look for reports that have woken no thread."""
+        """Wake our thread, or the loop, for reports of which librdkafka gave no signal."""
         self._wake.set()
 
     def stop(self) -> None:
-        """End our thread; reports are left to the callers."""
+        """End our own thread. From now on only callers take reports."""
         self._thread_ends = True
         self._wake.set()
         self._thread.join()
 
     def close(self) -> None:
-        """Let go of the wake-up, once no producer is watched any more."""
+        """Release the wake-up. No producer may be watched any more."""
         self._wake.close()
 
     @property
     def serves_here(self) -> bool:
-        """True if called from within a report: no other thread would take the next ones meanwhile."""
+        """True if called in a report's callback, during which no other thread can take the next reports."""
         return self._server == threading.get_ident()
 
     def serve_in_stream(self) -> None:
-        """Take the reports that are there, on a thread that sends without a pause."""
+        """Take the reports that have arrived, on a thread that sends without a pause."""
         if time.monotonic() - self._served_at < SERVE_EVERY or self.serves_here:
             return
-        # If this thread waits, the serving thread is soon done. Beside a thread that goes on sending it would wait for
-        # the GIL at each report, some 5 ms, while thousands come.
+        # If another thread is taking reports, wait for it, so that it finishes soon. If this thread went on sending,
+        # the other one would wait for the GIL at each report, about 5 ms, while thousands of reports arrive.
         patience = SHORT_TURN if self._turns_are_short and not self._awaits_reports else 0
-        with self.turn(patience, awaits_reports=False) as mine:
-            if mine:
+        with self.try_hold(patience, awaits_reports=False) as is_held:
+            if is_held:
                 self._take_reports(0)
-        if mine or patience:
-            self._turns_are_short = mine
+        if is_held or patience:
+            self._turns_are_short = is_held
         self._served_before, self._served_at = self._served_at, time.monotonic()
 
     def serve(self, timeout: float) -> None:
-        """Take the reports that are there, or come within `timeout` seconds; that makes room."""
+        """Take the reports that have arrived, or arrive within `timeout` seconds. This frees buffer space."""
         deadline = time.monotonic() + timeout
-        with self.turn(timeout, awaits_reports=timeout > 0) as mine:
-            if mine:
+        with self.try_hold(timeout, awaits_reports=timeout > 0) as is_held:
+            if is_held:
                 self._take_reports(deadline - time.monotonic())
 
     def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
-        """Take reports until `done`, unless another thread takes them: for a thread that would only wait."""
+        """Take reports until `done()`, unless another thread is taking them. For a thread that would only wait."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        # Our own thread is soon done with the reports that are there. Left to it, the next reports would cost a turn
-        # each.
-        with self.turn(_A_MOMENT if self._serves_itself else 0) as mine:
-            while mine and not done() and (left := deadline - time.monotonic()) > 0:
-                self._take_reports(min(_LONGEST_WAIT, left))
+        # Wait for our own thread, which soon has taken the present reports. If it also took the later ones, each of
+        # them would cost a switch between the two threads.
+        with self.try_hold(_A_MOMENT if self._serves_itself else 0) as is_held:
+            while is_held and not done() and (left := deadline - time.monotonic()) > 0:
+                self._take_reports(min(_MAX_WAIT, left))
                 heed_signals()
 
     @contextlib.contextmanager
-    def turn(self, timeout: float, awaits_reports: bool = True) -> Iterator[bool]:
-        """Take this thread's turn at reports, if it comes within `timeout` seconds.
+    def try_hold(self, timeout: float, awaits_reports: bool = True) -> Iterator[bool]:
+        """Hold `serving` in this block, if it is free within `timeout` seconds; yields whether it is held.
 
-        Signals wait for its end, because one within a report would lose that report, and one just before the block
-        would keep the turn. A loop of waits in the block calls `heed_signals` in between.
+        Signals are deferred until the end of the block, because an interrupt in a report's callback would lose that
+        report, and one just before the block would leave the lock held. A block that waits repeatedly calls
+        `heed_signals` in between.
         """
         with defer_signals():
-            mine = not self.serves_here and self._acquire(timeout)
+            is_held = not self.serves_here and self._acquire(timeout)
             try:
-                if mine:
+                if is_held:
                     self._awaits_reports = awaits_reports
                     self._server = threading.get_ident()
-                yield mine
+                yield is_held
             finally:
-                if mine:
+                if is_held:
                     self._awaits_reports = False
                     self._server = None
                     self.serving.release()
@@ -149,7 +155,7 @@ class ReportPump:
         if timeout <= 0:
             return self.serving.acquire(blocking=False)
         deadline = time.monotonic() + timeout
-        while not self.serving.acquire(timeout=min(_LONGEST_WAIT, timeout)):
+        while not self.serving.acquire(timeout=min(_MAX_WAIT, timeout)):
             heed_signals()
             timeout = deadline - time.monotonic()
             if timeout <= 0:
@@ -157,10 +163,9 @@ class ReportPump:
         return True
 
     def serve_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let this loop, which is running here, take the reports from now on.
+        """Let this loop, which is running in the current thread, take the reports from now on.
 
-        No thread takes them then: one thread that resolves the futures of another would take turns with it at every
-        record.
+        Our own thread ends, because a thread that resolves the futures of a loop switches with it at every record.
         """
         self.leave_loop()
         self.stop()
@@ -169,22 +174,22 @@ class ReportPump:
         self._wake.set()
 
     def leave_loop(self) -> None:
-        """Leave the reports to the callers from now on; called in the loop, unless the loop is closed."""
+        """Stop taking reports in the loop. Must be called in the loop's thread, unless the loop is closed."""
         if self._leave_loop is not None:
             self._leave_loop()
             self._leave_loop = self._loop_thread = None
 
     def _wake_loop(self) -> None:
-        """Wake the loop again: events during another thread's turn have woken it in vain."""
+        """Wake the loop again, because the events that woke it while another thread held `serving` were lost on it."""
         if self._loop_thread not in (None, threading.get_ident()):
             self._wake.set()
 
     def _serve_when_quiet(self) -> None:
         while not self._thread_ends:
-            self._wake.wait(_LONGEST_WAIT)
+            self._wake.wait(_MAX_WAIT)
             while time.monotonic() - self._served_before < _QUIET:
                 time.sleep(_QUIET)
-            with self.serving:  # in its turn: reports during another thread's turn wake no thread again
+            with self.serving:  # wait for it, because reports that arrive while it is taken signal only once
                 self._serves_itself = True
                 self._server = threading.get_ident()
                 try:

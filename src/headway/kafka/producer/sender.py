@@ -1,9 +1,9 @@
-"""The way from a caller's `send` to librdkafka: at once if no record is overtaken, else by the accumulator.
+"""The way from a caller's `send` to librdkafka: directly if that overtakes no record, otherwise via the accumulator.
 
-A record passes one queue, librdkafka's, unless it has to wait. The thread that serves the delivery reports hands over
-the records for which they made room. A thread of its own only serialises, and gives up records that waited too long.
-All is under one lock, which no thread holds while user code runs or while it waits for anything. A queue with credit
-needs no lock.
+A record passes through only one queue, librdkafka's, unless it has to wait. The thread that takes delivery reports
+hands over the records for which the reports freed space. A thread of the sender serialises records, and fails records
+that have waited too long. One lock protects everything; no thread holds it while it runs user code, or waits. A queue
+with credit needs no lock.
 """
 
 import logging
@@ -19,7 +19,7 @@ from headway.core.producer.queues import Batch, Queue, TopicQueues
 from headway.core.record_size import bytes_of
 from headway.errors import ClosedError, DeliveryError, HeadwayError
 from headway.kafka.producer.client import ProducerClient, closed_in_callback
-from headway.kafka.producer.delivery import Destination, is_missing, of_missing_topic
+from headway.kafka.producer.delivery import Destination, topic_missing
 from headway.kafka.producer.metadata_watch import MetadataWatch
 from headway.kafka.producer.partitioner import DEFAULT, PARTITIONER, Place, partitioner
 from headway.kafka.producer.raw_records import RawRecords
@@ -46,26 +46,26 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# The bytes and records handed over, or sorted, before other threads have their turn.
+# How much is handed over, or serialised, before other threads can take the lock.
 _BITE_BYTES = 512 * 1024
 _BITE_RECORDS = 500
 _A_MOMENT = 0.01
-_SLICE = 0.005  # of a flush: other sending threads take reports in between
-# The accumulator bounds the records that librdkafka holds; these are librdkafka's largest values.
+_SLICE = 0.005  # seconds of a flush, between which other sending threads can take reports
+# The accumulator limits the records that librdkafka holds, so librdkafka gets the largest values that it accepts.
 _NO_LIMITS = {"queue.buffering.max.messages": 0, "queue.buffering.max.kbytes": 2_147_483_647}
 
 _LARGEST = 1_000_000  # bytes: librdkafka's message.max.bytes
 
 
 class Sender:
-    """An accumulator before librdkafka; `serialises` if records of raw destinations wait for its thread.
+    """An accumulator in front of librdkafka. It `serialises` if raw records have to wait for the sender's thread.
 
     Args:
-        overhead: The bytes that a record counts for besides its own.
-        least: The bytes that any record counts for at least.
-        prepare: None if key and value are bytes already.
+        overhead: The bytes that are counted for a record in addition to its own size.
+        least: The smallest size that is counted for a record, in bytes.
+        prepare: Serialises a record on the sender's thread; None if keys and values are bytes already.
         after_reports: Called after each batch of reports, on the thread that took them.
-        place: The user's function for the partition of a key, called on the thread that serialises; or None.
+        place: The user's function that returns the partition of a key, called on the sender's thread; or None.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Sender:
         self._thread.start()
 
     def topic(self, kafka_topic: str, level: int) -> TopicQueues[Sendable]:
-        """Return the queues of a topic, whose partitions are asked for from now on."""
+        """Return the queues of a topic, and ask Kafka for its partitions from now on."""
         with self._lock:
             queues = self._accumulator.topic(kafka_topic, level)
         self._watch.add(queues)
@@ -115,17 +115,17 @@ class Sender:
         timestamp: int | None,
         headers: list[Header] | None,
     ) -> bool:
-        """Take a record, or return False without room; then nothing is kept. This neither waits nor does I/O."""
+        """Take a record and return True, or return False if there is no space. This neither waits nor does any I/O."""
         if destination.is_raw:
-            return self._offer_raw(record, destination, value, key, partition, timestamp, headers)
+            return self._offer_raw((record, destination, value, key, partition, timestamp, headers))
         try:
             size = self._overhead + (0 if value is None else len(value)) + (0 if key is None else len(key))
-            # Text of more bytes than characters; a call of `bytes_of` for each field would cost every record too much.
+            # Only text that is not ASCII needs `bytes_of`, whose call for each field would cost every record too much.
             if (value.__class__ is str and not value.isascii()) or (key.__class__ is str and not key.isascii()):
                 size = self._overhead + bytes_of(value) + bytes_of(key)
             if headers is not None or timestamp is not None:
                 size += size_of_rest(headers, timestamp, destination.kafka_topic)
-        except (TypeError, ValueError):  # neither bytes nor strings: librdkafka refuses it
+        except (TypeError, ValueError):  # neither bytes nor a string: librdkafka will refuse the record
             size = self._overhead
         except HeadwayError as error:
             return self._refuse_at_once(record, destination, error)
@@ -142,17 +142,18 @@ class Sender:
         while queue.credit < size:
             if size > self._largest and (refused := too_large(value, key, destination.kafka_topic, self._largest)):
                 return self._refuse_at_once(record, destination, refused)
-            if queue.in_flight > 0:  # a whole credit is used up before its first record was reported: a stream
+            if queue.in_flight > 0:  # the credit was used up before its first record was reported, so this is a stream
                 self.client.reports.serve_in_stream()
             with self._lock:
                 queue, admitted = self._accumulator.choose(
                     queue, key, size, partition is not None, time.monotonic(), self._partition_of
                 )
                 if not admitted or self._stopped:
-                    return self._wait(record, destination, queue, size, value, key, partition, timestamp, headers)
-        # Without the lock, which takes a fifth of a send: between the comparison and librdkafka nothing is called, so
-        # no other thread and no signal comes in. A record with credit overtakes no other: a waiting record has taken
-        # the credit away.
+                    offered = record, destination, value, key, partition, timestamp, headers
+                    return self._wait(offered, queue, size)
+        # This needs no lock, which would take a fifth of a send: nothing is called between the comparison of the credit
+        # and librdkafka, so no other thread and no signal can intervene. A record with credit overtakes no other,
+        # because a record that has to wait revokes the credit of its queue.
         queue.credit -= size
         record.tally = tally = destination.tally
         tally.sent += 1
@@ -160,7 +161,8 @@ class Sender:
         record.size = size
         producer = self.client.producer
         try:
-            # By position and no more than needed, which is quicker; None is the callback by its second name.
+            # Few arguments, given by position, are quicker. The None stands for the binding's second name for a
+            # callback.
             if headers is None and timestamp is None:
                 producer.produce(topic.kafka_topic, value, key, queue.partition, record)
             else:
@@ -171,23 +173,12 @@ class Sender:
             self._fail([(record, self.client.refusal(topic.kafka_topic, error))])
         return True
 
-    def _wait(
-        self,
-        record: Sendable,
-        destination: Destination,
-        queue: Queue[Sendable],
-        size: int,
-        value: object,
-        key: object,
-        partition: int | None,
-        timestamp: int | None,
-        headers: list[Header] | None,
-    ) -> bool:
-        """Let a record wait, with the lock held."""
+    def _wait(self, offered: Offered, queue: Queue[Sendable], size: int) -> bool:
+        """Let a record wait in a queue, or return False if there is no space. The caller holds the lock."""
         if self._stopped:
-            raise ClosedError("The producer is closed. Make a new one to go on.")
-        record.value, record.key, record.headers = value, key, headers
-        record.partition = partition
+            raise ClosedError("The producer is closed. Create a new one.")
+        record, destination, value, key, partition, timestamp, headers = offered
+        record.value, record.key, record.headers, record.partition = value, key, headers, partition
         record.timestamp = timestamp or int(time.time() * 1000)
         record.since = time.monotonic()
         record.size = size
@@ -195,28 +186,20 @@ class Sender:
             return False
         record.tally = tally = destination.tally
         tally.sent += 1
-        if not (self._waits and queue.in_flight):  # else the next report hands it over
+        if not (self._waits and queue.in_flight):  # otherwise the next report hands it over
             self._waits = True
             self._stirred.set()
         return True
 
     def _refuse_at_once(self, record: Sendable, destination: Destination, error: HeadwayError) -> bool:
-        """Fail a record that cannot be sent, and return that it needs no room."""
+        """Fail a record that cannot be sent, and return True, because it needs no space."""
         record.tally = destination.count_unsent()
         self._fail([(record, error)])
         return True
 
-    def _offer_raw(
-        self,
-        record: Sendable,
-        destination: Destination,
-        value: object,
-        key: object,
-        partition: int | None,
-        timestamp: int | None,
-        headers: list[Header] | None,
-    ) -> bool:
-        """Let a record wait for the thread that serialises it."""
+    def _offer_raw(self, offered: Offered) -> bool:
+        """Let a record wait for the sender's thread, which serialises it."""
+        record, destination, _, _, partition, timestamp, headers = offered
         topic = destination.queues
         try:
             size_of_rest(headers, timestamp, topic.kafka_topic)
@@ -227,22 +210,22 @@ class Sender:
         raw_records = self._raw
         size = raw_records.guesses.get(topic.kafka_topic, raw_records.first_guess)
         with self._lock:
-            taken = self._wait(record, destination, topic.raw, size, value, key, partition, timestamp, headers)
+            taken = self._wait(offered, topic.raw, size)
         if taken:
             self._stirred.set()
         return taken
 
     @property
     def queued_bytes(self) -> int:
-        """The bytes of the records that are not reported on yet."""
+        """The size of all records without a delivery report, in bytes."""
         return self._accumulator.used
 
-    def offer_patiently(self, timeout: float, *record: *Offered) -> bool:
-        """Take a record, as `offer` does, as soon as there is room within `timeout` seconds."""
+    def offer_patiently(self, timeout: float, offered: Offered) -> bool:
+        """Take a record as `offer` does, but wait up to `timeout` seconds for space."""
         if self.calls_back_here:
-            return False  # a callback that sends: no other thread would make room
+            return False  # while this callback runs, no other thread can free space
         deadline = time.monotonic() + timeout
-        while not self.offer(*record):
+        while not self.offer(*offered):
             left = deadline - time.monotonic()
             if left <= 0:
                 return False
@@ -252,36 +235,39 @@ class Sender:
     # Out
 
     def _settle(self) -> None:
-        """Take a batch of reports and hand over the records that now have room, on the thread that took them."""
+        """Count a batch of reports, and hand over records that now have space; on the thread that took the reports."""
         failed = Failed()
         with self._lock:
             self._accumulator.settle(time.monotonic())
             if self._waits:
                 failed = self._hand_over()
         self._fail(failed)
-        self._tell()
+        self._call_after_reports()
 
     def _throttled(self, users: "Callable[[ThrottleEvent], object] | None", event: "ThrottleEvent") -> None:
-        """Note that a broker throttles the client, on the thread that takes the reports; then tell the user's own."""
+        """Note that a broker throttles the client, and call the user's callback; on the thread that takes reports."""
         if event.throttle_time > 0:
             with self._lock:
                 self._accumulator.throttled(event.throttle_time, time.monotonic())
-            self._stirred.set()  # from now on the sender's thread keeps the pace
+            self._stirred.set()  # from now on, the sender's thread hands over at the permitted rate
         if users:
             users(event)
 
-    def _tell(self) -> None:
+    def _call_after_reports(self) -> None:
         try:
             self._after_reports()
-        except BaseException:  # the thread that takes the reports goes on
-            log.exception("The after_reports of a producer raised.")
+        except BaseException:  # the thread that takes the reports must go on
+            log.exception("The after_reports callback of a producer raised an error.")
 
     def _hand_over(self) -> Failed:
-        """Hand over records that may go now, with the lock held; return the refused and the late ones."""
+        """Hand over the records that can be sent now, and return those that were refused or have waited too long.
+
+        The caller holds the lock.
+        """
         now = time.monotonic()
         batches = self._accumulator.drain(_BITE_BYTES, now)
         if sum(batch.size for batch in batches) >= _BITE_BYTES:
-            self._stirred.set()  # more may be waiting
+            self._stirred.set()  # more records may be waiting
         late = f"it waited longer than delivery.timeout.ms{self.client.because()}"
         failed: Failed = [(each, _why_not(each, late)) for each in self._accumulator.expired(now)]
         for batch in batches:
@@ -302,12 +288,12 @@ class Sender:
         return refused
 
     def _fail(self, records: Failed) -> None:
-        """Fail records, without the lock, since callbacks may send."""
+        """Fail records. The caller must not hold the lock, because callbacks may send."""
         if records:
-            with defer_signals():  # within a callback a signal would count as the callback's error
+            with defer_signals():  # an interrupt in a callback would be logged as the callback's error
                 for record, reason in records:
                     record.fail(reason)
-                self._tell()
+                self._call_after_reports()
 
     def _give_up(self, records: list[Sendable], why: str, kind: type[DeliveryError] = DeliveryError) -> None:
         self._fail([(each, not_delivered(each, why, kind) if why else _why_not(each, why)) for each in records])
@@ -316,30 +302,30 @@ class Sender:
 
     @property
     def calls_back_here(self) -> bool:
-        """True if called from a callback on a thread that the producer cannot do without."""
+        """True if called in a callback, on a thread without which the producer cannot go on."""
         here = threading.current_thread()
         return self.client.reports.serves_here or here is self._thread or here is self._watch.thread
 
     def check_may_close(self) -> None:
-        """Raise `HeadwayError` in a callback, whose thread a close would wait for."""
+        """Raise `HeadwayError` if called in a callback: closing would wait for its thread."""
         if self.calls_back_here:
             raise closed_in_callback("producer")
 
     def flush(self, waiting: Callable[[], int], timeout: float | None) -> int:
-        """Wait until `waiting` returns 0 or the time is up; return its last value."""
+        """Wait until `waiting` returns 0, for at most `timeout` seconds; return its last value."""
         if self.calls_back_here:
-            return waiting()  # no other thread would take the next reports, or serialise the waiting records
+            return waiting()  # while this callback runs, no other thread takes reports or serialises records
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        # Can be negative: Ctrl-C may strike after a record is kept and before it is counted.
+        # The number can be negative, because Ctrl-C can interrupt a send after the record is kept but before it counts.
         while (left := waiting()) > 0 and (seconds := deadline - time.monotonic()) > 0:
-            if self._waits or not self.client.queued():  # here, or on its way to librdkafka or back
+            if self._waits or not self.client.queued():  # records wait here, or are between here and librdkafka
                 self.client.reports.serve(min(_A_MOMENT, seconds))
             else:
                 self.client.flush(min(_SLICE, seconds))
         return left
 
     def hand_all_over(self, timeout: float) -> int:
-        """Wait until librdkafka has all records sent; return how many it has not."""
+        """Wait until librdkafka has all records that were sent, and return how many it does not have."""
         return self.flush(self._waiting, timeout)
 
     def _waiting(self) -> int:
@@ -347,23 +333,23 @@ class Sender:
             return self._accumulator.waiting
 
     def purge(self, topics: list[TopicQueues[Sendable]], why: str, kind: type[DeliveryError] = DeliveryError) -> int:
-        """Fail the waiting records of some topics that were not handed over; return how many."""
-        with defer_signals():  # a signal would leave some that are forgotten here and not failed
+        """Fail the records of some topics that still wait, and return how many there were."""
+        with defer_signals():  # an interrupt could lose records that are removed here but not failed yet
             with self._lock:
                 purged = self._accumulator.purge(topics)
             self._give_up(purged, why, kind)
         return len(purged)
 
     def _give_all_up(self, why: str) -> None:
-        """Fail the waiting records, as no broker lets this client in: they would wait for ever."""
+        """Fail all waiting records, because brokers refuse the login of this client, so they would wait forever."""
         self.purge(self._accumulator.topics, why)
 
     def close(self, waiting: Callable[[], int], timeout: float | None, topics: list[TopicQueues[Sendable]]) -> int:
-        """Send the waiting records, fail those left, and stop; return how many were not delivered."""
+        """Send the waiting records, fail the rest, and stop. Returns the number of records that were not delivered."""
         try:
             return self.flush(waiting, timeout)
-        finally:  # after Ctrl-C, too
-            with self._lock:  # no record begins to wait from here on, or is handed over: it would not be reported
+        finally:  # also after Ctrl-C
+            with self._lock:  # from now on no record can start to wait or be handed over: it would never be reported
                 self._stopped = True
                 self._accumulator.revoke_all()
             self._stirred.set()
@@ -387,23 +373,23 @@ class Sender:
                     failed = self._hand_over()
                 self._fail(failed)
             except Exception:
-                log.exception("A producer met an error that it does not know, and goes on.")
+                log.exception("The thread of a producer met an unexpected error. It goes on.")
 
     def _sort(self) -> int:
-        """Serialise raw records, and find their partitions."""
+        """Serialise raw records, and put them into the queues of their partitions. Returns how many there were."""
         with self._lock:
             raw = self._accumulator.take_raw(_BITE_RECORDS)
         ready, refused = self._raw.serialise(raw)
         with self._lock:
             for record, partition, size in ready:
                 self._accumulator.sort(record, partition, size)
-            # Records that were purged meanwhile have failed already.
+            # Records that were purged in the meantime have already failed.
             refused = [(record, error) for record, error in refused if self._accumulator.drop(record)]
             refused += self._hand_over()
         self._fail(refused)
         return len(raw)
 
-    # On the thread that asks for metadata
+    # Called on the thread of the metadata watch
 
     def _learn(self, topic: TopicQueues[Sendable], count: int, leaders: list[int]) -> None:
         with self._lock:
@@ -417,10 +403,12 @@ class Sender:
 
 
 def _why_not(record: Sendable, late: str) -> DeliveryError:
-    """Return the error for a record that is given up: its topic is missing, or it was late."""
+    """Return the error for a record that is given up because its topic is missing, or because it waited too long."""
     destination = record.tally.destination
-    return of_missing_topic(destination) if is_missing(destination) or not late else not_delivered(record, late)
+    if not late or destination.client.is_missing(destination.kafka_topic):
+        return topic_missing(destination)
+    return not_delivered(record, late)
 
 
 def _nothing(record: Sendable) -> None:
-    """Leave a record as it is, whose key and value are bytes already."""
+    """Leave a record unchanged, because its key and value are bytes already."""

@@ -1,4 +1,4 @@
-"""The brokers' time: empty records that brokers stamp, since Kafka answers no question about its clock."""
+"""The brokers' time, read from the timestamps that they give to empty records: Kafka has no request for its clock."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -6,24 +6,24 @@ from typing import Any
 
 import confluent_kafka as ck
 
-from headway.core.outgoing_record import ANY_PARTITION, NOW
+from headway.core.outgoing_record import OutgoingRecord
 from headway.errors import KafkaError
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
 from headway.kafka.missing_rights import raise_if_refused
 from headway.kafka.producer.client import ProducerClient
 
-# The first record connects the client, which takes far longer than a broker takes to answer.
+# The first record includes connecting the client, which takes far longer than a broker's answer.
 _RECORDS = 2
 _SETTINGS: Mapping[str, Any] = {"acks": 1, "linger.ms": 0, "message.timeout.ms": int(BROKER_ANSWERS_WITHIN * 1000)}
 
 Observe = Callable[[int, float, float], None]
-"""(timestamp in ms, monotonic time of the sending, that of the acknowledgement)"""
+"""A callback (timestamp in ms, monotonic time of the send, monotonic time of the acknowledgement)."""
 
 
 def ask_for_stamps(connection: Mapping[str, Any], topic: str, observe: Observe) -> None:
-    """Write records without header, key and value to a topic that brokers stamp, and report each stamp.
+    """Write empty records to a topic whose brokers set the timestamps, and call `observe` for each timestamp.
 
-    Raises `KafkaError` if they cannot be written, as `AuthorizationError` for want of the right to do so.
+    Raises `KafkaError` if they cannot be written, and in particular `AuthorizationError` if the right is missing.
     """
     client = ProducerClient({**connection, **_SETTINGS})
     try:
@@ -46,13 +46,13 @@ def _ask(client: ProducerClient, connection: Mapping[str, Any], topic: str, obse
             failures.append(error)
 
     sent = time.monotonic()
-    client.produce(topic, None, None, ANY_PARTITION, stamped, NOW, None)
+    client.produce(OutgoingRecord(topic, None, None), stamped)
     client.flush(2 * BROKER_ANSWERS_WITHIN)
     if left or failures:
         reason = failures[0].str().rstrip(".") if failures else "no answer came"
         failed = KafkaError(
-            f"The brokers' time is not known, by which delays count: nothing can be written to {topic} ({reason}). "
-            "Check that brokers are up, and try again."
+            f"The brokers' time, on which delays are based, is not known, because nothing can be written to {topic} "
+            f"({reason}). Check that brokers are up, and try again."
         )
         if failures:
             failed.__cause__ = ck.KafkaException(failures[0])

@@ -1,4 +1,4 @@
-"""The topics and partitions that records are for: whether they exist is known before a record is sent."""
+"""Checks whether topics and partitions exist before records are sent to them."""
 
 import math
 import threading
@@ -12,12 +12,14 @@ ASK_AGAIN_AFTER = 1.0
 
 
 class Targets:
-    """The topics and partitions that exist, asked for once: librdkafka looks for a missing topic for half a minute.
+    """The topics and partitions that exist. librdkafka itself would look for a missing topic for half a minute.
 
-    What is missing is asked for again a second later, not for each record of a burst. Any thread may ask.
+    Kafka is asked for each topic once, and for a missing one again after a second, not for each record of a burst.
+    Every method can be called from any thread.
 
     Args:
-        partitions_of: Returns how many partitions a topic has, asked within so many seconds; 0 if it is missing.
+        partitions_of: Returns the number of partitions of a topic, 0 if it is missing; called with the topic and the
+            time limit in seconds.
     """
 
     def __init__(self, partitions_of: Callable[[str, float], int]) -> None:
@@ -27,25 +29,23 @@ class Targets:
         self._asking = threading.Lock()
 
     def have(self, topic: str, partition: int) -> bool:
-        """Return whether a topic has this partition; True if that cannot be asked now: a send will show it."""
+        """Return whether a topic has this partition. If Kafka does not answer, return True: the send will show it."""
         try:
             return self.too_few(topic, partition) is None
         except KafkaError:
             return True
 
     def too_few(self, topic: str, partition: int) -> int | None:
-        """Return how many partitions a topic has if this one is not among them, 0 for a missing topic; else None.
+        """Return None if the topic has this partition, and otherwise its number of partitions, 0 for a missing topic.
 
-        Raises `KafkaError` if no broker answers, and `DeliveryError` if the topic's name or access is refused.
+        Raises `KafkaError` if no broker answers, and `DeliveryError` if Kafka refuses the topic's name or the access.
         """
         if self._partitions.get(topic, 0) > partition:
             return None
         with self._asking:
-            if self._partitions.get(topic, 0) <= partition and self._is_to_be_asked(topic):
+            asked_at = self._asked_at.get(topic, -math.inf)
+            if self._partitions.get(topic, 0) <= partition and time.monotonic() - asked_at > ASK_AGAIN_AFTER:
                 self._partitions[topic] = self._partitions_of(topic, PARTITIONS_TOLD_WITHIN)
                 self._asked_at[topic] = time.monotonic()
         count = self._partitions[topic]
         return None if count > partition else count
-
-    def _is_to_be_asked(self, topic: str) -> bool:
-        return time.monotonic() - self._asked_at.get(topic, -math.inf) > ASK_AGAIN_AFTER

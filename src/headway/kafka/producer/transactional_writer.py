@@ -1,7 +1,7 @@
-"""Records written in a transaction, and the search for the one that Kafka refuses.
+"""Writes records in transactions, and finds the record that Kafka refuses.
 
-Kafka rejects whole batches. To find the culprit the caller writes the same records again, one record per batch: in
-another transaction, with `renew(batches_of_one=True)` before it.
+Kafka refuses whole batches. To find the record at fault, the caller writes the same records again in another
+transaction, with one record per batch, after `renew(batches_of_one=True)`.
 """
 
 import time
@@ -20,24 +20,23 @@ from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import TRANSACTION_CALL_ANSWERED_WITHIN
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.client_transactions import ClientTransactions
-from headway.kafka.producer.hand_over import hand_over
 
-_REPORTS_WITHIN = 0.05  # seconds; then it is looked whether the records still arrive, and are still wanted
-_CAUSE_WITHIN = 0.5  # seconds to wait for the cause after librdkafka has given up records because of it
+_REPORTS_WITHIN = 0.05  # seconds between two checks whether acknowledgements still arrive, and are still wanted
+_CAUSE_WITHIN = 0.5  # seconds to wait for the report of the cause after librdkafka has purged records because of it
 
 FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 
 Stored = Callable[[int, ck.Message], None]
-"""The callback for a stored record: (its position, the message with its place and time)."""
+"""The callback for a stored record: (its position, the message with its partition, offset and timestamp)."""
 
 
 class Rejection(NamedTuple):
-    """A record that Kafka refuses for good.
+    """A record that Kafka refuses permanently.
 
     Args:
-        position: Its place among the records; None if unknown, as Kafka rejects whole batches.
-        error: librdkafka's name for the refusal; empty for one of the client's own.
-        reason: The reason for people.
+        position: The position among the records to write; None if unknown, because Kafka refuses whole batches.
+        error: librdkafka's name for the error; empty if Headway itself refuses the record.
+        reason: The reason, for people.
     """
 
     position: int | None
@@ -46,7 +45,7 @@ class Rejection(NamedTuple):
 
 
 class NotStoredError(KafkaError):
-    """Records were not stored, and may be later; `positions` are their places among those to write."""
+    """Some records were not stored, but might be on another try. `positions` are their positions among the records."""
 
     def __init__(self, reason: str, positions: Collection[int]) -> None:
         super().__init__(reason)
@@ -58,14 +57,14 @@ def _never() -> bool:
 
 
 class TransactionalWriter:
-    """A producer's transactions, one after the other, each with a rejection or none.
+    """The consecutive transactions of one producer, in each of which Kafka may reject a record.
 
-    Calls to brokers are made again while librdkafka says that they may be. All raise `KafkaError`.
+    Calls to brokers are repeated as long as their errors are transient. All methods raise `KafkaError`.
 
     Args:
         client: The producer's client, with a `transactional.id`.
-        why_not: Returns a sentence about what keeps records out of a topic, or None.
-        silent_for: The seconds without any acknowledgement after which records count as not stored.
+        why_not: Returns a sentence that says why records cannot be written to a topic, or None.
+        silent_for: The number of seconds without any acknowledgement after which records count as not stored.
     """
 
     def __init__(self, client: ProducerClient, why_not: Callable[[str], str | None], silent_for: float) -> None:
@@ -76,18 +75,18 @@ class TransactionalWriter:
 
     @property
     def is_searching(self) -> bool:
-        """Tell whether each record has a batch of its own: whole batches need another `renew`."""
+        """True if each record is sent in a batch of its own. `renew` goes back to normal batches."""
         return self.client.batches_of_one
 
     def fence(self, is_over: Callable[[], bool] = _never) -> None:
-        """Fence off an earlier producer of the same `transactional.id`, and end its open transaction."""
+        """Fence off an earlier producer with the same `transactional.id`, and abort its open transaction."""
         retrying(self.transactions.init, TRANSACTION_CALL_ANSWERED_WITHIN, is_over=is_over)
 
     def renew(self, batches_of_one: bool = False) -> None:
-        """Go on with a new producer, which has to `fence` off the last one.
+        """Replace the producer by a new one, which must then `fence` off the old one.
 
-        After a rejection the last one cannot go on: librdkafka would leave a gap in the sequence numbers, where the
-        refused records were.
+        After a rejection the old one is unusable, because librdkafka would leave a gap in the sequence numbers where
+        the refused records were.
         """
         self.client.renew(batches_of_one)
 
@@ -98,21 +97,21 @@ class TransactionalWriter:
     def send_offsets(
         self, offsets: Offsets, member: bytes, within: float, is_over: Callable[[], bool] = _never
     ) -> None:
-        """Make offsets a part of the transaction, with a consumer's group metadata; never hang."""
+        """Add offsets to the transaction, with the consumer's group metadata. Never hangs."""
         retrying(partial(self.transactions.send_offsets, offsets, member), within, is_over=is_over)
 
     def add_offsets(self, offsets: Offsets, member: bytes) -> None:
-        """Make offsets a part of the transaction, on a thread that may hang."""
+        """Add offsets to the transaction. Call it on a thread that may hang."""
         retrying(partial(self.transactions.add_offsets, offsets, member), TRANSACTION_CALL_ANSWERED_WITHIN)
 
     def write(
         self, records: Sequence[OutgoingRecord], stored: Stored, is_given_up: Callable[[], bool] = _never
     ) -> Rejection | None:
-        """Write all records in the open transaction, and return the rejection, if any.
+        """Write all records in the open transaction, and return the rejection, if there is one.
 
-        Its position is None unless each record has a batch of its own (`is_searching`), or the client itself refuses
-        the record. Raises `NotStoredError` if records are not stored for another reason, or if nobody waits for them
-        any more.
+        Its position is None unless each record has its own batch (`is_searching`), or the client itself refuses the
+        record. Raises `NotStoredError` if records are not stored for another reason, or once `is_given_up` returns
+        True.
         """
         attempt = _Attempt(records, stored, certain=self.client.batches_of_one or len(records) == 1)
         if rejection := self._send(attempt, is_given_up):
@@ -126,13 +125,13 @@ class TransactionalWriter:
         return self._forbidden(records) if attempt.purged_at is not None else None
 
     def _send(self, attempt: "_Attempt", is_given_up: Callable[[], bool]) -> Rejection | None:
-        """Queue the records, up to the first bad report; return the record that the client does not take, if any."""
+        """Queue the records, up to the first reported error. Returns the rejection if the client refuses a record."""
         client, report = self.client, attempt.report
         for position, record in enumerate(attempt.records):
             try:
                 while not attempt.is_broken:
                     try:
-                        hand_over(client, record, partial(report, position))
+                        client.produce(record, partial(report, position))
                         break
                     except BufferError:
                         client.reports.serve(_REPORTS_WITHIN)
@@ -146,9 +145,9 @@ class TransactionalWriter:
         return None
 
     def _forbidden(self, records: Sequence[OutgoingRecord]) -> Rejection:
-        """Return the first record whose topic may not be written, which made librdkafka give up all.
+        """Return the rejection of the first record whose topic this client has no right to write to.
 
-        Raises `NotStoredError` if that is not why.
+        Raises `NotStoredError` if the records were purged for another reason.
         """
         cause = self.transactions.why_aborted() or KafkaError("The transaction was aborted by the client.")
         if error_name(cause) == FORBIDDEN:
@@ -160,12 +159,14 @@ class TransactionalWriter:
         raise NotStoredError(str(cause), range(len(records))) from cause.__cause__
 
     def _raise_if_silent(self, attempt: "_Attempt", is_given_up: Callable[[], bool]) -> None:
-        """Raise an error for the records that wait, if none was stored for long or nobody waits any more."""
+        """Raise `NotStoredError` if no record was acknowledged for too long, or the write was given up."""
         if attempt.silent_for() < self._silent_for and not is_given_up():
             return
         if waiting := attempt.waiting():
             topics = ", ".join(sorted({attempt.records[position].topic for position in waiting}))
-            raise NotStoredError(f"Kafka acknowledges {len(waiting)} records for {topics} no more.", waiting)
+            raise NotStoredError(
+                f"Kafka has stopped acknowledging records: {len(waiting)} for {topics} are not stored.", waiting
+            )
 
     def commit(self, within: float = TRANSACTION_CALL_ANSWERED_WITHIN, is_over: Callable[[], bool] = _never) -> None:
         """Commit the transaction."""
@@ -177,18 +178,18 @@ class TransactionalWriter:
 
 
 class _Attempt:
-    """The reports about records in one transaction."""
+    """The reports of the records in one transaction."""
 
     def __init__(self, records: Sequence[OutgoingRecord], stored: Stored, *, certain: bool) -> None:
         self.records = records
         self.rejection: Rejection | None = None
         self.failure: NotStoredError | None = None
         self.purged_at: float | None = None
-        self.is_broken = False  # nothing more is to be sent
+        self.is_broken = False  # no further record should be sent
         self._is_certain = certain
         self._waits = waits = bytearray(b"\1") * len(records)
         self._silent_since = time.monotonic()
-        self._left = len(records)  # at the last look
+        self._left = len(records)  # at the last check
 
         def report(position: int, error: ck.KafkaError | None, message: ck.Message) -> None:
             if error is None:
@@ -198,7 +199,7 @@ class _Attempt:
                 self._refused(position, error)
 
         self.report = report
-        """Takes what became of a record; a closure, as it is called for each."""
+        """The callback for a record's report. It is a closure because a method would cost each record more."""
 
     def _refused(self, position: int, error: ck.KafkaError) -> None:
         self.is_broken = True
@@ -214,12 +215,12 @@ class _Attempt:
             self.failure.__cause__ = ck.KafkaException(error)
 
     def note_purged(self) -> None:
-        """Note that librdkafka gives records up because of another one: its report may come, or not."""
+        """Note that librdkafka purged records because of another one, whose own report may or may not follow."""
         self.is_broken = True
         self.purged_at = time.monotonic() if self.purged_at is None else self.purged_at
 
     def is_decided(self) -> bool:
-        """Return whether no further report is worth waiting for."""
+        """Return whether further reports can be ignored."""
         if self.rejection or self.failure:
             return True
         return self.purged_at is not None and time.monotonic() > self.purged_at + _CAUSE_WITHIN
@@ -229,7 +230,7 @@ class _Attempt:
         return [position for position, waits in enumerate(self._waits) if waits]
 
     def silent_for(self) -> float:
-        """Return the seconds since a look that saw a new acknowledgement."""
+        """Return the number of seconds since a call that found a new acknowledgement."""
         now, left = time.monotonic(), self._waits.count(1)
         if left < self._left:
             self._left, self._silent_since = left, now

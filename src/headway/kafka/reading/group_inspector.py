@@ -255,7 +255,7 @@ class GroupInspector(Closable):
             raise
 
     def _commit(self, offsets: Offsets) -> None:
-        refused = capi.commit(self._group_client(), offsets).refused(BROKER_ANSWERS_WITHIN)
+        refused = capi.PendingCommit(self._group_client(), offsets).refused(BROKER_ANSWERS_WITHIN)
         if refused is None:
             raise KafkaError(
                 f"Kafka did not answer a commit of the group {self.group} within {BROKER_ANSWERS_WITHIN:g} s."

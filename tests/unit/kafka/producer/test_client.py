@@ -9,6 +9,7 @@ from typing import Any
 import confluent_kafka as ck
 import pytest
 
+from headway.core.outgoing_record import OutgoingRecord
 from headway.errors import DeliveryError, KafkaError, SerializationError
 from headway.kafka.binding.factory import make_client
 from headway.kafka.producer import client as client_module
@@ -81,7 +82,7 @@ def test_whatever_librdkafka_raises_for_a_field_is_the_records_error(field: dict
     record: dict[str, Any] = {"value": b"v", "key": b"k", "partition": -1, "timestamp": 0, "headers": []} | field
     sending = client()
     with pytest.raises((DeliveryError, SerializationError), match=f"A record for orders {sentence}"):
-        sending.produce("orders", on_delivery=lambda *_: None, **record)
+        sending.produce(OutgoingRecord("orders", **record), lambda *_: None)
     sending.close(0)
 
 
@@ -90,7 +91,7 @@ def test_a_record_for_a_closed_producer_is_refused_also_when_reports_are_due() -
     closed.close(0)
     for _ in range(SERVE_AFTER):
         with pytest.raises(DeliveryError, match=r"A record for orders could not be handed over: .*closed"):
-            closed.produce("orders", b"v", b"k", -1, lambda *_: None, 0, [])
+            closed.produce(OutgoingRecord("orders", b"v", b"k"), lambda *_: None)
 
 
 def _is_closed(producer: ck.Producer) -> bool:

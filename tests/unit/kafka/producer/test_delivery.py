@@ -1,6 +1,7 @@
 import asyncio
 import concurrent.futures
 import threading
+from typing import Any
 
 import confluent_kafka as ck
 import pytest
@@ -30,12 +31,30 @@ TIMED_OUT = ck.KafkaError(ck.KafkaError._MSG_TIMED_OUT, "message timed out")
 METADATA = RecordMetadata("orders", partition=4, level=2, offset=42, timestamp=1_000)
 
 
-def nobody_serves(done: object, timeout: float | None) -> None:
-    """Another thread is at it."""
+class Client:
+    """A client that knows nothing; another thread takes its reports."""
+
+    is_idempotent = False
+
+    def serve_until(self, done: object, timeout: float | None) -> None: ...
+
+    def missing_right(self, error: ck.KafkaError, topic: str) -> None: ...
+
+    def is_missing(self, topic: str) -> bool:
+        return False
+
+    def because(self) -> str:
+        return ""
+
+    def reason_of(self, error: ck.KafkaError) -> str:
+        return error.str()
+
+
+CLIENT: Any = Client()
 
 
 def a_future() -> DeliveryFuture:
-    return DeliveryFuture.of(Destination("orders", 2, "orders-2", nobody_serves), None)
+    return DeliveryFuture.of(Destination("orders", 2, "orders-2", CLIENT), None)
 
 
 def test_it_resolves_to_where_the_record_is() -> None:
@@ -114,7 +133,7 @@ def test_a_callback_that_raises_is_logged_and_the_future_resolves(caplog: pytest
     def on_delivery(error: Exception | None, metadata: RecordMetadata | None) -> None:
         raise ValueError("a mistake")
 
-    future = DeliveryFuture.of(Destination("orders", 0, "orders-0", nobody_serves), on_delivery)
+    future = DeliveryFuture.of(Destination("orders", 0, "orders-0", CLIENT), on_delivery)
     future(None, Delivered())
     assert future.result().offset == 42
     assert "a mistake" in caplog.text
@@ -122,17 +141,17 @@ def test_a_callback_that_raises_is_logged_and_the_future_resolves(caplog: pytest
 
 def test_the_callback_is_told_where_the_record_is() -> None:
     told: list[object] = []
-    future = DeliveryFuture.of(Destination("orders", 2, "orders-2", nobody_serves), lambda *args: told.append(args))
+    future = DeliveryFuture.of(Destination("orders", 2, "orders-2", CLIENT), lambda *args: told.append(args))
     future(None, Delivered())
     assert told == [(None, METADATA)]
 
 
 def test_who_waits_for_what_was_sent_is_not_kept_by_what_is_sent_meanwhile() -> None:
-    destination = Destination("orders", 2, "orders-2", nobody_serves)
-    assert destination.unsettled() == []
+    destination = Destination("orders", 2, "orders-2", CLIENT)
+    assert destination.unfinished() == []
     before = destination.tally
     before.sent += 2
-    [waited_for] = destination.unsettled()
+    [waited_for] = destination.unfinished()
     assert waited_for is before
     destination.tally.sent += 1
     assert waited_for.under_way == 2
@@ -142,14 +161,14 @@ def test_who_waits_for_what_was_sent_is_not_kept_by_what_is_sent_meanwhile() -> 
 
 
 def test_no_count_is_lost_when_a_new_tally_begins() -> None:
-    destination = Destination("orders", 2, "orders-2", nobody_serves)
+    destination = Destination("orders", 2, "orders-2", CLIENT)
     for number in range(1, 4):
         tally = destination.tally
         tally.sent += number
-        assert destination.unsettled()[-1] is tally
+        assert destination.unfinished()[-1] is tally
         tally.delivered += number - 1
         tally.count_failure()
     destination.count_unsent()
     counts = destination.counts()
     assert (counts.sent, counts.delivered, counts.failed) == (7, 3, 3)
-    assert [each.under_way for each in destination.unsettled()] == [1]
+    assert [each.under_way for each in destination.unfinished()] == [1]

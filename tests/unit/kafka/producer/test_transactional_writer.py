@@ -33,7 +33,8 @@ class Client:
         self.waiting: list[tuple[bytes, Callable[[Any, Any], None]]] = []
         self.sent: list[bytes] = []
 
-    def produce(self, topic: str, value: bytes, key: bytes, partition: int, report: Any, *_: Any) -> None:
+    def produce(self, record: OutgoingRecord, report: Any) -> None:
+        value = record.value
         if self.refusal and value == b"1":
             raise self.refusal
         if len(self.waiting) == self.room:
@@ -126,7 +127,7 @@ def test_records_without_reports_are_waited_for_until_it_takes_too_long_or_nobod
     room: int, silent_for: float, is_given_up: bool
 ) -> None:
     client = Client({b"0": None}, room)
-    with pytest.raises(NotStoredError, match="Kafka acknowledges 2 records for bills no more") as raised:
+    with pytest.raises(NotStoredError, match="stopped acknowledging records: 2 for bills are not stored") as raised:
         writer_of(client, silent_for).write(RECORDS, ignore, lambda: is_given_up and b"1" in client.sent)
     assert raised.value.positions == [1, 2]
 
