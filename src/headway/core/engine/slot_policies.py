@@ -1,10 +1,11 @@
 """The policies that decide which level gets the next free slot.
 
-A policy is asked once per slot, whenever one is free and works are ready. So nothing is decided before its time: a
-record of a high level waits for one free slot, never for a batch.
+A policy is asked once for each free slot while works are ready. Nothing is decided ahead of time, so a record of a high
+level waits for one free slot, never for a batch.
 
-Invariants: a policy picks only a level with ready work. `fair` and `strict` pick whenever there is one (they conserve
-work); `capacity_burst` may keep a slot free for a level above. Under `strict` and `fair` no level waits forever.
+Invariants: a policy picks only levels with ready works. `fair` and `strict` always pick one if there is any: they are
+work-conserving. `capacity_burst` can keep a slot free for a higher level. Under `strict` and `fair` no level waits
+forever.
 """
 
 from collections.abc import Sequence
@@ -12,23 +13,22 @@ from typing import Any, Protocol
 
 from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.levels.capacity import BurstWindow, Distributor, burst_shares, distribute, exponential_shares
-from headway.core.levels.policies import Fair, PolicyName
-from headway.errors import ConfigError
+from headway.core.levels.policies import Fair, PolicyName, check_policy, highest_and_overdue
 
 Levels = Sequence[ReadyQueue[Any]]
 
-_OVERDUE_EACH = 4
+_OVERDUE_EVERY = 4  # one slot of this many can go to an overdue level
 
 
 class SlotPolicy(Protocol):
-    """The way in which the levels share the slots."""
+    """Decides how the levels share the slots."""
 
     def pick(self, levels: Levels, now: float) -> int | None:
-        """Return the level of the next free slot; None if it must stay free."""
+        """Return the level that gets the next free slot, or None if the slot must stay free."""
         ...
 
     def next_change(self) -> float | None:
-        """Return when the policy may pick otherwise even if nothing else happens."""
+        """Return when time alone can change the policy's choice, or None if it cannot."""
         ...
 
 
@@ -40,97 +40,87 @@ class FairSlots:
 
     def pick(self, levels: Levels, now: float) -> int | None:
         """Return the level that is furthest behind its share."""
-        # Asked for each slot: the property `ready` would take twice as long.
+        # This runs for each slot, and the property `ready` would take twice as long.
         return self._fair.pick_one([level.fresh.ready + level.failed.ready for level in levels])
 
     def next_change(self) -> None:
-        """Return None: time alone changes nothing."""
+        """Return None, because the choice does not depend on time."""
 
 
 class StrictSlots:
     """The policy that gives slots to the highest ready level, and one slot of four to an overdue level.
 
-    A level is overdue if its oldest record has waited longer than `max_wait`; of several, the one that waited longest
-    is picked. It gets no more than one slot of four: behind a backlog, or after failures, every record of a low level
-    is overdue.
+    A level is overdue if its oldest record has waited longer than `max_wait` seconds. If several are, the one that has
+    waited longest is picked. Overdue levels get at most one slot of four, because behind a backlog, or after failures,
+    every record of a low level is overdue.
     """
 
     def __init__(self, max_wait: float) -> None:
         self._max_wait = max_wait
-        self._to_the_highest = _OVERDUE_EACH
+        self._since_overdue = _OVERDUE_EVERY  # slots since one went to an overdue level
 
     def pick(self, levels: Levels, now: float) -> int | None:
-        """Return the highest level, or in its turn an overdue one."""
-        highest, longest, since = None, None, now - self._max_wait
-        for index, level in enumerate(levels):
-            oldest = level.oldest()
-            if oldest is not None:
-                highest = index
-                if oldest < since:
-                    longest, since = index, oldest
-        if longest is None or longest == highest or self._to_the_highest < _OVERDUE_EACH - 1:
-            self._to_the_highest += 1
+        """Return the highest ready level, or for one slot of four an overdue one."""
+        highest, overdue = highest_and_overdue((level.oldest() for level in levels), now - self._max_wait)
+        if overdue is None or overdue == highest or self._since_overdue < _OVERDUE_EVERY - 1:
+            self._since_overdue += 1
             return highest
-        self._to_the_highest = 0
-        return longest
+        self._since_overdue = 0
+        return overdue
 
     def next_change(self) -> None:
-        """Return None: a free slot never waits, so time alone changes nothing."""
+        """Return None: a ready level always gets the slot, so there is never a choice to repeat later."""
 
 
 class BurstSlots:
-    """The Java priority client's shares, applied to slots.
+    """The policy of the Java priority client, applied to slots.
 
-    A level runs as many works as its share; one level at a time also bursts. That client looks at the amount
-    that every level holds with each poll; this policy looks every `interval` seconds.
+    Each level runs as many works as its share, and one level at a time can burst: it also gets the slots that the
+    others leave unused. The Java client updates the shares with each poll, this policy every `interval` seconds.
     """
 
     def __init__(self, shares: Sequence[int], window_size: int = 6, threshold: int = 4, interval: float = 0.1) -> None:
         self._shares = shares
         self._windows = [BurstWindow(window_size, threshold) for _ in shares]
-        self._now_shares = list(shares)
+        self._present_shares = list(shares)
         self._interval = interval
-        self._look_at: float | None = None
+        self._update_at: float | None = None
         self._refused = False
 
     def pick(self, levels: Levels, now: float) -> int | None:
         """Return the highest level that is ready and below its current share."""
-        if self._look_at is None or now >= self._look_at:
-            self._look(levels, now)
+        if self._update_at is None or now >= self._update_at:
+            self._update_shares(levels, now)
         self._refused = False
         for index in range(len(levels) - 1, -1, -1):
-            if levels[index].ready and levels[index].slots < self._now_shares[index]:
+            if levels[index].ready and levels[index].slots < self._present_shares[index]:
                 return index
         self._refused = any(level.ready for level in levels)
         return None
 
     def next_change(self) -> float | None:
-        """Return the time of the next look, if a ready level was refused."""
-        return self._look_at if self._refused else None
+        """Return when the shares are updated next, if a ready level got no slot."""
+        return self._update_at if self._refused else None
 
-    def _look(self, levels: Levels, now: float) -> None:
-        self._look_at = now + self._interval
+    def _update_shares(self, levels: Levels, now: float) -> None:
+        self._update_at = now + self._interval
         for window, level in zip(self._windows, levels, strict=True):
             window.add(level.ready + level.slots)
-        self._now_shares = burst_shares(self._shares, self._windows)
+        self._present_shares = burst_shares(self._shares, self._windows)
 
 
 def make_slots(
     policy: PolicyName, distributor: Distributor | None, levels: int, slots: int, *, max_wait: float
 ) -> SlotPolicy:
-    """Return the policy of that name; by default each level has twice the share of the one below.
+    """Return the policy with that name. By default each level has twice the share of the one below.
 
-    Raises `ConfigError` for another name, for shares that the slots do not allow, and for a distributor where shares
-    play no part.
+    Raises `ConfigError` for another name, for shares that the slots do not allow, and if a distributor is given to
+    `strict`.
     """
+    check_policy(policy, distributor)
     if policy == "strict":
-        if distributor is not None:
-            raise ConfigError("The policy strict takes no distributor: the highest level may use every slot.")
         return StrictSlots(max_wait)
     if policy == "fair":
-        # By default weights, and no shares: many levels can share few slots in turn.
-        shares = distribute(distributor, levels, slots) if distributor else [2**level for level in range(levels)]
-        return FairSlots(shares)
-    if policy == "capacity_burst":
-        return BurstSlots(distribute(distributor or exponential_shares, levels, slots))
-    raise ConfigError(f"The policy {policy!r} is not one of capacity_burst, fair and strict.")
+        # The default is weights, not shares of the slots, so that many levels can take turns at few slots.
+        return FairSlots(distribute(distributor, levels, slots) if distributor else [2**i for i in range(levels)])
+    return BurstSlots(distribute(distributor or exponential_shares, levels, slots))

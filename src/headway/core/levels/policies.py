@@ -221,16 +221,41 @@ def make_policy(
     Raises `ConfigError` for another name, for shares that the capacity does not allow, and if a distributor is given to
     a policy without shares.
     """
+    check_policy(name, distributor)
     if name == "strict":
-        if distributor is not None:
-            raise ConfigError("The policy strict takes no distributor: the highest level may use the whole capacity.")
         return [capacity] * levels, Strict(capacity, max_wait)
     shares = distribute(distributor or exponential_shares, levels, capacity)
-    if name == "capacity_burst":
-        return shares, CapacityBurst(shares, window_size, threshold)
-    if name == "fair":
-        return shares, Fair(shares)
-    raise ConfigError(f"The policy {name!r} is not one of capacity_burst, fair and strict.")
+    return shares, Fair(shares) if name == "fair" else CapacityBurst(shares, window_size, threshold)
+
+
+def check_policy(
+    name: PolicyName,
+    distributor: Distributor | None,
+    known: Sequence[PolicyName] = ("capacity_burst", "fair", "strict"),
+) -> None:
+    """Raise `ConfigError` if the name is not one of the known ones, or if a distributor is given to `strict`."""
+    if name not in known:
+        raise ConfigError(f"The policy {name!r} is not one of {', '.join(known[:-1])} and {known[-1]}.")
+    if name == "strict" and distributor is not None:
+        raise ConfigError("The policy strict takes no distributor, because the highest level may use all capacity.")
+
+
+def highest_and_overdue(oldest: Iterable[float | None], before: float) -> tuple[int | None, int | None]:
+    """Return the highest level with waiting items, and the one that has waited longest, if it is overdue.
+
+    `oldest` has the time since when each level waits, or None if nothing waits there. Times earlier than `before` are
+    overdue.
+
+    >>> highest_and_overdue([3.0, 2.0, 7.0, None], before=5.0)
+    (2, 1)
+    """
+    highest, overdue = None, None
+    for level, since in enumerate(oldest):
+        if since is not None:
+            highest = level
+            if since < before:
+                overdue, before = level, since
+    return highest, overdue
 
 
 def _highest_first(waiting: Sequence[int], limit: int) -> list[int]:

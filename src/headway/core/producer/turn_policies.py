@@ -10,8 +10,7 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from headway.core.levels.capacity import Distributor, distribute, strides
-from headway.core.levels.policies import PolicyName
-from headway.errors import ConfigError
+from headway.core.levels.policies import PolicyName, check_policy, highest_and_overdue
 
 _PARTS = 1_000  # the capacity that a distributor splits
 
@@ -118,13 +117,8 @@ class StrictTurns:
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
         """Return an overdue level, or the highest."""
-        highest, longest, before = None, None, now - self._max_wait
-        for level, since in enumerate(oldest):
-            if since is not None:
-                highest = level
-                if since < before:
-                    longest, before = level, since
-        return highest if longest is None else longest
+        highest, overdue = highest_and_overdue(oldest, now - self._max_wait)
+        return highest if overdue is None else overdue
 
     def charge(self, level: int, size: int) -> None:
         """Do nothing: the bytes that a level has moved play no part."""
@@ -141,10 +135,7 @@ def make_turn_policy(
 
     Raises `ConfigError` for another name, and for a distributor where shares play no part.
     """
+    check_policy(policy, distributor, known=("fair", "strict"))
     if policy == "strict":
-        if distributor is not None:
-            raise ConfigError("The policy strict takes no distributor: the highest level may send all it has.")
         return StrictTurns(max_wait)
-    if policy == "fair":
-        return FairTurns(distribute(distributor, levels, _PARTS) if distributor else [2**i for i in range(levels)])
-    raise ConfigError(f"A producer's policy is fair or strict, not {policy!r}.")
+    return FairTurns(distribute(distributor, levels, _PARTS) if distributor else [2**i for i in range(levels)])

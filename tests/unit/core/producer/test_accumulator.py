@@ -152,7 +152,7 @@ def test_a_policy_is_fair_or_strict() -> None:
     assert isinstance(make_turn_policy("strict", None, 2, max_wait=5.0), StrictTurns)
     with pytest.raises(ConfigError, match="takes no distributor"):
         make_turn_policy("strict", weighted_shares(1, 3), 2, max_wait=5.0)
-    with pytest.raises(ConfigError, match="fair or strict, not 'capacity_burst'"):
+    with pytest.raises(ConfigError, match="'capacity_burst' is not one of fair and strict"):
         make_turn_policy("capacity_burst", None, 2, max_wait=5.0)
 
 
