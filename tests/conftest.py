@@ -118,6 +118,20 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return TogetherWhatShares(config, log)
 
 
+_DEFAULT_LIMIT = 300.0  # `timeout` in pyproject.toml
+# A test that hangs where Python cannot interrupt it says where, this long after its time limit, and ends its process.
+_BEYOND_ITS_LIMIT = 100.0
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """Give each test a last limit that is longer than its own, which `faulthandler_timeout` cannot."""
+    marker = item.get_closest_marker("timeout")
+    limit = float(marker.args[0]) if marker and marker.args else _DEFAULT_LIMIT
+    where = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(limit + _BEYOND_ITS_LIMIT, file=where, exit=True)
+
+
 _FAILED_ENDS_WITHIN = 120.0
 # Longer than the longest limit that a test of `make test-slow` has, 1,800 s.
 _SOME_TEST_ENDS_WITHIN = 2000.0
