@@ -28,16 +28,16 @@ from headway.testing.stand_ins import declaration_of
 from headway.workers.worker import Worker
 
 _LOOK_EVERY = 0.01  # seconds
-_MOST_ATTEMPTS = 100  # of one record that would be retried forever, without waits
+_MOST_ATTEMPTS = 100  # at one record, which would be retried forever without waits
 _QUIET = 0.5  # seconds without a new record, if the worker's topics hold more records than were sent here
 _QUIET_TOGETHER = 2.0  # the same for several workers, where one may send another its only record
 _MOCK_HAS_NO_DELAY = (
     "The mock cluster has no delayed delivery, which {0} needs. Use the fixture headway_broker for this test."
 )
 
-_LEFT_OUT = {
+_LEFT_OUT = {  # settings of the declaration that the run replaces
     "group.instance.id",  # the group is new
-    "auto.offset.reset",  # it starts after the records that the topics hold already, and before those stored now
+    "auto.offset.reset",  # the run starts after the records that the topics already hold
 }
 
 Partition = tuple[str, int]
@@ -86,7 +86,7 @@ def run_until_idle(
     check_above_zero("timeout", timeout)
     if advance:
         check_above_zero("advance", advance)
-    return _RunUntilIdle(declaration_of(worker), settings, partitions, timeout, skip_waits, advance).run(list(records))
+    return _Run(declaration_of(worker), settings, partitions, timeout, skip_waits, advance).run(list(records))
 
 
 def run_together(
@@ -104,7 +104,7 @@ def run_together(
     `positions` returns where a worker starts in a partition. Runs with the same `name` share a group, so attempts are
     counted on from one to the next. Raises the errors of `run_until_idle`.
     """
-    runs = [_RunUntilIdle(each, settings, partitions, timeout, skip_waits, 0.0, name) for each in workers]
+    runs = [_Run(each, settings, partitions, timeout, skip_waits, 0.0, name) for each in workers]
     try:
         for run, declared in zip(runs, workers, strict=True):
             run.start(partial(positions, declared))
@@ -126,14 +126,16 @@ def run_together(
 
 
 class _AtOnce(Retries):
-    """Retries without waits."""
+    """Retries failed records as declared, but without waits."""
 
     def decide(self, *args: Any, **options: Any) -> Verdict:
         verdict = super().decide(*args, **options)
         return verdict._replace(at=0.0) if isinstance(verdict, Again) else verdict
 
 
-class _RunUntilIdle:
+class _Run:
+    """One run of a worker in a consumer group of its own, and everything that it has done so far."""
+
     def __init__(
         self,
         declared: Worker,
@@ -149,24 +151,23 @@ class _RunUntilIdle:
         self._partitions = partitions
         self._timeout = timeout
         self._advance = advance
-        self._tries_for_ever = skip_waits and (declared.options.retries or Retries()).max_attempts is None
         self._is_mock = mock_at(settings.get("bootstrap.servers")) is not None
         if self._is_mock and advance:
             raise ConfigError(_MOCK_HAS_NO_DELAY.format("advance="))
         self._retries: Retries = declared.options.retries or Retries()
+        self._retries_forever = skip_waits and self._retries.max_attempts is None
         self._outcome = WorkerRun()
-        self._refusal: ConfigError | None = None
-        self._trouble: Exception | None = None
+        self._error: Exception | None = None  # the error that ended the run
         self._is_late = False
         self._has_ended = threading.Event()
         self._quiet = _QUIET if name is None else _QUIET_TOGETHER
         self._done = -1
         self._quiet_since = 0.0
+        self._bounds: LogBounds
+        self._begin: dict[Partition, int] = {}
+        self._letters_begin: dict[Partition, int] = {}
         self.idle_at: dict[Partition, int] = {}
         """The log ends of its partitions when it was last idle."""
-        self._letters_begin: dict[Partition, int] = {}
-        self._begin: dict[Partition, int] = {}
-        self._bounds: LogBounds
         self._thread: threading.Thread | None = None
         self._worker = replace(
             declared,
@@ -175,17 +176,13 @@ class _RunUntilIdle:
             config=_config_of(declared),
             options=replace(
                 declared.options,
-                retries=self._without_waits() if skip_waits else self._retries,
+                retries=_without_waits(self._retries) if skip_waits else self._retries,
                 executor=None,
                 processes=None,
             ),
         )
         self._by_level = [list(each.topics) for each in subscriptions(self._worker.topics, self._worker.levels)]
         self._consumer: ParallelConsumer
-
-    def _without_waits(self) -> Retries:
-        given = self._retries
-        return _AtOnce(given.backoff, given.max_attempts, given.fatal, given.delay, given.by_exception, given.share)
 
     def run(self, records: Sequence[ProducerRecord]) -> WorkerRun:
         """Store the records, and run the worker until it is idle."""
@@ -197,10 +194,8 @@ class _RunUntilIdle:
         inputs, letters = self._made_topics(records)
         deliveries = self._early_delivery(name for names in self._by_level for name in names)
         with deliveries.delivering():
-            bounds = LogBounds(self._settings)
-            begin, self._letters_begin = bounds.ends(inputs), bounds.ends(letters)
-            self._begin_at(begin)
-            self._run_until_idle(bounds, begin, records, deliveries)
+            self._begin_at(self._bounds.ends(inputs), letters)
+            self._run_until_idle(records, deliveries)
         outcome = self.outcome(len(records))
         outcome.schedules.extend(starmap(scheduled_of, deliveries.pending()))
         return outcome
@@ -212,15 +207,16 @@ class _RunUntilIdle:
         inputs = self._made([name for name in names if not name.startswith("^")])
         letters = self._made([self._worker.options.dead_letter_topic] if self._worker.options.dead_letter_topic else [])
         self._made([name for name in self._worker.produces if not name.endswith("*")])
+        self._bounds = LogBounds(self._settings)  # not before: an older client would not know the new topics yet
         return inputs, letters
 
     def outcome(self, records: int = 0) -> WorkerRun:
         """Return the outcome of the run, or raise its error. `records` is how many records were stored."""
-        if trouble := self._refusal or self._trouble:
-            raise trouble
+        if self._error:
+            raise self._error
         if self._is_late:
             raise self._not_idle(records)
-        ends = LogBounds(self._settings).ends(list(self._letters_begin))
+        ends = self._bounds.ends(list(self._letters_begin))
         read = read_between(self._settings, self._letters_begin, ends)
         self._outcome.dead_letters.extend(map(dead_letter_of, read))
         return self._outcome
@@ -230,37 +226,34 @@ class _RunUntilIdle:
     def start(self, position: Callable[[Partition], int]) -> None:
         """Start to handle, in a thread, the records from these positions on. Returns once partitions are assigned."""
         inputs, letters = self._made_topics()
-        self._bounds = LogBounds(self._settings)
-        self._begin, self._letters_begin = {each: position(each) for each in inputs}, self._bounds.ends(letters)
-        self._begin_at(self._begin)
-        self._consumer = self._worker.consumer(self._settings)
+        self._begin_at({each: position(each) for each in inputs}, letters)
         self._thread = threading.Thread(target=self._run_beside, name="headway-test-worker", daemon=True)
         self._thread.start()
-        self._wait_until_assigned(len(self._begin))
+        self._wait_until_assigned()
         self._quiet_since = time.monotonic()
 
     def _run_beside(self) -> None:
         try:
             self._worker.run(self._consumer, self._watched())
         except Exception as error:
-            self._trouble = error
+            self._error = self._error or error
         finally:
             self._has_ended.set()
 
     @property
     def has_ended(self) -> bool:
-        """Return whether the run has ended by itself, or was given up."""
+        """True if the run has ended by itself or was given up."""
         return self._has_ended.is_set() or self._is_late
 
     def done_when_idle(self) -> int | None:
         """Return how many records are done if all stored ones are, and otherwise None."""
-        return self._done if self._is_idle(self._bounds, self._begin, 0) else None
+        return self._done if self._is_idle(0) else None
 
     def end(self) -> None:
         """Stop the run if it was started."""
         if self._thread is None:
             return
-        self._consumer.stop(drain=not self._is_late and self._trouble is None)
+        self._consumer.stop(drain=not self._is_late and self._error is None)
         self._thread.join()
         self._consumer.close(drain=False)
 
@@ -282,16 +275,10 @@ class _RunUntilIdle:
         name = None if self._is_mock else self._worker.config.get("scheduler.name", DEFAULT_SCHEDULER)
         return EarlyDelivery(self._settings, name, topics, self._advance, self._timeout)
 
-    def _run_until_idle(
-        self,
-        bounds: LogBounds,
-        begin: Mapping[Partition, int],
-        records: Sequence[ProducerRecord],
-        deliveries: EarlyDelivery,
-    ) -> None:
-        self._consumer = self._worker.consumer(self._settings)
+    def _run_until_idle(self, records: Sequence[ProducerRecord], deliveries: EarlyDelivery) -> None:
+        # The worker runs in this thread, so that its callbacks can use objects that belong to the test's thread.
         stopping = threading.Thread(
-            target=self._store_and_stop, args=[bounds, begin, records, deliveries], name="headway-test-run", daemon=True
+            target=self._store_and_stop, args=[records, deliveries], name="headway-test-run", daemon=True
         )
         stopping.start()
         try:
@@ -310,8 +297,12 @@ class _RunUntilIdle:
             seen = admin.topics().seen
         return [(topic, number) for topic in topics for number in range(seen.get(topic, self._partitions))]
 
-    def _begin_at(self, begin: Mapping[Partition, int]) -> None:
-        """Let the worker start after the records its topics hold already, with one group or a group for each level."""
+    def _begin_at(self, begin: dict[Partition, int], letters: Sequence[Partition]) -> None:
+        """Create the consumer, which starts at these offsets, and ignore the dead letters that are already stored.
+
+        The offsets are committed for one group, or for the group of each level.
+        """
+        self._begin, self._letters_begin = begin, self._bounds.ends(letters)
         groups = {self._worker.group: [topic for topics in self._by_level for topic in topics]}
         if self._worker.levels is not None:
             groups |= {
@@ -321,6 +312,7 @@ class _RunUntilIdle:
             offsets = {place: offset for place, offset in begin.items() if offset and place[0] in topics}
             if offsets:
                 commit_starts(self._settings, group, offsets)
+        self._consumer = self._worker.consumer(self._settings)
 
     def _store(self, records: Sequence[ProducerRecord]) -> None:
         """Store the records, highest level first. The next level is stored once the worker has fetched the last one."""
@@ -369,12 +361,12 @@ class _RunUntilIdle:
             verdict = self._retries.decide(record, attempt, error, now=0.0, chance=0.0)
             wait = verdict.at if isinstance(verdict, Again) else None
         self._outcome.calls.append(Call(records, attempt, returned, error, wait))
-        if error is not None and attempt >= _MOST_ATTEMPTS and self._tries_for_ever:
+        if error is not None and attempt >= _MOST_ATTEMPTS and self._retries_forever:
             self.give_up()
         if self._is_mock and (what := _needs_delay(returned, error)):
-            self._refusal = ConfigError(_MOCK_HAS_NO_DELAY.format(what))
+            self._error = ConfigError(_MOCK_HAS_NO_DELAY.format(what))
             self._consumer.stop(drain=False)
-            raise RetriableError(str(self._refusal))
+            raise RetriableError(str(self._error))
 
     def _note_output(self, input: Any, output: ProducerRecord, metadata: Any) -> None:
         self._outcome.outputs.append(output)
@@ -389,26 +381,20 @@ class _RunUntilIdle:
         self._has_ended.set()
         self._consumer.stop(drain=False)
 
-    def _store_and_stop(
-        self,
-        bounds: LogBounds,
-        begin: Mapping[Partition, int],
-        records: Sequence[ProducerRecord],
-        deliveries: EarlyDelivery,
-    ) -> None:
+    def _store_and_stop(self, records: Sequence[ProducerRecord], deliveries: EarlyDelivery) -> None:
         """Store the records once the worker is ready for them, and stop it once it is idle."""
         try:
-            self._wait_until_assigned(len(begin))
+            self._wait_until_assigned()
             self._store(records)
             count = sum(record.due is None for record in records)
-            self._wait_until_idle(bounds, begin, count)
-            while not self._has_ended.is_set() and not self._is_late and (came := self._deliver_next(deliveries)):
+            self._wait_until_idle(count)
+            while not self.has_ended and (came := self._deliver_next(deliveries)):
                 count += came
-                self._wait_until_idle(bounds, begin, count)
+                self._wait_until_idle(count)
         except Exception as error:  # an error from Kafka: without this, nothing would stop the run
-            self._trouble = error
+            self._error = self._error or error
         finally:
-            self._consumer.stop(drain=not self._is_late and self._trouble is None)
+            self._consumer.stop(drain=not self._is_late and self._error is None)
 
     def _deliver_next(self, deliveries: EarlyDelivery) -> int:
         """Advance the clock to the next due time. Returns how many records arrive."""
@@ -429,39 +415,37 @@ class _RunUntilIdle:
             if now - since > (_QUIET if fetched else self._timeout):
                 return
 
-    def _wait_until_assigned(self, partitions: int) -> None:
-        deadline = time.monotonic() + self._timeout
-        while not self._has_ended.wait(_LOOK_EVERY) and len(self._consumer.assignment()) < partitions:
-            if time.monotonic() > deadline:
-                self._is_late = True
-                return
+    def _wait_until_assigned(self) -> None:
+        self._wait_until(lambda: len(self._consumer.assignment()) >= len(self._begin))
 
-    def _wait_until_idle(self, bounds: LogBounds, begin: Mapping[Partition, int], count: int) -> None:
-        deadline = time.monotonic() + self._timeout
+    def _wait_until_idle(self, count: int) -> None:
         self._quiet_since = time.monotonic()
-        while not self._has_ended.wait(_LOOK_EVERY):
-            if self._is_idle(bounds, begin, count):
-                return
+        self._wait_until(lambda: self._is_idle(count))
+
+    def _wait_until(self, is_done: Callable[[], bool]) -> None:
+        """Wait until the condition holds or the run has ended. If that takes too long, the run is late."""
+        deadline = time.monotonic() + self._timeout
+        while not self._has_ended.wait(_LOOK_EVERY) and not is_done():
             if time.monotonic() > deadline:
                 self._is_late = True
                 return
 
-    def _is_idle(self, bounds: LogBounds, begin: Mapping[Partition, int], count: int) -> bool:
+    def _is_idle(self, count: int) -> bool:
         """Return whether everything stored is done, and at least this many records are."""
         counts, now = self._consumer.metrics(), time.monotonic()
         if counts.done != self._done or counts.remaining:
             self._done, self._quiet_since = counts.done, now
         if self._done < count or counts.remaining:
             return False
-        self.idle_at = bounds.ends(list(begin))
-        stored = sum(self.idle_at.values()) - sum(begin.values())
-        return (stored <= self._done and not self._reads_its_outputs(begin)) or now - self._quiet_since > self._quiet
+        self.idle_at = self._bounds.ends(list(self._begin))
+        stored = sum(self.idle_at.values()) - sum(self._begin.values())
+        return (stored <= self._done and not self._reads_its_outputs()) or now - self._quiet_since > self._quiet
 
-    def _reads_its_outputs(self, inputs: Iterable[Partition]) -> bool:
+    def _reads_its_outputs(self) -> bool:
         """Return whether outputs can also be inputs, which arrive shortly after their record is done."""
         return any(
             fnmatchcase(topic, produced) if produced.endswith("*") else topic == produced
-            for topic, _ in inputs
+            for topic, _ in self._begin
             for produced in self._worker.produces
         )
 
@@ -469,12 +453,16 @@ class _RunUntilIdle:
         counts = self._consumer.metrics()
         last = next((call for call in reversed(self._outcome.calls) if call.error), None)
         error = f" The last error was {last.error!r}." if last else ""
-        gave_up = self._tries_for_ever and last is not None and last.attempt >= _MOST_ATTEMPTS
+        gave_up = self._retries_forever and last is not None and last.attempt >= _MOST_ATTEMPTS
         when = f"after {_MOST_ATTEMPTS} attempts at one record" if gave_up else f"within {self._timeout:g} s"
         return TimeoutError(
             f"The worker {called(self._worker.handler)} was not idle {when}: {counts.done} records are done, {count} "
             f"were stored, and {counts.failed} attempts failed.{error}"
         )
+
+
+def _without_waits(given: Retries) -> Retries:
+    return _AtOnce(given.backoff, given.max_attempts, given.fatal, given.delay, given.by_exception, given.share)
 
 
 def _config_of(declared: Worker) -> Config:
