@@ -87,7 +87,7 @@ class ExactlyOnce(RelayOutput):
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
         # The group metadata must be that of the moment of decision: a rebalance after it has to fence this round off.
         member = member_of(self._consumer)
-        records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
+        records = self._records(ticks, now)
         writer = self._writers[0]
         if writer.is_searching:
             self._renew(writer)

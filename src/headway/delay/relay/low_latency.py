@@ -46,6 +46,7 @@ from headway.kafka.binding.error_causes import error_name, is_the_records_own, r
 from headway.kafka.binding.factory import together
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.producer.transactional_writer import FORBIDDEN
+from headway.runtime.gc_pause import GcPause
 
 _STORE_EVERY = 0.25
 _CLOSE_WITHIN = 0.5
@@ -107,18 +108,18 @@ class LowLatency(RelayOutput):
 
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
         self._raise_failure()
-        records = [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
         state, answers, others = list[RelayRecord](), list[RelayRecord](), list[RelayRecord]()
         own = {self._names.state: state, self._names.answers: answers}
-        for out in records:
+        for out in self._records(ticks, now):
             own.get(out.topic, others).append(out)
         self._is_behind = not state
         if state:
             self._stored_at = time.monotonic()
         round_ = _Sent(len(others), state, offsets, member_of(self._consumer) if state else b"", moves_of(ticks))
         self._sent.append(round_)
-        for out in others:
-            self._send(out, round_)
+        with GcPause():
+            for out in others:
+                self._send(out, round_)
         if answers:  # what an answer says must still be true after a crash
             self.finish()
             for out in answers:

@@ -19,6 +19,7 @@ from headway.kafka.binding.capi import Partition
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.producer.client_transactions import HANGS_AFTER
 from headway.runtime.background import in_background
+from headway.runtime.gc_pause import GcPause
 
 Mode = Literal["exactly-once", "low-latency"]
 
@@ -114,6 +115,11 @@ class RelayOutput(ABC):
     @abstractmethod
     def close(self) -> None:
         """Finish if possible, and release everything."""
+
+    def _records(self, ticks: Ticks, now: int) -> list[RelayRecord]:
+        """Return the records that carry out these ticks."""
+        with GcPause():
+            return [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
 
     def _begin_commit(self, commit: Callable[[], None], offsets: Offsets) -> None:
         """Commit a round in a thread. Its offsets are done when it is committed."""

@@ -41,6 +41,7 @@ from headway.kafka.missing_rights import is_of_the_group, lacks_a_right
 from headway.kafka.reading.compacted import TopicReader
 from headway.runtime.end_steps import EndSteps
 from headway.runtime.flag import Flag
+from headway.runtime.gc_pause import GcPause
 from headway.runtime.lifecycle import Closable
 from headway.runtime.wakeup import Wakeup
 from headway.settings.config import Config, check_settings
@@ -383,7 +384,8 @@ class Relay(Closable):
 
     def _turn(self) -> bool:
         """Do one round of work. Returns whether anything was done."""
-        messages = self._consumer.fetch(_AT_ONCE)
+        with GcPause():
+            messages = self._consumer.fetch(_AT_ONCE)
         if self._lost.reason:
             self._come_back()
             return False
@@ -407,7 +409,8 @@ class Relay(Closable):
             return False
         if self._timing.is_clock_wanted(bool(messages)):
             self._carrier.look_at_clock(self._relays.commands_starts())
-        self._receive(messages, now := self._timing.now())
+        with GcPause():
+            self._receive(messages, now := self._timing.now())
         self._relays.search(self._lines.usable, now)
         self._fitter.turn(self._relays.numbers, self._lines.usable, now)
         did = self._carry_out(now)
@@ -429,7 +432,8 @@ class Relay(Closable):
     def _carry_out(self, now: int) -> bool:
         if self._carrier is None or not self._has_room(self._carrier):
             return False
-        ticks = self._relays.take(now, _AT_ONCE, _BYTES_AT_ONCE, self._carrier.wants_state)
+        with GcPause():
+            ticks = self._relays.take(now, _AT_ONCE, _BYTES_AT_ONCE, self._carrier.wants_state)
         if ticks:
             self._unknown_zones.tell(ticks.values())
             self._carrier.carry_out(ticks, self._relays.offsets(ticks), now)

@@ -20,6 +20,7 @@ from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import TRANSACTION_CALL_ANSWERED_WITHIN
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.client_transactions import ClientTransactions
+from headway.runtime.gc_pause import GcPause
 
 _REPORTS_WITHIN = 0.05  # seconds between two checks whether acknowledgements still arrive, and are still wanted
 _CAUSE_WITHIN = 0.5  # seconds to wait for the report of the cause after librdkafka has purged records because of it
@@ -114,7 +115,9 @@ class TransactionalWriter:
         True.
         """
         attempt = _Attempt(records, stored, certain=self.client.batches_of_one or len(records) == 1)
-        if rejection := self._send(attempt, is_given_up):
+        with GcPause():
+            rejection = self._send(attempt, is_given_up)
+        if rejection:
             return rejection
         while self.client.flush(_REPORTS_WITHIN) and not attempt.is_decided():
             self._raise_if_silent(attempt, is_given_up)
