@@ -1,4 +1,4 @@
-"""Sends records that failed for good to their topic, each with its failures in its headers."""
+"""Sends records that failed for good to the dead-letter topic, with headers that describe the failure."""
 
 import contextlib
 import logging
@@ -16,37 +16,29 @@ from headway.kafka.binding.error_causes import is_invalid, is_of_a_batch, is_too
 from headway.kafka.binding.time_limits import MISSING_TOPIC_COMES_WITHIN, PARTITIONS_TOLD_WITHIN
 from headway.kafka.producer.client import ProducerClient
 from headway.parallel.postponement import Postponement, Reports
-from headway.records.record_types import ConsumerRecord, Header
 from headway.settings.config import Config, whole_number
 from headway.settings.connection_settings import connection_of
 
 log = logging.getLogger(__name__)
 
-_MISSING_AFTER = 1_000  # milliseconds
+_MISSING_AFTER = 1_000  # milliseconds until a missing topic counts as missing; librdkafka's default is half a minute
 _WITHOUT_KEY = ". A compacted topic (cleanup.policy=compact) refuses records without a key: set it to delete"
 
 
-def letter_of(topic: str, record: ConsumerRecord, headers: list[Header], most: int) -> OutgoingRecord:
-    """Copy a record with other headers, shortened if it has more than `most` bytes."""
-    # Its timestamp is now: with the record's own, retention could delete the letter before anyone reads it.
-    letter = OutgoingRecord(topic, record.raw_value, record.raw_key, headers=headers)
-    return fitting(letter, most)
-
-
 def most_bytes(*settings: Config) -> int:
-    """Return `message.max.bytes` for a client that sends dead letters: ours, or a larger one in these settings."""
+    """Return `message.max.bytes` for a client that sends dead letters: at least `MOST_BYTES`."""
     key = "message.max.bytes"
     return max(MOST_BYTES, *(whole_number(key, each[key]) for each in settings if key in each), 0)
 
 
 class LetterTopic:
-    """The topic for dead letters of a group: makes the letters, and finds out why the topic would refuse them.
+    """The dead-letter topic of a group. Makes dead letters, and finds out why the topic would refuse them.
 
     Args:
-        name: The topic's name.
-        config: The settings of the connection, whose credentials may change.
-        group: The group, which the letters name.
-        most: The most bytes of a letter.
+        name: The name of the topic.
+        config: The settings of the connection, whose credentials can change.
+        group: The group, which is named in the headers of each dead letter.
+        most: The maximum number of bytes of a dead letter.
     """
 
     def __init__(self, name: str, config: Config, group: str, most: int = MOST_BYTES) -> None:
@@ -60,14 +52,17 @@ class LetterTopic:
         return connection_of(self._config)
 
     def letter(self, work: RecordWork, error: BaseException, reason: str) -> OutgoingRecord:
-        """Make a work's letter: key, value and headers as they came, and what went wrong."""
+        """Make the dead letter of a work: its key, value and headers, and headers about its failure."""
         headers = letter_headers(self.name, work, error, reason, group=self._group)
-        return letter_of(self.name, work.record, headers, self.most)
+        record = work.record
+        # The timestamp is not copied: with the record's own, retention could delete the letter before anyone reads it.
+        return fitting(OutgoingRecord(self.name, record.raw_value, record.raw_key, headers=headers), self.most)
 
     def why_not_stored(self, known_within: float = 0.0) -> str | None:
-        """Return a sentence on why letters cannot be stored, or None if the brokers see no reason.
+        """Return a sentence that says why dead letters cannot be stored, or None if there is no known reason.
 
-        For a missing topic it asks again for `known_within` seconds. Raises `KafkaError` if no broker answers.
+        A topic that was created just now can be unknown to a broker, so a missing one is looked up again for
+        `known_within` seconds. Raises `KafkaError` if no broker answers.
         """
         admin = Admin(self.connection())
         return admin.why_not_writable(self.name, known_within) or why_not_kept(
@@ -75,51 +70,51 @@ class LetterTopic:
         )
 
     def require_writable(self) -> None:
-        """Raise `ConfigError` if the topic does not exist, is not writable, or would not keep letters.
+        """Raise `ConfigError` if the topic does not exist, is not writable, or would not keep dead letters.
 
         If no broker answers, the run begins all the same.
         """
         try:
             reason = self.why_not_stored(MISSING_TOPIC_COMES_WITHIN)
         except KafkaError as unknown:
-            log.info("It is not known yet whether dead letters can be stored in %s: %s", self.name, unknown)
+            log.info("Whether dead letters can be stored in %s is not known yet: %s", self.name, unknown)
         else:
             if reason:
                 raise ConfigError(f"Dead letters cannot be stored. {reason}")
 
 
 class DeadLetters:
-    """Sends dead letters, and reports each one that Kafka has acknowledged or refused.
+    """Sends dead letters, and reports each one that Kafka has stored or refused.
 
-    After a refusal no letter is sent until the topic was checked again, at growing intervals, because librdkafka needs
-    half a minute to give up on a missing topic. A thread of its own checks the topic, then sends the waiting letters.
+    After a refusal, a thread checks the topic at growing intervals, and no dead letter is sent until a check succeeds.
+    A letter that were sent without a check could take up its slot for as long as librdkafka waits for a missing topic.
     """
 
     def __init__(self, topic: LetterTopic, reports: Reports) -> None:
         self._topic = topic
         self._reports = reports
         settings: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
-        settings["topic.metadata.propagation.max.ms"] = _MISSING_AFTER  # by default 30 s, each with a slot
+        settings["topic.metadata.propagation.max.ms"] = _MISSING_AFTER
         settings["message.max.bytes"] = topic.most
         self._settings = topic.connection() | settings
         self._client = ProducerClient(self._settings)
-        self._single: ProducerClient | None = None
-        self._pause = Postponement(reports, self._tell)
+        self._single: ProducerClient | None = None  # sends letters in batches of one
+        self._pause = Postponement(reports, self._warn_later)
         self._is_refused = False
-        self._looking = ThreadPoolExecutor(1, "headway-dead-letters")
+        self._checking = ThreadPoolExecutor(1, "headway-dead-letters")
         self._closed = False
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        """Send a work's letter."""
+        """Send the dead letter of a work."""
         if not self._is_refused:
             self._send(work, error, reason)
             return
         try:
-            self._looking.submit(self._look_and_send, work, error, reason)
-        except RuntimeError:  # closed: the record is not done
+            self._checking.submit(self._check_and_send, work, error, reason)
+        except RuntimeError:  # the thread was shut down by `close`
             self._not_stored(work, "the consumer ends")
 
-    def _look_and_send(self, work: RecordWork, error: BaseException, reason: str) -> None:
+    def _check_and_send(self, work: RecordWork, error: BaseException, reason: str) -> None:
         if self._is_refused and self._pause.is_over():
             if (refusal := self._why_not()) is not None:
                 self._not_stored(work, refusal)
@@ -131,9 +126,9 @@ class DeadLetters:
             self._send(work, error, reason)
 
     def _why_not(self) -> str | None:
-        """Return why letters cannot be written now, or None if no reason is known."""
+        """Return why dead letters cannot be stored now, or None if there is no known reason."""
         try:
-            # Asking makes the client notice that the topic exists again.
+            # This request makes the client notice that the topic exists again.
             self._client.partitions(self._topic.name, PARTITIONS_TOLD_WITHIN)
             return self._topic.why_not_stored()
         except HeadwayError as error:
@@ -153,11 +148,11 @@ class DeadLetters:
 
         try:
             client.produce(letter, report)
-        except Exception as refused:  # whatever the reason, the letter is not stored
+        except Exception as refused:  # of any kind: the letter is not stored
             self._not_stored(work, str(refused))
 
     def _produce_alone(self, client: ProducerClient, letter: OutgoingRecord, work: RecordWork, refused: Any) -> None:
-        """Send a refused letter alone, as Kafka refuses whole batches; halve it if it is still too large."""
+        """Send a letter again in a batch of one, because Kafka refuses whole batches. Halve it if it is too large."""
         if client is not self._single:
             self._single = self._single or ProducerClient({**self._settings, "batch.num.messages": 1})
             self._produce(self._single, letter, work)
@@ -170,32 +165,33 @@ class DeadLetters:
         self._is_refused = True
         self._pause.refused(work, reason)
 
-    def _tell(self, reason: str) -> None:
+    def _warn_later(self, reason: str) -> None:
+        """Warn in the thread that checks the topic, because looking for the reason can take a while."""
         if not self._closed:
             with contextlib.suppress(RuntimeError):  # closed meanwhile
-                self._looking.submit(self._warn, reason)  # checking the topic can take a while
+                self._checking.submit(self._warn, reason)
 
     def _warn(self, reason: str) -> None:
         if self._closed:
             return
         reason = self._why_not() or reason
         log.warning(
-            "Dead letters cannot be stored in %s: %s. Their records wait, and are not handled again during this run; "
-            "the letters are sent as soon as the topic accepts them.",
+            "Dead letters cannot be stored in %s: %s. Their records wait and are not handled again. The dead letters "
+            "will be sent as soon as the topic accepts them.",
             self._topic.name,
             reason.rstrip("."),
         )
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on."""
+        """Use these credentials for all further logins."""
         change_credentials(self._settings, username, password)
         for client in filter(None, (self._client, self._single)):
             client.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for letters under way. A record whose letter is not stored is not done."""
+        """Wait up to `timeout` seconds for letters in flight. A record whose letter is not stored is not done."""
         deadline = time.monotonic() + timeout
-        self._looking.shutdown(wait=False, cancel_futures=True)
+        self._checking.shutdown(wait=False, cancel_futures=True)
         self._client.close(timeout)
         self._closed = True
         if self._single:

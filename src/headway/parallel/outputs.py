@@ -1,6 +1,6 @@
-"""Sends handlers' outputs as they come; a record is done when all of its outputs are stored.
+"""Turns the return values of handlers into outputs, and sends them; a record is done when all its outputs are stored.
 
-For outputs in transactions see `transactions`.
+`transactions.py` sends outputs in transactions.
 """
 
 import logging
@@ -29,16 +29,16 @@ from headway.settings.config import Config, OutputSettings
 log = logging.getLogger(__name__)
 
 OnOutput = Callable[[Any, ProducerRecord, RecordMetadata], Any]
-"""The callback for a stored output: (input, output, metadata of the stored output).
+"""A callback for a stored output: (input, output, metadata of the stored output).
 
-The input is a `ConsumerRecord`, or for batches a list of them.
+The input is a `ConsumerRecord`, or with batches a list of them.
 """
 
 _MOST_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
 
 
 class HandlerOutputs:
-    """Turns what handlers return, zero, one or many `ProducerRecord`s, into outputs, and calls `on_output`."""
+    """Turns the `ProducerRecord`s that handlers return into outputs, and calls `on_output` for the stored ones."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class HandlerOutputs:
     def of(self, job: Job, returned: Any) -> list[HandlerOutput]:
         """Return the outputs of a job. Raises for a value that is not a record, or that Kafka would certainly refuse.
 
-        What can be refused here is refused before any output is sent, so it seldom leaves other outputs behind.
+        All outputs are checked before the first is sent, so that an invalid output seldom leaves others stored.
         """
         if returned is None:
             return []
@@ -96,24 +96,24 @@ class HandlerOutputs:
         size = _size("key", key, topic) + _size("value", value, topic)
         if size > self._most_bytes:
             raise DeliveryError(
-                f"A record for {topic} has {size} bytes, and message.max.bytes is {self._most_bytes}. Make it smaller, "
-                "or raise message.max.bytes in producer_config, and in the topic."
+                f"A record for {topic} has {size} bytes, but message.max.bytes is {self._most_bytes}. Make it smaller, "
+                "or raise message.max.bytes in producer_config and in the topic's settings."
             )
 
     def _check_target(self, topic: str, partition: int | None) -> None:
-        """Raise `DeliveryError` for a topic or partition that is known not to exist; otherwise sending will show it."""
+        """Raise `DeliveryError` for a topic or partition that is known not to exist."""
         if partition is not None and not is_partition(partition):
             raise no_partition(partition, topic)
         try:
             count = self._targets.too_few(topic, partition or 0)
         except DeliveryError:
             raise
-        except KafkaError:
+        except KafkaError:  # no broker answers: the delivery report will tell
             return
         if count == 0:
             raise DeliveryError(f"The topic {topic} of an output does not exist. Create it, or correct its name.")
         if count is not None:
-            raise DeliveryError(f"An output is for partition {partition} of {topic}; there are 0 to {count - 1}.")
+            raise DeliveryError(f"An output is for partition {partition} of {topic}, which has 0 to {count - 1}.")
 
     def delivered(self, output: HandlerOutput, message: Any) -> None:
         """Call the user's callback for a stored output."""
@@ -125,7 +125,7 @@ class HandlerOutputs:
         where = RecordMetadata(topic, partition, level, offset, timestamp)
         try:
             self._on_output(self._input(output.job), record, where)
-        except BaseException:  # the thread is ours and must go on
+        except BaseException:  # this thread makes all calls, so an error of one must not end it
             log.exception("The on_output callback for a record of %s raised.", record.topic)
 
     def _input(self, job: Job) -> ConsumerRecord | list[ConsumerRecord]:
@@ -140,7 +140,7 @@ def _checked(returned: Any) -> list[ProducerRecord]:
         if not wrong:
             return records
         what += f" with {wrong[0]} in it"
-    raise SerializationError(f"The handler returned {what}; return a ProducerRecord, several of them, or None.")
+    raise SerializationError(f"The handler returned {what}. Return a ProducerRecord, several of them, or None.")
 
 
 def _size(field: str, written: object, topic: str) -> int:
@@ -151,15 +151,16 @@ def _size(field: str, written: object, topic: str) -> int:
     if isinstance(written, bytes):
         return len(written)
     raise SerializationError(
-        f"The {field} of a record for {topic} is {type(written).__name__}, not bytes or a string. "
-        f"Convert it, or set {field}.serializer in producer_config."
+        f"The {field} of a record for {topic} has the type {type(written).__name__}, and not bytes or str. Convert it, "
+        f"or set {field}.serializer in producer_config."
     )
 
 
 class Sending:
-    """Sends outputs as they come. A job is done if Kafka acknowledges all its outputs; otherwise it has failed.
+    """Sends outputs outside transactions. A job is done if Kafka stores all its outputs, and has failed otherwise.
 
-    Outputs that wait for the topics of delay lines have a thread, because the loop of async handlers must not wait.
+    Outputs whose delay topics must be looked up or created are sent in a thread of their own, because the event loop of
+    async handlers must not wait for that.
     """
 
     def __init__(self, client: ProducerClient, outputs: HandlerOutputs, dispatch: Dispatch) -> None:
@@ -170,10 +171,10 @@ class Sending:
         self._waiting = set[Future[None]]()
 
     def take_result(self, job: Job, returned: Any) -> Job | None:
-        """Take a handler's return value. Returns the next job, if there is one for another slot."""
+        """Take a handler's return value. Returns the next job, if there is one for this thread or task."""
         try:
             outputs = self._outputs.of(job, returned)
-        except BaseException as error:  # an error of a user's serialiser or iterator is a failure of the record, too
+        except BaseException as error:  # of a user's serialiser or iterator: the attempt has failed
             return self._dispatch.complete(job, error)
         if not outputs:
             return self._dispatch.complete(job) if job[1:] else self._dispatch.done(job[0])
@@ -188,11 +189,11 @@ class Sending:
         return self._dispatch.next()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Look up delay lines with other credentials from now on."""
+        """Use these credentials to look up delay topics."""
         self._outputs.delayed.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for outputs that wait for delay lines. Records of the others are not done."""
+        """Wait up to `timeout` seconds for outputs that wait for their delay topics. The rest is not sent."""
         wait(list(self._waiting), timeout)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -217,7 +218,7 @@ class Sending:
 
 
 class _UnstoredOutputs:
-    """Counts the reports of one job's outputs, on any thread."""
+    """Counts the delivery reports of one job's outputs, and completes the job with the last. Thread-safe."""
 
     def __init__(self, job: Job, count: int, dispatch: Dispatch) -> None:
         self._job = job
@@ -239,7 +240,7 @@ class _UnstoredOutputs:
 
 
 def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> DeliveryError:
-    """Return the error for a record that was not delivered, according to its report."""
+    """Return the error for a record whose delivery report has an error."""
     if right := client.missing_right(error, topic):
         return DeliveryRefusedError(f"A record for {topic} was not delivered. {right.missing()}")
     return DeliveryError(f"A record for {topic} was not delivered: {error.str()}.")
@@ -248,7 +249,7 @@ def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> Deliver
 def producer_for(
     settings: OutputSettings, connection: Config, transactional_id: str | None, most_bytes: int
 ) -> ProducerClient:
-    """Make the client for outputs: idempotent, or transactional and then also for dead letters of `most_bytes`."""
+    """Make the client for outputs: idempotent, or transactional. A transactional client also sends dead letters."""
     defaults: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
     if not transactional_id:
         return ProducerClient({**defaults, **connection, **settings.kafka})

@@ -1,17 +1,18 @@
-"""Commits outputs, dead letters and offsets in transactions: all of them, or none.
+"""Commits outputs, dead letters and offsets in transactions, so that either all of them are stored or none.
 
-Each transaction runs in a thread of its own, so that the control thread can answer rebalances meanwhile.
+Each transaction runs in a thread of its own, so that the control thread can take part in rebalances meanwhile.
 
 Invariants:
 
 - The outcome of a transaction is known before the next one begins, or its levels begin again from Kafka's state. So
-  nothing is committed twice, whatever interrupts it.
-- The offsets go first, so that no outputs are written if Kafka refuses the member of a level.
-- The offsets are sent as decided at the tick, so a member that has lost its partitions since then is refused.
-- An output that Kafka refuses for good does not keep back the others: a dead letter replaces all outputs of its record.
-  If this run has lost a right that it has used before, it waits for that right.
+  nothing is committed twice, whatever interrupts a transaction.
+- The offsets are sent first, so that no outputs are written if Kafka refuses the member of a level.
+- The offsets are those of the tick, with the group metadata of that moment. So Kafka refuses a member that has lost its
+  partitions since then.
+- An output that Kafka refuses for good does not block other records: a dead letter replaces all outputs of its record.
+  But if this run has lost a right that it had before, it waits until the right is granted again.
 
-Source: KIP-447. The group's generation fences a member that was expelled, so `transactional.id` need not depend on the
+Source: KIP-447. The group's generation fences an expelled member, so `transactional.id` need not depend on the
 partitions.
 """
 
@@ -40,12 +41,12 @@ from headway.runtime.flag import Flag
 from headway.runtime.wakeup import Wakeup
 
 LevelRefusals = Mapping[int, KafkaError]
-"""The levels that prevent a commit, each with the reason. Empty if the commit is made."""
+"""The levels that prevent a commit, each with the reason. Empty if the commit was made."""
 
-_ABORTED_WITHIN = 2.0  # seconds for an open transaction at the end of the run
+_ABORTED_WITHIN = 2.0  # seconds to abort the open transaction at the end of the run
 
 _REASON = "Kafka refuses an output"
-_OF_THE_SIZE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
+_TOO_LARGE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
 
 
 class OutcomeUnknownError(KafkaError):
@@ -53,7 +54,7 @@ class OutcomeUnknownError(KafkaError):
 
 
 class _LevelsError(KafkaError):
-    """LevelRefusals of some levels, which prevent the transaction."""
+    """The transaction cannot be committed because of these levels."""
 
     def __init__(self, refusals: LevelRefusals) -> None:
         super().__init__(str(next(iter(refusals.values()))))
@@ -61,7 +62,7 @@ class _LevelsError(KafkaError):
 
 
 class SentTransaction:
-    """A transaction that a thread is carrying out."""
+    """A transaction that is being carried out in a thread."""
 
     def __init__(self, carry_out: Callable[[Flag], LevelRefusals], wake: Wakeup) -> None:
         self._given_up = Flag()
@@ -69,32 +70,33 @@ class SentTransaction:
         self._ended.add_done_callback(lambda _: wake.set())
 
     def answer(self, timeout: float) -> LevelRefusals | None:
-        """Return the refusals, empty if it is committed; or None if that is not known within `timeout` seconds.
+        """Return the refusals, empty if the transaction was committed; None if it has not ended in `timeout` seconds.
 
         Raises:
-            FencedError: Another producer has taken over the transactional id. No more commits can be made.
-            HandlerError: Kafka refuses an output, and there is no dead-letter topic. No more commits can be made.
+            FencedError: Another producer has taken over the transactional id. No further commit is possible.
+            HandlerError: Kafka refuses an output, and there is no dead-letter topic. No further commit is possible.
         """
         try:
             return self._ended.result(timeout)
         except TimeoutError:
-            # The transaction might have ended since, or this error might be its own.
+            # The transaction can have ended in this moment, or the error can be the transaction's own.
             return self._ended.result() if self._ended.done() else None
 
     def give_up(self) -> bool:
-        """Abort the transaction, unless its end is under way. Returns False: its outcome must still be asked for."""
+        """Abort the transaction unless its commit has begun. Returns False: its outcome must still be awaited."""
         self._given_up.set()
         return False
 
     def wait(self, timeout: float) -> None:
-        """Wait until its thread has ended, or `timeout` seconds."""
+        """Wait up to `timeout` seconds until its thread has ended."""
         wait([self._ended], timeout)
 
 
 class Transactions:
-    """Makes one transaction for each tick: all outputs and dead letters of completed records, with offsets and maps.
+    """Makes one transaction for each tick: outputs and dead letters of completed records, with offsets and maps.
 
-    With an `own_id`, which no other process has, a producer that is fenced off was only unreachable for too long.
+    `has_own_id` says that no other process uses the `transactional.id`. If the producer is fenced off nevertheless, it
+    was only unreachable for longer than the transaction time-out, and the run can continue with a new producer.
     """
 
     def __init__(
@@ -106,7 +108,7 @@ class Transactions:
         wake: Wakeup,
         letters: LetterTopic | None,
         *,
-        own_id: bool,
+        has_own_id: bool,
     ) -> None:
         self._writer = writer
         self._outputs = outputs
@@ -114,38 +116,42 @@ class Transactions:
         self._levels = levels
         self._wake = wake
         self._letters = letters
-        self._own_id = own_id
+        self._has_own_id = has_own_id
         self._sent: SentTransaction | None = None
-        self._given_up = Flag()  # of the transaction under way
+        self._given_up = Flag()  # of the current transaction
         self._closing = False
-        self._begun = False  # True if this producer may begin a transaction
-        self._committing = False
-        self._written = set[str]()  # topics that took outputs of this run, so that a refusal says that a right is lost
-        self._refused: dict[int, str] = {}  # by level: a sentence on the right that its outputs wait for
-        self.over = False  # no more commits can be made
+        self._is_fenced_in = False  # True if this producer has initialised transactions and can begin one
+        self._committing = False  # True once the current transaction can no longer be aborted
+        self._written = set[str]()  # topics that stored outputs of this run, so this client had the right to write them
+        self._refused: dict[int, str] = {}  # by level: a sentence that names the right that its outputs wait for
+        self.over = False
+        """True if no further commit is possible."""
 
     @property
     def refused(self) -> str | None:
-        """A sentence that names the right that outputs wait for, or None if none wait."""
+        """A sentence that names the right that outputs are waiting for, or None."""
         return next(iter(list(self._refused.values())), None)
 
     def nothing_to_commit(self, levels: Collection[int]) -> None:
-        """Note that no outputs of these levels wait for a right."""
+        """Note that no outputs of these levels are waiting for a right."""
         for level in levels:
             self._refused.pop(level, None)
 
     def fence(self) -> None:
-        """Fence off an earlier producer of the same `transactional.id`. Raises `KafkaError`."""
-        self._writer.fence(self._is_given_up)
-        self._begun = True
+        """Initialise transactions, which fences off an earlier producer with the same `transactional.id`.
 
-    # What handlers return
+        Raises `KafkaError`.
+        """
+        self._writer.fence(self._is_given_up)
+        self._is_fenced_in = True
+
+    # Outputs and dead letters
 
     def take_result(self, job: Job, returned: Any) -> Job | None:
-        """Take a handler's return value."""
+        """Take a handler's return value. Returns the next job, if there is one for this slot."""
         try:
             outputs = self._outputs.of(job, returned)
-        except BaseException as error:  # an error of a user's serialiser or iterator is a failure of the record, too
+        except BaseException as error:  # of a user's serialiser or iterator: the attempt has failed
             return self._dispatch.complete(job, error)
         if len(job) == 1:
             return self._dispatch.done(job[0], outputs)
@@ -154,24 +160,24 @@ class Transactions:
         return self._dispatch.complete(job)
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        """Send a work's dead letter with its offset, in the next transaction."""
+        """Send the dead letter of a work in the next transaction, together with its offset."""
         if self._letters:
             self._dispatch.stored(work, (_letter(self._letters, work, error, reason),))
 
     # Committing
 
     def commit(self, tick: CommitTick) -> SentTransaction:
-        """Begin to commit outputs, offsets and maps together. The last transaction's outcome must be known."""
+        """Start to commit outputs, offsets and maps together. The outcome of the last transaction must be known."""
         parts = self._levels.for_transaction({each: commit[:2] for each, commit in tick.commits.items()})
         self._sent = SentTransaction(partial(self._carry_out, tick.outputs, parts), self._wake)
         return self._sent
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Look up delay lines with other credentials from now on. The consumer itself changes those of its client."""
+        """Use these credentials to look up delay topics. The run changes those of the producer's client itself."""
         self._outputs.delayed.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Abort an open transaction, and wait up to `timeout` seconds for that, but at least a few."""
+        """Abort an open transaction. Waits up to `timeout` seconds, but at least four, until it has ended."""
         self._closing = True
         if self._sent:
             self._sent.give_up()
@@ -180,12 +186,12 @@ class Transactions:
     def _carry_out(
         self, outputs: Sequence[HandlerOutput], parts: Sequence[MemberOffsets], given_up: Flag
     ) -> LevelRefusals:
-        """Commit all of it or nothing, in the transaction's thread."""
+        """Carry out a transaction, in its thread."""
         self._given_up = given_up
         try:
             if strangers := _levels_of([part for part in parts if not capi.is_of_a_member(part.group_metadata)]):
                 return {level: not_a_member(f"Level {level}") for level in strangers}
-            if self._writer.is_searching or not self._begun:
+            if self._writer.is_searching or not self._is_fenced_in:
                 self._renew()
             outputs = self._placed(outputs)
             while (rejection := self._attempt(outputs, parts)) is not None:
@@ -202,7 +208,7 @@ class Transactions:
         return {}
 
     def _placed(self, outputs: Sequence[HandlerOutput]) -> Sequence[HandlerOutput]:
-        """Place outputs that are due later in their delay lines, creating missing ones. Returns all outputs."""
+        """Set the delay topics of outputs that are due later, and create missing topics. Returns all outputs."""
         if all(each.schedule is None for each in outputs):
             return outputs
         position = 0
@@ -217,7 +223,7 @@ class Transactions:
         return outputs
 
     def _attempt(self, outputs: Sequence[HandlerOutput], parts: Sequence[MemberOffsets]) -> Rejection | None:
-        """Commit these outputs and offsets, or none of them if an output is rejected. Returns the rejection."""
+        """Commit these outputs and offsets, or nothing if an output is rejected. Returns the rejection, if any."""
         delivered: list[tuple[HandlerOutput, Any]] = []
         self._committing = False
         try:
@@ -262,20 +268,20 @@ class Transactions:
     # How a transaction ends
 
     def _finish_commit(self) -> None:
-        """Finish a commit that can no longer be aborted, however long the brokers are away."""
+        """Finish a commit that can no longer be aborted, even if the brokers are away for long."""
         self._writer.commit(float("inf"), lambda: self._closing)
 
     def _was_committed(self, error: BaseException) -> bool:
-        """End an interrupted or refused transaction. Returns True if all of it is committed, False if nothing is."""
+        """End an interrupted or refused transaction. Returns True if it was committed, and False if it was aborted."""
         if isinstance(error, KafkaError) and is_fatal(error):
-            self._go_on_after(error)
+            self._replace_producer_after(error)
             return False
         try:
             self._abort()
         except KafkaError as refused:
-            if is_out_of_place(refused):  # the transaction had not begun, or its end has begun
+            if is_out_of_place(refused):  # there is no open transaction, or its commit has begun
                 return self._committing and self._has_finished_commit()
-            self._go_on_after(refused)
+            self._replace_producer_after(refused)
         return False
 
     def _abort(self) -> None:
@@ -289,45 +295,45 @@ class Transactions:
         try:
             self._finish_commit()
         except KafkaError as refused:
-            if not is_out_of_place(refused):  # as after a commit that has succeeded
-                self._go_on_after(refused)
+            if not is_out_of_place(refused):  # out of place means that the commit had succeeded already
+                self._replace_producer_after(refused)
         return True
 
-    def _go_on_after(self, error: KafkaError) -> None:
-        """Let a new producer end the transaction before the next one begins.
+    def _replace_producer_after(self, error: KafkaError) -> None:
+        """Leave it to a new producer to end the transaction, before the next one begins.
 
         Raises:
-            OutcomeUnknownError: The end of the transaction was under way.
+            OutcomeUnknownError: The commit had begun.
             FencedError: Another process might have taken over the user's transactional id, so this run must end.
         """
-        self._begun = False
-        if is_fenced(error) and not self._own_id:
+        self._is_fenced_in = False
+        if is_fenced(error) and not self._has_own_id:
             self._give_up(error)
         if self._committing:
-            raise OutcomeUnknownError(f"It is not known whether a transaction was committed: {error}") from error
+            raise OutcomeUnknownError(f"It is unknown whether a transaction was committed: {error}") from error
 
     def _renew(self, batches_of_one: bool = False) -> None:
-        """Continue with a new producer, which ends the open transaction of the last one."""
-        self._begun = False
+        """Continue with a new producer. Its initialisation ends the open transaction of the last producer."""
+        self._is_fenced_in = False
         self._writer.renew(batches_of_one)
         try:
             self.fence()
         except KafkaError as refused:
-            if is_fenced(refused) and not self._own_id:
+            if is_fenced(refused) and not self._has_own_id:
                 self._give_up(refused)
             raise
 
     def _give_up(self, error: KafkaError) -> NoReturn:
         raise FencedError(
-            f"Transactions cannot go on, so records done since the last commit are handled again: {error} If another "
+            f"Transactions cannot continue, so records since the last commit will be handled again: {error} If another "
             "process uses the same transactional.id, give each its own. If the brokers were away for longer than "
             "transaction.timeout.ms, start again."
         ) from error
 
     def _without(self, outputs: Sequence[HandlerOutput], index: int, rejection: Rejection) -> Sequence[HandlerOutput]:
-        """Replace all outputs of the refused one's record, or records, by dead letters. Returns all outputs.
+        """Replace all outputs of the record, or batch, of a refused output by dead letters. Returns all outputs.
 
-        If the whole topic is refused, this is done for all outputs for that topic.
+        If the right to write to the topic is missing, all outputs for that topic count as refused.
 
         Raises:
             HandlerError: There is no dead-letter topic.
@@ -337,7 +343,7 @@ class Transactions:
         refused = outputs[index]
         topic = refused.topic
         if refused.returned is None:
-            if rejection.error in _OF_THE_SIZE and (smaller := halved(refused)):
+            if rejection.error in _TOO_LARGE and (smaller := halved(refused)):
                 return [*outputs[:index], smaller, *outputs[index + 1 :]]
             self._keep_back(outputs, topic, "A dead letter", self._explained(rejection))
         if rejection.error == FORBIDDEN and topic in self._written:
@@ -350,7 +356,7 @@ class Transactions:
         return outputs
 
     def _explained(self, rejection: Rejection) -> Rejection:
-        """Return the refusal of a dead letter, with a reason from its topic's settings if there is one."""
+        """Return the rejection of a dead letter, with a reason from the topic's settings if one can be found."""
         if rejection.error == FORBIDDEN or self._letters is None:
             return rejection
         try:
@@ -359,7 +365,7 @@ class Transactions:
             return rejection
 
     def _keep_back(self, outputs: Sequence[HandlerOutput], topic: str, what: str, rejection: Rejection) -> NoReturn:
-        """Let the levels that have outputs for a topic wait."""
+        """Raise the error that lets all levels with outputs for a topic wait."""
         levels = {each.level for each in outputs if each.topic == topic}
         if rejection.error == FORBIDDEN:
             self._refused |= dict.fromkeys(levels, rejection.reason)
@@ -368,8 +374,8 @@ class Transactions:
         )
         raise _LevelsError(dict.fromkeys(levels, error))
 
-    def _with_letters_for(self, outputs: Sequence[HandlerOutput], job: Job, said: str) -> Sequence[HandlerOutput]:
-        error = DeliveryError(said)
+    def _with_letters_for(self, outputs: Sequence[HandlerOutput], job: Job, reason: str) -> Sequence[HandlerOutput]:
+        error = DeliveryError(reason)
         if self._letters is None:
             raise no_dead_letters(job[0], error, _REASON)
         for work in job:

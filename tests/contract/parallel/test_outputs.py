@@ -144,7 +144,7 @@ def test_outputs_of_a_key_are_in_the_order_of_its_inputs_though_some_are_tried_a
 
 TOO_MUCH = b"x" * 2000
 IMPOSSIBLE: dict[str, tuple[Callable[[str], Any], str]] = {
-    "no record": (lambda out: "an output", "The handler returned str; return a ProducerRecord, several of them, or"),
+    "no record": (lambda out: "an output", "The handler returned str. Return a ProducerRecord, several of them, or"),
     "wrong in a list": (lambda out: [ProducerRecord(out, "v"), 3], "returned list with int in it"),
     "a value of no bytes": (lambda out: ProducerRecord(out, {"n": 1}), "value of a record for .* is dict, not bytes"),
     "a key of no bytes": (lambda out: ProducerRecord(out, b"v", 7), "key of a record for .* is int, not bytes"),
@@ -161,7 +161,7 @@ IMPOSSIBLE: dict[str, tuple[Callable[[str], Any], str]] = {
     "too large": (lambda out: ProducerRecord(out, TOO_MUCH), "has 2000 bytes, and message.max.bytes is 1500"),
     "no such topic": (lambda out: [ProducerRecord(out, b"v"), ProducerRecord(f"no-{out}")], "no-.* does not exist"),
     "no such level": (lambda out: ProducerRecord(out, b"v", level=7), "-7 of an output does not exist"),
-    "no such partition": (lambda out: ProducerRecord(out, b"v", partition=9), "partition 9 of .*; there are 0 to 3"),
+    "no such partition": (lambda out: ProducerRecord(out, b"v", partition=9), "partition 9 of .*, which has 0 to 3"),
 }
 
 

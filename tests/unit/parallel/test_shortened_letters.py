@@ -4,15 +4,16 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from headway.core.outgoing_record import OutgoingRecord
-from headway.dead_letters import PREFIX, halved, shortened, size_of
-from headway.parallel import dead_letters
+from headway.dead_letters import PREFIX, fitting, halved, shortened, size_of
+from headway.records.record_types import Header
 
 MOST = 2_000_000
 
 
 def letter_of(size: int) -> OutgoingRecord:
     record = cast(Any, SimpleNamespace(raw_value=bytes(size), raw_key=b"k"))
-    return dead_letters.letter_of("orders-dead", record, [("own", b"1"), (f"{PREFIX}reason", b"why")], MOST)
+    headers: list[Header] = [("own", b"1"), (f"{PREFIX}reason", b"why")]
+    return fitting(OutgoingRecord("orders-dead", record.raw_value, record.raw_key, headers=headers), MOST)
 
 
 def test_a_record_that_fits_is_kept_as_it_is() -> None:
