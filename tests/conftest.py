@@ -118,20 +118,6 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadSco
     return TogetherWhatShares(config, log)
 
 
-_DEFAULT_LIMIT = 300.0  # `timeout` in pyproject.toml
-# A test that hangs where Python cannot interrupt it says where, this long after its time limit, and ends its process.
-_BEYOND_ITS_LIMIT = 100.0
-
-
-@pytest.hookimpl(tryfirst=True)
-def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Give each test a last limit that is longer than its own, which `faulthandler_timeout` cannot."""
-    marker = item.get_closest_marker("timeout")
-    limit = float(marker.args[0]) if marker and marker.args else _DEFAULT_LIMIT
-    where = item.config.stash[fault_handler_stderr_fd_key]
-    faulthandler.dump_traceback_later(limit + _BEYOND_ITS_LIMIT, file=where, exit=True)
-
-
 _FAILED_ENDS_WITHIN = 120.0
 # Longer than the longest limit that a test of `make test-slow` has, 1,800 s.
 _SOME_TEST_ENDS_WITHIN = 2000.0
@@ -162,16 +148,24 @@ def pytest_exception_interact(node: pytest.Item | pytest.Collector) -> None:
         faulthandler.dump_traceback_later(_FAILED_ENDS_WITHIN + 60, file=where, exit=True)
 
 
+# A test that hangs where Python cannot interrupt it says where, this long after its time limit, and ends its process.
+_BEYOND_ITS_LIMIT = 100.0
+
+
 @pytest.hookimpl(tryfirst=True)
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Give a test that runs again its own limit back, in place of the shorter one that its failure was given."""
+    """Give each test the limits that follow from its own, which may be longer than `faulthandler_timeout`.
+
+    A test that runs again has the shorter ones that its failure was given.
+    """
+    marked = item.get_closest_marker("timeout")
+    seconds = float(marked.args[0] if marked else item.config.getini("timeout"))
     if getattr(item, "execution_count", 1) > 1:
-        marked = item.get_closest_marker("timeout")
-        seconds = float(marked.args[0] if marked else item.config.getini("timeout"))
-        limit = pytest_timeout.Settings(seconds, "signal", False, False)
         item.config.hook.pytest_timeout_cancel_timer(item=item)
+        limit = pytest_timeout.Settings(seconds, "signal", False, False)
         item.config.hook.pytest_timeout_set_timer(item=item, settings=limit)
-        faulthandler.cancel_dump_traceback_later()
+    where = item.config.stash[fault_handler_stderr_fd_key]
+    faulthandler.dump_traceback_later(seconds + _BEYOND_ITS_LIMIT, file=where, exit=True)
 
 
 @pytest.fixture(scope="session", autouse=True)
