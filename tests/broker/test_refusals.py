@@ -265,7 +265,11 @@ def test_a_dead_letter_topic_that_cannot_be_written_is_told_before_the_run_begin
     rights.create(dead)
     rights.take(dead, way)
     run = Run(cluster, source, dead_letter_topic=dead, commit_mode=commit_mode)
-    said = "does not exist. Create it with" if way == "missing" else "this client lacks the right. Grant Write"
+    said = (
+        "does not exist. Create it with"
+        if way == "missing"
+        else "cannot be written: this client lacks the right. Grant Write"
+    )
     with run.consumer, pytest.raises(ConfigError, match=f"Dead letters cannot be stored. The topic {dead} {said}"):
         run.consumer.run(run.fail_some)
     assert not run.calls
@@ -415,5 +419,7 @@ def test_rows_of_a_transaction_that_may_not_be_written_are_refused_for_their_top
             rows.mark(topics["markers"], 0, b"k", b"v")
             rows.commit()
 
-    with pytest.raises(TransactionError, match=f"The topic {topics[which]} this client lacks the right. Grant Write"):
+    with pytest.raises(
+        TransactionError, match=f"The topic {topics[which]} cannot be written: this client lacks the right. Grant Write"
+    ):
         write()
