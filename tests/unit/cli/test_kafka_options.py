@@ -222,4 +222,4 @@ def test_a_function_is_named_in_a_setting_and_found_in_the_directory_of_the_comm
         assert "Name a function as module:function" in told("-X", f"oauth_cb={wrong}", *login).replace(
             "one", "a function"
         )
-    assert "asked only with sasl.mechanism=OAUTHBEARER" in told("-X", "oauth_cb=our_tokens:fetch")
+    assert "used only with sasl.mechanism=OAUTHBEARER" in told("-X", "oauth_cb=our_tokens:fetch")

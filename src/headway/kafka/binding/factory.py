@@ -1,4 +1,4 @@
-"""A factory of confluent_kafka's clients, in spite of their binding's treatment of exceptions."""
+"""Creates confluent_kafka's clients so that neither signals nor errors in callbacks do harm in the binding."""
 
 import logging
 import warnings
@@ -25,11 +25,11 @@ T = TypeVar("T")
 
 
 class _Consumer(ck.Consumer):
-    """The binding's consumer, which a weak reference can point at: `keep_alive_in_forks` has one to each client."""
+    """The binding's consumer with support for weak references, which `keep_alive_in_forks` needs."""
 
 
 class _Producer(ck.Producer):
-    """The binding's producer, which a weak reference can point at: `keep_alive_in_forks` has one to each client."""
+    """The binding's producer with support for weak references, which `keep_alive_in_forks` needs."""
 
 
 _REFERABLE: dict[Any, Any] = {ck.Consumer: _Consumer, ck.Producer: _Producer}
@@ -38,38 +38,38 @@ _REFERABLE: dict[Any, Any] = {ck.Consumer: _Consumer, ck.Producer: _Producer}
 log = logging.getLogger(__name__)
 
 FLUSH_SLICE = 0.15
-"""The longest flush, in seconds.
+"""The longest single flush, in seconds.
 
-From 0.2 the binding itself divides a flush, and goes on after a fatal error. It then calls the reports with that
-exception set, and anything in them may fail.
+The binding divides a flush of 0.2 s or more into slices, and goes on to the next slice after a fatal error. It then
+calls the delivery callbacks while that exception is set, so anything in them may fail.
 """
 
-# The producer's owner knows of a transaction that cannot be aborted. This filter is for all threads, since one around
-# each close would change those of threads that run beside it.
+# Whoever closes a producer already knows about a transaction that could not be aborted. The filter is global, because a
+# filter around each `close` would also change the filters of other threads.
 warnings.filterwarnings("ignore", "Producer abort_transaction failed during close", RuntimeWarning)
 
-# A new client connects to an address first, and then to the broker that answers there. In between librdkafka waits for
-# half of this setting, but for 11 ms at least: with its own 100 ms each client would begin 40 ms later.
+# A new client first connects to an address, and then to the broker that answered there. In between, librdkafka waits
+# for half of this setting, and for at least 11 ms. With its default of 100 ms, each client would start 40 ms later.
 _RECONNECT = {"reconnect.backoff.ms": 20}
 
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
 
 
 def make_client(kind: Callable[[dict[str, Any]], T], config: Config, connection: Connection | None = None) -> T:
-    """Return a client of this kind, which tells `connection` of its connections, and logs through `logging`.
+    """Return a client of this kind, which reports its connections to `connection`, and logs through `logging`.
 
     Raises:
-        ConfigError: librdkafka does not know a setting, or does not take its value.
-        KafkaError: The setting `oauth_cb` fetches no token.
+        ConfigError: librdkafka does not know a setting, or does not accept its value.
+        KafkaError: The function in the setting `oauth_cb` returned no token.
     """
     check_settings(config)
     check_servers(config)
     callbacks = {name: _guarded(name, config[name]) for name in _CALLBACKS if config.get(name)}
     guarded = {**_RECONNECT, **config, **callbacks}
     guarded |= (connection or Connection()).settings(guarded)
-    guarded = with_oauth(guarded)  # last, so that all callbacks hear of a token's failure
+    guarded = with_oauth(guarded)  # last, so that all callbacks learn of a failed token
     try:
-        with defer_signals():  # a signal would be lost: the binding takes it for a setting without a name
+        with defer_signals():  # the binding would report an interrupt as a setting without a name
             client: T = _REFERABLE.get(kind, kind)(guarded)
     except ck.KafkaException as error:
         raise ConfigError(explain_refused(error.args[0].str(), config, known_settings())) from error
@@ -85,9 +85,9 @@ def _close(client: object) -> None:
 
 
 def together(*makes: Callable[[], T], close: Callable[[T], object] = _close) -> list[T]:
-    """Make clients at the same time, as the binding takes a second for each with an `oauth_cb`.
+    """Create clients concurrently, because the binding takes a second for each client with an `oauth_cb`.
 
-    Raises the error of the first one that fails, and closes the others.
+    If one fails, this raises its error and closes the others.
     """
     threads = ThreadPoolExecutor(len(makes), "headway-making")
     made = [threads.submit(make) for make in makes]
@@ -107,23 +107,23 @@ def _close_made(close: Callable[[T], object], made: Future[T]) -> None:
 
 
 def _guarded(name: str, call: Callable[P, object]) -> Callable[P, None]:
-    """Return a callback that logs its errors: the binding would drop fetched records, and raise the error anywhere."""
+    """Return a callback that logs its errors, for which the binding would drop fetched records or fail elsewhere."""
 
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             call(*args, **kwargs)
-        except BaseException:  # a SystemExit, too, concerns the callback alone
+        except BaseException:  # even a SystemExit concerns only the callback
             log.exception("The setting %s raised an error; the client goes on.", name)
 
     return guarded
 
 
 def close_producer(producer: ck.Producer) -> None:
-    """Close a producer; raise `KafkaException` for a transaction that cannot be aborted now."""
+    """Close a producer. Raises `KafkaException` if its open transaction cannot be aborted now."""
     try:
         producer.close()
     except SystemError as error:
-        # The binding's own warning, which the program has as an error: it comes when the producer is closed.
+        # This program turns warnings into errors, and the binding warned about the transaction. The producer is closed.
         if not isinstance(error.__cause__, Warning):
             raise
         log.debug("A producer was closed that could not go on: %s", error.__cause__)

@@ -1,8 +1,8 @@
-"""What becomes of clients when their process forks: the child has the objects, and none of their threads.
+"""Protects clients when their process forks: the child process has the objects, but none of their threads.
 
-A call would wait for those threads without end. So would the destruction of librdkafka's client, or an assertion in it
-ends the child. The copies in a child therefore raise an error from each call, and librdkafka's clients are never
-destroyed there.
+A call in the child would wait for those threads forever. Destroying librdkafka's client there would hang as well, or
+fail an assertion that ends the child. So the copies in a child process raise an error from each call, and librdkafka's
+clients are never destroyed there.
 """
 
 import ctypes
@@ -14,10 +14,10 @@ from headway.errors import ClosedError
 
 
 class Forkable(Protocol):
-    """An object that must know when it is the copy in a forked process."""
+    """An object that must be disabled when it is the copy in a forked process."""
 
     def forked(self) -> None:
-        """Let go of everything without waiting, or taking a lock: the thread that held one is not in this process."""
+        """Disable this copy without waiting, and without a lock, whose holder does not exist in this process."""
 
 
 _objects: WeakSet[Forkable] = WeakSet()
@@ -25,12 +25,12 @@ _clients: WeakSet[object] = WeakSet()
 
 
 def register_for_forks(copied: Forkable) -> None:
-    """Call `copied.forked()` in each process that is forked from now on."""
+    """Call `copied.forked()` in each child process that is forked from now on."""
     _objects.add(copied)
 
 
 def keep_alive_in_forks(client: object) -> None:
-    """Keep librdkafka's client from being destroyed in processes that are forked from now on."""
+    """Ensure that librdkafka's client is not destroyed in processes that are forked from now on."""
     _clients.add(client)
 
 
@@ -44,7 +44,7 @@ def made_before_fork(kind: str) -> ClosedError:
 
 def _begin_child() -> None:
     for client in list(_clients):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))  # holds at the end of the process, too
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))  # also protects it when the process ends
     for copied in list(_objects):
         copied.forked()
 

@@ -1,4 +1,4 @@
-"""The settings that librdkafka takes: a look without a client, and the names that a user may have meant."""
+"""The settings that librdkafka knows, to check a configuration without a client and to suggest similar names."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -9,10 +9,10 @@ from headway.errors import ConfigError
 from headway.kafka.binding.librdkafka import lib
 from headway.settings.config import Config, explain_refused
 
-_LONGEST_REASON = 512
+_MAX_REASON = 512
 
-# Those without a default, and second names: librdkafka tells neither.
-_NOT_TOLD = (
+# Settings without a default, and alternative names, are missing in librdkafka's own list.
+_NOT_LISTED = (
     *("acks", "compression.type", "delivery.timeout.ms", "linger.ms", "max.in.flight", "retries", "sasl.mechanism"),
     *("bootstrap.servers", "metadata.broker.list", "client.rack", "group.id", "group.instance.id", "transactional.id"),
     *("sasl.username", "sasl.password", "sasl.oauthbearer.config", "sasl.oauthbearer.token.endpoint.url"),
@@ -25,19 +25,19 @@ _NOT_TOLD = (
 @cache
 def known_settings() -> frozenset[str]:
     """Return the names of the settings for clients and for topics."""
-    return frozenset((*_NOT_TOLD, *_with_default("rd_kafka_conf"), *_with_default("rd_kafka_topic_conf")))
+    return frozenset((*_NOT_LISTED, *_with_default("rd_kafka_conf"), *_with_default("rd_kafka_topic_conf")))
 
 
 def check_taken(config: Config) -> None:
-    """Raise `ConfigError` if librdkafka does not know a setting, or does not take its value."""
-    reason = create_string_buffer(_LONGEST_REASON)
+    """Raise `ConfigError` if librdkafka does not know a setting, or does not accept its value."""
+    reason = create_string_buffer(_MAX_REASON)
     with _settings("rd_kafka_conf") as conf:
         for key, value in config.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            # The binding takes functions and None itself.
+            # The binding handles functions and None itself.
             if value is None or callable(value) or not isinstance(value, str | int | float):
                 continue
-            if lib.rd_kafka_conf_set(conf, key.encode(), text.encode(), reason, _LONGEST_REASON):
+            if lib.rd_kafka_conf_set(conf, key.encode(), text.encode(), reason, _MAX_REASON):
                 raise ConfigError(explain_refused(reason.value.decode(), config, known_settings()))
 
 

@@ -1,7 +1,7 @@
-"""librdkafka's own functions, handles and lists, in the library that the Python binding ships.
+"""librdkafka's own functions, handles and lists, called in the library that the Python binding ships.
 
-A client's handle is the first field after the Python object's header. `handle_of` checks it: librdkafka's opaque
-pointer has to lead back to the object we came from. ctypes releases the GIL while librdkafka works.
+A client's handle is the first field after the header of the Python object. `handle_of` checks this: librdkafka's opaque
+pointer must point back to that object. ctypes releases the GIL during each call.
 """
 
 import ctypes
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 _List = POINTER(NativePartitions)
 OnCommit = CFUNCTYPE(None, c_void_p, c_int, _List, py_object)
 
-# The binding's module also finds the symbols of the librdkafka it is linked with, wherever that lies.
+# Loading the binding's module also gives access to the librdkafka that it is linked with, wherever that is.
 lib = ctypes.CDLL(cimpl.__file__)
 
 
@@ -149,36 +149,39 @@ _declare("rd_kafka_TopicDescription_error", c_void_p, c_void_p)
 _declare("rd_kafka_TopicDescription_topic_id", c_void_p, c_void_p)
 _declare("rd_kafka_TopicDescription_partitions", c_void_p, c_void_p, POINTER(c_size_t))
 _declare("rd_kafka_Uuid_base64str", c_char_p, c_void_p)
+_declare("rd_kafka_handle_mock_cluster", c_void_p, c_void_p)
+_declare("rd_kafka_mock_topic_create", c_int, c_void_p, c_char_p, c_int, c_int)
+_declare("rd_kafka_mock_group_initial_rebalance_delay_ms", None, c_void_p, c_int32)
 
 
 def handle_of(client: object) -> int:
-    """Return the `rd_kafka_t *` of a client, checked before it is used."""
+    """Return the `rd_kafka_t *` of a client, after checking that it is valid. Raises `ClosedError` if it is closed."""
     handle = handle_or_none(client)
     if handle is None:
         raise ClosedError("The client is closed.")
     if lib.rd_kafka_opaque(handle) != id(client):
         raise KafkaError(
-            "This confluent-kafka lays its objects out differently from those Headway was tested with; "
-            "install a version within the bounds that Headway declares."
+            "The objects of this version of confluent-kafka have another memory layout than those that Headway was "
+            "tested with. Install a version within the bounds that Headway declares."
         )
     return handle
 
 
 def handle_or_none(client: object) -> int | None:
-    """Return the `rd_kafka_t *` of a client, None if it is closed."""
+    """Return the `rd_kafka_t *` of a client; None if it is closed."""
     if not isinstance(client, (Consumer, Producer, AdminClient)):
         raise TypeError(f"{type(client).__name__} is not a client of confluent_kafka.")
     return c_void_p.from_address(id(client) + object.__basicsize__).value
 
 
 def milliseconds(timeout: float) -> int:
-    """Return seconds as librdkafka takes them."""
-    return math.ceil(timeout * 1000)  # never 0, which means not to wait, for a short time
+    """Return seconds in librdkafka's unit."""
+    return math.ceil(timeout * 1000)  # rounded up, because 0 would mean not to wait at all
 
 
 @contextmanager
 def partition_list(partitions: Collection[tuple[str, int]]) -> "Iterator[ListPointer]":
-    """Make a list of librdkafka's own, and free it at the end."""
+    """Create a list of librdkafka's own type, and free it at the end of the block."""
     created = lib.rd_kafka_topic_partition_list_new(len(partitions))
     try:
         for topic, partition in partitions:
@@ -190,11 +193,11 @@ def partition_list(partitions: Collection[tuple[str, int]]) -> "Iterator[ListPoi
 
 @contextmanager
 def offset_list(offsets: Mapping[tuple[str, int], tuple[int, bytes]]) -> "Iterator[ListPointer]":
-    """Make a list with offsets and their exact metadata, and free it at the end."""
+    """Create a list with offsets and their exact metadata, and free it at the end of the block."""
     with partition_list(offsets) as created:
         for partition, element in elements_of(created):
             element.offset, metadata = offsets[partition]
-            if metadata:  # librdkafka sends none as an empty string
+            if metadata:  # without any, librdkafka sends an empty string
                 element.metadata = lib.rd_kafka_mem_malloc(None, len(metadata))  # the list frees it
                 element.metadata_size = len(metadata)
                 ctypes.memmove(element.metadata, metadata, len(metadata))
@@ -203,7 +206,7 @@ def offset_list(offsets: Mapping[tuple[str, int], tuple[int, bytes]]) -> "Iterat
 
 @contextmanager
 def group_metadata_of(serialised: bytes) -> Iterator[c_void_p]:
-    """Make librdkafka's object for a consumer group's metadata, and free it at the end."""
+    """Create librdkafka's object for a consumer group's metadata, and free it at the end of the block."""
     group = c_void_p()
     error = lib.rd_kafka_consumer_group_metadata_read(byref(group), serialised, len(serialised))
     raise_if("The consumer group's metadata cannot be read", error)
@@ -214,19 +217,19 @@ def group_metadata_of(serialised: bytes) -> Iterator[c_void_p]:
 
 
 def elements_of(of_list: "ListPointer") -> Iterator[tuple[tuple[str, int], NativePartition]]:
-    """Yield each partition of a list, with its name."""
+    """Yield each element of a list, with its topic and partition."""
     for index in range(of_list.contents.cnt):
         element = of_list.contents.elems[index]
         yield (element.topic.decode(), element.partition), element
 
 
 def metadata_of(element: NativePartition) -> bytes:
-    """Return the metadata of a commit."""
+    """Return the commit metadata of an element."""
     return ctypes.string_at(element.metadata, element.metadata_size) if element.metadata else b""
 
 
 def refusal_of(what: str, code: int, reason: bytes | None = None, *flags: bool) -> KafkaError:
-    """Return our error, with the binding's as its cause, as if the binding had raised it."""
+    """Return Headway's error, with the binding's `KafkaException` as its cause."""
     sentence = (reason or lib.rd_kafka_err2str(code)).decode()
     error = KafkaError(f"{what}: {sentence.removesuffix('.')}.")
     error.__cause__ = KafkaException(cimpl.KafkaError(code, sentence, *flags))
@@ -234,7 +237,7 @@ def refusal_of(what: str, code: int, reason: bytes | None = None, *flags: bool) 
 
 
 def raise_if(what: str, error: int | None) -> None:
-    """Raise our error for librdkafka's error object, if there is one, and free that."""
+    """Raise Headway's error for librdkafka's error object, if there is one, and free the object."""
     if error is None:
         return
     try:

@@ -1,9 +1,9 @@
-"""Questions to Kafka that wait for their answer without a thread, and are answered for each item by itself.
+"""Asynchronous requests to Kafka that need no waiting thread, and report a result or an error for each item.
 
-librdkafka's blocking calls have a time limit each. A caller who asks again after it gets no answer at all from a broker
-that takes longer, and fills that broker's queue. `rd_kafka_committed` also keeps the answer back while one of its
-partitions is in an open transaction. The admin API has neither fault, and takes the client of a consumer as well: an
-admin client would be one more, with its threads and connections, for each member.
+librdkafka's blocking calls have a time limit each. If a broker takes longer than that, a caller that repeats the call
+never gets an answer, and only fills the broker's queue. `rd_kafka_committed` also holds back the whole answer while one
+of the partitions has an open transaction. The admin API has neither problem. It can be used with a consumer's client,
+which saves an extra admin client, with its threads and connections, for each member.
 """
 
 import ctypes
@@ -12,8 +12,7 @@ from contextlib import contextmanager
 from ctypes import byref, c_char_p, c_size_t, c_void_p
 from typing import Generic, NamedTuple, TypeVar
 
-from confluent_kafka import OFFSET_BEGINNING, OFFSET_END, Consumer
-from confluent_kafka import KafkaError as Cause
+import confluent_kafka as ck
 
 from headway.errors import KafkaError
 from headway.kafka.binding.capi import Client, Partition
@@ -30,32 +29,21 @@ from headway.kafka.binding.librdkafka import (
     refusal_of,
 )
 
-__all__ = [
-    "OFFSET_BEGINNING",
-    "OFFSET_END",
-    "Commit",
-    "KnownTopic",
-    "Partition",
-    "Question",
-    "ask_committed",
-    "ask_offsets",
-    "ask_topics",
-]
-
 T = TypeVar("T")
 
+OFFSET_BEGINNING, OFFSET_END = ck.OFFSET_BEGINNING, ck.OFFSET_END
 _LIST_COMMITTED, _DESCRIBE_TOPICS, _LIST_OFFSETS = 14, 19, 21  # RD_KAFKA_ADMIN_OP_…
-# The longest that librdkafka takes. A request to a coordinator whose time ends while that broker is away aborts the
-# process: see docs/design/librdkafka.md.
+# The longest time-out that librdkafka accepts. If a request to a coordinator times out while that broker is away, the
+# process is aborted: see docs/design/librdkafka.md.
 _ENDLESS = 3600.0
 _READ_COMMITTED = {"read_uncommitted": 0, "read_committed": 1}
-_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # brokers before Kafka 2.8 have no ids
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the answer of brokers before Kafka 2.8, which have no topic ids
 
 
 class Question(Generic[T]):
-    """A question on its way to Kafka. `wake_fd` gets a byte when there is an answer.
+    """A request that was sent to Kafka. A byte is written to `wake_fd` when the answer arrives.
 
-    Let it go before its client is closed, and before the descriptor is.
+    Call `forget` before the client or the descriptor is closed.
     """
 
     def __init__(
@@ -78,11 +66,11 @@ class Question(Generic[T]):
             raise
 
     def answer(self, timeout: float = 0) -> T | None:
-        """Return the answer, or None if there is none within this many seconds.
+        """Wait up to `timeout` seconds, and return the answer, or None if it has not arrived.
 
-        Raises `KafkaError` if Kafka has answered nothing about any item, and `ClosedError` if the client was closed.
+        Raises `KafkaError` if the whole request failed, and `ClosedError` if the client was closed.
         """
-        handle_of(self.client)  # a queue must not be touched after its client's end
+        handle_of(self.client)  # raises an error: a queue must not be used after its client is closed
         event = lib.rd_kafka_queue_poll(self._queue, milliseconds(timeout))
         if not event:
             return None
@@ -95,7 +83,7 @@ class Question(Generic[T]):
             self.forget()
 
     def forget(self) -> None:
-        """Do not wait for the answer any longer."""
+        """Stop waiting for the answer."""
         queue, self._queue = self._queue, None
         if queue is not None and handle_or_none(self.client) is not None:
             lib.rd_kafka_queue_io_event_enable(queue, -1, None, 0)
@@ -103,30 +91,30 @@ class Question(Generic[T]):
 
 
 Commit = tuple[int, bytes]
-"""A committed offset, and the commit's exact metadata."""
+"""A committed offset, with the exact metadata of the commit."""
 
 FoundCommits = dict[Partition, Commit | KafkaError | None]
-"""What Kafka says of each partition: its commit, None without one, or why it says nothing of it."""
+"""For each partition its commit, None if it has no commit, or the error with which Kafka refused to answer."""
 
 FoundOffsets = dict[Partition, int | KafkaError]
-"""The offset that Kafka says of each partition, or why it says none."""
+"""For each partition its offset, or the error with which Kafka refused to answer."""
 
 
 class KnownTopic(NamedTuple):
-    """A topic as Kafka describes it: its id, None if the brokers give none, and the number of its partitions."""
+    """A topic as Kafka describes it: its id (None if the brokers have no ids) and its number of partitions."""
 
     id: str | None
     partitions: int
 
 
 FoundTopics = dict[str, KnownTopic | None]
-"""What Kafka says of each topic, None if it lacks the topic. A topic of which it says neither is left out."""
+"""For each topic its description, or None if it does not exist. If neither is known, the topic is left out."""
 
 
 def ask_committed(
-    client: Consumer, group: str, partitions: Collection[Partition], wake_fd: int | None
+    client: ck.Consumer, group: str, partitions: Collection[Partition], wake_fd: int | None
 ) -> Question[FoundCommits]:
-    """Ask for committed offsets, None where there is none; a partition in an open transaction is refused."""
+    """Ask for committed offsets. A partition whose offset is part of an open transaction is refused."""
 
     def send(handle: int, queue: int) -> None:
         with _options(handle, _LIST_COMMITTED, _ENDLESS) as options, partition_list(partitions) as asked:
@@ -141,11 +129,11 @@ def ask_committed(
 
 
 def ask_offsets(
-    client: Consumer, places: Mapping[Partition, int], isolation: str, within: float, wake_fd: int | None
+    client: ck.Consumer, places: Mapping[Partition, int], isolation: str, within: float, wake_fd: int | None
 ) -> Question[FoundOffsets]:
-    """Ask the leaders for offsets: `OFFSET_BEGINNING`, `OFFSET_END`, or that of the first record since a time.
+    """Ask the leaders for offsets: `OFFSET_BEGINNING`, `OFFSET_END`, or the first record at or after a time.
 
-    An offset below 0 is not known, except for -1 in answer to a time that no record has.
+    A negative offset in the answer means that it is unknown; but -1 for a time means that no record is that late.
     """
 
     def send(handle: int, queue: int) -> None:
@@ -162,7 +150,7 @@ def ask_offsets(
 def ask_topics(
     client: Client, topics: Collection[str], within: float, wake_fd: int | None = None
 ) -> Question[FoundTopics]:
-    """Ask for the ids of topics, and how many partitions each has. The binding asks this of an admin client only."""
+    """Ask for topics' ids and numbers of partitions. The binding itself supports this only in an admin client."""
 
     def send(handle: int, queue: int) -> None:
         names = (c_char_p * len(topics))(*[topic.encode() for topic in topics])
@@ -181,7 +169,7 @@ def _committed(event: int) -> FoundCommits:
     groups = lib.rd_kafka_ListConsumerGroupOffsets_result_groups(
         lib.rd_kafka_event_ListConsumerGroupOffsets_result(event), byref(count)
     )
-    if error := lib.rd_kafka_group_result_error(groups[0]):  # it belongs to the event
+    if error := lib.rd_kafka_group_result_error(groups[0]):  # the event owns it
         raise refusal_of("Kafka did not answer", lib.rd_kafka_error_code(error), lib.rd_kafka_error_string(error))
     found = lib.rd_kafka_group_result_partitions(groups[0])
     return {partition: _commit(partition, element) for partition, element in elements_of(found)}
@@ -216,7 +204,7 @@ def _described(event: int) -> FoundTopics:
         name = lib.rd_kafka_TopicDescription_name(topic).decode()
         error = lib.rd_kafka_TopicDescription_error(topic)
         code = lib.rd_kafka_error_code(error) if error else 0
-        if code == Cause.UNKNOWN_TOPIC_OR_PART:
+        if code == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
             found[name] = None
         elif not code:
             id_ = lib.rd_kafka_Uuid_base64str(lib.rd_kafka_TopicDescription_topic_id(topic)).decode()

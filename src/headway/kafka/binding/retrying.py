@@ -1,4 +1,4 @@
-"""The one way to ask Kafka again, and the one list of the errors after which asking again helps."""
+"""Repeats requests to Kafka after transient errors, and lists these errors."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -7,13 +7,14 @@ from typing import TypeVar
 import confluent_kafka as ck
 
 from headway.errors import KafkaError
+from headway.kafka.binding.error_causes import cause_of
 from headway.kafka.binding.time_limits import CALL_SLICE
 
 T = TypeVar("T")
 
 _PAUSE = 0.05
 
-PASSING: Mapping[int, str] = {
+TRANSIENT: Mapping[int, str] = {
     # A broker restarts, or cannot be reached for a moment. The first three are librdkafka's own.
     ck.KafkaError._TRANSPORT: "the connection broke",
     ck.KafkaError._TIMED_OUT: "the broker did not answer; another one may",
@@ -37,18 +38,18 @@ PASSING: Mapping[int, str] = {
     ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS: "the new coordinator reads what its predecessor has stored",
     ck.KafkaError.UNSTABLE_OFFSET_COMMIT: "a transaction with offsets of the group is about to end",
 }
-"""The errors that may be gone if the same request is made again, each with its cause."""
+"""The errors that may disappear when the same request is repeated, each with its cause."""
 
 
-def passes(error: ck.KafkaError) -> bool:
-    """Return whether an error may be gone if the same request is made again.
+def is_transient(error: ck.KafkaError) -> bool:
+    """Return whether an error may disappear when the same request is repeated.
 
-    For calls about transactions librdkafka decides that itself. An error that ends the transaction or the producer
-    never passes, whatever its code.
+    For transactional calls, librdkafka itself decides that. An error that ends the transaction or the producer is never
+    transient, whatever its code.
     """
     if error.fatal() or error.txn_requires_abort():
         return False
-    return error.retriable() or error.code() in PASSING
+    return error.retriable() or error.code() in TRANSIENT
 
 
 def retrying(
@@ -59,25 +60,20 @@ def retrying(
     is_over: Callable[[], bool] = lambda: False,
     pause: float = _PAUSE,
 ) -> T:
-    """Call `call(seconds)` again and again while its error is one that passes.
+    """Call `call(seconds)` repeatedly while it raises a transient error.
 
-    The call raises the binding's `KafkaException`, or our `KafkaError` with that as its cause. The error codes `also`
-    pass, too.
+    The call raises the binding's `KafkaException`, or a `KafkaError` of Headway with that as its cause. The error codes
+    in `also` count as transient, too.
 
-    Raises the call's last error once `within` seconds are over, or `is_over` returns True; and any other error at once.
+    Raises the last error after `within` seconds, or when `is_over()` returns True. Other errors are raised at once.
     """
     deadline = time.monotonic() + within
     while True:
         try:
             return call(CALL_SLICE)
         except (ck.KafkaException, KafkaError) as error:
-            cause = _cause(error)
-            may_pass = cause is not None and (passes(cause) or cause.code() in also)
-            if not may_pass or time.monotonic() > deadline or is_over():
+            cause = cause_of(error)
+            may_succeed = cause is not None and (is_transient(cause) or cause.code() in also)
+            if not may_succeed or time.monotonic() > deadline or is_over():
                 raise
         time.sleep(pause)
-
-
-def _cause(error: ck.KafkaException | KafkaError) -> ck.KafkaError | None:
-    exception = error if isinstance(error, ck.KafkaException) else error.__cause__
-    return exception.args[0] if isinstance(exception, ck.KafkaException) else None

@@ -1,4 +1,4 @@
-"""A server for admin clients: their reports would pile up, since no request to them serves them."""
+"""Takes the reports of admin clients, which would otherwise pile up, because no admin request takes them."""
 
 import os
 import threading
@@ -7,23 +7,23 @@ from weakref import WeakSet
 
 from confluent_kafka.admin import AdminClient
 
-_EVERY = 0.2
+_INTERVAL = 0.2  # seconds
 
 
 class Server:
-    """A thread that takes the reports of admin clients, errors and log, while there are any clients."""
+    """A thread that takes the errors and log lines of admin clients, as long as any clients exist."""
 
     def __init__(self) -> None:
         self.forked()
 
     def forked(self) -> None:
-        """Leave the clients of the parent process to it."""
+        """Start without clients in a forked process: the existing ones belong to the parent process."""
         self._lock = threading.Lock()
         self._clients: WeakSet[AdminClient] = WeakSet()
         self._thread: threading.Thread | None = None
 
     def serve(self, client: AdminClient) -> None:
-        """Take this client's reports until it is gone."""
+        """Take the reports of this client until it is destroyed."""
         with self._lock:
             self._clients.add(client)
             if self._thread is None:
@@ -32,7 +32,7 @@ class Server:
 
     def _run(self) -> None:
         while True:
-            time.sleep(_EVERY)
+            time.sleep(_INTERVAL)
             with self._lock:
                 clients = list(self._clients)
                 if not clients:

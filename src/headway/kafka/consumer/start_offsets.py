@@ -12,7 +12,7 @@ from headway.core.offsets.lost_place import RESETS, Reset
 from headway.errors import ClosedError, ConfigError, KafkaError, OffsetError
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.error_causes import cause_of
-from headway.kafka.binding.retrying import passes
+from headway.kafka.binding.retrying import is_transient
 from headway.kafka.consumer.group_client import GroupClient
 from headway.kafka.consumer.other_commits import OtherCommits
 from headway.kafka.consumer.start_questions import Start, StartQuestions
@@ -165,7 +165,7 @@ class StartOffsets:
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-        may_pass = code is not None and passes(code)
+        may_pass = code is not None and is_transient(code)
         is_told = not may_pass or now - self._failing_since > _SILENT_FOR
         if is_told and self._is_due():
             self._client.report_failure(str(error), topic, code)

@@ -16,14 +16,13 @@ import confluent_kafka as ck
 
 from headway.core.offsets.lost_place import RESETS, Reset
 from headway.errors import KafkaError
-from headway.kafka.binding.capi import committed_each
+from headway.kafka.binding.capi import Partition, committed_each
 from headway.kafka.binding.error_causes import cause_of
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.questions import (
     Commit,
     FoundCommits,
     FoundOffsets,
-    Partition,
     Question,
     ask_committed,
     ask_offsets,

@@ -76,8 +76,8 @@ class ProducerClient:
     raise `AuthenticationError`.
 
     A fatal error ends librdkafka's producer. One cause is a sequence number on which broker and client disagree.
-    Another is that the client may not write to any topic and so gets no producer id; this error stays even if the right
-    is granted later. The waiting records then fail, and a new producer takes over for later records. With a
+    Another is that the client has no right to write to any topic and so gets no producer id; this error stays even if
+    the right is granted later. The waiting records then fail, and a new producer takes over for later records. With a
     `transactional.id` this happens only when the owner calls `renew`; with `enable.gapless.guarantee` it never happens.
 
     Args:

@@ -32,7 +32,7 @@ class ClientTransactions:
     def init(self, timeout: float) -> None:
         """Fence off earlier producers with the same `transactional.id`.
 
-        Raises `AuthorizationError` if this client may not use that id.
+        Raises `AuthorizationError` if this client has no right to use that id.
         """
         client = self._client
         try:

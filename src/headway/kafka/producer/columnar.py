@@ -44,7 +44,7 @@ _MAX_BYTES_IN_FLIGHT = 64 * 2**20
 _ASK_AGAIN_AFTER = 0.05
 _OVER = {ck.KafkaError._FATAL, ck.KafkaError._STATE, ck.KafkaError._FENCED}
 _PURGED = {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}
-# The second code is for a client that may not write to any topic: it gets no producer id.
+# The second code is for a client that has no right to write to any topic: it gets no producer id.
 _OF_TOPICS = {ck.KafkaError.TOPIC_AUTHORIZATION_FAILED, ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 
 _DEFAULTS: Config = {

@@ -12,7 +12,7 @@ from headway.core.levels.naming import how_to_create
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin, describe
 from headway.kafka.binding.factory import make_client
-from headway.kafka.binding.retrying import passes, retrying
+from headway.kafka.binding.retrying import is_transient, retrying
 from headway.kafka.binding.time_limits import BROKER_RESTARTS_WITHIN
 from headway.kafka.missing_rights import why_refused
 from headway.kafka.reading.log_bounds import EARLIEST, LATEST, NONE_THAT_LATE, list_offsets
@@ -150,7 +150,7 @@ class Catalog(Admin):
                 self._client = make_client(AdminClient, self._settings, self._connection)
                 self._brokers.none_is_up = False
             answers.update(ask())
-            if passing := [each for each in answers.values() if isinstance(each, ck.KafkaError) and passes(each)]:
+            if passing := [each for each in answers.values() if isinstance(each, ck.KafkaError) and is_transient(each)]:
                 self._connection.check(self._client)
                 raise ck.KafkaException(passing[0])
 

@@ -4,7 +4,7 @@ import confluent_kafka as ck
 import pytest
 
 from headway.errors import KafkaError
-from headway.kafka.binding.retrying import PASSING, passes, retrying
+from headway.kafka.binding.retrying import TRANSIENT, is_transient, retrying
 
 _FOR_EVER = 3600.0
 _REFUSED = ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
@@ -35,15 +35,15 @@ def _ours(code: int) -> KafkaError:
     return error
 
 
-@pytest.mark.parametrize("code", PASSING, ids=lambda code: ck.KafkaError(code).name())
-def test_an_error_of_the_list_passes_whether_the_binding_raises_it_or_we_do(code: int) -> None:
+@pytest.mark.parametrize("code", TRANSIENT, ids=lambda code: ck.KafkaError(code).name())
+def test_an_error_of_the_list_is_transient_whether_the_binding_raises_it_or_we_do(code: int) -> None:
     kafka = Kafka(_error(code), _ours(code))
     assert retrying(kafka, _FOR_EVER, pause=0) == "there"
     assert kafka.asked == 3
 
 
 def test_every_error_of_the_list_has_a_reason_of_its_own() -> None:
-    assert len(set(PASSING.values())) == len(PASSING)
+    assert len(set(TRANSIENT.values())) == len(TRANSIENT)
 
 
 @pytest.mark.parametrize("refusal", [_error(_REFUSED), _ours(_REFUSED), KafkaError("No broker has said so.")])
@@ -55,15 +55,15 @@ def test_any_other_error_is_raised_at_once(refusal: Exception) -> None:
     assert kafka.asked == 1
 
 
-def test_an_error_that_librdkafka_calls_retriable_passes() -> None:
-    assert passes(ck.KafkaError(ck.KafkaError.CONCURRENT_TRANSACTIONS, "", retriable=True))
-    assert not passes(ck.KafkaError(ck.KafkaError.CONCURRENT_TRANSACTIONS, ""))
+def test_an_error_that_librdkafka_calls_retriable_is_transient() -> None:
+    assert is_transient(ck.KafkaError(ck.KafkaError.CONCURRENT_TRANSACTIONS, "", retriable=True))
+    assert not is_transient(ck.KafkaError(ck.KafkaError.CONCURRENT_TRANSACTIONS, ""))
 
 
 @pytest.mark.parametrize("flag", ["fatal", "txn_requires_abort"])
-def test_an_error_that_ends_the_transaction_or_the_producer_never_passes(flag: str) -> None:
-    assert passes(ck.KafkaError(ck.KafkaError._TIMED_OUT, ""))
-    assert not passes(ck.KafkaError(ck.KafkaError._TIMED_OUT, "", **{flag: True}))
+def test_an_error_that_ends_the_transaction_or_the_producer_never_is_transient(flag: str) -> None:
+    assert is_transient(ck.KafkaError(ck.KafkaError._TIMED_OUT, ""))
+    assert not is_transient(ck.KafkaError(ck.KafkaError._TIMED_OUT, "", **{flag: True}))
 
 
 def test_a_caller_may_name_further_errors_that_pass() -> None:
