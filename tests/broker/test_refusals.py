@@ -379,7 +379,7 @@ def test_a_schedule_that_is_refused_is_sent_again_and_its_handler_not_called(
     assert set(run.calls.values()) == {1}
     # Beside them are the records without a value by which the scheduler learns the brokers' time.
     assert len([each for each in cluster.read(line) if each.value() is not None]) == count
-    assert "Records that should be retried later cannot be stored now" in caplog.text
+    assert "Records that must be retried later cannot be stored now" in caplog.text
 
 
 # Transactions of one's own

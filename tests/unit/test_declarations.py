@@ -151,7 +151,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         lambda: declare(by_name),
         "The handler by_name cannot be called with (record), nor with (record, context)",
     ),
-    (lambda: declare(yields), "The handler yields yields, and only run_and_produce takes that"),
+    (lambda: declare(yields), "The handler yields yields, which is possible only with run_and_produce"),
     (lambda: worker(5, group="billing")(handle), "A worker needs the name of a topic, as in @worker"),  # type: ignore[arg-type]
     (lambda: declare(levels=10**9), "levels is 1000000000; it must be a whole number, at least 1 and at most 1000"),
     (lambda: consumer(distributor=0), "distributor is 0; it must be a function, called with (levels, capacity)"),
@@ -166,7 +166,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     (lambda: declare(time_limit=timedelta(1)), "time_limit is datetime.timedelta(days=1); it must be above 0"),
     (lambda: declare(ordering="partition by key"), "ordering is 'partition by key'; choose one of"),
-    (lambda: declare(executor="async"), "executor='async' does not run a plain function"),
+    (lambda: declare(executor="async"), "executor='async' cannot run a plain function"),
     (lambda: declare(config="localhost:9092"), "The configuration is of the type str; it must be a mapping"),
     (lambda: declare(config={5: 5}), "The configuration has the key 5; the name of a setting is a string"),
     # Values
@@ -293,7 +293,7 @@ UNCALLED = "cannot be called with (record), nor with (record, context)"
 AT_THE_RUN: list[tuple[Callable[[Any], Any], str]] = [
     (lambda idle: idle.run(no_arguments), f"The handler no_arguments {UNCALLED}"),
     (lambda idle: idle.run("handle"), "The handler is 'handle'; it must be a function (record), or (record, context)"),
-    (lambda idle: idle.run(Yielding()), "The handler Yielding yields, and only run_and_produce takes that"),
+    (lambda idle: idle.run(Yielding()), "The handler Yielding yields, which is possible only with run_and_produce"),
     (lambda idle: idle.run(functools.partial(no_arguments)), f"The handler no_arguments {UNCALLED}"),
     (lambda idle: idle.results(three_arguments), f"The handler three_arguments {UNCALLED}"),
     (lambda idle: idle.results(yields), "The handler yields yields"),

@@ -1,4 +1,4 @@
-"""The sizes of batches, and how long records wait for a batch to fill, as users declare them."""
+"""The sizes of batches and the longest wait for a batch to fill, as users declare them."""
 
 from dataclasses import dataclass
 
@@ -8,12 +8,12 @@ from headway.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """How large batches become, for a handler of `(records)` or `(records, contexts)`.
+    """The sizes of batches, for a handler of `(records)` or `(records, contexts)`.
 
     Args:
-        max_size: The most records in a batch.
-        linger: The longest that a record waits for its batch to fill, in seconds.
-        min_size: A batch of at least this size does not wait. By default only a full batch does not.
+        max_size: The maximum number of records in a batch.
+        linger: The longest time that a record waits for its batch to fill, in seconds.
+        min_size: The number of records with which a batch no longer waits. By default `max_size`.
 
     Raises `ConfigError` for sizes out of bounds.
 
@@ -33,15 +33,15 @@ class Batches:
         check_whole("min_size", self.min_size, 1)
         if self.min_size > self.max_size:
             raise ConfigError(
-                f"min_size is {self.min_size}, which is more than max_size, {self.max_size}. Make it at most max_size."
+                f"min_size is {self.min_size}, which is more than max_size ({self.max_size}). Make it at most max_size."
             )
         if not self.linger:
             raise ConfigError(
-                f"min_size is {self.min_size}, but without a linger no record waits for others. Set linger, too: the "
+                f"min_size is {self.min_size}, but without linger no record waits for others. Set linger too, to the "
                 "longest wait in seconds."
             )
 
     @property
     def least(self) -> int:
-        """The number of records that do not wait for more."""
+        """The number of records with which a batch no longer waits."""
         return self.max_size if self.min_size is None else self.min_size

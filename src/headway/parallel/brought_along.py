@@ -1,4 +1,4 @@
-"""The history and expiry of records: read from their headers when fetched, written when they are retried later."""
+"""The failed attempts and expiry of records, read from their headers and written when they are retried later."""
 
 import math
 import time
@@ -16,12 +16,12 @@ from headway.records.record_types import ConsumerRecord, with_headers
 
 
 class BroughtAlong:
-    """Reads what records bring along in their headers: failed attempts, and when they expire.
+    """Reads the failed attempts and the expiry that records have in their headers.
 
     Args:
-        group: The group. Attempts of other groups do not count.
+        group: The consumer group. Attempts of other groups do not count.
         let_expire: Called when a record arrives that can expire.
-        expires_after: The seconds after its timestamp at which a record expires. None if records do not expire.
+        expires_after: The seconds after its timestamp at which a record expires; None for no such limit.
     """
 
     def __init__(self, group: str, let_expire: Callable[[], None], expires_after: float | None = None) -> None:
@@ -30,7 +30,7 @@ class BroughtAlong:
         self._expires_after = expires_after
 
     def of(self, records: Sequence[ConsumerRecord], now: float) -> Mapping[ConsumerRecord, Brought]:
-        """Return the state that records bring along, for those that bring any; `now` is by the monotonic clock."""
+        """Return the state from the headers of those records that have any. `now` is of the monotonic clock."""
         if self._expires_after is None:
             with_some = with_headers(records)
             found = {record: self._read(record, now) for record in with_some} if with_some else NOTHING_BROUGHT
@@ -54,7 +54,7 @@ class BroughtAlong:
 
 
 def failure_of(history: History) -> FailedAttempts | None:
-    """Return the failed attempts in a history, or None if it has none."""
+    """Return the failed attempts of a history, or None if it has none."""
     first, last = history.first, history.last
     if first is None or last is None:
         return None
@@ -65,7 +65,7 @@ def failure_of(history: History) -> FailedAttempts | None:
 
 
 def history_after(work: RecordWork, error: BaseException, group: str) -> History:
-    """Return the history of a record, with a group's failed attempt added to it."""
+    """Return the history of a record, extended by a failed attempt of this group."""
     record, before = work.record, work.failure
     known = history_of(record.headers, record.kafka_topic)
     since = record.timestamp if known is None or known.since is None else known.since

@@ -1,4 +1,4 @@
-"""Outputs with a due time: encoded when a handler returns them, placed in a delay line when they are sent."""
+"""Outputs with a due time: encoded when a handler returns them, and given a delay topic when they are sent."""
 
 import threading
 import time
@@ -21,11 +21,11 @@ from headway.settings.connection_settings import connection_of
 
 
 class DelayedOutputs:
-    """Encodes outputs that are due later, and places them in delay lines, which the first such output looks up.
+    """Encodes outputs that are due later, and chooses their delay topics. The first output looks the topics up.
 
     Args:
-        config: The settings of the outputs' producer.
-        name: The scheduler's name.
+        config: The settings of the producer for outputs.
+        name: The name of the scheduler.
         write_key: The serialiser of keys, or None.
         write_value: The serialiser of values, or None.
     """
@@ -38,10 +38,9 @@ class DelayedOutputs:
         self._making = threading.Lock()
 
     def encode(self, record: ProducerRecord) -> Encoded:
-        """Return an output as it is stored. Raises as `Scheduler.send_later` does if it cannot be scheduled.
+        """Return an output in the form in which it is stored. Raises the errors of `Scheduler.send_later`.
 
-        Its times count by this machine's clock, because the brokers' time might not be known yet; `place` corrects
-        them.
+        Its times are of this machine's clock, because the brokers' time might not be known yet. `place` corrects them.
         """
         check_later(record.topic, record.due, record.timestamp, record.id, record.if_pending)
         now = time.time()
@@ -58,11 +57,14 @@ class DelayedOutputs:
         return schedule, value, key, headers
 
     def may_wait(self, schedule: Schedule) -> bool:
-        """Return whether `place` might have to wait for the topics of a schedule's delay lines."""
+        """Return whether `place` might have to wait until the delay topics of a schedule were looked up or created."""
         return self._choice is None or self._choice.may_wait(schedule.due - time.time() * 1000)
 
     def place(self, output: HandlerOutput) -> None:
-        """Set the topic and partition of an output with a schedule. Raises `KafkaError` if its lines are missing."""
+        """Set the delay topic and partition of an output with a schedule.
+
+        Raises `KafkaError` if the delay topics do not exist and cannot be created.
+        """
         if output.schedule is None:
             return
         with self._making:
@@ -74,12 +76,12 @@ class DelayedOutputs:
         output.topic, output.partition = self._choice.place(output.schedule, output.key, int(now * 1000))
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Look up lines with other credentials from now on."""
+        """Use these credentials to look up delay topics."""
         change_credentials(self._connection, username, password)
 
 
 def _correct(output: HandlerOutput, schedule: Schedule, by: int) -> None:
-    """Add milliseconds to those times of an output that count from when the handler returned it."""
+    """Correct the times of an output by some milliseconds, except for times that the handler gave as a `datetime`."""
     output.is_by_brokers_clock = True
     record = output.returned
     if not by or record is None:

@@ -1,4 +1,4 @@
-"""Stores records that will be retried much later as schedules, so that they take no memory until then."""
+"""Stores records that will be retried much later as schedules, so that they take no memory meanwhile."""
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -24,13 +24,14 @@ class ScheduleReports(Reports, Protocol):
     """Receives reports about records that will be retried later."""
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
-        """Note that the record can never be scheduled as its handler asked."""
+        """Note that the record cannot be scheduled with the delay that its handler gave, now or later."""
 
 
 class DelayedRetries:
     """Stores records as schedules, in a thread of its own.
 
-    The first record waits while the scheduler's topics are looked up, and the loop of async handlers must not wait.
+    The first record must wait until the scheduler's topics were looked up, and the event loop of async handlers must
+    not wait for that.
     """
 
     def __init__(self, config: Config, group: str, scheduler: str, reports: ScheduleReports) -> None:
@@ -44,7 +45,7 @@ class DelayedRetries:
         self._pause = Postponement(reports, _warn)
 
     def send(self, work: RecordWork, error: BaseException, delay: Any) -> None:
-        """Store a record to be delivered to its partition again, with its history, after a handler's `delay`."""
+        """Store a record to be delivered to its partition again after a delay, with its failed attempts in a header."""
         sending = self._thread.submit(self._send, work, error, delay)
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
@@ -56,7 +57,7 @@ class DelayedRetries:
             cause = cause_of(error) if isinstance(error, HeadwayError) else None
             if error is None:
                 self._reports.stored(work)
-            elif cause is not None and is_too_large(cause):  # it will be just as large later
+            elif cause is not None and is_too_large(cause):  # it would be as large at the next try
                 self._reports.not_scheduled(work, _refused(error))
             else:
                 self._pause.refused(work, str(error))
@@ -75,20 +76,20 @@ class DelayedRetries:
                 partition=record.partition,
                 on_stored=report,
             )
-        except BaseException as error:  # whatever it is: a record that is not stored must not keep its slot
+        except BaseException as error:  # of any kind: a record that cannot be stored must give back its slot
             if _is_transient(error):
                 self._pause.refused(work, str(error))
             else:
                 self._reports.not_scheduled(work, _refused(error))
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on."""
+        """Use these credentials for all further logins."""
         change_credentials(self._config, username, password)
         if self._scheduler:
             self._scheduler.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for schedules under way. A record that is not stored is not done."""
+        """Wait up to `timeout` seconds for schedules in flight. A record that is not stored is not done."""
         left_over = time_left_of(timeout)
         wait(list(self._sending), left_over())
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -98,13 +99,13 @@ class DelayedRetries:
 
 def _warn(reason: str) -> None:
     log.warning(
-        "Records that should be retried later cannot be stored now. They wait, and are not handled until then: %s",
+        "Records that must be retried later cannot be stored now. They wait, and are not handled meanwhile: %s",
         reason,
     )
 
 
 def _is_transient(error: BaseException) -> bool:
-    """Return whether storing the record can succeed later: brokers, topics or the right to write are missing now."""
+    """Return whether storing the record can succeed later, because a broker, a topic or a right is missing now."""
     if not issubclass(type(error), KafkaError):
         return False
     cause = cause_of(error)  # type: ignore[arg-type]

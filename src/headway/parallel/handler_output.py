@@ -1,4 +1,4 @@
-"""A record that a handler returned, as it is sent, or the dead letter that takes its place."""
+"""An output of a handler in the form in which it is sent, or the dead letter in its place."""
 
 from headway.core.delay.schedule import Schedule
 from headway.core.outgoing_record import OutgoingRecord
@@ -8,10 +8,10 @@ from headway.records.record_types import ProducerRecord
 
 
 class HandlerOutput(OutgoingRecord, kw_only=True):
-    """A record to send, and the job that it came from; `returned` is the handler's record, None for a dead letter.
+    """A record to send, with the job that it came from.
 
-    With a `schedule` it is due later, and must be placed in a delay line before it is sent. Placing it also corrects
-    its times, which count by this machine's clock until then.
+    `returned` is the record that the handler returned, or None for a dead letter. An output with a `schedule` is due
+    later. It needs a delay topic before it is sent; until then its times are of this machine's clock.
     """
 
     job: Job
@@ -21,10 +21,10 @@ class HandlerOutput(OutgoingRecord, kw_only=True):
 
     @property
     def level(self) -> int:
-        """The level of the records that it came from."""
+        """The level of the job's records."""
         return self.job[0].level
 
 
 def size_of_output(output: HandlerOutput) -> int:
-    """Return about how many bytes an output takes: here, and in librdkafka while it is sent."""
+    """Estimate the bytes of an output. It is in memory twice: here, and in librdkafka while it is sent."""
     return 2 * size_of(output.value, output.key, output.headers)

@@ -1,4 +1,4 @@
-"""What a run calls: a handler, whether it takes batches, and what becomes of the values that it returns."""
+"""The handler of a run, with its batch sizes and the receivers of its return values."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -13,14 +13,14 @@ from headway.parallel.outputs import OnOutput
 
 @dataclass(frozen=True, slots=True)
 class HandlerSpec:
-    """A handler with what belongs to it.
+    """A handler as the user declared it.
 
     Args:
-        handler: The handler as the user wrote it, with or without a context.
-        batches: The sizes of batches, for a handler of batches.
-        sends: True if what it returns or yields is sent, in outputs.
-        on_output: The function called for each stored output.
-        take_result: The function that takes what the handler returns, in place of a sender of outputs.
+        handler: The handler, with or without a second parameter for the context.
+        batches: The sizes of batches, if the handler takes batches.
+        sends: True if the records that it returns or yields are sent.
+        on_output: A function that is called for each stored output.
+        take_result: A function that takes the handler's return values if they are not sent.
     """
 
     handler: Handler | BatchHandler
@@ -30,10 +30,10 @@ class HandlerSpec:
     take_result: TakeResult | None = None
 
     def checked(self, executor: str | None) -> WithContext:
-        """Return the handler as executors call it: with its contexts, and with what it yields as a list.
+        """Return the handler as executors call it: with a context, and with yielded outputs collected in a list.
 
-        Raises `ConfigError` for a handler that cannot be called, that a call would not run, or that the executor does
-        not run; and for an `on_output` that cannot be called.
+        Raises `ConfigError` for a handler or an `on_output` that cannot be called with its arguments, and for a handler
+        that does not suit the executor.
         """
         if self.batches is None:
             handle = with_context(self.handler)
@@ -50,10 +50,10 @@ class HandlerSpec:
 def _check_runs(handler: Any, executor: str | None) -> None:
     if is_generator_function(handler):
         raise ConfigError(
-            f"The handler {called(handler)} yields, and only run_and_produce takes that, or a @worker with produces=: "
-            "elsewhere nothing of it would run. Write it without yield."
+            f"The handler {called(handler)} yields, which is possible only with run_and_produce, or in a @worker with "
+            "produces=. Otherwise a call would run nothing of it. Write it without yield."
         )
     is_async = is_coroutine_function(handler)
     if executor not in (None, *(("async",) if is_async else ("thread", "process"))):
         kind = "an async def" if is_async else "a plain function"
-        raise ConfigError(f"executor={executor!r} does not run {kind}. Leave it out, or choose another.")
+        raise ConfigError(f"executor={executor!r} cannot run {kind}. Leave out executor, or choose another.")

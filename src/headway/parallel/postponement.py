@@ -1,4 +1,4 @@
-"""Pauses in storing dead letters, and records that will be retried later, while Kafka refuses them."""
+"""Pauses between attempts to store dead letters, or records to be retried later, while Kafka refuses them."""
 
 import random
 import threading
@@ -11,21 +11,21 @@ from headway.execution.jobs import RecordWork
 
 
 class Reports(Protocol):
-    """Receives reports about records that should be stored."""
+    """Receives reports about records that were sent to be stored."""
 
     def stored(self, work: RecordWork) -> None:
-        """Note that Kafka has the record."""
+        """Note that Kafka has stored the record."""
 
     def not_stored(self, work: RecordWork, again_at: float) -> None:
-        """Note that Kafka refuses the record. Send it again at this time, by the monotonic clock."""
+        """Note that the record was not stored and must be sent again at this time of the monotonic clock."""
 
 
 class Postponement:
-    """Growing pauses between attempts to store records, for any thread.
+    """Growing pauses between attempts to store records. Thread-safe.
 
     Args:
         reports: Receives each refusal, with the time of the next attempt.
-        warn: Logs a refusal; called for the first one, and now and then for later ones.
+        warn: Called with the reason of the first refusal, and now and then of later ones.
     """
 
     def __init__(self, reports: Reports, warn: Callable[[str], None]) -> None:
@@ -35,15 +35,15 @@ class Postponement:
         self._lock = threading.Lock()  # for the pause
 
     def is_over(self) -> bool:
-        """Return whether a record can be tried now."""
+        """Return whether an attempt is allowed now."""
         return self._pause.allows(time.monotonic())
 
     def postpone(self, work: RecordWork) -> None:
-        """Report a record that is not tried now."""
+        """Report that a record must wait for the end of the pause."""
         self._reports.not_stored(work, self._pause.again_at)
 
     def refused(self, work: RecordWork, reason: str) -> None:
-        """Report a record that Kafka refused, and begin a pause."""
+        """Report that Kafka refused a record, and begin a pause."""
         with self._lock:
             warns = self._pause.refused(time.monotonic(), random.random())  # noqa: S311 - it spreads retries
         if warns:

@@ -1,4 +1,4 @@
-"""The target of a seek in a partition's log, and the question to Kafka which offset that is."""
+"""The target of a seek, and the requests to Kafka for its offset."""
 
 from typing import Final, Literal, NamedTuple
 
@@ -17,7 +17,7 @@ _NEEDED: Final = {
 
 
 class SeekTarget(NamedTuple):
-    """An offset, the beginning, the end, or the first record since a time in milliseconds since the epoch."""
+    """The target of a seek: an offset, the beginning, the end, or the first record since a time in milliseconds."""
 
     what: Literal["offset", "beginning", "end", "time"]
     value: int = 0
@@ -26,12 +26,12 @@ class SeekTarget(NamedTuple):
         return f"{self.what} {self.value}" if self.what in ("offset", "time") else f"its {self.what}"
 
     def ask(self, level: LevelConsumer, partition: TopicPartition, within: float) -> "SeekQuestion":
-        """Ask the partition's leader for the offset of this target. The answer sets the level's wake-up."""
+        """Ask the leader of the partition for the offset of this target. The answer wakes the control thread."""
         return SeekQuestion(self, level, partition, within)
 
 
 class SeekQuestion:
-    """A question to the leader of a partition: which offset is this target?"""
+    """The requests to the leader of a partition for the offset of a target."""
 
     def __init__(self, target: SeekTarget, level: LevelConsumer, partition: TopicPartition, within: float) -> None:
         numbers = {_BEGINNING: OFFSET_BEGINNING, _END: OFFSET_END, _TIME: target.value}
@@ -43,9 +43,9 @@ class SeekQuestion:
         }
 
     def answer(self) -> int | None:
-        """Return the offset, or None while there is no answer. For a time after the last record it is the end.
+        """Return the offset, or None until Kafka has answered. For a time after the last record, it is the end.
 
-        Raises `KafkaError` if Kafka refuses.
+        Raises `KafkaError` if Kafka refuses a request.
         """
         for what, question in list(self._asked.items()):
             answer = question.answer()
@@ -55,8 +55,8 @@ class SeekQuestion:
             [offset] = answer.values()
             if isinstance(offset, KafkaError):
                 raise offset
-            if offset < 0 and what != _TIME:  # the broker does not know it yet
-                raise KafkaError(f"The leader of {self._partition} does not know yet where {what} is.")
+            if offset < 0 and what != _TIME:  # a leader that was elected just now cannot tell yet
+                raise KafkaError(f"The leader of {self._partition} does not know the offset of {what} yet.")
             self._known[what] = offset
         return None if self._asked else self._offset()
 
@@ -69,6 +69,6 @@ class SeekQuestion:
         return next(iter(known.values()))
 
     def forget(self) -> None:
-        """Stop waiting for the answer."""
+        """Stop waiting for the answers."""
         for question in self._asked.values():
             question.forget()

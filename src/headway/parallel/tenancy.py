@@ -1,6 +1,6 @@
-"""The tenant that each record belongs to, according to the option `tenant`.
+"""The tenant of each record, according to the option `tenant`.
 
-Invariant: each record has a tenant, whatever the user's function does.
+Invariant: each record has a tenant, even if the user's function fails.
 """
 
 import logging
@@ -31,10 +31,10 @@ _KINDS = (
 
 
 class Tenancy:
-    """Names each record's tenant, and has the tenants' weights and rates.
+    """Finds the tenant of each record, and keeps the weights and rate limits of tenants.
 
-    A rate that a user's function returns is asked for as soon as a tenant has a record. What the functions raise is
-    logged. Raises `ConfigError` for a declaration that cannot work.
+    If the rates come from a user's function, it is called as soon as a tenant has a record. Errors of the user's
+    functions are logged. Raises `ConfigError` for an invalid declaration.
     """
 
     def __init__(self, tenant: Any, weights: Any = None, rates: Any = None) -> None:
@@ -47,7 +47,7 @@ class Tenancy:
         self._failures = FailureLog(log, logging.WARNING)
 
     def of(self, records: Sequence[ConsumerRecord]) -> list[str]:
-        """Return the tenant of each record. Call it without a lock, because a user's function runs in it."""
+        """Return the tenant of each record. Call it without a lock, because it calls the user's function."""
         names = [self._of(record) for record in records]
         if self._asked_rates:
             self._asked_rates.learn(names)
@@ -60,17 +60,17 @@ class Tenancy:
             if name is None:
                 return NO_TENANT
             if issubclass(type(name), str):
-                return str.__getitem__(name, slice(None))  # exactly a `str`, even of a subclass
+                return str.__getitem__(name, slice(None))  # a plain `str`, because a subclass can run the user's code
             raise TypeError(f"it returned {shown(name)}, which is neither text nor None")
         except KeyboardInterrupt:  # Ctrl-C
             raise
         except BaseException as error:
-            sentence = "The tenant of %r is not known, so it belongs to the tenant %r: %s"
+            sentence = "The tenant of %r could not be found, so it counts for the tenant %r: %s"
             self._failures.tell(record.topic, time.monotonic(), error, sentence, record, UNKNOWN_TENANT)
             return UNKNOWN_TENANT
 
     def end(self) -> None:
-        """Log what was held back, as the run ends."""
+        """Log the failures that were held back. Call it at the end of the run."""
         self._failures.end(time.monotonic())
         if self._asked_rates:
             self._asked_rates.end()

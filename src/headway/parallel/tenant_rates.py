@@ -1,6 +1,6 @@
-"""The rates of tenants, from the option `tenant_rate_limit`: one for each, a mapping, or a user's function.
+"""The rate limits of tenants, from the option `tenant_rate_limit`: a number, a mapping, or a user's function.
 
-Invariant: each tenant has a rate, or None, whatever the user's function does.
+Invariant: each tenant has a rate or None, even if the user's function fails.
 """
 
 import logging
@@ -19,14 +19,15 @@ TenantRates = float | Mapping[str, float | None] | Callable[[str], float | None]
 """A rate for each tenant, rates by name with `"*"` for all others, or a function from a tenant to its rate."""
 
 _OTHERS = "*"
-_ASK_EVERY = 60.0  # seconds: the rate that the function returns can change, with a customer's contract
-_WITHOUT_ANSWER = 1.0  # a second: a tenant whose rate is unknown must neither flood a service nor stop
+_ASK_EVERY = 60.0  # seconds; the rate that the function returns can change, for example with a customer's contract
+_WITHOUT_ANSWER = 1.0  # per second; a tenant whose rate is unknown must neither flood a service nor stop
 
 
 class AskedRates:
-    """The rates that a user's function returns. They are asked for before records wait in the engine.
+    """The rates that a user's function returns.
 
-    The engine reads them under its lock, where no user's function must run.
+    The function is called before the engine receives a tenant's records. The engine reads the rates under its lock, and
+    no user's function must be called there.
     """
 
     def __init__(self, function: Callable[[str], Any]) -> None:
@@ -35,7 +36,7 @@ class AskedRates:
         self._failures = FailureLog(log, logging.WARNING)
 
     def learn(self, tenants: Iterable[str]) -> None:
-        """Ask for rates of these tenants that are unknown, or were asked for a minute ago. Call it without a lock."""
+        """Call the function for tenants whose rate is unknown or a minute old. Call this without a lock."""
         now = time.monotonic()
         for tenant in set(tenants):
             if (known := self._known.get(tenant)) is None or now >= known[1]:
@@ -43,7 +44,7 @@ class AskedRates:
         self._failures.tell_sums(now)
 
     def of(self, tenant: str) -> float | None:
-        """Return the rate of a tenant, which `learn` must have asked for; None if it has no limit."""
+        """Return the rate of a tenant that `learn` was called with, or None if the tenant has no limit."""
         return self._known[tenant][0]
 
     def _ask(self, tenant: str, known: tuple[float | None, float] | None, now: float) -> float | None:
@@ -58,19 +59,19 @@ class AskedRates:
             raise
         except BaseException as error:
             kept = _WITHOUT_ANSWER if known is None else known[0]
-            sentence = "The function tenant_rate_limit gave no rate for the tenant %r, which has the limit %s: %s"
+            sentence = "The function tenant_rate_limit returned no rate for the tenant %r, which keeps the limit %s: %s"
             self._failures.tell("tenant_rate_limit", now, error, sentence, tenant, kept)
             return kept
 
     def end(self) -> None:
-        """Log what was held back, as the run ends."""
+        """Log the failures that were held back. Call it at the end of the run."""
         self._failures.end(time.monotonic())
 
 
 def checked_tenant_rates(rates: Any) -> tuple[float | Callable[[str], float | None], AskedRates | None]:
-    """Return the rates for the engine, and the `AskedRates` if a user's function returns them.
+    """Return the rates for the engine, and their `AskedRates` if they come from a user's function.
 
-    Raises `ConfigError` if the rates are not valid.
+    Raises `ConfigError` if the rates are invalid.
     """
     if isinstance(rates, Mapping):
         by_name = _checked_mapping(rates)

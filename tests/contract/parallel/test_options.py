@@ -64,7 +64,7 @@ def test_metadata_that_is_no_offset_map_ends_the_run_if_it_is_to(kafka_cluster: 
     handled: list[int] = []
     strict = consumer(kafka_cluster, topic, {"on_invalid_metadata": "fail"})
     with pytest.raises(
-        OffsetMapError, match=r"at offset 2 cannot be used as an offset map.*on_invalid_metadata='warn' goes on"
+        OffsetMapError, match=r"at offset 2 cannot be used as an offset map.*on_invalid_metadata='warn' to continue"
     ):
         strict.run(lambda record: handled.append(record.offset))
     assert handled == []

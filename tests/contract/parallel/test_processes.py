@@ -357,7 +357,7 @@ def test_a_handler_that_cannot_be_imported_is_refused_before_anything_starts(kaf
 
 
 def test_a_coroutine_function_is_refused(kafka_cluster: Cluster) -> None:
-    with pytest.raises(ConfigError, match="executor='process' does not run an async def"):
+    with pytest.raises(ConfigError, match="executor='process' cannot run an async def"):
         consumer(kafka_cluster, plain_topic(kafka_cluster), PROCESSES).run(handlers.act_async)
 
 
