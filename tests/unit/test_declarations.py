@@ -100,14 +100,17 @@ def asking(to_request: Any = lambda record: Request("GET", "http://h"), **option
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     # Retries
-    (lambda: Retries(0.1), "backoff is 0.1; it must be a function, called with (attempt, chance). Give fixed"),  # type: ignore[arg-type]
+    (lambda: Retries(0.1), "backoff is 0.1; it must be a function, called with (attempt, random_number). Give fixed"),  # type: ignore[arg-type]
     (lambda: Retries(exponential_shares), "backoff is exponential_shares, which splits a capacity over levels but"),  # type: ignore[arg-type]
     (lambda: Retries(linear_shares), "backoff is linear_shares, which splits a capacity over levels"),  # type: ignore[arg-type]
     (lambda: Retries(weighted_shares(1, 2)), "capacity over levels but gives no delays. Give exponential_backoff()"),  # type: ignore[arg-type]
-    (lambda: Retries(lambda attempt: 1.0), "<lambda>, which cannot be called with (attempt, chance)"),  # type: ignore[misc, arg-type]
+    (lambda: Retries(lambda attempt: 1.0), "<lambda>, which cannot be called with (attempt, random_number)"),  # type: ignore[misc, arg-type]
     (lambda: Retries(later), "backoff is later, an async def or one that yields, of which a call would run nothing"),  # type: ignore[arg-type]
-    (lambda: Retries(lambda attempt, chance: -1.0), "<lambda>, which gave -1.0 for attempt 1 and chance 0; a delay is"),
-    (lambda: Retries(lambda attempt, chance: 0.5 - chance), "which gave -0.5 for attempt 1 and chance 1"),
+    (
+        lambda: Retries(lambda attempt, chance: -1.0),
+        "<lambda>, which gave -1.0 for attempt 1 and the random number 0; a delay is",
+    ),
+    (lambda: Retries(lambda attempt, chance: 0.5 - chance), "which gave -0.5 for attempt 1 and the random number 1"),
     (lambda: Retries(lambda attempt, chance: math.inf), "which gave inf for attempt 1"),
     (lambda: Retries(lambda attempt, chance: "soon"), "which gave 'soon' for attempt 1"),  # type: ignore[arg-type, return-value]
     (lambda: Retries(share=0), "share is 0; it must be a number above 0, and at most 1."),

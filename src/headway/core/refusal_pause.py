@@ -1,8 +1,8 @@
 """A growing pause for calls that are refused as a whole, for example because the right to write to a topic is missing.
 
 Invariants: nothing is tried during a back-off, and the back-off doubles with each refusal in a row, up to a bound. The
-refusals of calls that were under way together count as one. The first of them is worth a warning, later ones only
-seldom.
+refusals of calls that were under way at the same time count as one. The first refusal is logged as a warning, and then
+one every `_WARN_EVERY` seconds at most.
 """
 
 import math
@@ -19,9 +19,9 @@ class RefusalPause:
     """Holds calls back while they are refused, for at most `longest` at a time; times are in seconds.
 
     >>> pause = RefusalPause()
-    >>> pause.refused(100.0, chance=1.0), pause.allows(100.1), pause.allows(100.2)
+    >>> pause.refused(100.0, random_number=0.0), pause.allows(100.1), pause.allows(100.2)
     (True, False, True)
-    >>> pause.refused(100.2, chance=1.0), pause.allows(100.5), pause.allows(100.7)
+    >>> pause.refused(100.2, random_number=0.0), pause.allows(100.5), pause.allows(100.7)
     (False, False, True)
     """
 
@@ -35,15 +35,16 @@ class RefusalPause:
         """Return whether a call may be tried now."""
         return now >= self.again_at
 
-    def refused(self, now: float, chance: float) -> bool:
+    def refused(self, now: float, random_number: float) -> bool:
         """Note a refusal, and return whether to log a warning.
 
-        `chance`, from 0 to 1, shortens the back-off, so that clients that were refused together try at different times.
+        A random number from 0 to 1 shortens the back-off, so that clients that were refused together do not try again
+        together.
         """
         if self.allows(now):
             in_a_row = now - self.again_at < _IN_A_ROW
             self._refusals = self._refusals + 1 if in_a_row else 1
-            self.again_at = now + self._back_off(self._refusals, 1 - chance)
+            self.again_at = now + self._back_off(self._refusals, random_number)
         is_due = now - self._warned_at >= _WARN_EVERY
         if is_due:
             self._warned_at = now

@@ -3,17 +3,17 @@
 from headway.core.retry import exponential_backoff
 
 MOST_DEATHS = 5
-_WELL_AFTER = (
-    120.0  # seconds, longer than a group waits for a killed member: such a wait must not count as a healthy life
-)
+# Seconds. A new member can wait for a session timeout while its group still counts on the killed one. A life that
+# was only such a wait must not count as healthy.
+_HEALTHY_AFTER = 120.0
 _delay = exponential_backoff(first=0.5, longest=30.0)
 
 
 class RestartPolicy:
     """Counts the deaths in a row of one member, each after a short life.
 
-    A death while records were running only makes the wait longer. Such deaths come to an end by themselves, because
-    records that kill their process are set aside.
+    Deaths while records were running make the wait longer, but are not a reason to give up. They end by themselves,
+    because a record that kills its process becomes a dead letter in the end.
     """
 
     def __init__(self) -> None:
@@ -22,7 +22,7 @@ class RestartPolicy:
 
     def delay(self, lived: float, *, by_records: bool = False) -> float | None:
         """Return how many seconds to wait before the next start; None means to give up."""
-        if lived >= _WELL_AFTER:
+        if lived >= _HEALTHY_AFTER:
             self._in_a_row = self._without_cause = 0
         self._in_a_row += 1
         self._without_cause = 0 if by_records else self._without_cause + 1

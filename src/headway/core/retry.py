@@ -1,11 +1,10 @@
 """Decides whether and when a failed record is tried again.
 
-This is where an exception becomes a failure. Its attributes are read once, and put into the verdict; nothing reads them
-again.
+The attributes of an exception are read here, once, and put into the verdict. Later code uses the verdict alone.
 
-Invariants: a decision depends only on its arguments, which include the time and the chance. Whatever the user's
-functions and the exception itself do, every record gets a decision. A delay is never negative, nor shorter than a
-`RetriableError` asks for, up to a day.
+Invariants: a decision depends only on its arguments, which include the time and a random number. Whatever the user's
+functions and the exception itself do, every record gets a decision. A delay is never negative, and never shorter than
+the one that a `RetriableError` asks for, up to a day.
 """
 
 import math
@@ -33,8 +32,8 @@ REASON = "_reason"
 class Again(NamedTuple):
     """The verdict to try again, not before the time `at`.
 
-    `delay_error` is the error that the user's delay function raised, if a default took its place. An `untried` attempt
-    does not count.
+    If the user's delay function raised an error, the default decided, and `delay_error` is that error. An `untried`
+    attempt does not count.
     """
 
     at: float
@@ -43,14 +42,17 @@ class Again(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """The verdict not to try again, with a reason to show; `tried_out` if only the number of attempts is the reason."""
+    """The verdict not to try again, with a reason to show.
+
+    `tried_out` is True if the number of attempts is the only reason.
+    """
 
     reason: str
     tried_out: bool = False
 
 
 class Later(NamedTuple):
-    """The verdict to try again from outside this process's memory, after the delay that the handler gave, unchecked."""
+    """The verdict to store the record for a later attempt, as a `RetryLater` asks. Its delay is not checked yet."""
 
     delay: Any
     reason: str = "it is tried again later"
@@ -59,29 +61,29 @@ class Later(NamedTuple):
 Verdict = Again | DeadLetter | Later
 
 Backoff = Callable[[int, float], float]
-"""(attempt that failed, from 1; chance from 0 to 1) -> seconds to wait."""
+"""(failed attempt, counted from 1; random number from 0 to 1) -> seconds to wait."""
 
 Delay = Callable[[Any, int, BaseException], float]
-"""(record, attempt that failed, error) -> seconds to wait: a user's own function."""
+"""(record, failed attempt, error) -> seconds to wait: a user's own function."""
 
 
 def _check_backoff(name: str, backoff: Any) -> None:
-    """Raise `ConfigError` for what is not a back-off; a trial call with attempt 1 checks the result."""
-    check_function(name, backoff, ("attempt", "chance"), "Give fixed_backoff(0.1), for example.")
-    for chance in (0.0, 1.0):
+    """Raise `ConfigError` if this is not a back-off, judging by its arguments and its result for attempt 1."""
+    check_function(name, backoff, ("attempt", "random_number"), "Give fixed_backoff(0.1), for example.")
+    for random_number in (0.0, 1.0):
         try:
-            seconds = backoff(1, chance)
+            seconds = backoff(1, random_number)
         except ConfigError as error:
             raise ConfigError(
                 f"{name} is {called(backoff)}, which splits a capacity over levels but gives no delays. Give "
                 "exponential_backoff() or fixed_backoff(0.1), for example."
             ) from error
-        except Exception:  # it might need something that does not exist yet; whenever it raises, the default decides
+        except Exception:  # it might need something that does not exist yet; if it raises later, the default decides
             return
         if not is_number(seconds) or not 0 <= seconds < math.inf:
             raise ConfigError(
-                f"{name} is {called(backoff)}, which gave {shown(seconds)} for attempt 1 and chance {chance:g}; a "
-                "delay is a number of seconds, at least 0 and finite."
+                f"{name} is {called(backoff)}, which gave {shown(seconds)} for attempt 1 and the random number "
+                f"{random_number:g}; a delay is a number of seconds, at least 0 and finite."
             )
 
 
@@ -95,20 +97,20 @@ def _is_exception_class(kind: object) -> bool:
 
 
 def fixed_backoff(seconds: float) -> Backoff:
-    """Return a back-off with the same delay, in seconds, each time.
+    """Return a back-off that always waits for the same number of seconds.
 
     >>> fixed_backoff(1.5)(7, 0.5)
     1.5
     """
     _check_delay("seconds", seconds)
-    return lambda attempt, chance: seconds
+    return lambda attempt, random_number: seconds
 
 
 def exponential_backoff(first: float = 1.0, factor: float = 2.0, longest: float = 60.0, jitter: float = 0.5) -> Backoff:
     """Return a back-off whose delays, in seconds, grow by a factor up to the longest.
 
-    Chance shortens each delay, by at most the fraction `jitter`, so that records that failed together are tried at
-    different times.
+    A random number shortens each delay, by at most the fraction `jitter`, so that records that failed together are
+    tried at different times.
 
     >>> backoff = exponential_backoff(first=1, longest=60, jitter=0.5)
     >>> [backoff(attempt, 0) for attempt in (1, 2, 3, 1000)], backoff(3, 1)
@@ -122,12 +124,12 @@ def exponential_backoff(first: float = 1.0, factor: float = 2.0, longest: float 
     if not is_number(jitter) or not 0 <= jitter <= 1:
         raise ConfigError(f"jitter is {shown(jitter)}; it must be from 0, for none, to 1.")
 
-    def delay(attempt: int, chance: float) -> float:
+    def delay(attempt: int, random_number: float) -> float:
         try:
             whole = min(longest, first * float(factor) ** (attempt - 1))
         except OverflowError:
             whole = longest
-        return float(whole) * (1 - jitter * chance)
+        return float(whole) * (1 - jitter * random_number)
 
     return delay
 
@@ -138,11 +140,11 @@ _LONGEST_ASKED_FOR = 86_400.0  # seconds; an error that asks for more is more li
 
 @dataclass(frozen=True, slots=True)
 class Retries:
-    """Says how failed records are retried.
+    """The rules by which failed records are retried.
 
     Args:
         backoff: The delay after each attempt: `fixed_backoff`, `exponential_backoff`, or a function of the attempt,
-            counted from 1, and a chance from 0 to 1. If it raises, the default decides.
+            counted from 1, and a random number from 0 to 1. If it raises, the default decides.
         max_attempts: The number of attempts after which a record becomes a dead letter, even for `RetriableError` and
             `RetryLater`; None tries forever.
         fatal: Errors that are not retried, in addition to `FatalError`. A `RetriableError` is retried anyway, up to
@@ -156,9 +158,9 @@ class Retries:
     In each case the delay is at least the `retry_after` of a `RetriableError`. Raises `ConfigError` for other
     arguments. A back-off is called once when it is declared, with attempt 1.
 
-    >>> Retries(fixed_backoff(2), max_attempts=2).decide("record", 1, OSError(), now=100.0, chance=0.5)
+    >>> Retries(fixed_backoff(2), max_attempts=2).decide("record", 1, OSError(), now=100.0, random_number=0.5)
     Again(at=102.0, delay_error=None, untried=False)
-    >>> Retries(fixed_backoff(2), max_attempts=2).decide("record", 2, OSError(), now=100.0, chance=0.5)
+    >>> Retries(fixed_backoff(2), max_attempts=2).decide("record", 2, OSError(), now=100.0, random_number=0.5)
     DeadLetter(reason='attempt 2 of 2 failed', tried_out=True)
     """
 
@@ -193,7 +195,7 @@ class Retries:
             check_function("delay", self.delay, ("record", "attempt", "error"), "It returns seconds.")
 
     def decide(
-        self, record: object, attempt: int, error: BaseException, now: float, chance: float, untried: int = 0
+        self, record: object, attempt: int, error: BaseException, now: float, random_number: float, untried: int = 0
     ) -> Verdict:
         """Decide what to do after an attempt has failed; `untried` earlier ones ended before anything was tried."""
         kind = type(error)  # `isinstance` would also ask the object for its class
@@ -207,7 +209,7 @@ class Retries:
             return DeadLetter(f"attempt {tried} of {self.max_attempts} failed", tried_out=True)
         if is_later:
             return Later(attribute(error, "delay"))
-        seconds, delay_error = self._seconds(record, max(1, tried), error, chance)
+        seconds, delay_error = self._seconds(record, max(1, tried), error, random_number)
         if is_retriable:
             seconds = max(seconds, _asked_for(attribute(error, "retry_after")))
         return Again(now + seconds, delay_error, was_untried)
@@ -225,13 +227,13 @@ class Retries:
         return next((self.by_exception[each] for each in kind.__mro__ if each in self.by_exception), self.backoff)
 
     def _seconds(
-        self, record: object, attempt: int, error: BaseException, chance: float
+        self, record: object, attempt: int, error: BaseException, random_number: float
     ) -> tuple[float, BaseException | None]:
-        # Whatever the user's functions do, the record must not get stuck.
+        # Whatever the user's functions raise, a record without a verdict would block its lane forever.
         try:
-            default = _checked(self._backoff_of(type(error))(attempt, chance))
+            default = _checked(self._backoff_of(type(error))(attempt, random_number))
         except BaseException as delay_error:
-            return _DEFAULT_BACKOFF(attempt, chance), delay_error
+            return _DEFAULT_BACKOFF(attempt, random_number), delay_error
         if self.delay is None:
             return default, None
         try:

@@ -52,12 +52,12 @@ class Failures:
 
     def decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
         """Decide what to do with a work that failed."""
-        chance = random.random()  # noqa: S311 - it spreads retries
+        random_number = random.random()  # noqa: S311 - it spreads retries
         death = suspects.as_death(error)
         if death is None or not (self._letters or self._is_supervised):
-            verdict = self._retries.decide(work.record, work.attempt, error, now, chance, work.untried)
+            verdict = self._retries.decide(work.record, work.attempt, error, now, random_number, work.untried)
         else:
-            verdict = suspects.decide(self._retries, work.record, work.attempt, death, now, chance, work.untried)
+            verdict = suspects.decide(self._retries, work.record, work.attempt, death, now, random_number, work.untried)
         if isinstance(verdict, Again) and verdict.at > work.not_after:  # then it has expired: it need not wait
             return verdict._replace(at=max(now, work.not_after))
         return verdict

@@ -118,7 +118,7 @@ class Commits:
 
     def next_time(self, now: float) -> float:
         """Return when `serve` must be called next if nothing wakes the control thread before."""
-        return now + _CHECK_ANSWERS_EVERY if self._pending else self._schedule.next_turn()
+        return now + _CHECK_ANSWERS_EVERY if self._pending else self._schedule.next_time()
 
     def request(self) -> None:
         """Commit at the next call of `serve`."""

@@ -358,7 +358,7 @@ class _Run:
         attempt = max(each.attempt for each in contexts)
         wait = None
         if error is not None and not in_batches:
-            verdict = self._retries.decide(record, attempt, error, now=0.0, chance=0.0)
+            verdict = self._retries.decide(record, attempt, error, now=0.0, random_number=0.0)
             wait = verdict.at if isinstance(verdict, Again) else None
         self._outcome.calls.append(Call(records, attempt, returned, error, wait))
         if error is not None and attempt >= _MOST_ATTEMPTS and self._retries_forever:

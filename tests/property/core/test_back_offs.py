@@ -57,7 +57,7 @@ def test_of_back_offs_by_exception_that_of_the_nearest_class_decides(
     caught = [kind for kind in kinds if issubclass(raised, kind)]
     nearest = next((kind for kind in caught if all(issubclass(kind, other) for other in caught)), None)
     expected = kinds.index(nearest) if nearest else 100
-    assert retries.decide("record", attempt, raised(), now=1000.0, chance=0.5) == Again(1000.0 + expected)
+    assert retries.decide("record", attempt, raised(), now=1000.0, random_number=0.5) == Again(1000.0 + expected)
 
 
 @pytest.mark.parametrize("backoff", [fixed_backoff(5), exponential_backoff()])

@@ -13,7 +13,7 @@ from headway.errors import FatalError, RetriableError
 
 
 def decide(retries: Retries, attempt: int = 1, error: BaseException | None = None) -> Verdict:
-    return retries.decide("record", attempt, error or OSError(), now=100.0, chance=0.0)
+    return retries.decide("record", attempt, error or OSError(), now=100.0, random_number=0.0)
 
 
 def test_by_default_a_record_is_tried_for_ever_with_growing_delays() -> None:
@@ -103,7 +103,7 @@ def test_a_delay_is_never_less_than_the_error_asks_for_up_to_a_day(
     delay = None if given_by_function is None else lambda record, attempt, error: given_by_function
     plain = Retries(fixed_backoff(backoff), delay=delay)
     without, with_wait = (
-        plain.decide("record", attempt, error, now=0.0, chance=0.0)
+        plain.decide("record", attempt, error, now=0.0, random_number=0.0)
         for error in (RetriableError(), RetriableError("busy", retry_after=asked))
     )
     assert isinstance(without, Again)

@@ -1,7 +1,7 @@
-"""The times at which each level commits: at an interval, and after a failure with a back-off of its own.
+"""The times at which each level commits: at an interval, and after a failure with its own back-off.
 
-Invariants: a level that has failed commits apart from the others until it has succeeded, so it keeps none of them back.
-A back-off doubles with each failure in a row, up to a bound.
+Invariants: a level whose commit has failed commits alone until one succeeds, so it does not hold up the other levels. A
+back-off doubles with each failure in a row, up to a bound.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,21 +14,21 @@ _back_off = exponential_backoff(first=0.2, longest=10.0)
 
 @dataclass(slots=True)
 class _Failures:
-    """A level's failures in a row: their number, and the time of the next try."""
+    """The failed commits of a level in a row: their number, and the time of the next attempt."""
 
     count: int
     again_at: float
 
 
 class CommitSchedule:
-    """The turns in which the levels commit; times are in seconds.
+    """Decides when levels commit. Times are in seconds.
 
-    >>> turns = CommitSchedule(levels=2, interval=5.0, now=100.0)
-    >>> turns.due(104.0), turns.due(105.0)
+    >>> schedule = CommitSchedule(levels=2, interval=5.0, now=100.0)
+    >>> schedule.due(104.0), schedule.due(105.0)
     ([], [{0, 1}])
-    >>> turns.began({0, 1}, 105.0)
-    >>> turns.failed([0], now=106.0, chance=1.0)
-    >>> turns.due(106.1), turns.due(106.3), turns.due(110.0)
+    >>> schedule.began({0, 1}, 105.0)
+    >>> schedule.failed([0], now=106.0, random_number=0.0)
+    >>> schedule.due(106.1), schedule.due(106.3), schedule.due(110.0)
     ([], [{0}], [{1}, {0}])
     """
 
@@ -39,40 +39,40 @@ class CommitSchedule:
         self._failures: dict[int, _Failures] = {}
 
     def due(self, now: float) -> list[set[int]]:
-        """Return the levels to commit now, in groups that commit together: first all that are well."""
-        well = {level for level in self._levels if level not in self._failures}
-        tried_again = [{level} for level, failures in self._failures.items() if failures.again_at <= now]
-        return ([well] if well and now >= self._due_at else []) + tried_again
+        """Return the levels to commit now, in groups that commit together: first all levels without failures."""
+        healthy = {level for level in self._levels if level not in self._failures}
+        retried = [{level} for level, failures in self._failures.items() if failures.again_at <= now]
+        return ([healthy] if healthy and now >= self._due_at else []) + retried
 
-    def next_turn(self) -> float:
-        """Return when there is a level to commit."""
+    def next_time(self) -> float:
+        """Return when the next commit is due."""
         times = [failures.again_at for failures in self._failures.values()]
         return min(times if len(times) == len(self._levels) else [*times, self._due_at])
 
     def began(self, levels: Collection[int], now: float) -> None:
-        """Note that these levels commit now; those that are well do so next after the interval."""
+        """Note that a commit of these levels has begun. Without failures, the next one is due after the interval."""
         if not self._failures.keys() & levels:
             self._due_at = now + self._interval
 
     def request(self) -> None:
-        """Let the levels that are well commit at once."""
+        """Make the commit of all levels without failures due at once."""
         self._due_at = 0.0
 
     def hurry(self, levels: Collection[int]) -> None:
-        """Let these levels commit at once, whether they are well or not: their partitions are about to leave."""
+        """Make a commit of these levels due at once, despite failures, because they are about to lose partitions."""
         self.request()
         for level, failures in self._failures.items():
             if level in levels:
                 failures.again_at = 0.0
 
     def succeeded(self, levels: Iterable[int]) -> None:
-        """Note that these levels' last commit was acknowledged, or that they have nothing to commit."""
+        """Note that the last commit of these levels was acknowledged, or that they have nothing to commit."""
         for level in levels:
             self._failures.pop(level, None)
 
-    def failed(self, levels: Iterable[int], now: float, chance: float) -> None:
-        """Note that a commit of these levels failed; `chance`, from 0 to 1, spreads what failed together."""
+    def failed(self, levels: Iterable[int], now: float, random_number: float) -> None:
+        """Note that a commit of these levels failed. A random number from 0 to 1 spreads the next attempts."""
         for level in levels:
             failures = self._failures.setdefault(level, _Failures(0, now))
             failures.count += 1
-            failures.again_at = now + _back_off(failures.count, 1 - chance)
+            failures.again_at = now + _back_off(failures.count, random_number)

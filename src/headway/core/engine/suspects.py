@@ -121,10 +121,16 @@ class Suspects:
 
 
 def decide(
-    retries: Retries, record: object, attempt: int, error: ProcessDiedError, now: float, chance: float, untried: int = 0
+    retries: Retries,
+    record: object,
+    attempt: int,
+    error: ProcessDiedError,
+    now: float,
+    random_number: float,
+    untried: int = 0,
 ) -> Verdict:
     """Decide what to do with a record after its process died; the arguments are those of `Retries.decide`."""
-    verdict = retries.decide(record, attempt, error, now, chance, untried)
+    verdict = retries.decide(record, attempt, error, now, random_number, untried)
     if not error.alone:  # this record may be innocent
         return Again(now) if isinstance(verdict, DeadLetter) else verdict
     if isinstance(verdict, Again) and retries.max_attempts is None and error.deaths >= MOST_DEATHS:

@@ -61,10 +61,10 @@ class RetriesUntil(Retries):
     until: Deadline = field(default_factory=lambda: Deadline(None))
 
     def decide(
-        self, record: object, attempt: int, error: BaseException, now: float, chance: float, untried: int = 0
+        self, record: object, attempt: int, error: BaseException, now: float, random_number: float, untried: int = 0
     ) -> Verdict:
         """Decide what to do after an attempt has failed."""
-        verdict = self.given.decide(record, attempt, error, now, chance, untried)
+        verdict = self.given.decide(record, attempt, error, now, random_number, untried)
         if isinstance(verdict, Again) and max(verdict.at, now) >= self.until.at:
             return Later(Due(verdict.at, verdict.untried))
         return verdict

@@ -53,7 +53,7 @@ class Fleet:
         known = {suspect.record: suspect for suspect in self._ledger.all()}
         attempts = [RunningAttempt(each, known[each].attempts + 1 if each in known else 1) for each in running]
         for suspect in self._ledger.died(attempts, "was ended by signal 9 (SIGKILL)", float(self.deaths)):
-            verdict = decide(self._retries, None, suspect.attempts, suspect.error(), now=0.0, chance=0.0)
+            verdict = decide(self._retries, None, suspect.attempts, suspect.error(), now=0.0, random_number=0.0)
             if isinstance(verdict, DeadLetter):
                 self.left.remove(suspect.record)
                 self.letters[suspect.record] = suspect
