@@ -19,8 +19,8 @@ from headway.delay.handle import ScheduleHandle
 from headway.delay.topics import create_topics
 from headway.errors import ConfigError, DeliveryError, KafkaError, NoRelayError, SerializationError
 from headway.kafka.producer.delivery import DeliveryFuture
-from headway.kafka.reading.compacted import read_compacted
 from tests.broker.delay_cluster import LADDER, DelayCluster, wait_until
+from tests.compacted import read_compacted
 
 
 @pytest.fixture

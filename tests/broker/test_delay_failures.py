@@ -25,8 +25,8 @@ from headway.errors import ClosedError, KafkaError
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.transactional_writer import TransactionalWriter
-from headway.kafka.reading.compacted import read_compacted
 from tests.broker.delay_cluster import MISSED_SOON, DelayCluster, wait_until
+from tests.compacted import read_compacted
 from tests.membership import expel
 
 

@@ -11,8 +11,8 @@ import pytest
 
 from headway import Settled
 from headway.broker import LocalBroker
-from headway.kafka.reading.compacted import read_compacted
 from tests.broker.delay_cluster import ROOT, DelayCluster, wait_until
+from tests.compacted import read_compacted
 
 
 def process_state(pid: int) -> str:

@@ -12,8 +12,8 @@ from headway.core.delay.changes import Put
 from headway.core.delay.schedule import Schedule
 from headway.delay.relay.output import Mode
 from headway.errors import ConfigError, IdPendingError, NoRelayError
-from headway.kafka.reading.compacted import read_compacted
 from tests.broker.delay_cluster import DelayCluster, wait_until
+from tests.compacted import read_compacted
 
 BOTH = pytest.mark.parametrize("mode", ["exactly-once", "low-latency"])
 

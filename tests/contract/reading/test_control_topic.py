@@ -33,5 +33,5 @@ def test_a_word_that_kafka_refuses_was_not_said(brokers: MockBrokers) -> None:
 def test_a_word_that_nobody_takes_in_time_was_not_said(brokers: MockBrokers, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(control_topic, "BROKER_ANSWERS_WITHIN", 0.5)
     brokers.lead("control", 0)
-    with pytest.raises(KafkaError, match=r"^The topic control did not take a record: .*timed out\.$"):
+    with pytest.raises(KafkaError, match=r"^A message could not be stored in the topic control: .*timed out\.$"):
         topic(brokers).say("run", b"stop")

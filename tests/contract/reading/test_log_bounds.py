@@ -11,10 +11,10 @@ from confluent_kafka.admin import AdminClient
 
 from headway.errors import KafkaError
 from headway.kafka.reading.catalog import Catalog
-from headway.kafka.reading.compacted import read_compacted
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.kafka.reading.log_bounds import LATEST, LogBounds, fetched_end, list_offsets, watermarks
 from headway.records.record_types import TopicPartition
+from tests.compacted import read_compacted
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
 
 TOPIC = "state-0"
@@ -100,7 +100,9 @@ def test_a_partition_whose_leader_is_away_is_not_empty_and_is_waited_for(
 
 def test_an_end_that_is_not_known_in_time_is_an_error_that_says_so(cluster: Cluster) -> None:
     cluster.leave()
-    with pytest.raises(KafkaError, match=rf"^Kafka did not say within 0.3 s where partitions of {TOPIC} begin and end"):
+    with pytest.raises(
+        KafkaError, match=rf"^Kafka did not answer within 0.3 s where partitions of {TOPIC} begin and end"
+    ):
         LogBounds(cluster.config, within=0.3).ends([PLACE])
 
 

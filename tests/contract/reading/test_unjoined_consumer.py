@@ -17,7 +17,6 @@ from headway.broker import LocalBroker
 from headway.errors import ClosedError, ConfigError, KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_topic
-from headway.kafka.reading.compacted import read_compacted
 from headway.kafka.reading.control_topic import ControlTopic, listening
 from headway.kafka.reading.group_inspector import GroupInspector
 from headway.kafka.reading.range_reader import Range, RangeReader
@@ -25,6 +24,7 @@ from headway.kafka.reading.tail import TailReader
 from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
 from headway.records.record_types import TopicPartition
 from tests.broker.delay_cluster import wait_until
+from tests.compacted import read_compacted
 from tests.made import made_by
 
 pytestmark = pytest.mark.kafka
@@ -69,7 +69,7 @@ def by_ranges(config: Mapping[str, Any], topic: str) -> None:
 def by_markers(config: Mapping[str, Any], topic: str) -> None:
     create_marker_topic(Admin(config), f"{topic}-markers")
     with made_by(CLASS) as made, CommitMarkers(config, f"{topic}-markers") as markers:
-        assert markers.last(b"a/1") is None
+        assert markers.newest(b"a/1").get(b"a/1") is None
         serve(made)
 
 

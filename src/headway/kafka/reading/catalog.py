@@ -1,4 +1,4 @@
-"""The topics of a read in Kafka, and the offsets between which each of their partitions can be read."""
+"""The topics that are read, and the offsets between which each of their partitions can be read."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping
 from concurrent.futures import Future
@@ -30,23 +30,23 @@ __all__ = ["Catalog", "TopicLevels"]
 K = TypeVar("K")
 V = TypeVar("V")
 
-# A broker that stops never answers its open requests, nor does the one that starts then: short requests, often.
+# Requests are short and repeated often, because the open requests of a broker that stops are never answered.
 ONE_ANSWER_WITHIN = 5.0
 _ASK_AGAIN_AFTER = 0.2
 
 
 class TopicLevels(NamedTuple):
-    """The partitions of some topics at every level, and the id of each Kafka topic if its brokers give one."""
+    """The partitions of some topics at every level, and the ids of the Kafka topics, if the brokers return ids."""
 
     partitions: list[TopicPartition]
     topic_ids: dict[str, str]
 
 
 class Catalog(Admin):
-    """An admin client that knows levels and offsets.
+    """An admin client that finds the partitions of levels, and their offsets.
 
-    Every method raises `KafkaError` if no broker answers, at once if none ever did, else in a minute. `isolation`
-    decides which offsets can be read: with `read_committed` none of an unfinished transaction, nor behind it.
+    Every method raises `KafkaError` if no broker answers: after a minute, or at once if no broker has ever answered.
+    With the `isolation` level `read_committed`, an unfinished transaction and the records after it cannot be read.
     """
 
     def __init__(self, config: Config, isolation: str = "read_committed") -> None:
@@ -57,7 +57,7 @@ class Catalog(Admin):
     def find(self, topics: Iterable[str], naming: TopicNaming, *, may_be_gone: bool = False) -> TopicLevels:
         """Return the topics' partitions at every level.
 
-        A topic of which a level is missing is left out if it `may_be_gone`; else it raises `KafkaError`.
+        If a level of a topic is missing, the topic is left out if it `may_be_gone`. Otherwise this raises `KafkaError`.
         """
         wanted = naming.kafka_topics(topics)
         asked = [each.kafka_topic for each in wanted]
@@ -84,16 +84,16 @@ class Catalog(Admin):
         return self._offsets(partitions, EARLIEST)
 
     def ends(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Return the offset behind the last that can be read."""
+        """Return the offset after the last record of each partition that can be read."""
         return self._offsets(partitions, LATEST)
 
     def written(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Return the offset behind the last record of each partition, also of an unfinished transaction."""
+        """Return the offset after the last record of each partition, unfinished transactions included."""
         return self._offsets(partitions, LATEST, "read_uncommitted")
 
     def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets:
-        """Return each first offset with this timestamp or a later one; the end if there is none."""
-        ends = self.ends(partitions)  # first: what comes between the two questions has that time, or a later one
+        """Return each partition's first offset with this timestamp or a later one, or its end if there is none."""
+        ends = self.ends(partitions)  # first, because a record that arrives between the two questions is not older
         found = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms))
         return {each: ends[each] if offset == NONE_THAT_LATE else offset for each, offset in found.items()}
 
@@ -110,7 +110,7 @@ class Catalog(Admin):
         )
         if _is_missing(answer):
             raise KafkaError(
-                f"{which} does not exist. {how_to_create(asked.topic, levels)} Or correct the name of the topic or the "
+                f"{which} does not exist. {how_to_create(asked.topic, levels)} Or correct the topic's name, or the "
                 "number of levels."
             )
         raise self._failure(f"{which} cannot be read", answer, name)
@@ -139,14 +139,14 @@ class Catalog(Admin):
         return metadata
 
     def _patiently(self, ask: Callable[[], dict[K, V | ck.KafkaError]]) -> dict[K, V | ck.KafkaError]:
-        """Return the answers, some of which can be lasting errors; asks again after errors that pass."""
+        """Return the answers, some of which may be permanent errors. Repeats the question after transient errors."""
         if not self._connected:
             self._ask_patiently()
         answers: dict[K, V | ck.KafkaError] = {}
 
         def ask_all(_: float) -> None:
             if answers:
-                # A client that has lost a leader while it asked for offsets may not find it again.
+                # A client that has lost a leader during a question for offsets might never find it again.
                 self._client = make_client(AdminClient, self._settings, self._connection)
                 self._brokers.none_is_up = False
             answers.update(ask())
@@ -162,12 +162,12 @@ class Catalog(Admin):
         return answers
 
     def _failure(self, failure: str, reason: ck.KafkaError, topic: str) -> KafkaError:
-        self._client.poll(0)  # serves the error callback
+        self._client.poll(0)  # calls the error callback
         if self._brokers.none_is_up:
             return self._unreachable()
         if refused := why_refused(reason, "Read", self._settings, topic=topic):
             return refused
-        return KafkaError(f"{failure}: {describe(reason)}. Try again, and look into the log of the brokers.")
+        return KafkaError(f"{failure}: {describe(reason)}. Try again, and read the log of the brokers.")
 
 
 def _is_missing(answer: object) -> bool:

@@ -1,18 +1,18 @@
-"""Markers for the batches of a writer's tasks that are in Kafka, in a topic that keeps the last of each task.
+"""Markers of the batches that a writer's tasks have stored in Kafka, in a topic that keeps each task's last marker.
 
-A marker is written in the same transaction as the records it stands for, so both are there or neither. A writer that
-has fenced off earlier attempts at a task finds their outcome by its marker.
+A marker is written in the same transaction as its records, so Kafka has either both or neither. A writer that has
+fenced off earlier attempts at a task learns their outcome from the marker.
 
-A key is `writer/task`. All markers of a writer are in one partition, so a look-up sees how far its other tasks are.
+A key is `writer/task`. All markers of a writer are in one partition, so one look-up shows how far its other tasks are.
 
-A group's offsets could be written in a transaction too, and be looked up at once. But Kafka forgets them a week after
-the last commit, and a batch may be tried again after a longer stop.
+The offsets of a group can be written in a transaction too, and would be quicker to look up. But Kafka deletes them a
+week after the last commit, and a batch may be repeated after a longer stop.
 """
 
 import logging
 import time
 from collections.abc import Callable, Mapping
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import confluent_kafka as ck
@@ -26,34 +26,35 @@ from headway.kafka.binding.time_limits import (
     OPEN_TRANSACTION_ENDS_WITHIN,
 )
 from headway.kafka.missing_rights import why_not_readable
-from headway.kafka.reading.log_bounds import fetched_end
+from headway.kafka.reading.log_bounds import fetched_end, watermarks
 from headway.kafka.reading.unjoined_consumer import unjoined_consumer
 from headway.runtime.lifecycle import Closable
 from headway.settings.config import Config
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from confluent_kafka.admin._metadata import TopicMetadata
 
 log = logging.getLogger(__name__)
 
-# Decides the partition of a marker, so it never changes. The topic's own count does not matter: an operator may add
-# partitions.
+# This number decides the partition of a marker, so it must never change. The topic's own number of partitions does not
+# matter, because an operator may add some.
 _PARTITIONS = 16
-# Only segments that are full, or old, are compacted or deleted; a look-up may have to read through the rest.
+# Kafka compacts and deletes only segments that are full or old, and a look-up may have to read through the rest.
 _SEGMENTS = {"segment.ms": "600000"}
 _COMPACTION = {**_SEGMENTS, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
 _A_DAY = {**_SEGMENTS, "cleanup.policy": "delete", "retention.ms": "86400000"}
 
-_GONE_AFTER = 1.0  # seconds in which all brokers have heard of a topic that the driver has just made
-_FIRST_SPAN = 256  # offsets: most look-ups find a marker of a moment ago
+_GONE_AFTER = 1.0  # seconds after which all brokers know a topic that the driver has created
+_FIRST_SPAN = 256  # offsets; most look-ups search for a recent marker
 _SPAN_GROWS = 16
 _AT_A_TIME = 5_000
 
 
 def create_marker_topic(admin: Admin, topic: str, *, lasting: bool = True) -> None:
-    """Create the topic, if it does not exist. Raises `KafkaError`, also for one with too few partitions.
+    """Create the topic, if it does not exist. Raises `KafkaError`, also if the topic has too few partitions.
 
-    It keeps the last marker of each key; if not `lasting`, all markers for a day. The latter is for keys that are used
-    once, each of which a compacted topic would keep for ever.
+    The topic keeps the last marker of each key. If not `lasting`, it keeps all markers for a day: for keys that are
+    used once, which a compacted topic would keep forever.
     """
     count = admin.topics().get(topic)
     if count is None:
@@ -62,13 +63,13 @@ def create_marker_topic(admin: Admin, topic: str, *, lasting: bool = True) -> No
 
 
 def _create(admin: Admin, topic: str, config: Mapping[str, str]) -> int:
-    """Create the topic and return its number of partitions; another process may have created it this very moment."""
+    """Create the topic, unless another process does so at the same moment. Returns its number of partitions."""
     try:
         admin.create([topic], _PARTITIONS, config=config)
     except KafkaError as error:
         if (count := admin.topics().get(topic)) is None:
             raise KafkaError(
-                f"The topic {topic}, where exactly-once delivery marks what is written, does not exist and was not "
+                f"The topic {topic}, where exactly-once delivery keeps its markers, does not exist and could not be "
                 f"created: {error} Create it with {_PARTITIONS} partitions and "
                 f"cleanup.policy={config['cleanup.policy']}, or choose delivery=at_least_once."
             ) from error
@@ -79,7 +80,7 @@ def _create(admin: Admin, topic: str, config: Mapping[str, str]) -> int:
 def _check_partitions(topic: str, count: int) -> None:
     if count < _PARTITIONS:
         raise KafkaError(
-            f"The topic {topic}, where exactly-once delivery marks what is written, has {count} partitions and needs "
+            f"The topic {topic}, where exactly-once delivery keeps its markers, has {count} partitions and needs "
             f"{_PARTITIONS}. Add some: `kafka-topics.sh --alter --topic {topic} --partitions {_PARTITIONS}`."
         )
 
@@ -90,11 +91,17 @@ def partition_of(key: bytes) -> int:
 
 
 class CommitMarkers(Closable):
-    """A reader of markers by key. `config` is librdkafka's.
+    """A reader of markers by key.
 
-    A topic that is gone, though it was there when the writer began, is created anew as by `create_marker_topic`. A
-    leader has `patience` seconds to say where its log begins and ends. A marker for which `read` raises
-    `UnreadableError` is passed over, with a warning: the one before it counts.
+    A topic that was deleted since the writer began is created again by `create_marker_topic`. A marker for which `read`
+    raises `UnreadableError` is skipped with a warning, and the marker before it counts.
+
+    Args:
+        config: The settings of librdkafka.
+        topic: The topic of the markers.
+        read: Reads the value of a marker.
+        lasting: Whether the topic keeps the last marker of each key, or all markers for a day.
+        patience: The seconds that a leader has to answer where its log begins and ends.
     """
 
     def __init__(
@@ -134,15 +141,11 @@ class CommitMarkers(Closable):
             self._is_known = True
         return partition_of(key)
 
-    def last(self, key: bytes) -> bytes | None:
-        """Return the newest committed marker with this key; waits for open transactions."""
-        return self.newest(key).get(key)
-
     def newest(self, key: bytes) -> dict[bytes, bytes]:
-        """Return the newest committed markers of the key's writer, also for other keys, searched from the end.
+        """Return the newest committed markers of the key's writer, also those of its other keys.
 
-        Markers of other keys that are older than this key's are left out. Waits for open transactions. Raises
-        `KafkaError`.
+        Markers of other keys that are older than the marker of this key are left out. Waits for open transactions.
+        Raises `KafkaError`.
         """
         partition, writer = self.partition_of(key), _writer(key)
         begin, stop = self._extent(partition)
@@ -157,9 +160,9 @@ class CommitMarkers(Closable):
         return {key: value for key, value in found.items() if value is not None}
 
     def again(self, key: bytes) -> dict[bytes, bytes]:
-        """Return what `newest` returned for this key, with the markers that were committed since.
+        """Return the result of `newest` for this key, with the markers that were committed since.
 
-        Does not wait for open transactions, and asks the broker once if there is nothing new.
+        Does not wait for open transactions. If there is nothing new, it takes one request to the broker.
         """
         partition = self.partition_of(key)
         _, end = self._extent(partition)
@@ -169,7 +172,7 @@ class CommitMarkers(Closable):
         return {key: value for key, value in self._found.items() if value is not None}
 
     def _scan(self, writer: bytes, partition: int, start: int, stop: int | None) -> dict[bytes, bytes | None]:
-        """Return a writer's last markers in [start, stop), None for a deleted one; no `stop` means the log end."""
+        """Return a writer's last markers in [start, stop), None for a deleted one. Without `stop`, to the log end."""
         self._consumer.assign([ck.TopicPartition(self._topic, partition, start)])
         deadline = time.monotonic() + OPEN_TRANSACTION_ENDS_WITHIN
         found: dict[bytes, bytes | None] = {}
@@ -186,47 +189,35 @@ class CommitMarkers(Closable):
                 ):
                     found[key] = message.value()
             if was_at_end and stop is None:
-                stop = self._high_watermark(partition)
+                # Unlike the answer to a request, the end in a fetch counts the records of open transactions.
+                stop = fetched_end(self._consumer, (self._topic, partition))
             self._position = position
             if time.monotonic() > deadline:
                 raise KafkaError(
                     f"Partition {partition} of {self._topic} could not be read up to its end within "
-                    f"{OPEN_TRANSACTION_ENDS_WITHIN:g} s: a transaction in it is open. It ends by its "
-                    "transaction.timeout.ms."
+                    f"{OPEN_TRANSACTION_ENDS_WITHIN:g} s, because a transaction in it is open. The brokers end that "
+                    "transaction after its transaction.timeout.ms."
                 )
         return found
 
     def _is_marker(self, message: Any) -> bool:
-        """Return whether a record is a marker, or deletes one, and not another record under a marker's key."""
+        """Return whether a record is a marker or deletes a marker, and is not another record with a marker's key."""
         if (value := message.value()) is None:
             return True
         try:
             self._read(value)
         except UnreadableError as error:
             where = message.offset(), message.partition(), self._topic
-            log.warning("The record at offset %s of partition %s of %s is passed over: %s", *where, error)
+            log.warning("The record at offset %s of partition %s of %s is skipped: %s", *where, error)
             return False
         return True
 
     def _extent(self, partition: int) -> tuple[int, int]:
-        """Return the first offset, and the one behind the last decided one."""
-        at = ck.TopicPartition(self._topic, partition)
-
-        def ask(seconds: float) -> tuple[int, int]:
-            begin, end = self._consumer.get_watermark_offsets(at, seconds)
-            if begin < 0 or end < 0:  # unknown is not empty: records that are there would be written twice
-                raise ck.KafkaException(ck.KafkaError(ck.KafkaError.OFFSET_NOT_AVAILABLE))
-            return begin, end
-
-        return self._ask(ask)
-
-    def _high_watermark(self, partition: int) -> int | None:
-        """Return the end of the log as the last fetch had it, or None if that is not known."""
-        # Unlike the answer to a request for it, this end counts undecided records.
-        return fetched_end(self._consumer, (self._topic, partition))
+        """Return the first offset, and the end of the part whose transactions have ended."""
+        return watermarks(self._consumer, (self._topic, partition), self._patience, self._config)
 
     def _await_topic(self) -> None:
-        """Wait until the broker has heard of the topic, and create it if it is gone."""
+        """Wait until the broker knows the topic, and create it if it was deleted."""
         began, was_created = time.monotonic(), False
         while not (count := self._count_partitions()):
             took = time.monotonic() - began
@@ -235,24 +226,26 @@ class CommitMarkers(Closable):
                 was_created = True
             if took > CREATED_TOPIC_KNOWN_WITHIN:
                 raise KafkaError(
-                    f"Kafka has no topic {self._topic}, where exactly-once delivery marks what is written."
+                    f"Kafka has no topic {self._topic}, where exactly-once delivery keeps its markers, "
+                    f"{CREATED_TOPIC_KNOWN_WITHIN:g} s after it was created. Start again once the brokers know it."
                 )
             time.sleep(0.02)
         _check_partitions(self._topic, count)
 
     def _count_partitions(self) -> int:
-        about = self._ask(lambda seconds: self._consumer.list_topics(self._topic, timeout=seconds)).topics[self._topic]
-        if about.error and (refused := why_not_readable(about.error, self._topic, self._config)):
-            raise refused
-        return len(about.partitions) if about.error is None else 0
+        def ask(seconds: float) -> "TopicMetadata":
+            about: TopicMetadata = self._consumer.list_topics(self._topic, timeout=seconds).topics[self._topic]
+            return about
 
-    def _ask(self, call: Callable[[float], T]) -> T:
         try:
-            return retrying(call, self._patience)
+            about = retrying(ask, self._patience)
         except ck.KafkaException as error:
             if refused := why_not_readable(error.args[0], self._topic, self._config):
                 raise refused from error
             raise KafkaError(f"The markers in {self._topic} cannot be read: {describe(error.args[0])}.") from error
+        if about.error and (refused := why_not_readable(about.error, self._topic, self._config)):
+            raise refused
+        return len(about.partitions) if about.error is None else 0
 
 
 def _writer(key: bytes) -> bytes:
@@ -265,5 +258,5 @@ def _position_after(message: Any, config: Config) -> int:
     if refused := why_not_readable(error, message.topic(), config):
         raise refused
     if error.code() != ck.KafkaError._PARTITION_EOF:
-        raise KafkaError(f"Markers cannot be read: {error.str()}.")
+        raise KafkaError(f"The markers in {message.topic()} cannot be read: {describe(error)}.")
     return message.offset()  # type: ignore[no-any-return]

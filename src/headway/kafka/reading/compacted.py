@@ -1,4 +1,4 @@
-"""Topics seen without a group: which exist, where they end, and all records of a compacted one."""
+"""Reading topics without a group: which topics exist, where they end, and the records of a compacted topic."""
 
 import logging
 import time
@@ -35,10 +35,10 @@ _SETTINGS: Config = {
 
 
 class TopicReader(Closable):
-    """A reader that sees which topics exist and where they end, and reads compacted ones; it joins no group.
+    """A reader that lists topics, finds their ends and reads compacted topics, without joining a group.
 
-    Its clients are kept for the next question, as each costs a second with an `oauth_cb`. `config` is librdkafka's. Not
-    thread-safe.
+    It keeps its clients for the next question, because with an `oauth_cb` a new client costs a second. `config` has the
+    settings of librdkafka. Not thread-safe.
     """
 
     def __init__(self, config: Config) -> None:
@@ -49,27 +49,27 @@ class TopicReader(Closable):
 
     @property
     def admin(self) -> Admin:
-        """The admin client, which knows the topics."""
+        """The admin client; made at the first use."""
         if self._admin is None:
             self._admin = Admin(self._config)
         return self._admin
 
     def bounds(self, within: float = LOG_BOUNDS_TOLD_WITHIN, isolation: str = "read_uncommitted") -> LogBounds:
-        """Return a `LogBounds` that asks for at most so many seconds. Raises `KafkaError` as `Admin` does."""
+        """Return a `LogBounds` that asks for at most `within` seconds. Raises `KafkaError` as `Admin` does."""
         return LogBounds(self._config, isolation, within, self.admin.client)
 
     def renew(self) -> None:
-        """Ask and read with new clients from now on.
+        """Replace the clients.
 
-        The old ones may keep asking a broker that is no longer the right one, and read nothing of a topic that was
-        deleted and created again.
+        The old clients may keep asking a broker that no longer leads the partition, and read nothing from a topic that
+        was deleted and created again.
         """
         self._admin = None
         before, self._consumer = self._consumer, unjoined_consumer({**self._config, **_SETTINGS})
         in_background(before.close)
 
     def serve(self) -> None:
-        """Let go of the clients' reports of the meantime."""
+        """Serve the callbacks of the clients, whose reports would pile up otherwise."""
         self._consumer.poll(0)
         if self._admin:
             self._admin.serve()
@@ -86,22 +86,21 @@ class TopicReader(Closable):
         when_stuck: Callable[[dict[int, dict[str, bytes]]], None] = lambda values: None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> dict[int, dict[str, bytes]]:
-        """Return the latest value of each key of each partition; keys whose latest value is none are left out.
+        """Return the latest value of each key of each partition, without deleted keys.
 
-        Records whose key is no text are passed over, with a warning.
+        Records whose key is not text are skipped with a warning.
 
-        Open transactions are waited for: their records are read if they are committed. After a second of waiting
-        `when_stuck` is called with the values read before them, to end transactions that nobody will end. Reading ends
-        once `is_over` returns True.
+        It waits for open transactions, and reads their records if they are committed. After a second of waiting it
+        calls `when_stuck` with the values that it has read, which can end the transactions of dead producers.
 
         Raises:
-            AuthorizationError: This client may not read the topic.
-            KafkaError: The end of a partition is not known, or was not reached, within so many seconds; or `is_over`
-                came before.
+            AuthorizationError: The right to read the topic is missing.
+            KafkaError: The end of a partition is not known or was not reached within `within` seconds, or `is_over`
+                returned True before.
         """
         values: dict[int, dict[str, bytes]] = {partition: {} for partition in partitions}
         ends = self._ends(topic, partitions, within)
-        # The partitions that are not read to their ends yet.
+        # The partitions that have not been read to their ends yet.
         missing = {partition for partition, end in ends.items() if end > 0}
         try:
             self._consumer.assign([ck.TopicPartition(topic, partition, ck.OFFSET_BEGINNING) for partition in missing])
@@ -117,7 +116,7 @@ class TopicReader(Closable):
                     stuck_at = deadline
                     when_stuck(values)
                 if missing and is_over():
-                    raise KafkaError(f"{topic} was not read to its end, since nobody wants it any more.")
+                    raise KafkaError(f"{topic} was not read to its end, because its reader is closing.")
                 if time.monotonic() > deadline:
                     raise KafkaError(
                         f"{topic} could not be read to its end within {within:g} s: partitions {sorted(missing)} hold "
@@ -131,43 +130,28 @@ class TopicReader(Closable):
     def _ends(self, topic: str, partitions: Collection[int], within: float) -> dict[int, int]:
         """Return the ends of the logs, open transactions included."""
         bounds, wanted = self.bounds(within), [(topic, partition) for partition in partitions]
-        deadline = time.monotonic() + CREATED_TOPIC_KNOWN_WITHIN  # brokers hear of a new topic one after the other
+        deadline = time.monotonic() + CREATED_TOPIC_KNOWN_WITHIN  # not all brokers know a new topic at once
         while len(found := bounds.ends(wanted)) < len(wanted):
             if time.monotonic() > deadline:
                 missing = sorted(set(partitions).difference(partition for _, partition in found))
-                raise KafkaError(
-                    f"The topic {topic} has no partitions {missing}, which are to be read. Create it anew."
-                )
+                raise KafkaError(f"The topic {topic} lacks the partitions {missing}. Create it again.")
             time.sleep(_ASK_AGAIN_AFTER)
         return {partition: end for (_, partition), end in found.items()}
 
 
-def read_compacted(
-    config: Config,
-    topic: str,
-    partitions: Collection[int],
-    within: float,
-    when_stuck: Callable[[dict[int, dict[str, bytes]]], None] = lambda values: None,
-    is_over: Callable[[], bool] = lambda: False,
-) -> dict[int, dict[str, bytes]]:
-    """Read once as `TopicReader.compacted` does, with clients that are closed afterwards."""
-    with TopicReader(config) as reader:
-        return reader.compacted(topic, partitions, within, when_stuck, is_over)
-
-
 def _reaches(message: Any, ends: Mapping[int, int], values: dict[int, dict[str, bytes]]) -> bool:
-    """Take in a record, or the event of an end; return whether that partition is read to its end."""
+    """Process a record or the end of a partition. Returns whether that partition has been read to its end."""
     partition, error = message.partition(), message.error()
     if error is None:
         key, value = _text(message.key()), message.value()
         if key is None:
-            log.warning("A record in %s is passed over: its key %.50r is not UTF-8.", message.topic(), message.key())
+            log.warning("A record in %s is skipped: its key %.50r is not UTF-8.", message.topic(), message.key())
         elif value is None:
             values[partition].pop(key, None)
         else:
             values[partition][key] = value
         return bool(message.offset() + 1 >= ends[partition])
-    if error.code() == ck.KafkaError._PARTITION_EOF:  # the event only comes at the end of decided transactions
+    if error.code() == ck.KafkaError._PARTITION_EOF:  # comes only where all transactions before it have ended
         return bool(message.offset() >= ends[partition])
     return False
 

@@ -1,12 +1,11 @@
 """Messages to processes that can be reached only through Kafka: records in a topic of one partition.
 
-Each process listens from an offset that was noted before it was started. None misses a message that is sent while it
-starts, or while another process takes its place.
+Each process listens from an offset that was noted before it was started. So no process misses a message that is sent
+while it starts, or while another process takes its place.
 """
 
 import contextlib
 import logging
-import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -19,9 +18,8 @@ from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, RECORDS_AWAITED_FOR
 from headway.kafka.missing_rights import why_refused
 from headway.kafka.reading.log_bounds import watermarks
-from headway.kafka.reading.tail import Tail
+from headway.kafka.reading.tail import TailReader
 from headway.kafka.reading.unjoined_consumer import UnjoinedConsumer, unjoined_consumer
-from headway.runtime.flag import Flag
 from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
@@ -30,10 +28,10 @@ _A_DAY = {"retention.ms": "86400000"}
 
 
 class ControlTopic:
-    """The topic, for the sender. `config` is librdkafka's.
+    """The topic of the messages, as their sender uses it. `config` has the settings of librdkafka.
 
-    Raises `KafkaError` if it can be neither found nor made. Raises `AuthorizationError` for want of a right to write
-    or to read it: a sender without one could not tell anybody to stop later.
+    Raises `KafkaError` if the topic does not exist and cannot be created. Raises `AuthorizationError` if a right to
+    read or write it is missing: without it, the sender could not stop the processes later.
     """
 
     def __init__(self, config: Config, topic: str) -> None:
@@ -49,14 +47,14 @@ class ControlTopic:
         try:
             self._admin.create([self._topic], 1, config=_A_DAY)
         except KafkaError:
-            if self._topic not in self._admin.topics("Read"):  # nor has another process created it in this moment
+            if self._topic not in self._admin.topics("Read"):  # another process may have created it at this moment
                 raise
 
     def end(self) -> int:
         """Return the offset of the next message.
 
-        Raises `KafkaError` if listeners with these settings may not read it. They would not notice that themselves:
-        librdkafka waits for the right, and for the message.
+        Raises `KafkaError` if these settings lack the right to read the topic. A listener would not notice that,
+        because librdkafka waits for the right in silence.
         """
         consumer = _reader(self._config)
         try:
@@ -82,47 +80,36 @@ class ControlTopic:
     def say(self, run: str, word: bytes) -> None:
         """Send a message to all processes of a run.
 
-        Raises `KafkaError` if Kafka does not take it within 20 s, or the listeners may not read it any more.
+        Raises `KafkaError` if Kafka does not store it within 20 s, or the listeners have lost the right to read it.
         """
         reports: list[ck.KafkaError | None] = []
         own = {"message.timeout.ms": int(BROKER_ANSWERS_WITHIN * 1000)}
         producer = make_client(ck.Producer, {"log_level": 2, **self._config, **own})
         report = lambda error, _: reports.append(error)  # noqa: E731
         producer.produce(self._topic, word, run.encode(), partition=0, on_delivery=report)
-        producer.flush()  # until the report comes, in that time, with the outcome
+        producer.flush()  # returns once the report has come, at the latest after message.timeout.ms
         producer.close()
         for error in filter(None, reports):
             if refused := why_refused(error, "Write", self._config, topic=self._topic):
                 raise refused
-            raise KafkaError(f"The topic {self._topic} did not take a record: {describe(error)}.")
+            raise KafkaError(f"A message could not be stored in the topic {self._topic}: {describe(error)}.")
         self.end()
 
 
 @contextlib.contextmanager
 def listening(config: Config, topic: str, since: int, run: str, hear: Callable[[bytes], None]) -> Iterator[None]:
-    """Call `hear` in a thread with each message to the run from offset `since` on, within this block."""
-    ended = Flag()
-    tail = Tail({"log_level": 2, **config, "auto.offset.reset": "earliest"}, topic, 0, since)
+    """Call `hear` in a thread with each message to the run, from offset `since` on, during the `with` block."""
 
-    def listen() -> None:
-        while not ended.is_set():
-            message = tail.take()
-            if message is None:
-                continue
-            if error := message.error():
-                # librdkafka goes on, and reports each error once.
-                log.warning("The topic %s cannot be read now: %s.", topic, describe(error))
-            elif message.key() == run.encode():
-                hear(message.value() or b"")
+    def take(key: str, word: bytes) -> None:
+        if key == run:
+            hear(word)
 
-    thread = threading.Thread(target=listen, name="headway-control-topic", daemon=True)
-    thread.start()
-    try:
+    def refused(missing: AuthorizationError) -> None:
+        log.warning("%s", missing)
+
+    settings = {"log_level": 2, **config}
+    with contextlib.closing(TailReader(settings, topic, 0, take, refused, since, "headway-control-topic")):
         yield
-    finally:
-        ended.set()
-        thread.join()
-        tail.close()
 
 
 def _reader(config: Config) -> UnjoinedConsumer:

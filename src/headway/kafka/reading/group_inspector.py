@@ -1,4 +1,4 @@
-"""An onlooker: the commits of a group and the records of partitions, without joining the group."""
+"""Reads the commits of a group and the records of partitions, without joining the group."""
 
 import time
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 _BATCH = 1000
 _MOMENT = 0.1  # seconds
-_SHORT = 1000  # offsets; longer ranges are read one after the other, since each may fill the memory for one
+_SHORT = 1000  # offsets; longer ranges are read one after the other, because each may fill librdkafka's queue
 _AT_THE_SAME_TIME = 200
 
 _HAS_MEMBERS = (
@@ -43,23 +43,27 @@ _HAS_MEMBERS = (
 
 _DEFAULTS: Config = {
     "log_level": 2,
-    # The broker answers at once if nothing follows: reading a partition ends with that.
+    # A read ends when the broker answers that nothing follows, so the broker should answer quickly.
     "fetch.wait.max.ms": 10,
     "fetch.queue.backoff.ms": 1,
 }
 _OURS: Config = {
     "enable.partition.eof": True,
-    # Records that age out while they are read are passed over.
+    # Records that retention deletes while they are read are skipped.
     "auto.offset.reset": "earliest",
 }
 
 
 class GroupInspector(Closable):
-    """An onlooker that sees the commits of one group, reads partitions by offset, and joins no group.
+    """Reads the commits of one group, and partitions by offset, without joining a group.
 
-    `config` is as for the other clients; Headway's own keys are left out. `client` is a connected client with these
-    settings, if there is one: another would take a while to connect. Raises `ConfigError` for a setting that librdkafka
-    does not know or take. Every method raises `KafkaError` if Kafka refuses or does not answer.
+    Raises `ConfigError` for a setting that librdkafka does not know or accept. Every method raises `KafkaError` if
+    Kafka refuses or does not answer.
+
+    Args:
+        config: The settings as for the other clients. Headway's own keys are ignored.
+        group: The group.
+        client: A connected client with these settings, if there is one, because a new one takes a while to connect.
     """
 
     def __init__(self, config: Config, group: str, client: AdminClient | None = None) -> None:
@@ -68,7 +72,7 @@ class GroupInspector(Closable):
         self._admin = client or make_client(AdminClient, {"log_level": 2, **kafka})
         self._bounds = LogBounds(kafka, client=self._admin)
         self._reader = unjoined_consumer({**_DEFAULTS, **kafka, **_OURS})
-        self._committer: ck.Consumer | None = None  # asks for the group's coordinator: made once that is needed
+        self._committer: ck.Consumer | None = None  # made only when needed, because it asks for the coordinator
         if client is None:
             # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
             with _explained("The topics could not be listed"):
@@ -81,31 +85,31 @@ class GroupInspector(Closable):
             self._committer.close()
 
     def groups(self) -> list[str]:
-        """Return the groups that Kafka knows."""
+        """Return the names of all groups."""
         with _explained("The groups could not be listed"):
             found = self._admin.list_consumer_groups(request_timeout=BROKER_ANSWERS_WITHIN).result()
         return sorted(each.group_id for each in found.valid)
 
     def member_count(self) -> int:
-        """Return how many members the group has; 0 if there is no such group."""
+        """Return the number of the group's members, which is 0 if the group does not exist."""
         described = self._described()
         return 0 if described is None else len(described.members)
 
     def members(self) -> dict[Partition, Member]:
-        """Return the member that has each partition now."""
+        """Return the member to which each partition is assigned now."""
         described = self._described()
         return {} if described is None else members_by_partition(described)
 
     def _described(self) -> "ConsumerGroupDescription | None":
-        """Return what the coordinator says of the group; None if there is no such group."""
+        """Return the coordinator's description of the group, or None if the group does not exist."""
         client = coordinator_client(self._kafka)  # it, and its request, end with its last reference
         answer = ask_for_members(client, self.group)
         try:
             return answer.result(BROKER_ANSWERS_WITHIN)
         except TimeoutError:
             raise KafkaError(
-                f"The coordinator of the group {self.group} did not say within {BROKER_ANSWERS_WITHIN:g} s whether it "
-                "has members. Check that its broker runs, and try again."
+                f"The coordinator of the group {self.group} did not answer within {BROKER_ANSWERS_WITHIN:g} s whether "
+                "the group has members. Check that its broker runs, and try again."
             ) from None
         except ck.KafkaException as error:
             if error.args[0].code() in NO_GROUP:
@@ -114,7 +118,7 @@ class GroupInspector(Closable):
             raise _explain_group(self.group, error) from error
 
     def partitions(self) -> list[Partition]:
-        """Return the partitions of which the group has committed an offset."""
+        """Return the partitions for which the group has committed an offset."""
         self._require_right()
         found = self._asked(self._committed_partitions)
         return sorted((each.topic, each.partition) for each in found if each.offset >= 0)
@@ -122,26 +126,27 @@ class GroupInspector(Closable):
     def _committed_partitions(self) -> list[ck.TopicPartition]:
         client = coordinator_client(self._kafka)  # it, and its request, end with its last reference
         answer = ask_for_offsets(client, self.group)
-        with _explained(f"What the group {self.group} has committed could not be listed"):
+        with _explained(f"The commits of the group {self.group} could not be listed"):
             try:
                 return list(answer.result(BROKER_ANSWERS_WITHIN).topic_partitions or ())
             except TimeoutError:
                 raise KafkaError(
-                    f"The coordinator of the group {self.group} did not say within {BROKER_ANSWERS_WITHIN:g} s what is "
-                    "committed. Check that its broker runs, and try again."
+                    f"The coordinator of the group {self.group} did not list its commits within "
+                    f"{BROKER_ANSWERS_WITHIN:g} s. Check that its broker runs, and try again."
                 ) from None
 
     def committed(self, partitions: Collection[Partition]) -> dict[Partition, tuple[int, bytes]]:
-        """Return the group's committed offset of each partition with its exact metadata, if there is one."""
+        """Return the committed offset and exact metadata of each partition that has a commit."""
         if not partitions:
             return {}
         found = self._asked(lambda: capi.committed(self._group_client(), list(partitions), BROKER_ANSWERS_WITHIN))
         return {partition: commit for partition, commit in found.items() if commit is not None}
 
     def _group_client(self) -> ck.Consumer:
-        """Return the client for the group's commits; raises `KafkaError` without a right to see the group.
+        """Return the client for the group's commits. Raises `KafkaError` without the right to see the group.
 
-        librdkafka does not report a missing right to a request for commits: it looks for the coordinator until the end.
+        librdkafka does not report a missing right to a request for commits. It searches for the coordinator until the
+        request times out.
         """
         if self._committer is None:
             self._require_right()
@@ -150,10 +155,10 @@ class GroupInspector(Closable):
         return self._committer
 
     def _require_right(self) -> None:
-        """Raise `KafkaError` if this client may not see the group.
+        """Raise `KafkaError` without the right to see the group.
 
-        By the group's description: librdkafka 2.16 ends the process if an admin client asks for the offsets of a group
-        whose coordinator has just begun (`rd_kafka_cgrp_op`, called with no group).
+        It asks for the group's description, because librdkafka 2.16 ends the process if an admin client asks for the
+        offsets of a group whose coordinator has just started (`rd_kafka_cgrp_op`, called with no group).
         """
         client = coordinator_client(self._kafka)  # it, and its request, end with its last reference
         answer = ask_for_members(client, self.group)
@@ -170,31 +175,18 @@ class GroupInspector(Closable):
         return self._bounds.starts(partitions)
 
     def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Return the offset behind the last of each partition, without partitions that do not exist."""
+        """Return the offset after the last record of each partition, without partitions that do not exist."""
         return self._bounds.ends(partitions)
 
     def offset_at(self, partition: Partition, timestamp: int, end: int) -> int:
-        """Return the first offset at or after a time, in milliseconds since the epoch, or else `end`."""
+        """Return the first offset at or after a time in milliseconds since the epoch, or `end` if there is none."""
         offset = self._bounds.at(timestamp, [partition]).get(partition)
         return end if offset is None else offset
 
     def read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
-        """Yield the readable records from `start` to before `end`: none of or behind an open transaction."""
-        topic, number = partition
-        self._reader.assign([ck.TopicPartition(topic, number, start)])
-        moved = time.monotonic()
-        while start < end:
-            messages = self._reader.take(_BATCH, _MOMENT)
-            for message in messages:
-                error, start = message.error(), (message.offset() or 0) + 1
-                if error is not None and error.code() == ck.KafkaError._PARTITION_EOF:
-                    return
-                if error is not None:
-                    raise why_not_readable(error, topic, self._kafka) or self._unreadable(message, error)
-                if start > end:
-                    return
-                yield message
-            moved = self._time_of_progress(moved, messages, partition)
+        """Yield the records from `start` to before `end`, up to the first open transaction."""
+        if start < end:
+            yield from (message for _, message in self._read_at_once({partition: (start, end)}))
 
     def _unreadable(self, message: Message, error: ck.KafkaError) -> KafkaError:
         if is_not_unpacked(error):
@@ -204,7 +196,7 @@ class GroupInspector(Closable):
         )
 
     def read_together(self, ranges: Mapping[Partition, tuple[int, int]]) -> Iterator[tuple[Partition, Message]]:
-        """Yield the records of several ranges as `read` does, each range in order: together those that are short."""
+        """Yield the records of several ranges as `read` does, each range in order. Short ranges are read together."""
         short = {place: (start, end) for place, (start, end) in ranges.items() if 0 < end - start <= _SHORT}
         waiting = iter(short.items())
         while some := dict(islice(waiting, _AT_THE_SAME_TIME)):
@@ -221,8 +213,8 @@ class GroupInspector(Closable):
             messages = self._reader.take(_BATCH, _MOMENT)
             for message in messages:
                 place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
-                if place not in left:
-                    continue
+                if place in ranges and place not in left:
+                    continue  # a record after the end of its range
                 if (error := message.error()) is not None and error.code() != ck.KafkaError._PARTITION_EOF:
                     raise why_not_readable(error, place[0], self._kafka) or self._unreadable(message, error)
                 if error is not None or offset + 1 >= left[place]:
@@ -233,21 +225,21 @@ class GroupInspector(Closable):
             moved = self._time_of_progress(moved, messages, next(iter(left), None))
 
     def _time_of_progress(self, moved: float, messages: Sequence[Message], place: Partition | None) -> float:
-        """Return when something was read last; raise `KafkaError` if that is too long ago."""
+        """Return the time of the last record that was read. Raises `KafkaError` if that is too long ago."""
         now = time.monotonic()
         if messages or place is None or now - moved <= BROKER_RESTARTS_WITHIN:
             return now if messages else moved
         raise KafkaError(
-            f"Partition {place[1]} of {place[0]} gave nothing for {BROKER_RESTARTS_WITHIN:g} s. Check that its broker "
-            "runs."
+            f"No record of partition {place[1]} of {place[0]} arrived for {BROKER_RESTARTS_WITHIN:g} s. Check that its "
+            "broker runs."
         )
 
     def commit(self, offsets: Offsets) -> None:
-        """Commit offsets with their exact metadata, and wait for it; refused while the group has members."""
+        """Commit offsets with their exact metadata, and wait for the answer. Fails while the group has members."""
         self._asked(lambda: self._commit(offsets))
 
     def _asked(self, call: Callable[[], T]) -> T:
-        """Return the result of a call about the group; raises `AuthorizationError` for want of a right on it."""
+        """Return the result of a call about the group. Raises `AuthorizationError` if a right to it is missing."""
         try:
             return retrying(lambda _: call(), BROKER_ANSWERS_WITHIN)
         except KafkaError as error:
@@ -263,7 +255,7 @@ class GroupInspector(Closable):
         for error in refused.values():
             if _code(error) in _HAS_MEMBERS:
                 raise KafkaError(
-                    f"The group {self.group} has members, and Kafka lets nobody else commit for it. Stop them first."
+                    f"The group {self.group} has members, so Kafka accepts commits only from them. Stop them first."
                 ) from error
             raise error
 

@@ -9,12 +9,12 @@ from headway.kafka.binding.capi import Partition
 if TYPE_CHECKING:
     from confluent_kafka.admin._group import ConsumerGroupDescription
 
-# Kafka 4 reports an unknown group, earlier brokers describe one that is dead. librdkafka's mock describes none.
+# Kafka 4 reports an unknown group as an error, earlier brokers as a dead group. librdkafka's mock describes no groups.
 NO_GROUP: Final = (ck.KafkaError.GROUP_ID_NOT_FOUND, ck.KafkaError._UNSUPPORTED_FEATURE)
 
 
 def is_gone(described: "ConsumerGroupDescription") -> bool:
-    """Return whether there is no such group, nor any commit of it."""
+    """Return whether the group does not exist and has no commits."""
     return described.state is ck.ConsumerGroupState.DEAD
 
 
@@ -29,7 +29,7 @@ class Member(NamedTuple):
 
 
 def members_by_partition(described: "ConsumerGroupDescription") -> dict[Partition, Member]:
-    """Return the member that has each partition now; while a classic group settles, nobody has any."""
+    """Return the member that has each partition now. It is empty while a classic group rebalances."""
     return {
         (each.topic, each.partition): Member(member.client_id, member.host.removeprefix("/"))
         for member in described.members

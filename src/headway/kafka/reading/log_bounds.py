@@ -1,13 +1,14 @@
-"""The begin and end of partitions, by one rule: an offset below 0 means unknown, not an empty log.
+"""The beginning and end of partitions, by one rule: an offset below 0 means unknown, not an empty log.
 
-The leader of a partition may be away while its broker is not fenced yet (some ten seconds). librdkafka 2.16 then
-answers `list_offsets` with the offset -1001 and without an error. The client goes on so for minutes, since it keeps the
-leader that it knows. Such a question is asked again, with a new client, until a bound; then an error is raised.
+After the leader of a partition has died, some ten seconds pass until its broker is fenced. Meanwhile librdkafka 2.16
+answers `list_offsets` with the offset -1001 and without an error. The same client continues to do so for minutes,
+because it keeps the leader that it knows. So such a question is repeated with a new client, until it has taken too
+long and an error is raised.
 
-librdkafka's answer for a partition without a leader is the same as for one that does not exist. Only metadata tell them
-apart.
+librdkafka gives the same answer for a partition without a leader as for one that does not exist. Only the metadata
+distinguish them.
 
-Only a look-up by time has a negative answer with a meaning: -1, no record is that late.
+A negative answer has a meaning only in a look-up by time: -1 means that no record is that late.
 """
 
 from collections.abc import Collection, Mapping
@@ -34,7 +35,7 @@ NONE_THAT_LATE = -1
 
 _TIMEOUTS = (0.5, 1.0, 2.0)  # seconds, of one request after the other
 _LONGEST_TIMEOUT = 5.0
-_IN_ONE_QUESTION = 500  # partitions: librdkafka looks for each answer among all that were asked for
+_IN_ONE_QUESTION = 500  # partitions, because librdkafka searches all of a question's partitions for each answer
 _WITHOUT_A_LEADER_OR_GONE = (
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
     ck.KafkaError._UNKNOWN_PARTITION,
@@ -48,16 +49,16 @@ _LEVELS = {
 
 
 class LogBounds:
-    """The begin and end of partitions, asked for over a connection of its own.
-
-    Args:
-        config: Settings of librdkafka.
-        isolation: Open transactions are before the end with "read_uncommitted", behind it with "read_committed".
-        within: Seconds to keep asking while a broker does not tell.
-        client: A connected client with these settings, to begin with.
+    """A reader of where partitions begin and end, with a connection of its own.
 
     Every method leaves out partitions that do not exist, and raises `KafkaError` for offsets that are not known in
     time.
+
+    Args:
+        config: The settings of librdkafka.
+        isolation: With "read_uncommitted" the end is after open transactions, with "read_committed" before them.
+        within: The seconds for which to repeat a question that a broker does not answer.
+        client: A connected client with these settings for the first question.
     """
 
     def __init__(
@@ -77,11 +78,11 @@ class LogBounds:
         return self._ask(dict.fromkeys(partitions, EARLIEST))
 
     def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Return the offset behind the last of each partition."""
+        """Return the offset after the last record of each partition."""
         return self._ask(dict.fromkeys(partitions, LATEST))
 
     def at(self, time_ms: int, partitions: Collection[Partition]) -> dict[Partition, int | None]:
-        """Return each first offset with this timestamp or a later one; None if there is none."""
+        """Return each partition's first offset with this timestamp or a later one, or None if there is none."""
         found = self._ask(dict.fromkeys(partitions, OffsetSpec.for_timestamp(time_ms)))
         return {partition: None if offset == NONE_THAT_LATE else offset for partition, offset in found.items()}
 
@@ -97,12 +98,12 @@ class LogBounds:
                 raise refused from error
             reason = error.args[0].str().rstrip(".")
             raise KafkaError(
-                f"Kafka did not say within {self._within:g} s where partitions of {_topics(wanted)} begin and end "
+                f"Kafka did not answer within {self._within:g} s where partitions of {_topics(wanted)} begin and end "
                 f"({reason}). Check that their brokers run, and try again."
             ) from error
 
     def _ask_once(self, wanted: Mapping[Partition, OffsetSpec], timeout: float) -> dict[Partition, int]:
-        client, self._client = self._client, None  # kept only if all goes well
+        client, self._client = self._client, None  # kept only if the question succeeds
         if client is None:
             client = make_client(AdminClient, self._config)
             # A client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
@@ -114,7 +115,7 @@ class LogBounds:
             elif answer.code() not in _WITHOUT_A_LEADER_OR_GONE:
                 raise ck.KafkaException(answer, partition[0])
             elif _exists(client, partition, timeout):
-                raise ck.KafkaException(_not_said())
+                raise ck.KafkaException(_leader_away())
         self._client = client
         return found
 
@@ -122,10 +123,10 @@ class LogBounds:
 def list_offsets(
     client: AdminClient, wanted: Mapping[Partition, OffsetSpec], isolation: str, timeout: float
 ) -> dict[Partition, int | ck.KafkaError]:
-    """Ask once, and return each partition's offset, or the error for which it is not known.
+    """Ask once, and return the offset of each partition, or the error for which it is not known.
 
-    An offset that the leader does not tell counts as the error LEADER_NOT_AVAILABLE. The same client may then never
-    find the leader again: ask with a new one the next time.
+    If the leader does not return an offset, that counts as the error LEADER_NOT_AVAILABLE. The same client may then
+    never find the leader again, so ask with a new client the next time.
     """
     names = [(ck.TopicPartition(*partition), which) for partition, which in wanted.items()]
     asked = [
@@ -143,10 +144,10 @@ def list_offsets(
 def watermarks(
     consumer: ck.Consumer, partition: Partition, within: float, config: Config | None = None
 ) -> tuple[int, int]:
-    """Ask the leader for a partition's first offset and the one behind the last that can be read.
+    """Return a partition's first offset and the end of its readable records, as its leader answers.
 
-    Raises `KafkaError` if they are not known within so many seconds, and `AuthorizationError` for want of a right. The
-    consumer's `config` tells the principal that lacks the right.
+    Raises `KafkaError` if they are not known within `within` seconds, and `AuthorizationError` if a right is missing.
+    That error names the principal, if `config` has the consumer's settings.
     """
     place = ck.TopicPartition(*partition)
 
@@ -155,10 +156,10 @@ def watermarks(
             begin, end = consumer.get_watermark_offsets(place, seconds)
         except ck.KafkaException as error:
             if error.args[0].code() in _WITHOUT_A_LEADER_OR_GONE and _exists(consumer, partition, seconds):
-                raise ck.KafkaException(_not_said()) from error
+                raise ck.KafkaException(_leader_away()) from error
             raise
         if begin < 0 or end < 0:
-            raise ck.KafkaException(_not_said())
+            raise ck.KafkaException(_leader_away())
         return begin, end
 
     try:
@@ -168,26 +169,27 @@ def watermarks(
         if refused := why_refused(error.args[0], "Read", config, topic=topic):
             raise refused from error
         raise KafkaError(
-            f"Kafka did not say within {within:g} s where partition {number} of {topic} begins and ends "
+            f"Kafka did not answer within {within:g} s where partition {number} of {topic} begins and ends "
             f"({error.args[0].str().rstrip('.')}). Check that it exists and that its broker runs, and try again."
         ) from error
 
 
 def fetched_end(consumer: ck.Consumer, partition: Partition) -> int | None:
-    """Return the offset behind the last of a partition, as in the latest fetch, without a request; None if none is."""
+    """Return the end of a partition's log as of the latest fetch, without a request. None if no fetch has told it."""
     bounds = consumer.get_watermark_offsets(ck.TopicPartition(*partition), cached=True)
     return bounds[1] if bounds and bounds[1] >= 0 else None
 
 
 def _exists(client: AdminClient | ck.Consumer, partition: Partition, timeout: float) -> bool:
-    """Return whether a partition exists, by a listing of all topics: asking for one by name may create it.
+    """Return whether a partition exists.
 
-    Raises `KafkaException` for a topic that this client may not see; Kafka tells that if asked by name.
+    It lists all topics, because a question for one topic may create it. Raises `KafkaException` for a topic that this
+    client has no right to see, which Kafka answers only if asked for the topic by name.
     """
     about = client.list_topics(timeout=timeout).topics.get(partition[0])
     if about is not None:
         return partition[1] in about.partitions
-    if isinstance(client, ck.Consumer):  # for a consumer brokers create no topic
+    if isinstance(client, ck.Consumer):  # brokers do not create a topic for the question of a consumer
         about = client.list_topics(partition[0], timeout=timeout).topics[partition[0]]
         error = about.error
     else:
@@ -214,10 +216,10 @@ def _offset(answer: "Future[Any]", which: OffsetSpec) -> int | ck.KafkaError:
         reason: ck.KafkaError = error.args[0]
         return reason
     is_by_time = which is not EARLIEST and which is not LATEST
-    return offset if offset >= 0 or (is_by_time and offset == NONE_THAT_LATE) else _not_said()
+    return offset if offset >= 0 or (is_by_time and offset == NONE_THAT_LATE) else _leader_away()
 
 
-def _not_said() -> ck.KafkaError:
+def _leader_away() -> ck.KafkaError:
     return ck.KafkaError(ck.KafkaError.LEADER_NOT_AVAILABLE, "the leader of the partition does not answer")
 
 

@@ -1,7 +1,8 @@
 """Reading by offset: the records of ranges of topics.
 
-The caller keeps its progress: no group is joined and nothing is committed. A range ends when the position has reached
-its end, not after a count of records. Compaction and transaction markers leave offsets without a record.
+The caller keeps the progress, so no group is joined and nothing is committed. A range ends when the position has
+reached its end, not after a number of records, because compaction and transaction markers leave offsets without a
+record.
 """
 
 import logging
@@ -46,17 +47,17 @@ Offsets = dict[TopicPartition, int]
 """The next offset to read of each partition."""
 
 STALL_TIMEOUT_S = 60.0
-"""The seconds that ranges may give nothing before reading them fails."""
+"""The seconds without a record after which reading fails."""
 
 TOGETHER = 20_000
-"""The offsets of open ranges below which the next one begins: one after the other would take longer."""
+"""The number of offsets in open ranges below which the next range begins, because reading in turn takes longer."""
 
 MOST_TOGETHER = 500
-"""The most ranges that are read at the same time: every fetch names all of them."""
+"""The most ranges that are read at the same time, because every fetch names all of them."""
 
 HOW_TO_GO_ON = (
-    "Records have aged out, or the topic was deleted and created again. Set failOnDataLoss to false to go on with what "
-    "is there, or start anew with a new checkpoint."
+    "Retention has deleted records, or the topic was deleted and created again. Set failOnDataLoss to false to "
+    "continue without the lost records, or start again with a new checkpoint."
 )
 
 OURS: Config = {
@@ -64,15 +65,15 @@ OURS: Config = {
     # The end of the log is the only sign that the rest of a range holds no records.
     "enable.partition.eof": True,
 }
-"""The settings that reading by offset needs; a caller cannot set them."""
+"""The settings that reading by offset needs, which a caller cannot change."""
 
 DEFAULTS: Config = {
     # With the default of 1,000 a full queue stops fetching for a second.
     "fetch.queue.backoff.ms": 1,
-    # The broker answers at once if nothing follows: the end of a range, and the move to the next, wait for that.
+    # The end of a range is known only when the broker answers that nothing follows, so it should answer at once.
     "fetch.wait.max.ms": 1,
     "queued.max.messages.kbytes": 8192,
-    # The reason for a failure is in our error; librdkafka would repeat it twenty times a second.
+    # The error that is raised has the reason for a failure, which librdkafka would log twenty times a second.
     "log_level": 2,
 }
 
@@ -83,11 +84,11 @@ _LOST = (
     ck.KafkaError.OFFSET_OUT_OF_RANGE,
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
 )
-"""The errors that mean that offsets are gone. After any other, such as a missing right, they are there still."""
+"""The errors that mean that offsets are lost. After any other error, such as a missing right, they still exist."""
 
 _Place = tuple[str | None, int | None]  # Kafka's topic and partition
-_LIKELY_SIZE = 64  # of a record in bytes; if records are larger, a range takes more fetches than one
-_LEAST_FETCH, _MOST_FETCH = 65_536, 1_048_576  # bytes of a partition in one fetch; the most is librdkafka's own
+_LIKELY_SIZE = 64  # bytes of a record; a range of larger records takes more than one fetch
+_LEAST_FETCH, _MOST_FETCH = 65_536, 1_048_576  # bytes of a partition in one fetch; the most is librdkafka's default
 _FEW = 128  # messages
 
 
@@ -128,11 +129,11 @@ def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
 class _Window:
     """The ranges that are read now, and those that wait for their turn.
 
-    The next one begins before the last one ends: else the reader would wait for the broker at each.
+    The next range begins before the previous one ends. Otherwise the reader would wait for the broker at each range.
     """
 
     def __init__(self, wanted: Sequence[Range]) -> None:
-        self._waiting = deque(item for item in wanted if item.length > 0)  # of an empty one nothing would come
+        self._waiting = deque(item for item in wanted if item.length > 0)  # nothing would arrive for an empty range
         self.open: dict[_Place, Range] = {}
         self.left = 0  # offsets of the ranges that are open
 
@@ -141,7 +142,7 @@ class _Window:
         while self._waiting and self.left < TOGETHER and len(self.open) < MOST_TOGETHER:
             item = self._waiting[0]
             if _place(item) in self.open:
-                break  # of a partition one range at a time
+                break  # only one range of a partition is read at a time
             start(item)
             self.open[_place(item)] = self._waiting.popleft()
             self.left += item.length
@@ -159,8 +160,8 @@ class _Window:
 class RangeReader(Closable):
     """A Kafka client that reads ranges of topics.
 
-    `config` is librdkafka's. With `skip_lost`, offsets that Kafka no longer has are logged and passed over. Raises
-    `ConfigError` for a setting that librdkafka does not know or take.
+    `config` has the settings of librdkafka. With `skip_lost`, offsets that Kafka no longer has are logged and skipped.
+    Raises `ConfigError` for a setting that librdkafka does not know or accept.
     """
 
     def __init__(self, config: Config, *, skip_lost: bool = False) -> None:
@@ -178,22 +179,22 @@ class RangeReader(Closable):
         """Yield the ranges' records in non-empty batches of one partition, each partition in order.
 
         Raises `KafkaError` if Kafka no longer has all of a range and lost offsets must not be skipped. Also raises it
-        if Kafka gives nothing for `STALL_TIMEOUT_S`. Raises `AuthenticationError` if the brokers do not let this client
-        in, and `AuthorizationError` if it may not read a topic.
+        if nothing arrives for `STALL_TIMEOUT_S`. Raises `AuthenticationError` if the brokers refuse the login, and
+        `AuthorizationError` if the right to read a topic is missing.
         """
-        self._consumer.assign([])  # what an earlier call left
-        self._consumer.find_leaders({kafka_topic(item.partition) for item in wanted})  # one question, not one a topic
+        self._consumer.assign([])  # stops the partitions of an earlier call that ended early
+        self._consumer.find_leaders({kafka_topic(item.partition) for item in wanted})  # one question for all topics
         window = _Window(wanted)
         longest = max((item.length for item in wanted), default=0)
         moved = time.monotonic()
         while window.fill(self._start):
-            # Beyond a range's end messages are useless, and few calls cost little.
+            # Messages after the end of a range are useless, and a few more calls cost little.
             messages = self._consumer.consume(min(batch, window.left, max(_FEW, longest)), 0.05)
             self._connection.check(self._consumer)
             has_errors = any(map(Message.error, messages))
             for place, group in _by_place(messages, alone=len(window.open) == 1 and not has_errors):
                 if (item := window.open.get(place)) is None:
-                    continue  # records behind a range were fetched with it
+                    continue  # a range that has ended; records after it were fetched along with it
                 errors = list(filter(Message.error, group)) if has_errors else []
                 records = _records_within(item, group, errors)
                 if self._skip_lost and (group[0].offset() or 0) > item.start:
@@ -204,7 +205,7 @@ class RangeReader(Closable):
                 window.shrink(place, rest)
                 if not rest.length:
                     self._consumer.stop(kafka_topic(item.partition), item.partition.partition)
-                moved = time.monotonic()  # not for messages behind other ranges
+                moved = time.monotonic()  # messages after the end of a range are not progress
             if time.monotonic() - moved > STALL_TIMEOUT_S:
                 raise self._stalled(next(iter(window.open.values())))
 
@@ -212,14 +213,14 @@ class RangeReader(Closable):
         self._consumer.start(kafka_topic(item.partition), item.partition.partition, item.start)
 
     def _rest(self, item: Range, messages: list[Message], errors: list[Message]) -> Range:
-        """Return what is left of a range behind these messages."""
+        """Return the rest of a range after these messages."""
         return item._replace(start=min(item.end, self._position_after(messages, errors, item)))
 
     def _position_after(self, messages: list[Message], errors: list[Message], wanted: Range) -> int:
         last = messages[-1]
         for message in errors:
             error = message.error()
-            assert error is not None  # noqa: S101  # the caller has chosen those with one
+            assert error is not None  # noqa: S101  # the caller has selected messages with an error
             if is_not_unpacked(error):
                 raise KafkaError(Unpacking(self._config).sentence(message))
             if error.code() in _LOST:
@@ -229,38 +230,35 @@ class RangeReader(Closable):
             if error.code() != ck.KafkaError._PARTITION_EOF:
                 raise KafkaError(f"{_capitalised(name_of(wanted.partition))} cannot be read: {describe(error)}.")
         offset = last.offset()
-        assert offset is not None  # noqa: S101  # records and ends of partitions have one
+        assert offset is not None  # noqa: S101  # records and ends of partitions have an offset
         if last.error() is None:
             return max(wanted.start, offset + 1)
-        if offset < wanted.end and self._log_end(wanted) < wanted.end:
+        if offset < wanted.end and self._bounds(wanted.partition)[1] < wanted.end:
             return self._lost(wanted, f"the log ends at offset {offset}")
         return max(wanted.start, offset)
-
-    def _log_end(self, wanted: Range) -> int:
-        return self._bounds(wanted.partition)[1]
 
     def _bounds(self, partition: TopicPartition) -> tuple[int, int]:
         place = kafka_topic(partition), partition.partition
         return watermarks(self._consumer, place, STALL_TIMEOUT_S, self._config)
 
     def _warn_if_aged_out(self, wanted: Range) -> None:
-        """Log a loss if records before the first one are gone; after compaction or a transaction none is lost."""
+        """Log a loss if the log begins after the start of the range. A gap alone may come from compaction."""
         begin, _ = self._bounds(wanted.partition)
         if begin > wanted.start:
             self._lost(wanted, f"it begins at {begin}")
 
     def _lost(self, wanted: Range, reason: str) -> int:
-        """Return the offset at which to go on without the lost records: behind the range."""
+        """Return the end of the range, to skip lost records, or raise `KafkaError` if they must not be skipped."""
         if not self._skip_lost:
             raise KafkaError(f"{no_longer_holds(wanted, reason)} {HOW_TO_GO_ON}")
-        log.warning("%s What is lost is skipped.", no_longer_holds(wanted, reason))
+        log.warning("%s The lost records are skipped.", no_longer_holds(wanted, reason))
         return wanted.end
 
     def _stalled(self, wanted: Range) -> KafkaError:
         return KafkaError(
-            f"{_capitalised(name_of(wanted.partition))} gave nothing behind offset {wanted.start} for "
-            f"{STALL_TIMEOUT_S:g} s ({self._connection.reason}). Check that its broker runs and can be reached from "
-            "where the tasks run."
+            f"No record of {name_of(wanted.partition)} from offset {wanted.start} on arrived for "
+            f"{STALL_TIMEOUT_S:g} s ({self._connection.reason}). Check that its broker runs and that the tasks can "
+            "reach it."
         )
 
 
@@ -274,7 +272,7 @@ def name_of(partition: TopicPartition) -> str:
 
 
 def no_longer_holds(wanted: Range, reason: str) -> str:
-    """Return the sentence for a range of which Kafka does not have all."""
+    """Return a sentence about a range whose offsets Kafka no longer has in full."""
     return (
         f"{_capitalised(name_of(wanted.partition))} no longer holds all offsets from {wanted.start} to before "
         f"{wanted.end} ({reason.rstrip('.')})."
@@ -286,7 +284,10 @@ def _place(item: Range) -> _Place:
 
 
 def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_Place, list[Message]]]:
-    """Return the messages of each partition, in their order; with `alone` all are of one if the ends are."""
+    """Return the messages of each partition, in their order.
+
+    With `alone`, only one range is open, and so all messages have one partition if the first and the last do.
+    """
     if not messages:
         return []
     first, last = ((each.topic(), each.partition()) for each in (messages[0], messages[-1]))

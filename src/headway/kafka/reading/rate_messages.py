@@ -1,4 +1,4 @@
-"""The messages by which members of a group lend each other parts of their rates: records in a topic of the group."""
+"""Messages by which members of a group lend each other fractions of their rates: records in a topic of the group."""
 
 import json
 import logging
@@ -25,7 +25,7 @@ _TRIES_AGAIN_AFTER = 10.0  # seconds
 
 
 class RateMessages:
-    """The messages of a member and to it; before the topic is open, and if it cannot be, nothing is said or heard."""
+    """The messages that a member sends and receives. Until the topic is open, there are none."""
 
     def __init__(self, connection: Callable[[], Config], group: str, heard: Callable[[], None]) -> None:
         self._connection = connection
@@ -37,7 +37,7 @@ class RateMessages:
         self._ended = threading.Event()
 
     def open(self) -> None:
-        """Begin to open the topic, at the first call; never waits."""
+        """Begin to open the topic at the first call, without waiting."""
         if self._thread is None:
             self._thread = in_background(self._listen)
 
@@ -49,7 +49,7 @@ class RateMessages:
                 yield message
 
     def say(self, message: LoanMessage) -> None:
-        """Send a message to all members; one that Kafka does not take in time is lost, and the next one is as good."""
+        """Send a message to all members. It is lost if Kafka does not store it in time; the next one replaces it."""
         producer = self._producer
         if producer is None:
             return
@@ -60,7 +60,7 @@ class RateMessages:
             log.debug("A message about rates was not sent: %s", error)
 
     def close(self) -> None:
-        """Say and hear nothing any more; never waits for Kafka."""
+        """Stop sending and receiving, without waiting for Kafka."""
         self._ended.set()
 
     def _listen(self) -> None:
@@ -71,8 +71,9 @@ class RateMessages:
             except HeadwayError as error:
                 if not has_warned:
                     log.warning(
-                        "This member has the fraction of the rates that it has of the partitions, and cannot use what "
-                        "others leave, as they lend it through the topic %s: %s",
+                        "This member keeps the fraction of the rates that matches its fraction of the partitions. It "
+                        "cannot borrow unused rates from other members, because the topic %s for that cannot be used: "
+                        "%s",
                         *(self._topic, error),
                     )
                 if isinstance(error, AuthorizationError):
@@ -100,7 +101,7 @@ class RateMessages:
 
 
 def _read(value: bytes) -> LoanMessage | None:
-    """Return a message; None for what is not one, such as that of another version."""
+    """Return the message in a record, or None if the record is not valid, for example from another version."""
     try:
         member, number, asks, lends = json.loads(value)
         loans = {str(to): (int(answered), _fractions(lent)) for to, (answered, lent) in lends.items()}

@@ -1,4 +1,4 @@
-"""The end of one partition, read in a thread: answers, and messages to processes."""
+"""The newest records of one partition, read in a thread: answers to commands, and messages to processes."""
 
 import logging
 import threading
@@ -26,12 +26,12 @@ _SETTINGS: Config = {
 
 
 class Tail:
-    """The records of one partition from an offset on, or from its end.
+    """A reader of one partition's records from an offset on, or from its end.
 
-    If the topic is deleted and created again, it goes on at the beginning of the new topic, with a new client: the old
-    one would pass records over, or read nothing at all (see docs/design/librdkafka.md).
+    If the topic is deleted and created again, it continues at the beginning of the new topic, with a new client. The
+    old client would skip records or read nothing at all (see docs/design/librdkafka.md).
 
-    Raises `KafkaError` if the end is not known. For one thread, except `set_sasl_credentials`.
+    Raises `KafkaError` if Kafka does not say where the partition ends. Only `set_sasl_credentials` is thread-safe.
     """
 
     def __init__(self, config: Config, topic: str, partition: int, start: int | None = None) -> None:
@@ -48,7 +48,7 @@ class Tail:
             raise
 
     def take(self) -> ck.Message | None:
-        """Return the next record, or an error, as soon as it is there; None if there is none for a moment."""
+        """Return the next record or error. Returns None if nothing arrives within `RECORDS_AWAITED_FOR`."""
         now = time.monotonic()
         if self._ids.is_due(now) and self._ids.look([self._topic], now).recreated:
             self._begin_again()
@@ -72,13 +72,13 @@ class Tail:
         self._ids = TopicIds(None if mock_at(self._config.get("bootstrap.servers")) else self._consumer)
 
     def _begin_again(self) -> None:
-        log.warning("%s was deleted and created again, and is read from its beginning.", self._topic)
+        log.warning("The topic %s was deleted and created again, and is read from its beginning.", self._topic)
         with self._changing:
             ids, client = self._ids, self._consumer
             try:
                 self._make_client()
             except HeadwayError as error:
-                log.warning("%s cannot be read with a new client yet: %s", self._topic, error)
+                log.warning("No new client for the topic %s could be made yet: %s", self._topic, error)
                 return
             ids.close()
             client.close()
@@ -86,9 +86,10 @@ class Tail:
 
 
 class TailReader:
-    """A reader that calls `answered(key, value)` for each record that comes after it was made.
+    """A thread that calls `answered(key, value)` with each new record of a partition.
 
-    Calls `refused` with the missing right if answers may not be read. Raises `KafkaError`.
+    It begins at the offset `start`, or at the end of the partition. If the right to read is missing, it calls `refused`
+    with the error. Raises `KafkaError` if Kafka does not say where the partition ends.
     """
 
     def __init__(
@@ -98,13 +99,16 @@ class TailReader:
         partition: int,
         answered: Callable[[str, bytes], None],
         refused: Callable[[AuthorizationError], None],
+        start: int | None = None,
+        name: str = "headway-answers",
     ) -> None:
         self._answered = answered
         self._refused = refused
         self._config = config
         self._closing = False
-        self._tail = Tail({**config, "auto.offset.reset": "latest"}, topic, partition)
-        self._thread = threading.Thread(target=self._read, name="headway-answers", daemon=True)
+        reset = "latest" if start is None else "earliest"
+        self._tail = Tail({**config, "auto.offset.reset": reset}, topic, partition, start)
+        self._thread = threading.Thread(target=self._read, name=name, daemon=True)
         self._thread.start()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
@@ -120,13 +124,13 @@ class TailReader:
                 if missing := why_not_readable(error, message.topic() or "", self._config):
                     self._refused(missing)
                     continue
-                if not is_refusal(error):  # of the group, which it does not need
-                    log.warning("Reading answers failed, and goes on: %s", error.str())
+                if not is_refusal(error):  # a refusal that is left is about the group, which this reader does not need
+                    log.warning("The topic %s could not be read and is tried again: %s", message.topic(), error.str())
             elif (key := message.key()) and (value := message.value()):
                 self._answered(key.decode(errors="replace"), value)
 
     def close(self) -> None:
-        """Read no more."""
+        """Stop the thread and close the connections."""
         self._closing = True
         self._thread.join()
         self._tail.close()

@@ -1,8 +1,8 @@
-"""What a member knows of the ids of its topics: the one place that tells a topic from another of the same name.
+"""The ids of a member's topics, which tell a topic from an earlier one of the same name.
 
-Kafka knows a topic by its id, and a client knows it by its name. A topic that is deleted and created again keeps its
-name and begins at offset 0, so a position, a commit or an offset map of the old topic means nothing in the new one.
-librdkafka does not look: it reads on at the old offset if the new log has one.
+Kafka identifies a topic by its id, and a client by its name. A topic that is deleted and created again keeps its name
+and begins at offset 0, so a position, a commit or an offset map of the old topic means nothing in the new one.
+librdkafka does not compare ids. It continues at the old offset if the new log has that offset.
 """
 
 import logging
@@ -16,16 +16,16 @@ from headway.kafka.binding.questions import FoundTopics, KnownTopic, Question, a
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0
-"""The seconds after which a member looks again whether its topics are still the same."""
+"""The seconds after which a member asks again whether its topics are still the same."""
 _LOOK_FOR_DELETED_EVERY = 0.5
-_TOPICS_A_SECOND = 200.0  # a member of thousands of topics looks less often
+_TOPICS_A_SECOND = 200.0  # a member of thousands of topics asks less often
 _ANSWERED_WITHIN = 5.0
 _ANSWERED_AT_ONCE_WITHIN = 1.0
-_WAITED_FOR = 1.0  # seconds that a partition waits for its topic's id: reading must not depend on that answer
+_WAITED_FOR = 1.0  # seconds that a partition waits for its topic's id; without an answer it is read all the same
 
 
 class TopicChanges(NamedTuple):
-    """What became of topics since the last look: those that have another id than before, and those that are gone."""
+    """The topics that have another id than at the last check, and those that were deleted since."""
 
     recreated: frozenset[str] = frozenset()
     deleted: frozenset[str] = frozenset()
@@ -35,21 +35,21 @@ _NOTHING = TopicChanges()
 
 
 class TopicIds:
-    """The ids of the topics that one client reads, asked for over its own connection; for one thread at a time.
+    """The ids of the topics that one client reads, asked for over the client's own connection. Not thread-safe.
 
-    The id of a topic is the one that it had when the client first asked, and stays so. Whoever is told that a topic
-    was created again makes a new client, with new `TopicIds`.
+    It keeps the id that a topic had at the first question. When a topic was created again, the caller makes a new
+    client with new `TopicIds`.
 
     Args:
-        client: The client; None for brokers that give no ids, as librdkafka's mock does.
+        client: The client, or None if the brokers return no ids, such as librdkafka's mock.
     """
 
     def __init__(self, client: Client | None) -> None:
         self._client = client
         self._ids: dict[str, str] = {}
-        self._partitions: dict[str, int] = {}  # as many as a topic had when the client first asked
+        self._partitions: dict[str, int] = {}  # the number that each topic had at the first question
         self._missing: set[str] = set()  # by the latest answer
-        self._told: set[str] = set()  # of those that are missing
+        self._reported: set[str] = set()  # of those that are missing
         self._question: Question[FoundTopics] | None = None
         self._asked: Collection[str] = ()  # of the question under way
         self._unsettled: set[str] = set()
@@ -62,15 +62,15 @@ class TopicIds:
         return self._ids.keys()
 
     def of(self, topic: str) -> str | None:
-        """Return the id of a topic, None if it is not known. It is never newer than what was read of the topic."""
+        """Return the id of a topic, or None if it is not known. It is never newer than the records that were read."""
         return self._ids.get(topic)
 
     def is_new(self, topic: str, partition: int) -> bool:
-        """Return whether a partition was added to a topic since the client first asked for it."""
+        """Return whether a partition was added to a topic since the first question about the topic."""
         return partition >= self._partitions.get(topic, partition + 1)
 
     def ask_before_start(self, topics: Collection[str], now: float, wake_fd: int | None = None) -> None:
-        """Ask for the ids of topics of which partitions are about to begin; never waits."""
+        """Ask for the ids of topics whose partitions are about to begin, without waiting."""
         if self._client is not None and topics:
             self._unsettled.update(topics)
             self._settled_by = now + _WAITED_FOR
@@ -78,21 +78,17 @@ class TopicIds:
             self._ask(topics, now, wake_fd)
 
     def is_settled(self, now: float) -> bool:
-        """Return whether partitions can begin, as their topics' ids are known, or do not come soon."""
+        """Return whether partitions can begin: their topics' ids are known, or were awaited for long enough."""
         return not self._unsettled or now >= self._settled_by
 
     def is_due(self, now: float) -> bool:
         """Return whether to call `look`."""
         return self._client is not None and (self._question is not None or now >= self._look_at)
 
-    def look_soon(self) -> None:
-        """Ask with the next look, as something hints that a topic is not the same any more."""
-        self._look_at = 0.0
-
     def look(self, topics: Collection[str], now: float, wake_fd: int | None = None) -> TopicChanges:
-        """Return what became of these topics; never waits. Asks the brokers every few seconds.
+        """Return the changes of these topics, without waiting. Asks the brokers every few seconds.
 
-        A topic counts as gone when two answers in a row lack it, since a broker may be late to hear of a new one.
+        A topic counts as deleted when two answers in a row lack it, because a broker might not know a new topic yet.
         """
         if self._question is None:
             self._ask({*topics, *self._unsettled}, now, wake_fd)
@@ -103,7 +99,7 @@ class TopicIds:
                 return _NOTHING
         except HeadwayError as error:
             log.debug("The ids of topics are not known: %s", error)
-            answer = {}
+            answer = {}  # asked again
         self._question = None
         self._unsettled.difference_update(self._asked)
         before, self._missing = self._missing, {topic for topic, known in answer.items() if known is None}
@@ -111,14 +107,14 @@ class TopicIds:
         for topic, known in there.items():
             self._partitions.setdefault(topic, known.partitions)
         recreated = {topic for topic, known in there.items() if self._is_another(topic, known)}
-        deleted = (before & self._missing).intersection(topics) - self._told
-        self._told = (self._told | deleted) & self._missing
+        deleted = (before & self._missing).intersection(topics) - self._reported
+        self._reported = (self._reported | deleted) & self._missing
         every = _LOOK_FOR_DELETED_EVERY if self._missing.intersection(topics) else LOOK_EVERY
         self._look_at = now if self._unsettled else now + max(every, len(topics) / _TOPICS_A_SECOND)
         return TopicChanges(frozenset(recreated), frozenset(deleted)) if recreated or deleted else _NOTHING
 
     def recreated(self, topics: Collection[str]) -> frozenset[str]:
-        """Return those of these topics that were created again; waits for the brokers, but not for long."""
+        """Return the topics among these that were created again. Waits for the brokers for at most a second."""
         if self._client is None or not self._ids.keys() & topics:
             return frozenset()
         question = ask_topics(self._client, topics, _ANSWERED_AT_ONCE_WITHIN)
@@ -142,7 +138,7 @@ class TopicIds:
             self._question, self._asked = ask_topics(self._client, topics, _ANSWERED_WITHIN, wake_fd), topics
 
     def close(self) -> None:
-        """Let go of the question under way; the client is closed next."""
+        """Abandon the open question, before the client is closed."""
         question, self._question = self._question, None
         if question:
             question.forget()

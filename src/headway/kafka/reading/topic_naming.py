@@ -1,4 +1,4 @@
-"""The Kafka topics of a read: the level topics of logical topics, or topics as they are, each with a priority."""
+"""The Kafka topics that are read: the level topics of logical topics, or topics under their own names."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,16 +9,16 @@ from headway.records.record_types import TopicPartition
 
 
 class PlainPartition(TopicPartition):
-    """A partition of a topic under its own name; its level is the topic's priority.
+    """A partition of a topic under its own name, whose level is the topic's priority.
 
-    It is equal to the `TopicPartition` with the same numbers: one read has either kind.
+    It is equal to the `TopicPartition` with the same numbers, because one read has only one of the two kinds.
     """
 
     __slots__ = ()
 
 
 def kafka_topic(partition: TopicPartition) -> str:
-    """Return the Kafka topic that a partition is of.
+    """Return the Kafka topic of a partition.
 
     >>> kafka_topic(TopicPartition("orders", partition=0, level=2)), kafka_topic(PlainPartition("orders", partition=0))
     ('orders-2', 'orders')
@@ -38,7 +38,7 @@ class NamedTopic(NamedTuple):
 class TopicNaming:
     """The names in Kafka of a read's topics: `levels` level topics for each, or without levels the topics' own names.
 
-    A topic without levels has the level that `priorities` gives it, else the lowest.
+    A topic without levels has the level in `priorities`, or otherwise the lowest level.
     """
 
     levels: int | None
@@ -46,7 +46,7 @@ class TopicNaming:
 
     @property
     def level_count(self) -> int:
-        """The number of levels over which the records are."""
+        """The number of levels that the records can have."""
         return self.levels or 1 + max(self.priorities.values(), default=0)
 
     def kafka_topics(self, topics: Iterable[str]) -> list[NamedTopic]:
@@ -62,7 +62,7 @@ class TopicNaming:
         return [NamedTopic(topic, level, level_topic(topic, level)) for topic in topics for level in range(self.levels)]
 
     def partition(self, topic: str, partition: int, level: int) -> TopicPartition:
-        """Return a partition of a topic; of a topic without levels the level is its priority."""
+        """Return a partition of a topic. Without levels, its level is the topic's priority."""
         if self.levels is None:
             return PlainPartition(topic, partition=partition, level=self.priorities.get(topic, 0))
         return TopicPartition(topic, partition=partition, level=level)

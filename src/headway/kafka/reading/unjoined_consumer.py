@@ -1,9 +1,9 @@
 """A consumer without a group: it reads partitions from given offsets, and needs no right on any group.
 
-The binding takes no consumer without the setting `group.id`, and librdkafka asks for the coordinator of any group
-named. If that is denied, it asks twice a second for as long as the client lives, each time a line in the broker's audit
-log. The part of librdkafka that is the group member is therefore closed once the client is made, before any broker is
-connected. Partitions are then read through librdkafka's simple consumer, by the binding's own `consume`.
+The binding makes no consumer without the setting `group.id`, and librdkafka then asks for that group's coordinator. If
+the broker refuses, librdkafka asks twice a second as long as the client exists, and each time adds a line to the
+broker's audit log. So the part of librdkafka that is the group member is closed once the client is made, before it
+connects to any broker. Partitions are then read through librdkafka's simple consumer, by the binding's own `consume`.
 
 The simple consumer also looks up a new topic at once, whereas `assign` waits up to a second for the next round.
 """
@@ -23,27 +23,26 @@ from headway.kafka.binding.unpacking import UNPACKS
 from headway.settings.config import Config
 
 OURS: Final[Config] = {
-    "group.id": "headway-unjoined",  # for the binding alone: no broker hears it
+    "group.id": "headway-unjoined",  # for the binding alone; it is never sent to a broker
     "enable.auto.commit": False,
     "enable.auto.offset.store": False,  # or the simple consumer would commit
 }
-"""The settings that a caller cannot choose."""
+"""The settings that a caller cannot change."""
 
-
-_LOOKS_AGAIN_AFTER = 0.5  # seconds, librdkafka's own for partitions whose leader it does not know
+_LOOKS_AGAIN_AFTER = 0.5  # seconds after which librdkafka asks again for a leader that it does not know
 _MOST_BY_NAME = 8
 
 
 def unjoined_consumer(config: Config, connection: Connection | None = None) -> "UnjoinedConsumer":
-    """Return a consumer that is no member of a group; takes and raises the same as `make_client`."""
+    """Return a consumer that is not a member of a group. Takes and raises the same as `make_client`."""
     return make_client(UnjoinedConsumer, {**UNPACKS, **config, **OURS}, connection)
 
 
 class UnjoinedConsumer(ck.Consumer):
     """A client of the binding that reads by offset alone; made by `unjoined_consumer`.
 
-    `consume`, `get_watermark_offsets`, `list_topics` and `close` are the binding's. Calls that need a group are
-    refused.
+    `consume`, `get_watermark_offsets`, `list_topics` and `close` are the methods of the binding. Calls that need a
+    group fail.
     """
 
     def __init__(self, config: dict[str, Any]) -> None:
@@ -55,7 +54,7 @@ class UnjoinedConsumer(ck.Consumer):
     def assign(self, partitions: Collection[ck.TopicPartition]) -> None:
         """Read these partitions, each from its offset on, and no others.
 
-        Raises `KafkaError` for an offset at which no reading can begin, such as a committed one.
+        Raises `KafkaError` for an offset at which reading cannot begin, such as the logical offset "stored".
         """
         while self._read:
             capi.stop_reading(self, self._read.pop())
@@ -64,7 +63,7 @@ class UnjoinedConsumer(ck.Consumer):
             self.start(each.topic, each.partition, each.offset)
 
     def start(self, topic: str, partition: int, offset: int) -> None:
-        """Read another partition, too, from this offset on; it must not be read already. Raises as `assign` does."""
+        """Read one more partition from this offset on, which must not be read already. Raises as `assign` does."""
         self._read.add((topic, partition))  # noted first, so that an interruption leaves no partition read and unknown
         if not capi.start_reading(self, (topic, partition), offset):
             raise KafkaError(
@@ -73,23 +72,23 @@ class UnjoinedConsumer(ck.Consumer):
             )
 
     def take(self, most: int, within: float) -> list[ck.Message]:
-        """Return the messages that are there, as soon as there is one; none after so many seconds.
+        """Return the messages that have arrived, at most `most`. Waits for the first one for at most `within` seconds.
 
-        `consume` waits for so many messages, or else for the whole time.
+        `consume`, by contrast, waits for all `most` messages, or for the whole time.
         """
         first = self.consume(1, within)
         return first + self.consume(most - 1, 0) if first else first
 
     def stop(self, topic: str, partition: int) -> None:
-        """Read a partition no more; what was fetched of it does not come."""
+        """Stop reading a partition, and drop its fetched messages."""
         self._read.discard((topic, partition))
         capi.stop_reading(self, (topic, partition))
 
     def find_leaders(self, of_topics: Collection[str]) -> None:
-        """Ask any broker about new topics: who reads before the leaders are known waits for half a second."""
+        """Ask a broker for the leaders of new topics, because reading without a known leader waits half a second."""
         topics = set(of_topics) - self._known
         self._known |= topics
-        with contextlib.suppress(ck.KafkaException):  # reading goes on to look for them
+        with contextlib.suppress(ck.KafkaException):  # librdkafka will ask again while it reads
             if len(topics) > _MOST_BY_NAME:
                 self.list_topics(timeout=_LOOKS_AGAIN_AFTER)
                 return

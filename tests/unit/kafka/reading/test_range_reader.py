@@ -21,7 +21,9 @@ def test_a_range_that_gives_nothing_ends_with_the_cause(monkeypatch: pytest.Monk
     wanted = [range_reader.Range(TopicPartition("orders", partition=1), 5, 9)]
     with (
         range_reader.RangeReader(NOBODY) as reader,
-        pytest.raises(KafkaError, match=r"^Partition 1 of .* orders-0 gave nothing behind offset 5 .*refused\)"),
+        pytest.raises(
+            KafkaError, match=r"^No record of partition 1 of .* orders-0 from offset 5 on arrived .*refused\)"
+        ),
     ):
         list(reader.read(wanted))
 
