@@ -80,7 +80,7 @@ def _row_name(index: int) -> str:
     return f"Row {index + 1}"
 
 
-class Suspects(NamedTuple):
+class SuspectRows(NamedTuple):
     """The rows of a topic that a broker most probably refused: it refuses a whole batch because of one row.
 
     `longest` names the row with the longest value, which has `size` bytes; `without_key` names the first row without a
@@ -106,7 +106,7 @@ class Columns(NamedTuple):
     partitions: Iterable[int]
     headers: Iterable[Any] | None
     name_of: Callable[[int], str] = _row_name
-    suspects: Mapping[str, Suspects] = {}
+    suspects: Mapping[str, SuspectRows] = {}
 
 
 class ColumnarProducer:
@@ -123,7 +123,7 @@ class ColumnarProducer:
         self._is_given_up = False  # records in flight were purged because of another record
         self._given_up_topics: set[str] = set()
         self._connection = config
-        self._suspects: dict[str, Suspects] = {}
+        self._suspects: dict[str, SuspectRows] = {}
         self._connected = Connection()
         self._transactional_id = transactional_id
         self._known: dict[str, int] = {}
@@ -167,7 +167,7 @@ class ColumnarProducer:
         for topic, new in columns.suspects.items():
             self.partitions(topic)  # this waits until the partitions accept records
             old = self._suspects.get(topic, new)
-            self._suspects[topic] = Suspects(*max(old[:2], new[:2]), old.without_key or new.without_key)
+            self._suspects[topic] = SuspectRows(*max(old[:2], new[:2]), old.without_key or new.without_key)
         topics, of_headers = tee(columns.topics)
         values = iter(columns.values)
         given: list[Iterable[Any]] = [topics, values, columns.keys, columns.partitions]

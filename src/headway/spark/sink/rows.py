@@ -16,7 +16,7 @@ from headway.core.levels.naming import MOST_LEVELS, how_to_create, is_topic_name
 from headway.core.untrusted import LATEST
 from headway.declarations import shown
 from headway.errors import DeliveryError
-from headway.kafka.producer.columnar import Columns, Suspects
+from headway.kafka.producer.columnar import Columns, SuspectRows
 from headway.records.expiry import expiry_header
 from headway.spark.sink.digest import RowsDigest
 from headway.spark.sink.existing_topics import existing_topics, first_true, refuse_null
@@ -232,7 +232,7 @@ def _header_list(headers: list[dict[str, Any] | None] | None) -> list[tuple[str,
 
 def _suspects(
     topics: pa.Array, distinct: Iterable[str], present: Mapping[str, pa.Array], name_of: _RowNames
-) -> dict[str, Suspects]:
+) -> dict[str, SuspectRows]:
     """Return, for each topic, the row with the longest value and the first row without a key."""
     sizes = pc.fill_null(pc.binary_length(present["value"]), 0)
     has_no_key = pc.is_null(present["key"]) if "key" in present else pa.repeat(True, len(topics))
@@ -242,7 +242,7 @@ def _suspects(
         own_sizes = pc.if_else(is_own, sizes, -1)
         longest = pc.index(own_sizes, size := pc.max(own_sizes)).as_py()
         without_key = first_true(pc.and_(is_own, has_no_key))
-        found[topic] = Suspects(size.as_py(), name_of(longest), name_of(without_key) if without_key >= 0 else None)
+        found[topic] = SuspectRows(size.as_py(), name_of(longest), name_of(without_key) if without_key >= 0 else None)
     return found
 
 

@@ -18,7 +18,7 @@ from headway.spark.session.error_messages import one_sentence
 from headway.spark.source import range_packing
 from headway.spark.source import schema as columns
 from headway.spark.source.options import Options
-from headway.spark.source.schema import Run
+from headway.spark.source.schema import PartitionRun
 
 log = logging.getLogger(__name__)
 
@@ -60,16 +60,16 @@ def read(
             log.warning("In %s %s", name_of(source), untimed)
 
 
-def _with_keys(found: Iterable[Run], keys: Collection[bytes] | None) -> Iterator[Run]:
+def _with_keys(found: Iterable[PartitionRun], keys: Collection[bytes] | None) -> Iterator[PartitionRun]:
     """Yield the runs, keeping only records with these keys if there are any."""
     for source, records in found:
         if wanted := records if keys is None else [record for record in records if record.key() in keys]:
             yield source, wanted
 
 
-def _joined(found: Iterable[Run]) -> Iterator[list[Run]]:
+def _joined(found: Iterable[PartitionRun]) -> Iterator[list[PartitionRun]]:
     """Yield the runs in lists, several to a list if they are short, because each batch costs Spark 1 ms."""
-    joined: list[Run] = []
+    joined: list[PartitionRun] = []
     records = size = 0
     for run in found:
         joined.append(run)
@@ -109,7 +109,9 @@ class _WithoutTime:
         )
 
 
-def _note_untimed(timestamps: pa.Array, runs: Sequence[Run], found: dict[TopicPartition, _WithoutTime]) -> None:
+def _note_untimed(
+    timestamps: pa.Array, runs: Sequence[PartitionRun], found: dict[TopicPartition, _WithoutTime]
+) -> None:
     begin = 0
     for source, records in runs:
         of_run = timestamps.slice(begin, len(records))

@@ -88,11 +88,11 @@ def projection(asked: StructType, include_headers: bool) -> StructType:
     return asked
 
 
-Run = tuple[TopicPartition, Sequence[Message]]
+PartitionRun = tuple[TopicPartition, Sequence[Message]]
 """Consecutive records of one partition."""
 
 
-def record_batch(runs: Sequence[Run], columns: pa.Schema) -> pa.RecordBatch:
+def record_batch(runs: Sequence[PartitionRun], columns: pa.Schema) -> pa.RecordBatch:
     """Return the records of some partitions, in this order, as Arrow columns of the given schema."""
     messages = runs[0][1] if len(runs) == 1 else [message for _, found in runs for message in found]
     return pa.RecordBatch.from_arrays(
@@ -100,7 +100,7 @@ def record_batch(runs: Sequence[Run], columns: pa.Schema) -> pa.RecordBatch:
     )
 
 
-def _of_runs(values: Iterable[str | int], runs: Sequence[Run], type: pa.DataType) -> pa.Array:
+def _of_runs(values: Iterable[str | int], runs: Sequence[PartitionRun], type: pa.DataType) -> pa.Array:
     """Return a column with one value for all records of each run."""
     indices = np.repeat(np.arange(len(runs)), [len(found) for _, found in runs])
     return pa.array(values, type).take(pa.array(indices))
@@ -116,7 +116,7 @@ def _timestamps(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
     return milliseconds.cast(pa.timestamp("ms", tz="UTC")).cast(type)
 
 
-def _offsets(messages: Sequence[Message], runs: Sequence[Run]) -> pa.Array:
+def _offsets(messages: Sequence[Message], runs: Sequence[PartitionRun]) -> pa.Array:
     first, last = messages[0].offset() or 0, messages[-1].offset() or 0
     # Without gaps from compaction or transactions, this takes a hundredth of the time.
     if len(runs) == 1 and last - first == len(messages) - 1:
@@ -143,7 +143,7 @@ def _header_list(message: Message) -> list[dict[str, str | bytes | None]] | None
     return [{"key": key, "value": value} for key, value in headers] if headers else None
 
 
-_Maker = Callable[[Sequence[Message], Sequence[Run], pa.DataType], pa.Array]
+_Maker = Callable[[Sequence[Message], Sequence[PartitionRun], pa.DataType], pa.Array]
 
 # Each column is a `map` over a method of the message, so that no Python code runs per record.
 _MAKERS: Mapping[str, _Maker] = {

@@ -13,7 +13,7 @@ from operator import attrgetter
 import pyarrow as pa  # type: ignore[import-untyped]
 
 from headway.spark.stage.input_batch import InputBatch, StageRow
-from headway.spark.stage.outcomes import Outcome, OutcomeColumns
+from headway.spark.stage.outcomes import OutcomeColumns, RowOutcome
 
 ROOM = 256 * 2**20  # bytes of rows that are not put out yet; above this no more rows are read
 SHRINK_AT = 64 * 2**20  # bytes of such rows above which done rows are put out at once, and batches are shrunk
@@ -38,7 +38,7 @@ class HeldRows:
         self._pause = pause
         self._wake_at = _NEVER
         self._batches: dict[InputBatch, None] = {}  # those with rows that are not put out yet
-        self._outcomes: deque[tuple[StageRow, Outcome]] = deque()
+        self._outcomes: deque[tuple[StageRow, RowOutcome]] = deque()
         self._counting = threading.Lock()
         self._result_bytes = 0  # in these outcomes
         self._is_full = False
@@ -66,7 +66,7 @@ class HeldRows:
     def _bytes(self) -> int:
         return sum(batch.size for batch in self._batches)
 
-    def put(self, row: StageRow, outcome: Outcome) -> None:
+    def put(self, row: StageRow, outcome: RowOutcome) -> None:
         """Note the outcome of a row, so that the row can be put out."""
         self._outcomes.append((row, outcome))
         if outcome.size:
@@ -100,9 +100,9 @@ class HeldRows:
             for batch in sorted(groups, key=attrgetter("first")):
                 yield self._with_outcomes(batch, groups[batch])
 
-    def _grouped(self, most: int) -> Mapping[InputBatch, Sequence[tuple[StageRow, Outcome]]]:
+    def _grouped(self, most: int) -> Mapping[InputBatch, Sequence[tuple[StageRow, RowOutcome]]]:
         """Take up to `most` outcomes, grouped by the batches of their rows; fewer if their results are too large."""
-        groups: dict[InputBatch, list[tuple[StageRow, Outcome]]] = defaultdict(list)
+        groups: dict[InputBatch, list[tuple[StageRow, RowOutcome]]] = defaultdict(list)
         size = 0
         for _ in range(most):
             added = self._outcomes[0][1].size
@@ -115,7 +115,7 @@ class HeldRows:
         self._count(-size)
         return groups
 
-    def _with_outcomes(self, batch: InputBatch, group: Sequence[tuple[StageRow, Outcome]]) -> pa.RecordBatch:
+    def _with_outcomes(self, batch: InputBatch, group: Sequence[tuple[StageRow, RowOutcome]]) -> pa.RecordBatch:
         rows = batch.put_out([row for row, _ in group])
         if not batch.left:
             del self._batches[batch]

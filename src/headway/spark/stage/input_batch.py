@@ -7,7 +7,7 @@ import pyarrow as pa  # type: ignore[import-untyped]
 import pyarrow.compute as pc  # type: ignore[import-untyped]
 
 from headway.runtime.gc_pause import GcPause
-from headway.spark.stage.input_row import Columns, InputRow, shrunk, source_of
+from headway.spark.stage.input_row import ColumnValues, InputRow, shrunk, source_of
 
 _ROW_BYTES = 600  # that a row takes in the stage and in the engine, beside its values
 _COLUMN_BYTES = 1_000  # that a column of a batch takes, even with few rows
@@ -44,7 +44,7 @@ class InputBatch:
     ) -> None:
         self.first = first
         self._records = record_batch
-        self._columns = Columns(record_batch, level_topics=level_topics)
+        self._columns = ColumnValues(record_batch, level_topics=level_topics)
         columns = self._columns
         with GcPause():
             self.rows = [

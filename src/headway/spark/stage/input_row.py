@@ -17,7 +17,7 @@ from headway.spark.stage.column_values import values_of
 _VALUE_OVERHEAD = 56  # bytes of a Python value, beside its Arrow form, and of its slot in a list
 
 
-class Columns(dict[str, Any]):
+class ColumnValues(dict[str, Any]):
     """The columns of a batch as Python values, made on first use. Raises `KeyError` for a missing column.
 
     `size` is the bytes of the batch and of the values made so far. With `indices`, the batch has one row for each of
@@ -76,7 +76,7 @@ class InputRow:
 
     __slots__ = ("_columns", "_index")
 
-    def __init__(self, columns: Columns, index: int) -> None:
+    def __init__(self, columns: ColumnValues, index: int) -> None:
         self._columns = columns
         self._index = index
 
@@ -119,10 +119,10 @@ _OF_RECORDS: Mapping[str, Callable[[InputRow], Any]] = {
 }
 
 
-def shrunk(batch: pa.RecordBatch, rows: Sequence[InputRow]) -> Columns:
+def shrunk(batch: pa.RecordBatch, rows: Sequence[InputRow]) -> ColumnValues:
     """Move these rows, which handlers may be reading, to a batch that has only these rows; return its columns."""
     level_topics = not rows or rows[0]._columns.level_topics
-    columns = Columns(batch, [row._index for row in rows], level_topics=level_topics)
+    columns = ColumnValues(batch, [row._index for row in rows], level_topics=level_topics)
     for row in rows:
         row._columns = (
             columns  # its index stays the same, so a concurrent reader finds the same row in the old or the new columns
@@ -130,7 +130,7 @@ def shrunk(batch: pa.RecordBatch, rows: Sequence[InputRow]) -> Columns:
     return columns
 
 
-def place_of(row: InputRow) -> tuple[Columns, int]:
+def place_of(row: InputRow) -> tuple[ColumnValues, int]:
     """Return the columns of a row, and its index in them."""
     return row._columns, row._index
 

@@ -81,7 +81,7 @@ def outcome_columns(result: DataType, *, later: bool = False) -> StructType:
 
 
 @dataclass(slots=True)
-class Outcome:
+class RowOutcome:
     """The outcome of a row; `started` and `done`, in seconds since the epoch, are those of its last attempt.
 
     `history` is the header that the row's record carries wherever it goes next. `again_at` is when the row comes back.
@@ -112,7 +112,7 @@ class OutcomeColumns:
         self._results = results
         self._types = [to_arrow_type(column.dataType, timezone="UTC") for column in columns]
 
-    def arrays(self, outcomes: Sequence[Outcome]) -> list[pa.Array]:
+    def arrays(self, outcomes: Sequence[RowOutcome]) -> list[pa.Array]:
         """Return the arrays of all added columns for these outcomes."""
         results = self._results.column([outcome.result for outcome in outcomes])
         _, kind, attempts, error, started, done, history, *again_at = self._types

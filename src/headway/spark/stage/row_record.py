@@ -13,10 +13,10 @@ from headway.records.history import Origin, history_of
 from headway.records.record_types import Header
 
 if TYPE_CHECKING:
-    from headway.spark.stage.input_row import Columns
+    from headway.spark.stage.input_row import ColumnValues
 
 
-def kafka_topic_of(columns: "Columns", index: int) -> str | None:
+def kafka_topic_of(columns: "ColumnValues", index: int) -> str | None:
     """Return the Kafka topic of a row's record, with its level if it has one; None without the columns."""
     topic = _value(columns, index, "topic")
     if not isinstance(topic, str):
@@ -25,7 +25,7 @@ def kafka_topic_of(columns: "Columns", index: int) -> str | None:
     return level_topic(topic, level) if _is_whole(level) else topic
 
 
-def headers_of(columns: "Columns", index: int) -> list[Header]:
+def headers_of(columns: "ColumnValues", index: int) -> list[Header]:
     """Return the headers of a row's record; an empty list without the source's column `headers`."""
     found = _value(columns, index, "headers")
     if not isinstance(found, list):
@@ -37,7 +37,7 @@ def headers_of(columns: "Columns", index: int) -> list[Header]:
     ]
 
 
-def origin_of(columns: "Columns", index: int) -> Origin | None:
+def origin_of(columns: "ColumnValues", index: int) -> Origin | None:
     """Return the place at which a row's record was first sent; None without the columns."""
     topic = kafka_topic_of(columns, index)
     partition, offset = (_value(columns, index, name) for name in ("partition", "offset"))
@@ -47,7 +47,7 @@ def origin_of(columns: "Columns", index: int) -> Origin | None:
     return history.origin if history else Origin(topic, partition, offset)
 
 
-def timestamp_of(columns: "Columns", index: int) -> int:
+def timestamp_of(columns: "ColumnValues", index: int) -> int:
     """Return the timestamp of a row's record in milliseconds since the epoch; 0 without one."""
     if "timestamp" not in columns.names:
         return 0
@@ -58,7 +58,7 @@ def timestamp_of(columns: "Columns", index: int) -> int:
     return value if _is_whole(value) else 0
 
 
-def _value(columns: "Columns", index: int, name: str) -> Any:
+def _value(columns: "ColumnValues", index: int, name: str) -> Any:
     """Return one value, without converting its column to Python values; None if there is no such value."""
     if name not in columns.names:
         return None

@@ -12,7 +12,7 @@ from headway.declarations import shown
 from headway.errors import ConfigError
 from headway.records.record_types import ConsumerRecord
 from headway.spark.source.schema import schema
-from headway.spark.stage.input_row import Columns, InputRow
+from headway.spark.stage.input_row import ColumnValues, InputRow
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
 
@@ -33,7 +33,7 @@ def row(record: ConsumerRecord | None = None, **columns: Any) -> InputRow:
         if record is None
         else pa.RecordBatch.from_pylist([_columns_of(record, record.offset)], to_arrow_schema(source, timezone="UTC"))
     )
-    made = Columns(batch, level_topics=level_topics)
+    made = ColumnValues(batch, level_topics=level_topics)
     made.names = [*made.names, *(name for name in columns if name not in made.names)]
     made.update({name: [value] for name, value in columns.items()})
     return InputRow(made, 0)

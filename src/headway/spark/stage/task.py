@@ -49,8 +49,8 @@ from headway.spark.stage.deadline import Deadline, Due, Returned, retries_until
 from headway.spark.stage.handler_loop import answers, handler_loop
 from headway.spark.stage.held_rows import HeldRows
 from headway.spark.stage.input_batch import InputBatch, StageRow
-from headway.spark.stage.input_row import Columns, InputRow, place_of
-from headway.spark.stage.outcomes import Outcome, OutcomeColumns
+from headway.spark.stage.input_row import ColumnValues, InputRow, place_of
+from headway.spark.stage.outcomes import OutcomeColumns, RowOutcome
 from headway.spark.stage.outcomes import failure as _failure
 from headway.spark.stage.python_worker import Shared
 from headway.spark.stage.rate_grants import GrantedStarts
@@ -310,7 +310,7 @@ class Stage:
         except BaseException as error:  # from Arrow, from Python (OverflowError), or from a user's own class
             return FatalError(str(not_run(result) or self._results.refusal(error)))
         row: StageRow = work.record
-        self._held.put(row, Outcome("ok", work.attempt, checked, size, None, row.started, time.time()))
+        self._held.put(row, RowOutcome("ok", work.attempt, checked, size, None, row.started, time.time()))
         return None
 
     def _raised(self, job: Job, error: BaseException) -> Job | None:
@@ -383,13 +383,13 @@ class Stage:
         history = history_after(row.row, failure)
         attempts = work.attempt - 1
         if self._is_parked(work):
-            self._held.put(row, Outcome("parked", attempts, error=(None, None, _BEHIND), history=history))
+            self._held.put(row, RowOutcome("parked", attempts, error=(None, None, _BEHIND), history=history))
         elif work.not_after <= time.monotonic():
-            self._held.put(row, Outcome("expired", attempts, error=(None, None, _EXPIRED), history=history))
+            self._held.put(row, RowOutcome("expired", attempts, error=(None, None, _EXPIRED), history=history))
         else:
             error = _failure(failure.error, _NOT_BEGUN) if failure else (None, None, _NOT_BEGUN)
             again_at = self._again_at(work, time.time())
-            self._held.put(row, Outcome("later", attempts, error=error, history=history, again_at=again_at))
+            self._held.put(row, RowOutcome("later", attempts, error=error, history=history, again_at=again_at))
 
     def _again_at(self, work: Any, at: float) -> float:
         """Return when a row comes back: not before the earlier rows of its key, nor after the later ones."""
@@ -422,7 +422,9 @@ class Stage:
                 self._dispatch.not_scheduled(work, ConfigError(f"RetryLater cannot be kept: {text_of(refused)}"))
                 return
         told, history = _failure(error, _LATER), history_after(row.row, failure)
-        self._held.put(row, Outcome("later", work.attempt, None, 0, told, row.started, time.time(), history, again_at))
+        self._held.put(
+            row, RowOutcome("later", work.attempt, None, 0, told, row.started, time.time(), history, again_at)
+        )
         self._dispatch.stored(work)
 
     def _give_up_overdue(self) -> None:
@@ -449,12 +451,12 @@ class Stage:
         row: StageRow = work.record
         if issubclass(type(error), ExpiredError):
             history = history_after(row.row, work.failure)
-            self._held.put(row, Outcome("expired", work.attempt - 1, error=(None, None, _EXPIRED), history=history))
+            self._held.put(row, RowOutcome("expired", work.attempt - 1, error=(None, None, _EXPIRED), history=history))
         else:
             if self._settings.park_behind_failed:
                 self._park_behind(work)
             told, history = _failure(error, reason), history_after(row.row, failure_after(work, error))
-            self._held.put(row, Outcome("failed", work.attempt, None, 0, told, row.started, time.time(), history))
+            self._held.put(row, RowOutcome("failed", work.attempt, None, 0, told, row.started, time.time(), history))
         self._dispatch.stored(work)
 
     def _park_behind(self, work: Any) -> None:
@@ -525,5 +527,5 @@ def record_batch(rows: Sequence[InputRow], names: Sequence[str]) -> pa.RecordBat
     return pa.RecordBatch.from_arrays(columns, schema=parts[0].schema)
 
 
-def _columns_of(run: Sequence[tuple[Columns, int]]) -> Columns:
+def _columns_of(run: Sequence[tuple[ColumnValues, int]]) -> ColumnValues:
     return run[0][0]

@@ -12,14 +12,14 @@ from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import ArrayType, IntegerType, MapType, StringType, StructType, VariantType, VariantVal
 
 from headway.records.history import HEADER, History, Origin
-from headway.spark.stage.input_row import Columns, InputRow, shrunk
+from headway.spark.stage.input_row import ColumnValues, InputRow, shrunk
 
 DUE = datetime(2030, 1, 1, tzinfo=UTC)
 BATCH = pa.RecordBatch.from_pydict({"key": ["a", "b"], "due": [DUE, DUE], "names": [[1], None]})
 
 
-def rows(batch: pa.RecordBatch = BATCH) -> tuple[Columns, list[InputRow]]:
-    columns = Columns(batch)
+def rows(batch: pa.RecordBatch = BATCH) -> tuple[ColumnValues, list[InputRow]]:
+    columns = ColumnValues(batch)
     return columns, [InputRow(columns, index) for index in range(batch.num_rows)]
 
 
@@ -125,7 +125,7 @@ def test_a_row_of_the_source_has_what_a_record_has() -> None:
 
 
 def test_without_levels_the_topic_is_kafkas_own_whatever_its_priority() -> None:
-    columns = Columns(RECORDS, level_topics=False)
+    columns = ColumnValues(RECORDS, level_topics=False)
     assert str(InputRow(columns, 0).origin) == "orders-1-7"
     left = [InputRow(columns, 0)]
     shrunk(RECORDS.slice(0, 1), left)

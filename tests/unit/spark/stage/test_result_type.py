@@ -36,7 +36,7 @@ from pyspark.sql.types import (
 from headway import Context
 from headway.core.retry import Retries
 from headway.spark.stage.input_row import InputRow
-from headway.spark.stage.outcomes import Outcome, OutcomeColumns, outcome_columns
+from headway.spark.stage.outcomes import OutcomeColumns, RowOutcome, outcome_columns
 from headway.spark.stage.result_type import ResultType
 from headway.spark.stage.settings import Settings
 from headway.spark.stage.task import Stage
@@ -103,10 +103,10 @@ def test_results_that_fit_alone_come_out_the_same_beside_each_other(kind: DataTy
             checked, _ = result_type.checked(result)
         except Exception:  # that one's failure  # noqa: S112
             continue
-        alone.append((checked, columns.arrays([Outcome("ok", 1, checked)])[0]))
+        alone.append((checked, columns.arrays([RowOutcome("ok", 1, checked)])[0]))
     assert len(alone) >= 2
     for (first, of_first), (second, of_second) in product(alone, repeat=2):
-        together = columns.arrays([Outcome("ok", 1, first), Outcome("ok", 1, second)])[0]
+        together = columns.arrays([RowOutcome("ok", 1, first), RowOutcome("ok", 1, second)])[0]
         # Of NaN equality is none, and of what is shown it is.
         assert str(together) == str(pa.concat_arrays([of_first, of_second]))
 
