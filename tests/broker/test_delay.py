@@ -66,6 +66,7 @@ def test_a_megabyte_arrives_and_so_does_nothing(cluster: DelayCluster) -> None:
     assert found[b""].headers() is None
 
 
+@pytest.mark.slow
 def test_the_largest_record_that_can_be_scheduled_can_be_moved_and_become_a_dead_letter(cluster: DelayCluster) -> None:
     large = f"{cluster.target}-large"
     cluster.create_target(large, settings={"max.message.bytes": "3000000"})
@@ -331,6 +332,7 @@ def test_each_record_of_a_recurring_schedule_expires_some_time_after_its_own_tim
     assert all((at - expected) % 1000 == 0 for at in expiries)
 
 
+@pytest.mark.slow
 def test_after_an_hour_without_a_relay_recurring_records_fire_as_their_policies_say(cluster: DelayCluster) -> None:
     wait_until(lambda: time.time() % 60 < 40)  # so that the next minute does not begin within the test
     minute = int(time.time() // 60) * 60_000

@@ -103,6 +103,7 @@ def test_relays_that_join_and_leave_lose_and_double_nothing(cluster: DelayCluste
         assert_exactly_once(cluster, dues)
 
 
+@pytest.mark.slow
 def test_a_commit_that_fails_while_the_next_round_is_written_loses_and_doubles_nothing(
     cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +208,7 @@ def test_a_group_whose_offsets_have_expired_loses_and_doubles_nothing(cluster: D
     assert len(cluster.read()) == 600
 
 
+@pytest.mark.slow
 def test_what_came_due_while_no_relay_ran_is_delivered_when_one_does(cluster: DelayCluster) -> None:
     dues = schedule_over(cluster, 500, 2)
     with cluster.scheduler() as scheduler:

@@ -46,6 +46,7 @@ def test_the_same_id_again_replaces_what_is_pending_in_a_line_in_memory_and_befo
     assert len(cluster.read()) == 2
 
 
+@pytest.mark.slow
 def test_the_same_id_again_is_refused_or_dropped_where_that_is_asked_for(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler, cluster.relay():
         first = scheduler.send_later("k", b"first", cluster.target, 600, id="reminder-42", if_pending="refuse")

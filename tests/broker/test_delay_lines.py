@@ -154,6 +154,7 @@ async def test_an_async_scheduler_adds_lines_too(cluster: FreshCluster) -> None:
         assert cluster.lines[-1] == 2_048_000
 
 
+@pytest.mark.slow
 def test_two_schedulers_that_begin_at_once_agree_on_the_lines(cluster: FreshCluster) -> None:
     with ThreadPoolExecutor(6) as threads:
         made = [threads.submit(Scheduler, cluster.config, name=cluster.name) for _ in range(6)]
@@ -165,6 +166,7 @@ def test_two_schedulers_that_begin_at_once_agree_on_the_lines(cluster: FreshClus
     assert layout.ladder == Ladder.exponential()
 
 
+@pytest.mark.slow
 def test_a_line_whose_topic_is_not_needed_yet_is_no_cause_for_a_warning(
     cluster: FreshCluster, caplog: pytest.LogCaptureFixture
 ) -> None:

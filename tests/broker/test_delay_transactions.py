@@ -97,6 +97,7 @@ def test_schedules_of_a_transaction_are_seen_with_its_commit_and_what_is_sent_ou
     assert values(cluster) == {b"outside": 1, b"inside": 1}
 
 
+@pytest.mark.slow
 def test_the_record_of_a_serialising_producer_with_levels_is_serialised_once_and_has_its_level(
     cluster: DelayCluster,
 ) -> None:
@@ -132,6 +133,7 @@ def test_a_schedule_that_is_not_stored_fails_its_transaction(cluster: DelayClust
         producer.send(cluster.target, bytes(2_031_616), due=60)
 
 
+@pytest.mark.slow
 def test_what_a_relay_has_to_answer_is_refused_within_a_transaction(cluster: DelayCluster) -> None:
     with producer_of(cluster) as producer:
         handle = producer.scheduler.send_later("k", b"v", cluster.target, 60)
@@ -194,6 +196,7 @@ sys.stdin.read()
 """
 
 
+@pytest.mark.slow
 def test_a_process_that_is_killed_between_send_and_commit_leaves_nothing(cluster: DelayCluster) -> None:
     name = cluster.name
     command = [sys.executable, "-c", DIES, cluster.config["bootstrap.servers"], name, cluster.target]
@@ -302,7 +305,7 @@ def test_outputs_of_handlers_may_be_due_later(
     assert values(cluster) == expected | {b"one of all": 1}
 
 
-@pytest.mark.quick("transactional")
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", ["async", "transactional"])
 def test_an_output_that_cannot_be_scheduled_fails_its_record_and_no_other(cluster: DelayCluster, mode: str) -> None:
     cluster.create_target(f"{cluster.name}-in")
@@ -334,6 +337,7 @@ def test_an_output_that_cannot_be_scheduled_fails_its_record_and_no_other(cluste
     assert {message.value() for message in cluster.read(dead)} == set(wrong)
 
 
+@pytest.mark.slow
 def test_other_schedulers_in_the_same_lines_are_not_kept_by_a_transaction_for_longer_than_it_is_open(
     cluster: DelayCluster,
 ) -> None:
@@ -347,6 +351,7 @@ def test_other_schedulers_in_the_same_lines_are_not_kept_by_a_transaction_for_lo
     assert values(cluster) == {b"inside": 1, b"behind it": 1}
 
 
+@pytest.mark.slow
 async def test_an_async_producer_begins_and_ends_transactions_and_its_scheduler_is_part_of_them(
     cluster: DelayCluster,
 ) -> None:

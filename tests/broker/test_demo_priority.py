@@ -3,6 +3,8 @@
 import time
 from collections.abc import Iterator
 
+import pytest
+
 from demo import flights, priority
 from demo.evidence import promises
 from headway.broker import LocalBroker
@@ -18,6 +20,7 @@ def slowly() -> Iterator[flights.FlightRecord]:
         yield flight
 
 
+@pytest.mark.slow
 def test_a_machine_that_sends_a_tenth_of_what_was_planned_has_a_backlog_and_shows_priority(
     headway_broker: LocalBroker,
 ) -> None:

@@ -92,6 +92,7 @@ def test_a_topic_is_not_created_by_a_misspelt_name(headway_broker: LocalBroker, 
     assert "UNKNOWN_TOPIC" in error.name()
 
 
+@pytest.mark.slow
 def test_records_survive_a_restart_and_given_properties_reach_kafka(tmp_path: Path) -> None:
     with LocalBroker(data_dir=tmp_path / "data") as broker:
         create(broker, "orders")

@@ -180,7 +180,7 @@ COMMANDS = {
 SLOW = ("schedule-stats", "schedule-add")
 
 
-@pytest.mark.quick("dead-list", "topics-create")
+@pytest.mark.quick("dead-list")
 @pytest.mark.parametrize(
     "name", [pytest.param(each, marks=pytest.mark.slow) if each in SLOW else each for each in COMMANDS]
 )
@@ -221,6 +221,7 @@ def test_a_command_with_one_right_less_says_which_and_changes_nothing(name: str,
     assert done.exit_code == 0, done.output
 
 
+@pytest.mark.slow
 def test_levels_that_are_not_named_and_cannot_be_seen_are_no_levels_that_are_not_there(
     user: User, cluster: Cluster
 ) -> None:
@@ -286,6 +287,7 @@ def test_a_cancellation_whose_answer_may_not_be_read_says_so(user: User, cluster
 # Producers
 
 
+@pytest.mark.quick("unseen-writes-none")
 @pytest.mark.parametrize("has_id", [True, False], ids=["writes-another", "writes-none"])
 @pytest.mark.parametrize("describe", [True, False], ids=["seen", "unseen"])
 def test_a_record_that_may_not_be_written_is_refused_with_the_right(
@@ -313,6 +315,7 @@ def test_a_record_that_may_not_be_written_is_refused_with_the_right(
     assert len(cluster.read(f"{user.name}-0")) == 1
 
 
+@pytest.mark.slow
 async def test_an_async_producer_that_may_write_to_no_topic_goes_on_when_it_may(user: User, cluster: Cluster) -> None:
     cluster.create(f"{user.name}-0")
     user.grant(Grant("Describe", "Topic", "{}-0"))
@@ -407,7 +410,7 @@ PARALLEL = [*READS.values(), Grant("Write", "Topic", "{}-out")]
 TRANSACTIONS = Grant("Write", "TransactionalId", "{}-", True)
 
 
-@pytest.mark.quick("Write TransactionalId {}-*")
+@pytest.mark.slow
 @pytest.mark.parametrize("missing", [*READS.values(), TRANSACTIONS], ids=str)
 def test_a_run_without_a_right_from_the_start_ends_with_it(missing: Grant, user: User, cluster: Cluster) -> None:
     cluster.create(f"{user.name}-0")

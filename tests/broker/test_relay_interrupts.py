@@ -63,6 +63,7 @@ def test_a_relay_that_is_interrupted_twice_at_each_of_many_steps_ends(
             run(headway_broker, name, anchor, seed)
 
 
+@pytest.mark.quick("at once")
 @pytest.mark.parametrize("apart", [0.0, 0.02], ids=["at once", "20 ms apart"])
 def test_a_relay_that_gets_two_ctrl_c_ends_and_each_record_is_delivered_once(
     headway_broker: LocalBroker, apart: float

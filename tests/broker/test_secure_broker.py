@@ -74,6 +74,7 @@ def test_the_superuser_may_do_everything(headway_secure_broker: LocalBroker, top
     assert consume(headway_secure_broker.admin_config, topic, topic) == b"one"
 
 
+@pytest.mark.quick("password")
 @pytest.mark.parametrize("certificate", [False, True], ids=["password", "certificate"])
 def test_another_user_may_do_what_is_granted_until_it_is_revoked(
     headway_secure_broker: LocalBroker, topic: str, user: str, certificate: bool

@@ -219,6 +219,7 @@ async def test_transactions_are_whole_or_not_at_all(kafka_cluster: Cluster) -> N
         assert [record.value for record in await take(reads, 3)] == [b"yes"] * 3
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 async def test_who_is_fenced_off_is_told_of_every_record(kafka_cluster: Cluster) -> None:
     topic = kafka_cluster.topic()
@@ -253,6 +254,7 @@ async def test_what_has_to_wait_for_room_is_part_of_its_transaction(kafka_cluste
         assert {record.value for record in await take(reads, 500)} == {b"yes" * 1_000}
 
 
+@pytest.mark.slow
 async def test_flushing_and_closing_wait_for_what_has_no_room_yet(kafka_cluster: Cluster) -> None:
     topic = kafka_cluster.topic()
     async with producer(kafka_cluster, **{"buffer.memory": 300_000}) as sends:

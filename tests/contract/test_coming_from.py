@@ -48,6 +48,7 @@ def test_a_program_receives_what_was_sent(page: str, kafka_cluster: Cluster) -> 
     assert any("hello" in line or "reset your password" in line for line in printed)
 
 
+@pytest.mark.quick("java-parallel-consumer")
 @pytest.mark.parametrize("page", WITH_WORKERS)
 def test_a_declared_worker_handles_what_was_sent(page: str, kafka_cluster: Cluster) -> None:
     topic = kafka_cluster.topic()

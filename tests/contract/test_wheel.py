@@ -91,6 +91,7 @@ def test_every_command_has_its_help_without_any_extra(installed: Installed) -> N
     assert {"broker start", "topics create", "worker", "pipeline run"} <= set(found["asked"])
 
 
+@pytest.mark.slow
 def test_a_wheel_with_the_broker_extra_runs_the_programs_of_the_readme(installed: Installed) -> None:
     installed.install("[broker]")
     with socket.socket() as free:

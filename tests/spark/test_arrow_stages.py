@@ -87,6 +87,7 @@ def test_a_stream_keeps_the_order_of_each_key(spark: SparkSession, orders: "Leve
     assert all(numbers == sorted(numbers) for numbers in calls.values())
 
 
+@pytest.mark.slow
 def test_what_a_handler_returns_never_fails_the_task(spark: SparkSession) -> None:
     def odd(batch: pa.RecordBatch) -> Any:
         [number] = batch.column("id").to_pylist()

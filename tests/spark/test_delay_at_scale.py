@@ -118,6 +118,7 @@ def waiting(spark: SparkSession, *dues: tuple[int, float]) -> DataFrame:
     return spark.createDataFrame(rows, "line_ms long, due timestamp, scheduled timestamp")
 
 
+@pytest.mark.slow
 def test_lines_and_hours_are_counted_and_the_hottest_seconds_come_first(spark: SparkSession) -> None:
     there = waiting(spark, (1000, 0.1), (1000, 0.9), (60_000, 0.5), (60_000, 3_700))
 
@@ -157,6 +158,7 @@ def test_of_an_id_that_is_scheduled_twice_what_is_not_due_yet_is_not_lost(spark:
     assert verdicts(3) == {"none": "lost", "one": "lost", "both": "delivered"}
 
 
+@pytest.mark.slow
 def test_each_copy_of_an_id_that_is_scheduled_twice_has_its_own_time(spark: SparkSession) -> None:
     scheduled = spark.createDataFrame(
         [(id_, NOON + timedelta(hours=hours)) for id_ in ("in time", "at once") for hours in (0, 2)],
@@ -170,6 +172,7 @@ def test_each_copy_of_an_id_that_is_scheduled_twice_has_its_own_time(spark: Spar
     assert {row["id"]: row["verdict"] for row in audited.collect()} == {"in time": "delivered", "at once": "early"}
 
 
+@pytest.mark.slow
 def test_what_came_before_it_was_due_is_early_though_it_is_not_due_yet(spark: SparkSession) -> None:
     scheduled = spark.createDataFrame([("1", NOON), ("1", NOON + timedelta(hours=1))], "id string, due timestamp")
     delivered = spark.createDataFrame([("1", NOON - timedelta(hours=1))], "id string, delivered timestamp")

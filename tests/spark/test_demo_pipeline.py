@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.spark
 
 
+@pytest.mark.slow
 def test_delays_are_means_over_the_flights_that_arrived(spark: SparkSession) -> None:
     delays = [("ORD", 0, -4), ("ORD", 0, 0), ("ORD", 2, 100), ("ORD", 2, None), ("SJU", 2, None)]
     frame = spark.createDataFrame(delays, "dest string, level int, arr_delay int")

@@ -130,6 +130,7 @@ def lines_there(orders: "LevelTopics") -> set[int]:
     return set(TopicNames(orders.topic).lines_of(dict(Admin({"bootstrap.servers": orders.servers}).topics())))
 
 
+@pytest.mark.slow
 def test_a_write_that_lasts_looks_every_ten_minutes_which_lines_are_in_use(orders: "LevelTopics") -> None:
     config, names = {"bootstrap.servers": orders.servers}, TopicNames(orders.topic)
     create_topics(config, orders.topic, LADDER, 2)

@@ -89,6 +89,7 @@ def test_rows_come_again_until_they_are_done_or_dead_letters_and_each_is_one_rec
     assert json.loads(told[HEADER]) == {"topic": dead, "origin": origin}
 
 
+@pytest.mark.slow
 def test_a_row_that_waits_is_listed_with_the_schedules_and_comes_no_more_once_it_is_cancelled(
     spark: SparkSession, orders: "LevelTopics"
 ) -> None:

@@ -52,6 +52,7 @@ def test_only_the_columns_asked_for_are_made(spark: SparkSession, day: "LevelTop
     assert headers.count() == 48
 
 
+@pytest.mark.quick("offset int-has the column offset as int, but the headway source reads it as bigint")
 @pytest.mark.parametrize(
     ("schema", "sentence"),
     [
@@ -70,6 +71,7 @@ def test_a_column_that_the_source_does_not_have_is_a_sentence(
         writer.trigger(availableNow=True).start().awaitTermination()
 
 
+@pytest.mark.slow
 def test_a_stream_reads_the_columns_asked_for(
     spark: SparkSession, day: "LevelTopics", micro_batches: "type[MicroBatches]", tmp_path: Path
 ) -> None:

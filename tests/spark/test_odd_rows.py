@@ -147,6 +147,7 @@ def test_a_due_time_beyond_all_calendars_is_the_last_that_there_is(spark: SparkS
     assert [record.number for record in committed(orders.servers, f"{orders.topic}-0")] == [2]
 
 
+@pytest.mark.slow
 def test_a_row_whose_output_cannot_be_written_is_a_dead_letter(spark: SparkSession, orders: "LevelTopics") -> None:
     async def answer(row: InputRow, context: Context) -> Any:
         if row.n == 5:

@@ -69,7 +69,7 @@ def copies(orders: "LevelTopics", topic: str) -> Counter[int]:
     return Counter(record.number for record in committed(orders.servers, topic))
 
 
-@pytest.mark.quick("joined")
+@pytest.mark.slow
 @pytest.mark.parametrize("frame", [by_key, joined])
 def test_a_driver_that_dies_between_the_sinks_commit_and_sparks_doubles_nothing_on_other_cores(
     spark: SparkSession,

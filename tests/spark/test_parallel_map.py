@@ -280,6 +280,7 @@ def assert_each_row_has_one_answer(orders: "LevelTopics") -> None:
     assert [number for number in dead if number in FIRST] == list(range(2, 601, 2))
 
 
+@pytest.mark.slow
 def test_what_comes_of_a_row_is_there_once_though_handlers_answer_otherwise_after_a_restart(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path
 ) -> None:

@@ -69,6 +69,7 @@ def test_a_flight_without_weather_or_with_an_unknown_destination_is_kept(spark: 
     assert [(row["visibility_miles"], row["destination"]) for row in joined] == [(10.0, "Chicago Ohare"), (None, None)]
 
 
+@pytest.mark.slow
 def test_a_flight_knows_its_plane_and_its_airline(spark: SparkSession) -> None:
     tables = flights_pipeline.read_tables(spark)
     frame = spark.createDataFrame([("UA", "N14228"), ("ZZ", None)], "carrier string, tailnum string")

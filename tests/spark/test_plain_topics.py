@@ -161,6 +161,7 @@ def test_a_pipeline_of_ones_own_runs_on_topics_that_exist_and_has_a_report(topic
     assert "<svg" in (tmp_path / "report.html").read_text()
 
 
+@pytest.mark.slow
 def test_what_comes_of_flights_has_the_levels_of_the_topics_that_exist(topics: Topics) -> None:
     kafka, name = {"bootstrap.servers": topics.servers}, topics.payments
     to = Outputs("unused", kafka, f"{name}-notices", f"{name}-later", f"{name}-dead")
@@ -212,6 +213,7 @@ def test_progress_is_committed_to_the_group_itself_where_there_is_one_level(
         assert {place[1]: offset for place, (offset, _) in inspector.committed(places).items()} == {0: 7, 1: 7}
 
 
+@pytest.mark.slow
 def test_a_checkpoint_of_topics_without_levels_is_refused_by_a_query_with_some(
     spark: SparkSession, topics: Topics, micro_batches: "type[MicroBatches]", tmp_path: Path
 ) -> None:

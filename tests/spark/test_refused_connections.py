@@ -57,6 +57,7 @@ def test_each_mistake_is_told(
     assert time.monotonic() - began < 30
 
 
+@pytest.mark.slow
 def test_workers_with_a_wrong_password_are_not_started(spark: SparkSession, headway_secure_broker: LocalBroker) -> None:
     config: dict[str, Any] = {**headway_secure_broker.client_config(), "sasl.password": "guessed"}
     with pytest.raises(Exception, match=r"refuses this client: .*invalid credentials"):

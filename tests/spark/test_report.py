@@ -47,6 +47,7 @@ def test_lag_is_what_was_produced_and_is_not_done(records: DataFrame) -> None:
     ]
 
 
+@pytest.mark.slow
 def test_a_backlog_of_days_counts_from_the_first_window_in_which_something_was_done(records: DataFrame) -> None:
     old = records.withColumn("produced_at", F.expr("produced_at - interval 3 days"))
     rows = figures.lag(old, 5).collect()
@@ -117,6 +118,7 @@ def test_times_without_a_zone_and_of_centuries_make_a_page(
     assert write_report(spark, str(tmp_path / "zoneless"), tmp_path / "page.html") == 2 * len(RECORDS)
 
 
+@pytest.mark.slow
 def test_what_is_no_parquet_or_lacks_a_column_is_one_sentence(spark: SparkSession, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"missing.* cannot be read as Parquet"):
         write_report(spark, str(tmp_path / "missing"), tmp_path / "page.html")

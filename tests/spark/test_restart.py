@@ -63,6 +63,7 @@ def test_a_restarted_query_reads_the_same_ranges_again_and_in_all_every_record_o
     assert everything == [*range(100), *range(1_000, 1_100), *range(2_000, 2_100), *range(3_000, 3_100)]
 
 
+@pytest.mark.slow
 def test_a_query_that_dies_in_its_first_micro_batch_still_begins_where_it_began(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:

@@ -55,6 +55,7 @@ def test_each_element_becomes_a_record_in_order_beside_those_of_the_row(spark: S
     assert [row[1] for row in found if row[0] == "dead"] == [b"k3"]
 
 
+@pytest.mark.slow
 def test_a_row_without_elements_counts_and_one_of_which_an_element_cannot_be_written_is_a_dead_letter_as_a_whole(
     spark: SparkSession,
 ) -> None:

@@ -50,6 +50,7 @@ def numbers(spark: SparkSession, count: int, tasks: int = 2) -> DataFrame:
     return spark.range(0, count, 1, tasks).select(sf.col("id").cast("string").alias("value"))
 
 
+@pytest.mark.quick("exactly_once")
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 def test_rows_become_records_with_key_value_headers_and_partition_on_the_topic_of_their_level(
     spark: SparkSession, orders: "LevelTopics", delivery: str
@@ -83,7 +84,7 @@ def test_what_the_source_reads_the_sink_writes(spark: SparkSession, orders: "Lev
     assert len({copy.partition for copy in copies}) == 1  # that of the key
 
 
-@pytest.mark.quick("exactly_once")
+@pytest.mark.slow
 @pytest.mark.parametrize("delivery", ["exactly_once", "at_least_once"])
 def test_every_row_of_many_is_written_once_and_in_order_within_its_task(
     spark: SparkSession, orders: "LevelTopics", delivery: str
@@ -210,6 +211,7 @@ def test_of_a_micro_batch_that_failed_in_part_only_the_missing_part_is_added(
     assert values(orders.servers, topic) == list(range(300))
 
 
+@pytest.mark.slow
 def test_a_transaction_that_an_earlier_attempt_left_open_is_aborted_by_the_next(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path
 ) -> None:
@@ -235,6 +237,7 @@ def test_a_transaction_that_an_earlier_attempt_left_open_is_aborted_by_the_next(
         zombie.commit_transaction(30)
 
 
+@pytest.mark.slow
 def test_a_task_that_takes_longer_than_its_transaction_may_is_told_so_and_waits_for_nobody(
     orders: "LevelTopics",
 ) -> None:
@@ -317,6 +320,7 @@ def test_another_attempt_at_a_task_is_known_by_its_run_and_a_replay_after_a_rest
     assert values(orders.servers, f"{orders.topic}-0") == [1, 2]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("behind", [1, pytest.param(2, marks=pytest.mark.slow)])
 def test_an_older_checkpoint_is_refused_and_its_new_rows_are_written_as_the_sentence_says(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path, behind: int
@@ -372,6 +376,7 @@ def keys(servers: str, topic: str) -> list[int]:
     return sorted(int(record.key or b"") for record in committed(servers, topic))
 
 
+@pytest.mark.slow
 def test_rows_that_come_out_otherwise_in_a_replay_are_refused_and_kept_as_the_sentence_says(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path
 ) -> None:
@@ -398,6 +403,7 @@ def test_rows_with_an_identity_may_come_out_otherwise_in_a_replay(orders: "Level
     assert values(orders.servers, f"{orders.topic}-0") == [1, 2]
 
 
+@pytest.mark.slow
 def test_other_rows_under_a_version_that_is_done_are_refused_and_written_under_a_later_one(
     spark: SparkSession, orders: "LevelTopics"
 ) -> None:
@@ -415,6 +421,7 @@ def test_other_rows_under_a_version_that_is_done_are_refused_and_written_under_a
 # Topics that change
 
 
+@pytest.mark.slow
 def test_a_partition_that_is_added_to_the_marker_topic_doubles_nothing(
     spark: SparkSession, orders: "LevelTopics"
 ) -> None:
@@ -427,6 +434,7 @@ def test_a_partition_that_is_added_to_the_marker_topic_doubles_nothing(
     assert values(orders.servers, options["topic"]) == list(range(10))
 
 
+@pytest.mark.slow
 def test_a_marker_topic_that_is_deleted_is_made_again_in_the_same_session(
     spark: SparkSession, orders: "LevelTopics"
 ) -> None:

@@ -149,6 +149,7 @@ def test_empty_topics_and_a_query_that_has_read_everything_give_no_micro_batch(
     assert (seen.all_values(), again.rows) == ([1], {})
 
 
+@pytest.mark.slow
 def test_a_new_query_starts_at_the_latest_records_unless_told_otherwise(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:
@@ -161,6 +162,7 @@ def test_a_new_query_starts_at_the_latest_records_unless_told_otherwise(
     assert seen.all_values() == [10]
 
 
+@pytest.mark.slow
 def test_aborted_records_and_the_gaps_of_transactions_are_passed_over(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:
@@ -196,6 +198,7 @@ def test_a_partition_that_a_topic_gains_is_read_from_its_first_record(
     assert seen.all_values() == [0, 1, 2, 3, 4, 5]
 
 
+@pytest.mark.slow
 def test_records_that_aged_out_before_they_were_read_fail_the_query_with_a_sentence(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:

@@ -138,6 +138,7 @@ def test_under_capacity_burst_a_micro_batch_is_as_a_poll_of_the_java_client(
     assert [len(seen.rows[number]) for number in sorted(seen.rows)][:6] == [5, 5, 5, 5, 50, 50]
 
 
+@pytest.mark.slow
 def test_a_batch_is_what_lies_between_two_bounds(spark: SparkSession, orders: "LevelTopics") -> None:
     noon = 1_767_268_800_000
     for hour in range(6):
@@ -157,6 +158,7 @@ def test_a_batch_is_what_lies_between_two_bounds(spark: SparkSession, orders: "L
         batch(spark, orders, endingOffsets=json.dumps({orders.topic: {"2": {"0": 1}}})).collect()
 
 
+@pytest.mark.slow
 def test_a_new_query_starts_at_a_time(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:
@@ -168,6 +170,7 @@ def test_a_new_query_starts_at_a_time(
     assert seen.all_values() == [2, 3]
 
 
+@pytest.mark.slow
 def test_no_micro_batch_comes_before_so_many_records_or_the_longest_wait(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:
@@ -188,6 +191,7 @@ def test_no_micro_batch_comes_before_so_many_records_or_the_longest_wait(
     assert took >= 2
 
 
+@pytest.mark.slow
 def test_with_trigger_available_now_few_records_do_not_wait_for_more(
     spark: SparkSession, orders: "LevelTopics", micro_batches: type["MicroBatches"], tmp_path: Path
 ) -> None:
@@ -242,6 +246,7 @@ def test_a_topic_that_was_deleted_and_created_again_fails_the_query_or_is_read_f
     assert seen.all_values() == [*range(5), *range(100, 109)]
 
 
+@pytest.mark.slow
 def test_what_is_not_committed_is_read_when_that_is_wanted(spark: SparkSession, orders: "LevelTopics") -> None:
     producer = Producer({"log_level": 0, "bootstrap.servers": orders.servers, "transactional.id": orders.topic})
     producer.init_transactions(30)

@@ -48,6 +48,7 @@ def tasks_of(spark: SparkSession, topics: "LevelTopics", checkpoint: Path, **opt
     return micro_batches
 
 
+@pytest.mark.slow
 def test_partitions_that_can_be_split_feed_as_many_tasks_as_are_wanted(
     spark: SparkSession, filled: "LevelTopics", tmp_path: Path
 ) -> None:
@@ -55,6 +56,7 @@ def test_partitions_that_can_be_split_feed_as_many_tasks_as_are_wanted(
     assert list(tasks.values()) == [310] * 10
 
 
+@pytest.mark.slow
 def test_a_task_has_no_more_records_than_the_option_says(
     spark: SparkSession, filled: "LevelTopics", tmp_path: Path
 ) -> None:
@@ -63,6 +65,7 @@ def test_a_task_has_no_more_records_than_the_option_says(
     assert max(tasks.values()) <= 500
 
 
+@pytest.mark.slow
 def test_partitions_stay_whole_in_streams_unless_it_is_asked_for(
     spark: SparkSession, filled: "LevelTopics", tmp_path: Path
 ) -> None:
@@ -70,6 +73,7 @@ def test_partitions_stay_whole_in_streams_unless_it_is_asked_for(
     assert sorted(tasks.values()) == [50, 50, ROWS // 2, ROWS // 2]
 
 
+@pytest.mark.slow
 def test_whole_partitions_share_a_task_only_within_the_records_that_the_option_says(
     spark: SparkSession, filled: "LevelTopics", tmp_path: Path
 ) -> None:
@@ -77,6 +81,7 @@ def test_whole_partitions_share_a_task_only_within_the_records_that_the_option_s
     assert sorted(tasks.values()) == [100, ROWS // 2, ROWS // 2]
 
 
+@pytest.mark.slow
 def test_the_tasks_follow_from_what_the_session_runs_at_once(
     spark: SparkSession, filled: "LevelTopics", tmp_path: Path
 ) -> None:

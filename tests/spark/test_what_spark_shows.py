@@ -96,6 +96,7 @@ def test_handlers_and_the_source_log_where_spark_shows_the_logs_of_python_worker
     assert logged(spark, orders.topic, 3) == logs
 
 
+@pytest.mark.slow
 def test_the_progress_of_a_query_counts_outcomes_retries_and_dead_letters(
     spark: SparkSession, orders: "LevelTopics", tmp_path: Path
 ) -> None:

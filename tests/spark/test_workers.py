@@ -92,6 +92,7 @@ def test_a_worker_handles_what_comes_and_leaves_its_group_when_it_is_told_to_sto
     assert (work.members(), work.lag()) == (0, 0)
 
 
+@pytest.mark.slow
 def test_a_record_that_fails_for_good_ends_the_workers_with_its_sentence(
     spark: SparkSession, headway_broker: LocalBroker, tmp_path: Path
 ) -> None:

@@ -182,6 +182,7 @@ def test_all_that_is_open_is_sent_once(shop: Shop) -> None:
     assert shop.values() == [b"1", b"2", b"0", b"3", b"4"]
 
 
+@pytest.mark.slow
 def test_what_was_dealt_with_in_another_way_is_settled_without_being_sent(shop: Shop) -> None:
     shop.bury(b"0", b"1", b"2")
     shop.bury(b"3", exception="app.Declined", partition=1)
@@ -210,6 +211,7 @@ def test_what_was_dealt_with_in_another_way_is_settled_without_being_sent(shop: 
     assert shop.values() == [b"1"]
 
 
+@pytest.mark.slow
 def test_what_was_sent_is_sent_once_more_only_if_asked_for(shop: Shop) -> None:
     shop.bury(b"0", b"1")
     shop.send_again("0:0")
@@ -369,6 +371,7 @@ def transactions(shop: Shop) -> Iterator[ck.Producer]:
     producer.close()
 
 
+@pytest.mark.slow
 def test_ctrl_c_remembers_exactly_what_was_sent(shop: Shop) -> None:
     count = 20_000
     shop.bury(*(b"%d" % number for number in range(count)))

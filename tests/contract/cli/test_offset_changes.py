@@ -79,6 +79,7 @@ def test_commits_of_a_group_go_to_the_groups_of_the_levels_that_are_said_with_th
     assert (again.exit_code, "0 commits made, 3 unchanged." in again.stderr) == (0, True)
 
 
+@pytest.mark.slow
 def test_commits_that_are_there_already_are_counted_apart_and_not_made_again(kafka_cluster: Cluster, base: str) -> None:
     emails, reports, new = f"{base}-emails", f"{base}-reports", f"{base}-new"
     commit(kafka_cluster, base, {(emails, 0): (2, MAP), (reports, 0): (7, b"")})
@@ -150,6 +151,7 @@ def test_what_cannot_be_done_is_said_in_a_sentence(
     assert committed(kafka_cluster, base) == theirs
 
 
+@pytest.mark.slow
 def test_two_levels_with_commits_of_one_partition_are_refused_until_one_is_said(
     kafka_cluster: Cluster, base: str
 ) -> None:
@@ -182,6 +184,7 @@ def test_a_group_with_members_is_refused_and_keeps_its_commits(kafka_cluster: Cl
     assert committed(kafka_cluster, f"{base}-new") == {}
 
 
+@pytest.mark.quick("place0-0", "place3-10")
 @pytest.mark.parametrize(
     ("place", "expected"),
     [

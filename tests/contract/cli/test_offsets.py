@@ -146,6 +146,7 @@ def test_each_level_has_a_group_of_its_own(kafka_cluster: Cluster, topic: str) -
     assert fewer.stderr == "The group has more levels, which are not shown. Use --levels 2.\n"
 
 
+@pytest.mark.slow
 def test_what_waits_where_nothing_is_committed_counts(kafka_cluster: Cluster, topic: str) -> None:
     producer = ck.Producer(kafka_cluster.config({"enable.idempotence": True, "log_level": 2}))
     for number in range(7):
@@ -208,6 +209,7 @@ def test_who_has_which_partition_is_shown_also_before_anything_is_committed(kafk
             reader.close()
 
 
+@pytest.mark.slow
 def test_a_topic_can_be_chosen_by_its_own_name_or_that_of_its_levels(kafka_cluster: Cluster, topic: str) -> None:
     other = kafka_cluster.topic(levels=1)
     commit(kafka_cluster, f"{topic}-readers-0", f"{topic}-0", 3, b"")
@@ -234,6 +236,7 @@ def test_a_topic_that_is_gone_is_said_to_be(kafka_cluster: Cluster, topic: str) 
     assert described(f"{topic}-readers")[0]["lag"] == 3
 
 
+@pytest.mark.slow
 def test_a_group_that_there_is_not_is_one_sentence_with_what_to_do(kafka_cluster: Cluster, topic: str) -> None:
     commit(kafka_cluster, f"{topic}-readers-0", f"{topic}-0", 1, b"")
     commit(kafka_cluster, f"{topic}-readers-1", f"{topic}-1", 1, b"")

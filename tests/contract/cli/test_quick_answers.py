@@ -44,6 +44,7 @@ def not_needed(modules: Sequence[str], names: Sequence[str] = NOT_NEEDED) -> lis
     return [each for each in modules if any(each == name or each.startswith(f"{name}.") for name in names)]
 
 
+@pytest.mark.quick("list")
 @pytest.mark.parametrize("command", ["list", "stats"])
 def test_a_look_at_schedules_of_which_none_is_pending_imports_neither_a_table_nor_a_producer(
     headway_broker: LocalBroker, headway_topic: str, command: str

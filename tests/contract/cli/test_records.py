@@ -165,6 +165,7 @@ def test_fields_of_text_are_a_usage_error(orders: str) -> None:
     assert "Add --format json-lines." in result.stderr
 
 
+@pytest.mark.slow
 def test_a_group_goes_on_behind_what_it_wrote(orders: str) -> None:
     produce(orders, b"".join(b"%d\n" % number for number in range(50)), "--level", "1")
     parts = [consumed(orders, count) for count in (7, 3, 40)]
@@ -178,6 +179,7 @@ def test_a_group_can_start_over_at_the_beginning(orders: str) -> None:
     assert consume(orders, "--max", "2", "--from", "beginning").stdout == "a\nb\n"
 
 
+@pytest.mark.slow
 def test_a_group_can_start_at_the_end(orders: str) -> None:
     produce(orders, b"old\n")
     assert consume(orders, "--from", "end", "--timeout", SILENCE).stdout == ""
@@ -239,6 +241,7 @@ def test_a_reader_that_goes_away_ends_a_consumer_quietly(orders: str) -> None:
     assert stderr.count(b"\n") == 4
 
 
+@pytest.mark.slow
 def test_ctrl_c_delivers_what_a_producer_has_read(orders: str) -> None:
     # The records would wait for a minute if nobody flushed them.
     with running("produce", orders, "--level", "1", "-X", "linger.ms=60000") as process:
@@ -256,6 +259,7 @@ def test_ctrl_c_delivers_what_a_producer_has_read(orders: str) -> None:
     assert [int(each["value"]) for each in consumed(orders, count)] == list(range(count))
 
 
+@pytest.mark.slow
 def test_a_second_consumer_goes_on_where_the_first_had_written(headway_topic: str) -> None:
     headway("topics", "create", headway_topic, "--levels", "1", "--partitions", "4")
     produce(headway_topic, b"".join(b"%d\n" % number for number in range(400)))

@@ -75,6 +75,7 @@ def test_what_is_added_is_listed_counted_and_cancelled(cluster: DelayCluster) ->
     assert [json.loads(line)["handle"] for line in run(cluster, "list", "--json").output.splitlines()] == [later]
 
 
+@pytest.mark.slow
 def test_a_schedule_for_a_topic_that_has_only_levels_is_for_the_lowest(cluster: DelayCluster) -> None:
     topic = f"{cluster.target}-levels"
     Admin(cluster.config).create([f"{topic}-0", f"{topic}-1"], 1)
@@ -86,6 +87,7 @@ def test_a_schedule_for_a_topic_that_has_only_levels_is_for_the_lowest(cluster: 
     assert run(cluster, "list", "--topic", other).output == f"Nothing is pending for {other}.\n"
 
 
+@pytest.mark.slow
 def test_a_schedule_for_a_topic_that_does_not_exist_is_stored_and_a_warning_says_what_becomes_of_it(
     cluster: DelayCluster,
 ) -> None:
@@ -107,6 +109,7 @@ def test_a_schedule_for_a_topic_that_does_not_exist_is_stored_and_a_warning_says
     assert "does not exist now" not in impossible.stderr
 
 
+@pytest.mark.slow
 def test_a_schedule_is_replaced_rescheduled_and_cancelled_by_an_id_of_ones_own(cluster: DelayCluster) -> None:
     def add(*more: str) -> Result:
         return run(cluster, "add", cluster.target, "--in", "1h", "--id", "mine", *more, text="one\n")
@@ -153,6 +156,7 @@ def test_a_line_is_a_record_whatever_its_bytes_are(cluster: DelayCluster) -> Non
     assert sorted(each.message.value() for each in cluster.pending()) == [b"caf\xe9", b"\xff"]
 
 
+@pytest.mark.slow
 def test_without_a_relay_all_cancellations_are_stored_and_settled_by_the_next(cluster: DelayCluster) -> None:
     handles = run(cluster, "add", cluster.target, "--in", "1h", text="one\ntwo\n").output.split()
     result = run(cluster, "cancel", *handles, "--timeout", "0.2")
@@ -163,6 +167,7 @@ def test_without_a_relay_all_cancellations_are_stored_and_settled_by_the_next(cl
         wait_until(lambda: not cluster.pending())
 
 
+@pytest.mark.slow
 def test_a_long_wait_for_a_relay_is_told(cluster: DelayCluster) -> None:
     handle, later = run(cluster, "add", cluster.target, "--in", "1h", text="one\ntwo\n").output.split()
     told = "headway: No relay has answered yet. Waiting up to {} s more; start one with `headway relay`.\n"
@@ -175,6 +180,7 @@ def test_a_long_wait_for_a_relay_is_told(cluster: DelayCluster) -> None:
         assert run(cluster, "cancel", later).stderr == ""
 
 
+@pytest.mark.slow
 def test_a_schedule_that_may_be_refused_tells_of_a_long_wait_for_a_relay(cluster: DelayCluster) -> None:
     program = [sys.executable, "-c", "from headway.cli import main; main()", "schedule", "add", cluster.target]
     options = ["--in", "1h", "--id", "mine", "--if-pending", "refuse", "--name", cluster.name]
@@ -190,6 +196,7 @@ def test_a_schedule_that_may_be_refused_tells_of_a_long_wait_for_a_relay(cluster
             assert adding.wait(60) == 0
 
 
+@pytest.mark.slow
 def test_while_no_relay_runs_what_waits_for_one_is_told(cluster: DelayCluster) -> None:
     [handle] = run(cluster, "add", cluster.target, "--in", "1h", text="one\n").output.split()
     assert "relay" not in run(cluster, "list").output
@@ -208,6 +215,7 @@ def test_while_no_relay_runs_what_waits_for_one_is_told(cluster: DelayCluster) -
     assert json.loads(run(cluster, "stats", "--json").output)["commands_waiting"] == 0
 
 
+@pytest.mark.slow
 def test_transactions_leave_nothing_in_the_commands_that_counts_as_waiting(cluster: DelayCluster) -> None:
     def send_in_transaction(value: bytes, *, commits: bool) -> None:
         producer.begin_transaction()
@@ -238,6 +246,7 @@ def test_a_mistake_in_one_handle_cancels_none(cluster: DelayCluster) -> None:
         assert f"{handle}: cancelled\n" in run(cluster, "cancel", handle).output
 
 
+@pytest.mark.slow
 def test_fitting_proposes_lines_and_puts_them_in_use(cluster: DelayCluster) -> None:
     run(cluster, "add", cluster.target, "--in", "1h", text="x\n" * 20)
     proposed = run(cluster, "fit", "--count", "2")
@@ -257,31 +266,32 @@ def test_a_dry_run_says_what_would_be_created_and_creates_nothing(cluster: Delay
     assert "has no topics" in refused.output
 
 
-@pytest.mark.parametrize(
-    ("arguments", "sentence"),
-    [
-        (["add", "t"], "one of --in, --at and --every"),
-        (["add", "t", "--in", "soon"], "is not a delay"),
-        (["add", "t", "--in", "-5s"], "'-5s' is in the past"),
-        (["add", "t", "--at", "2030-01-31T17:00:00"], "has no time zone"),
-        (["add", "t", "--at", "tomorrow"], "is not a time. Give a date, a time and its zone"),
-        (["add", "t", "--every", "61 * * * *"], "cannot be read"),
-        (["init", "--lines", "1s,1s"], "longer than the one before"),
-        (["add", "t", "--every", "0 17 * * *", "--zone", "Europe"], "in the zone 'Europe' cannot be read"),
-        (["add", "t", "--in", "1h", "-X", "message.timeout.ms=abc"], "must be a whole number"),
-        (["cancel", "nonsense"], "is not a handle"),
-        (["reschedule", "nonsense", "--in", "5m"], "is not a handle"),
-        (["reschedule", "id:mine"], "one of --in and --at"),
-        (["add", "t", "--in", "5m", "--id", "x" * 251], "text of 1 to 250 characters"),
-        (["cancel", "nonsense", "--timeout", "inf"], "inf is not in the range"),
-    ],
-)
-def test_mistakes_are_sentences(cluster: DelayCluster, arguments: list[str], sentence: str) -> None:
-    result = run(cluster, *arguments, text="x\n")
-    assert result.exit_code in (1, 2)
-    assert sentence in result.output
+MISTAKES = [
+    (["add", "t"], "one of --in, --at and --every"),
+    (["add", "t", "--in", "soon"], "is not a delay"),
+    (["add", "t", "--in", "-5s"], "'-5s' is in the past"),
+    (["add", "t", "--at", "2030-01-31T17:00:00"], "has no time zone"),
+    (["add", "t", "--at", "tomorrow"], "is not a time. Give a date, a time and its zone"),
+    (["add", "t", "--every", "61 * * * *"], "cannot be read"),
+    (["init", "--lines", "1s,1s"], "longer than the one before"),
+    (["add", "t", "--every", "0 17 * * *", "--zone", "Europe"], "in the zone 'Europe' cannot be read"),
+    (["add", "t", "--in", "1h", "-X", "message.timeout.ms=abc"], "must be a whole number"),
+    (["cancel", "nonsense"], "is not a handle"),
+    (["reschedule", "nonsense", "--in", "5m"], "is not a handle"),
+    (["reschedule", "id:mine"], "one of --in and --at"),
+    (["add", "t", "--in", "5m", "--id", "x" * 251], "text of 1 to 250 characters"),
+    (["cancel", "nonsense", "--timeout", "inf"], "inf is not in the range"),
+]
 
 
+def test_mistakes_are_sentences(cluster: DelayCluster) -> None:
+    for arguments, sentence in MISTAKES:
+        result = run(cluster, *arguments, text="x\n")
+        assert result.exit_code in (1, 2), arguments
+        assert sentence in result.output, arguments
+
+
+@pytest.mark.quick("15-0")
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)])
 def test_a_relay_ends_at_once_when_it_is_told_to(cluster: DelayCluster, number: int, code: int) -> None:
     command = [sys.executable, "-c", "from headway.cli import main; main()", "relay", "--name", cluster.name]
@@ -325,6 +335,7 @@ async def test_an_async_producers_record_may_have_a_due_time(cluster: DelayClust
             assert message.key() == key
 
 
+@pytest.mark.slow
 def test_a_setting_says_whose_relay_delivers_what_producers_and_handlers_schedule(cluster: DelayCluster) -> None:
     config = {**cluster.config, "scheduler.name": cluster.name}
     handled: list[ConsumerRecord] = []
@@ -344,6 +355,7 @@ def test_a_setting_says_whose_relay_delivers_what_producers_and_handlers_schedul
     assert [record.value for record in handled] == [b"v", b"v"]
 
 
+@pytest.mark.slow
 async def test_the_async_twin_stores_cancels_and_reschedules(cluster: DelayCluster) -> None:
     with cluster.relay():
         async with AsyncScheduler(cluster.config, name=cluster.name) as scheduler:
@@ -357,6 +369,7 @@ async def test_the_async_twin_stores_cancels_and_reschedules(cluster: DelayClust
     assert {message.key() for message in found} == {b"moved", b"again"}
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("is_async", [False, True])
 def test_a_handler_may_ask_for_its_record_again_much_later(cluster: DelayCluster, is_async: bool) -> None:
     create_topics(cluster.config, ladder=LADDER)

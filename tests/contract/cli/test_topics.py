@@ -141,6 +141,7 @@ def test_a_retention_that_is_not_valid_creates_nothing(headway_topic: str, argum
     assert listed(headway_topic) == []
 
 
+@pytest.mark.slow
 def test_the_topics_that_a_scheduler_keeps_for_itself_are_listed_only_with_all(
     headway_topic: str, headway_broker: "LocalBroker"
 ) -> None:

@@ -718,6 +718,7 @@ def test_a_level_that_was_asked_for_nothing_gives_records_at_once_when_it_is_ask
     assert len({place(record) for record in records}) == PARTITIONS * 20
 
 
+@pytest.mark.slow
 def test_a_level_that_was_asked_for_nothing_before_it_had_partitions_gives_their_records_at_once(
     kafka_cluster: Cluster,
 ) -> None:

@@ -145,6 +145,7 @@ def test_whatever_is_called_the_next_record_is_the_next_and_what_was_handed_out_
     run(mock_cluster, [protocol], examples=6, steps=40, is_mock=True)
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_whatever_is_called_kafka_holds_what_was_handed_out(kafka_cluster: Cluster) -> None:
     run(kafka_cluster, KAFKA_PROTOCOLS, examples=6, steps=25)

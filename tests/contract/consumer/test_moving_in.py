@@ -169,6 +169,7 @@ def test_topics_that_match_a_pattern_of_a_mapping_can_be_committed(
         assert sum(offset for offset, _ in inspector.committed(inspector.partitions()).values()) == 2 * PARTITIONS
 
 
+@pytest.mark.slow
 def test_no_level_begins_while_commits_of_another_one_would_be_passed_over(kafka_cluster: Cluster) -> None:
     group = f"tasks-{uuid.uuid4().hex[:8]}"
     topics = {f"{group}.emails": 2, f"{group}.reports": 1, f"{group}.clicks": 0}

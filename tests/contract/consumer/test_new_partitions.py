@@ -29,6 +29,7 @@ def send_until_seen(cluster: Cluster, topic: str, seen: set[str]) -> None:
     wait_for(sees_one)
 
 
+@pytest.mark.quick("cooperative", "consumer")
 @pytest.mark.parametrize("protocol", [{}, COOPERATIVE, CONSUMER_PROTOCOL], ids=["classic", "cooperative", "consumer"])
 def test_with_latest_nothing_sent_to_a_new_partition_is_passed_over(kafka_cluster: Cluster, protocol: Settings) -> None:
     topic = topic_of(kafka_cluster, 1)

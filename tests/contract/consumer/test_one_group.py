@@ -193,6 +193,7 @@ def test_members_that_join_and_leave_have_the_same_partitions_of_all_levels_and_
     assert groups(kafka_cluster, topic) == [topic]
 
 
+@pytest.mark.slow
 def test_with_the_cooperative_protocol_members_that_join_and_leave_handle_each_record_once(
     kafka_cluster: Cluster,
 ) -> None:

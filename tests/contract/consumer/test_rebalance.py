@@ -85,7 +85,7 @@ def missing(places: set[tuple[str, int, int, int]]) -> list[str]:
     return [f"{len(of)} of level {at[0]}, {at[1]}: {min(of)}-{max(of)}" for at, of in sorted(offsets.items())]
 
 
-@pytest.mark.quick("fair-kip848", "strict-eager")
+@pytest.mark.quick("fair-kip848")
 @pytest.mark.parametrize("settings", [EAGER, COOPERATIVE, CONSUMER_PROTOCOL], ids=["eager", "cooperative", "kip848"])
 @pytest.mark.parametrize("policy", ["capacity_burst", "fair", "strict"])
 def test_members_joining_and_leaving_under_load_lose_nothing_and_keep_the_order(

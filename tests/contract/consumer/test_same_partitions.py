@@ -102,6 +102,7 @@ def prioritized(config: dict[str, Any]) -> PriorityConsumer:
     return PriorityConsumer({**config, "max.poll.records": 70})
 
 
+@pytest.mark.quick("None-prioritized")
 @pytest.mark.parametrize("make", [prioritized, ParallelConsumer])
 @pytest.mark.parametrize("client_id", [None, "billing"])
 def test_a_member_has_the_same_partitions_of_all_levels_whoever_joins_and_leaves(
@@ -119,6 +120,7 @@ def test_a_member_has_the_same_partitions_of_all_levels_whoever_joins_and_leaves
         wait_until_shared(members, topic, kafka_cluster)
 
 
+@pytest.mark.slow
 def test_with_kip_848_and_range_a_group_instance_id_gives_each_member_the_same_partitions_of_all_levels(
     kafka_cluster: Cluster,
 ) -> None:

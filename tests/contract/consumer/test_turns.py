@@ -182,7 +182,7 @@ def test_a_member_leaves_and_joins_again_while_partitions_are_kept_apart(cluster
         assert all(member.offsets[partition] == list(range(FLOOD)) for partition in FLOODED)
 
 
-@pytest.mark.quick("kip848")
+@pytest.mark.slow
 @pytest.mark.kafka
 @PROTOCOLS
 def test_flooded_partitions_that_change_hands_lose_and_double_nothing(

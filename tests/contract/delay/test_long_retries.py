@@ -112,6 +112,7 @@ def test_a_record_that_asks_to_come_later_again_and_again_ends_as_a_dead_letter_
     assert history_of(letter.headers(), dead) == History(dead, Origin(cluster.target, 1, 0))
 
 
+@pytest.mark.slow
 def test_a_record_has_one_origin_wherever_it_is_handled(cluster: DelayCluster) -> None:
     dead, seen = f"{cluster.target}-dead", list[tuple[str, Origin, int]]()
 
@@ -139,6 +140,7 @@ def test_a_record_has_one_origin_wherever_it_is_handled(cluster: DelayCluster) -
     assert seen == [*((cluster.target, first, attempt) for attempt in (1, 2, 3)), (dead, first, 1)]
 
 
+@pytest.mark.slow
 def test_an_output_with_copied_headers_is_a_record_of_its_own(cluster: DelayCluster) -> None:
     out = f"{cluster.target}-out"
     cluster.create_target(out)
@@ -189,6 +191,7 @@ def test_a_forged_history_is_as_if_there_were_none_and_a_true_one_is_counted_on(
     assert seen == {offset: (b"forged", Origin(cluster.target, 1, offset), 1) for offset in range(len(forged))}
 
 
+@pytest.mark.slow
 def test_another_group_gets_what_comes_again_with_attempts_of_its_own(cluster: DelayCluster) -> None:
     mine: list[int] = []
     theirs: list[tuple[int, Origin]] = []

@@ -63,6 +63,7 @@ def is_up(url: str) -> bool:
         return False
 
 
+@pytest.mark.slow
 def test_each_order_is_paid_once_and_its_customer_reminded(
     headway_topic: str, start: Start, serve: Callable[..., Server]
 ) -> None:

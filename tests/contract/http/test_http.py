@@ -340,6 +340,7 @@ def test_server_errors_are_tried_again_with_the_same_key_until_it_goes_well(
     assert Counter(status for _, status in server.answered) == {500: 2 * count, 200: count}
 
 
+@pytest.mark.quick("seconds")
 @pytest.mark.parametrize("form", ["seconds", "date"])
 def test_retry_after_holds_back_all_requests_to_that_host_and_no_others(
     kafka_cluster: Cluster, serve: Callable[..., Server], form: str
@@ -555,6 +556,7 @@ with ParallelConsumer(config) as consumer:
 """
 
 
+@pytest.mark.slow
 def test_ctrl_c_in_the_midst_of_requests_ends_without_complaints(
     kafka_cluster: Cluster, serve: Callable[..., Server]
 ) -> None:

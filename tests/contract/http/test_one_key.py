@@ -26,6 +26,7 @@ def cluster(headway_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> Del
     return cluster
 
 
+@pytest.mark.slow
 def test_the_key_is_the_same_after_retries_after_retry_later_and_sent_again_from_the_dead_letters(
     cluster: DelayCluster, serve: Callable[..., Server]
 ) -> None:

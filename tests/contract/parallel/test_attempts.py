@@ -57,7 +57,7 @@ def attempts_of_letters(cluster: Cluster, dead: str, count: int) -> list[bytes]:
     return [each["headway.error.attempts"] for each in headers]
 
 
-@pytest.mark.quick("plain", "transactional")
+@pytest.mark.quick("plain")
 @pytest.mark.parametrize("mode", MODES)
 def test_a_service_that_is_restarted_gives_a_record_up_after_its_last_attempt(
     kafka_cluster: Cluster, mode: str

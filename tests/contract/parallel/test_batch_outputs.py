@@ -109,7 +109,7 @@ def test_processes_send_what_their_batch_handler_returns(
     assert sorted(values(kafka_cluster, out)) == sorted(str(i) * 2 for i in range(50))
 
 
-@pytest.mark.quick("key")
+@pytest.mark.slow
 @pytest.mark.parametrize("ordering", ORDERINGS)
 def test_the_outputs_of_a_batch_are_committed_with_all_its_offsets_however_the_run_ends(
     kafka_cluster: Cluster, ordering: Ordering
@@ -156,6 +156,7 @@ def test_batches_with_outputs_in_transactions_are_of_one_partition(kafka_cluster
     assert set.union(*places) == {"0", "1"}
 
 
+@pytest.mark.quick("sync", "async")
 @pytest.mark.parametrize("mode", MODES)
 def test_an_output_that_cannot_be_sent_fails_all_records_of_its_batch(kafka_cluster: Cluster, mode: str) -> None:
     topic, out = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
@@ -174,6 +175,7 @@ def test_an_output_that_cannot_be_sent_fails_all_records_of_its_batch(kafka_clus
     assert values(kafka_cluster, out) == ["good", "good too"]
 
 
+@pytest.mark.quick("async", "sync")
 @pytest.mark.parametrize("mode", MODES)
 def test_an_output_that_only_the_broker_refuses_makes_dead_letters_of_its_batch(
     kafka_cluster: Cluster, mode: str
@@ -242,6 +244,7 @@ def test_a_returned_record_that_nothing_sends_ends_the_run_and_comes_again(
 # Results
 
 
+@pytest.mark.quick("for", "async for")
 @pytest.mark.parametrize("way", ["for", "async for", "process"])
 def test_each_batch_has_one_result_and_is_done_when_the_next_one_is_asked_for(kafka_cluster: Cluster, way: str) -> None:
     topic, count = plain_topic(kafka_cluster), 200

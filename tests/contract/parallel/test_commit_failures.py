@@ -93,6 +93,7 @@ def test_a_level_that_was_expelled_unheard_joins_again_when_a_commit_tells(kafka
         wait_for(lambda: done(kafka_cluster, topic, 0) == 20, 12)
 
 
+@pytest.mark.slow
 def test_outputs_that_cannot_be_committed_count_against_the_memory(
     kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -167,7 +168,7 @@ def test_the_offsets_of_one_that_is_no_member_are_not_committed(kafka_cluster: C
 # Hand-overs
 
 
-@pytest.mark.quick("end")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "held",
     [

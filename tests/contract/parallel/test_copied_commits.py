@@ -68,6 +68,7 @@ def test_a_hand_over_in_the_same_log_repeats_nothing(kafka_cluster: Cluster) -> 
     assert set(handled_from(kafka_cluster, topic, len(NOT_DONE))) == NOT_DONE
 
 
+@pytest.mark.quick("3")
 @pytest.mark.parametrize("behind", [0, 3])
 def test_no_record_is_passed_over_by_a_map_that_was_copied_to_a_mirror(
     kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture, behind: int

@@ -46,7 +46,7 @@ def test_levels_leave_at_the_same_time_and_the_drain_time_out_bounds_the_whole_e
     assert took < 6.0  # one level after the other took 6 s each
 
 
-@pytest.mark.quick("parallel")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", ["parallel", "priority"])
 def test_a_consumer_whose_brokers_hang_closes_in_ten_seconds(kafka_cluster: Cluster, kind: str) -> None:
     topic = kafka_cluster.topic()

@@ -74,6 +74,7 @@ RUNS: dict[str, tuple[Callable[[ParallelConsumer], Any], dict[str, Any]]] = {
 }
 
 
+@pytest.mark.quick("threads-drop", "results-dead_letter", "batches in transactions-drop")
 @pytest.mark.parametrize("on_expired", ["drop", "dead_letter"])
 @pytest.mark.parametrize("way", RUNS)
 def test_what_expired_is_not_started_in_any_way_to_run_and_all_is_committed(

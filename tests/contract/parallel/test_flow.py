@@ -373,7 +373,7 @@ class Flow:
         return sum(where == partition for where, _ in list(handled.began))
 
 
-@pytest.mark.quick("transactional-1")
+@pytest.mark.slow
 @pytest.mark.parametrize("seed", [1, *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(2, 8))])
 @pytest.mark.parametrize("mode", MODES)
 def test_whatever_is_paused_and_sought_all_is_committed_at_the_end(

@@ -87,7 +87,7 @@ class HalfDone:
         return member
 
 
-@pytest.mark.quick("full")
+@pytest.mark.slow
 @pytest.mark.parametrize("width", [WIDEST, WIDEST + 1], ids=["full", "overfull"])
 def test_a_partition_whose_map_is_full_takes_nothing_new_until_it_eases_and_others_go_on(
     kafka_cluster: Cluster, width: int
@@ -207,7 +207,7 @@ def test_keys_are_told_apart_by_their_bytes_whatever_the_deserialiser_makes_of_t
 # Members
 
 
-@pytest.mark.quick("kip848-async")
+@pytest.mark.slow
 @pytest.mark.parametrize("handlers", ["threads", "async"])
 @pytest.mark.parametrize("settings", [COOPERATIVE, CONSUMER_PROTOCOL], ids=["cooperative", "kip848"])
 def test_partitions_leave_a_member_whose_handlers_never_end_when_the_hand_over_is_over(

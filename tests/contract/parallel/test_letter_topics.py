@@ -51,6 +51,7 @@ def set_policy(cluster: Cluster, topic: str, policy: str) -> None:
     wait_for(is_told)
 
 
+@pytest.mark.quick("transactional")
 @pytest.mark.kafka
 @MODES
 def test_a_dead_letter_is_the_whole_record_if_its_topic_takes_it(kafka_cluster: Cluster, mode: Any) -> None:

@@ -133,6 +133,7 @@ def most_per_second(looks: Sequence[tuple[float, float, int]], least: float) -> 
     return max((more - few) / (end - begin) for (_, begin, few), (end, _, more) in pairs if end - begin >= least)
 
 
+@pytest.mark.slow
 def test_the_records_of_batches_count_for_the_rate(kafka_cluster: Cluster) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("key", "v")] * 3000)
@@ -207,7 +208,7 @@ def test_an_adaptive_limit_stays_small_where_more_do_not_help(kafka_cluster: Clu
     assert statistics.median(seen_late) <= 10
 
 
-@pytest.mark.quick("async", "process", "adaptive")
+@pytest.mark.quick("async", "adaptive")
 @pytest.mark.parametrize("mode", ["threads", "async", "process", "batches", "results", "adaptive"])
 def test_no_more_run_than_max_concurrency(
     kafka_cluster: Cluster, mode: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -113,6 +113,7 @@ def test_a_stuck_record_below_holes_is_the_only_one_that_a_restart_repeats(clean
     assert handled_until_all_is_committed(cleaning_cluster, topic) == [(0, stuck)]
 
 
+@pytest.mark.slow
 def test_a_stuck_record_that_compaction_takes_away_before_the_restart_blocks_nothing(cleaning_cluster: Cluster) -> None:
     topic = compacted_topic(cleaning_cluster)
     leave_stuck(cleaning_cluster, topic, offsets_in(cleaning_cluster, topic))
@@ -209,6 +210,7 @@ FOREIGN = {
 }
 
 
+@pytest.mark.slow
 def test_whatever_foreign_metadata_says_the_committed_offset_stands(
     kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -77,6 +77,7 @@ def test_metadata_that_is_no_offset_map_ends_the_run_if_it_is_to(kafka_cluster: 
     assert handled == [2, 3, 4]
 
 
+@pytest.mark.slow
 def test_the_number_and_the_bytes_of_buffered_records_can_be_set(kafka_cluster: Cluster) -> None:
     topic, gate = topic_of(kafka_cluster, 1), threading.Event()
     send(kafka_cluster, topic, [(str(i), "x" * 1000) for i in range(5000)])

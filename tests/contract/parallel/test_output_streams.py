@@ -124,7 +124,7 @@ def test_the_outputs_of_batches_come_with_their_records(kafka_cluster: Cluster, 
     assert inputs == [str(i).encode() for i in range(COUNT)]
 
 
-@pytest.mark.quick("transactional")
+@pytest.mark.slow
 @pytest.mark.parametrize("mode", MODES)
 def test_while_many_outputs_wait_to_be_taken_no_record_starts(kafka_cluster: Cluster, mode: Any) -> None:
     topic, out, count, most = plain_topic(kafka_cluster), plain_topic(kafka_cluster), 3000, 1000
@@ -152,6 +152,7 @@ def test_while_many_outputs_wait_to_be_taken_no_record_starts(kafka_cluster: Clu
     assert sorted(got) == sorted(str(i).encode() for i in range(count))
 
 
+@pytest.mark.slow
 def test_an_async_on_output_that_falls_behind_slows_the_run_down(kafka_cluster: Cluster) -> None:
     topic, out, count, most = plain_topic(kafka_cluster), plain_topic(kafka_cluster), 3000, 1000
     send(kafka_cluster, topic, [(f"key-{i}", str(i)) for i in range(count)])

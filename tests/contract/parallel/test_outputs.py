@@ -114,6 +114,7 @@ def test_serialisers_of_the_producer_config_write_keys_and_values(kafka_cluster:
     assert (stored.key(), stored.value()) == (b"#7", b'{"n": 1}')
 
 
+@pytest.mark.slow
 def test_outputs_of_a_key_are_in_the_order_of_its_inputs_though_some_are_tried_again(kafka_cluster: Cluster) -> None:
     topic, out, count = plain_topic(kafka_cluster), plain_topic(kafka_cluster), 600
     send(kafka_cluster, topic, [(f"key-{i % 20}", str(i)) for i in range(count)])

@@ -127,6 +127,7 @@ def test_results_arrive_and_deserialisers_run_in_the_process(kafka_cluster: Clus
     assert all(read_in == handled_in != os.getpid() for (_, read_in), handled_in in found)
 
 
+@pytest.mark.slow
 def test_outputs_arrive(kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
     topic, other = plain_topic(kafka_cluster), plain_topic(kafka_cluster)
     monkeypatch.setenv("HEADWAY_TEST_TOPIC", other)
@@ -151,6 +152,7 @@ def test_a_batch_that_names_its_failures_has_the_others_done(kafka_cluster: Clus
 # Failures
 
 
+@pytest.mark.slow
 def test_whatever_a_handler_raises_is_a_failed_attempt_with_a_readable_error(
     kafka_cluster: Cluster, notes: Path
 ) -> None:
@@ -222,6 +224,7 @@ def test_a_record_that_kills_whenever_it_runs_becomes_a_dead_letter_that_says_ho
     assert b"was ended by signal 9 (SIGKILL)" in headers["headway.error.message"]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("ordering", [pytest.param(Ordering.KEY, marks=pytest.mark.slow), Ordering.UNORDERED])
 def test_those_of_a_batch_whose_process_died_run_one_by_one_and_only_the_one_that_kills_is_a_dead_letter(
     kafka_cluster: Cluster, notes: Path, ordering: Ordering
@@ -279,6 +282,7 @@ def test_a_call_that_takes_too_long_ends_with_its_process_and_the_pool_goes_on(
     assert first.process != second.process
 
 
+@pytest.mark.slow
 def test_what_takes_long_is_not_put_behind_another_while_a_process_is_idle(
     kafka_cluster: Cluster, notes: Path, tmp_path: Path
 ) -> None:
@@ -304,6 +308,7 @@ def test_what_takes_long_is_not_put_behind_another_while_a_process_is_idle(
     assert attempts_of(handlers.calls(notes)) == [1] * len(values)
 
 
+@pytest.mark.slow
 def test_records_behind_one_that_does_not_end_are_done_and_count(
     kafka_cluster: Cluster, notes: Path, tmp_path: Path
 ) -> None:
@@ -371,6 +376,7 @@ with ParallelConsumer({"bootstrap.servers": sys.argv[1], "group.id": "g"}, execu
 """
 
 
+@pytest.mark.slow
 def test_a_handler_that_its_process_cannot_load_ends_the_run_with_a_sentence(kafka_cluster: Cluster) -> None:
     command = [sys.executable, "-c", WITHOUT_A_MODULE, kafka_cluster.bootstrap_servers, plain_topic(kafka_cluster)]
     ended = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
@@ -379,6 +385,7 @@ def test_a_handler_that_its_process_cannot_load_ends_the_run_with_a_sentence(kaf
     assert ended.stderr.count("Traceback") == 1
 
 
+@pytest.mark.slow
 def test_a_program_without_a_guard_ends_with_a_sentence(kafka_cluster: Cluster, tmp_path: Path) -> None:
     path = tmp_path / "unguarded.py"
     path.write_text(WITHOUT_A_MODULE)
@@ -391,6 +398,7 @@ def test_a_program_without_a_guard_ends_with_a_sentence(kafka_cluster: Cluster, 
 # The end
 
 
+@pytest.mark.slow
 def test_stopping_waits_for_what_runs(kafka_cluster: Cluster, notes: Path, tmp_path: Path) -> None:
     topic, gate = plain_topic(kafka_cluster), tmp_path / "gate"
     send(kafka_cluster, topic, [(str(i), f"await {gate}") for i in range(10)], partition=0)
@@ -448,6 +456,7 @@ def running(kafka_cluster: Cluster, notes: Path) -> Iterator[Program]:
         yield started
 
 
+@pytest.mark.slow
 def test_no_process_outlives_the_one_that_started_it(running: Program) -> None:
     family = [child.pid for child in psutil.Process(running.popen.pid).children(recursive=True)]
     assert len(family) >= 3
@@ -456,7 +465,7 @@ def test_no_process_outlives_the_one_that_started_it(running: Program) -> None:
     wait_for(lambda: not alive(family))
 
 
-@pytest.mark.quick("2")
+@pytest.mark.slow
 @pytest.mark.parametrize("times", [1, 2])
 def test_ctrl_c_ends_all_at_once_and_no_child_complains(running: Program, times: int) -> None:
     family = [child.pid for child in psutil.Process(running.popen.pid).children(recursive=True)]

@@ -99,6 +99,7 @@ def test_a_tenants_records_start_at_its_rate_and_hold_up_nobody_else(
     assert max(of_quiet) - min(*of_quiet, *of_flood) < SECONDS / 2
 
 
+@pytest.mark.slow
 def test_each_keys_records_start_in_order_at_its_rate(kafka_cluster: Cluster, notes: Path) -> None:
     topic = plain_topic(kafka_cluster)
     count, keys = RATE * SECONDS, 30
@@ -130,6 +131,7 @@ def test_retries_count_and_records_without_a_key_have_no_limit_by_key(kafka_clus
     assert max(others) - min(others) < 1
 
 
+@pytest.mark.slow
 def test_the_members_of_a_group_share_a_tenants_rate(kafka_cluster: Cluster, notes: Path) -> None:
     topic = topic_of(kafka_cluster, 4)
     options = BY_TENANT | {"ordering": Ordering.UNORDERED}
@@ -153,7 +155,7 @@ def of_plan(tenant: str) -> float | None:
     return {"fast": 40.0, "slow": 10.0}.get(tenant)
 
 
-@pytest.mark.quick("mapping")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "rates", [{"fast": 40, "slow": 10, "free": None, "*": 1}, of_plan], ids=["mapping", "function"]
 )
@@ -173,6 +175,7 @@ def test_each_tenant_has_a_rate_of_its_own(kafka_cluster: Cluster, notes: Path, 
     assert max(free) - min(free) < SECONDS / 2
 
 
+@pytest.mark.slow
 def test_a_worker_has_the_rates_of_names(kafka_cluster: Cluster, notes: Path) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("flood/1", "v")] * (RATE * 2) + [("quiet/1", "v")])

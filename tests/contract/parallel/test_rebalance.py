@@ -78,6 +78,7 @@ def test_members_joining_and_leaving_under_load_lose_nothing_and_keep_the_order_
     assert all(offsets == sorted(offsets) for offsets in handled.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [EAGER, CONSUMER_PROTOCOL], ids=["eager", "kip848"])
 def test_a_rebalance_goes_through_while_all_slots_are_busy(kafka_cluster: Cluster, settings: dict[str, Any]) -> None:
     topic = plain_topic(kafka_cluster)
@@ -108,6 +109,7 @@ def test_a_rebalance_goes_through_while_all_slots_are_busy(kafka_cluster: Cluste
         first.stop()
 
 
+@pytest.mark.slow
 def test_the_log_says_which_partitions_a_member_has_once_they_have_settled(
     kafka_cluster: Cluster, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -126,6 +126,7 @@ def test_while_nobody_takes_results_no_more_handlers_are_called_than_there_are_s
     assert at_each == [5 + i for i in range(10)]
 
 
+@pytest.mark.quick("for")
 @pytest.mark.parametrize("way", ["for", "async for"])
 def test_leaving_the_iteration_commits_what_was_taken_before_and_the_others_come_again(
     kafka_cluster: Cluster, way: str

@@ -91,7 +91,7 @@ def test_sigterm_lets_what_runs_end_and_nothing_is_repeated(
     assert handled_until_all_is_committed(kafka_cluster, topic) == [(0, 20)]
 
 
-@pytest.mark.quick("threads")
+@pytest.mark.slow
 @executors
 def test_a_second_sigterm_ends_it_at_once_and_what_is_done_is_committed(
     kafka_cluster: Cluster, notes: Path, tmp_path: Path, executor: str
@@ -109,6 +109,7 @@ def test_a_second_sigterm_ends_it_at_once_and_what_is_done_is_committed(
     assert complete(kafka_cluster, topic) == EASY
 
 
+@pytest.mark.slow
 def test_processes_of_the_pool_do_not_mind_a_sigterm_that_reaches_all(
     kafka_cluster: Cluster, notes: Path, tmp_path: Path
 ) -> None:

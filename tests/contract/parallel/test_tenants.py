@@ -172,6 +172,7 @@ def test_the_function_of_the_tenant_may_ask_the_consumer_for_its_metrics(kafka_c
     member.stop()
 
 
+@pytest.mark.slow
 def test_order_by_key_stays_with_tenants(kafka_cluster: Cluster) -> None:
     topic = topic_of(kafka_cluster, 1)
     send(kafka_cluster, topic, [(f"key-{number % 5}", str(number)) for number in range(500)])

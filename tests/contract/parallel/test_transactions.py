@@ -160,7 +160,7 @@ def started(cluster: Cluster, topic: str, out: str) -> Iterator[subprocess.Popen
             process.kill()
 
 
-@pytest.mark.quick("kill")
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("end", "times"),
     [(signal.SIGKILL, 5), (signal.SIGINT, 2), (signal.SIGTERM, 2)],
@@ -189,6 +189,7 @@ def test_each_output_is_there_exactly_once_and_never_half_a_set_though_the_proce
 # Ctrl-C at the worst moments
 
 
+@pytest.mark.quick("send_offsets-after", "begin-before")
 @pytest.mark.parametrize("when", ["before", "after"])
 @pytest.mark.parametrize("call", ["begin", "send_offsets", "commit"])
 def test_an_interrupt_at_any_step_of_a_transaction_neither_loses_nor_repeats_it(
@@ -218,6 +219,7 @@ def test_an_interrupt_at_any_step_of_a_transaction_neither_loses_nor_repeats_it(
         assert parts(found.values) == {str(i): ["a", "b"] for i in range(10)}
 
 
+@pytest.mark.quick("committed")
 @pytest.mark.parametrize("call", ["tick", "committed"])
 def test_an_interrupt_after_a_tick_is_taken_or_before_it_is_settled_neither_loses_nor_repeats_its_outputs(
     kafka_cluster: Cluster, monkeypatch: pytest.MonkeyPatch, call: str
@@ -248,7 +250,7 @@ def test_an_interrupt_after_a_tick_is_taken_or_before_it_is_settled_neither_lose
 # Several members
 
 
-@pytest.mark.quick("cooperative")
+@pytest.mark.slow
 @pytest.mark.parametrize("settings", [EAGER, COOPERATIVE, CONSUMER_PROTOCOL], ids=["eager", "cooperative", "kip848"])
 def test_members_that_come_and_go_under_load_repeat_nothing_and_lose_nothing(
     kafka_cluster: Cluster, settings: dict[str, Any]
@@ -354,7 +356,7 @@ def test_dead_letters_are_in_the_transaction_and_each_is_there_once(kafka_cluste
     assert not any(metadata for _, metadata in committed(kafka_cluster, topic).values())
 
 
-@pytest.mark.quick("only by the broker")
+@pytest.mark.slow
 @pytest.mark.parametrize("known", [True, False], ids=["known here", "only by the broker"])
 def test_an_output_that_kafka_refuses_becomes_one_dead_letter_and_holds_up_no_other(
     kafka_cluster: Cluster, known: bool

@@ -65,7 +65,7 @@ WAYS: dict[str, tuple[dict[str, Any], Callable[[ParallelConsumer], None]]] = {
 }
 
 
-@pytest.mark.quick("threads", "async")
+@pytest.mark.quick("async")
 @pytest.mark.kafka
 @pytest.mark.parametrize("way", WAYS)
 def test_a_record_of_a_quiet_partition_starts_soon_beside_floods(

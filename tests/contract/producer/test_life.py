@@ -64,6 +64,7 @@ def test_a_producer_that_kafka_has_ended_flushes_and_closes_without_an_error() -
             assert all(isinstance(each.exception(0), DeliveryError) for each in refused)
 
 
+@pytest.mark.slow
 def test_a_record_that_comes_at_the_moment_at_which_kafka_ends_a_producer_is_reported_on() -> None:
     def send_until_refused(client: ProducerClient) -> None:
         with contextlib.suppress(BufferError, DeliveryError):

@@ -45,6 +45,7 @@ def test_a_producer_without_levels_names_those_that_the_topic_has(settings: Sett
         producer.send(headway_topic, b"").result(30)
 
 
+@pytest.mark.slow
 def test_a_producer_of_levels_names_the_topic_that_has_none(settings: Settings, headway_topic: str) -> None:
     create_topic(settings, headway_topic)
     said = rf"no topic {headway_topic}-1\. There is a topic {headway_topic} without levels: send to it with a Producer"

@@ -177,6 +177,7 @@ def test_a_record_that_kafka_refuses_fails_its_future(cluster: Cluster, caplog: 
     assert "refused" in caplog.text
 
 
+@pytest.mark.quick("True")
 @pytest.mark.parametrize("has_levels", [True, False])
 def test_who_waits_for_a_record_to_a_missing_topic_is_told_so_and_it_goes_once_the_topic_is_there(
     kafka_cluster: Cluster, headway_topic: str, has_levels: bool
@@ -224,6 +225,7 @@ def test_a_full_queue_makes_send_wait_and_loses_nothing(cluster: Cluster) -> Non
         assert [future.result(30).offset for future in futures] == list(range(500))
 
 
+@pytest.mark.slow
 def test_a_queue_that_stays_full_fails_the_future_after_max_block_ms(caplog: pytest.LogCaptureFixture) -> None:
     config = {
         "bootstrap.servers": "127.0.0.1:1",

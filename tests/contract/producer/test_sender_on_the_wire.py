@@ -37,6 +37,7 @@ def test_several_requests_are_under_way_at_once_and_a_partition_keeps_its_order_
         assert [future.result(30).offset for future in futures] == list(range(1, len(futures) + 1))
 
 
+@pytest.mark.slow
 def test_topics_that_nobody_knows_hold_back_none_that_are_known(kafka_cluster: Cluster, proxy: KafkaProxy) -> None:
     topic = kafka_cluster.topic(1) + "-0"
     settings = {"bootstrap.servers": proxy.bootstrap_servers, "linger.ms": 0, "allow.auto.create.topics": False}

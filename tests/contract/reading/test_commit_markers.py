@@ -45,6 +45,7 @@ def test_the_topic_is_made_once_and_compacted(config: dict[str, str], headway_to
     assert settings_of(config, headway_topic)["cleanup.policy"] == "compact"
 
 
+@pytest.mark.slow
 def test_markers_that_need_not_last_are_kept_for_a_day(config: dict[str, str], headway_topic: str) -> None:
     create_marker_topic(Admin(config), f"{headway_topic}-unnamed", lasting=False)
     settings = settings_of(config, f"{headway_topic}-unnamed")
@@ -65,6 +66,7 @@ def test_the_last_committed_marker_is_found_however_far_back(config: dict[str, s
         assert markers.newest(b"job/1").get(b"job/1") is None
 
 
+@pytest.mark.slow
 def test_a_second_look_adds_what_was_committed_since_the_first(config: dict[str, str], headway_topic: str) -> None:
     mark(config, headway_topic, b"job/0", b"1")
     with CommitMarkers(config, headway_topic) as markers:
@@ -76,6 +78,7 @@ def test_a_second_look_adds_what_was_committed_since_the_first(config: dict[str,
         assert markers.again(b"job/0") == {b"job/0": b"4", b"job/1": b"2"}
 
 
+@pytest.mark.slow
 def test_what_is_no_marker_is_passed_over_and_the_one_before_counts(config: dict[str, str], headway_topic: str) -> None:
     good = Marker(3, 5, "what", "when").encode()
     mark(config, headway_topic, b"job/0", good)
@@ -98,6 +101,7 @@ def test_a_marker_that_was_aborted_is_none(config: dict[str, str], headway_topic
             assert markers.newest(b"job/0").get(b"job/0") == b"1"
 
 
+@pytest.mark.slow
 def test_a_marker_behind_an_open_transaction_of_others_is_waited_for(
     config: dict[str, str], headway_topic: str
 ) -> None:
@@ -141,6 +145,7 @@ def test_a_marker_that_somebody_deletes_is_none(config: dict[str, str], headway_
         assert markers.newest(b"job/0").get(b"job/0") is None
 
 
+@pytest.mark.slow
 def test_a_marker_is_found_after_partitions_were_added_to_the_topic(config: dict[str, str], headway_topic: str) -> None:
     keys = [f"job-{number}/0".encode() for number in range(4)]
     for key in keys:
@@ -153,6 +158,7 @@ def test_a_marker_is_found_after_partitions_were_added_to_the_topic(config: dict
         assert [markers.newest(key).get(key) for key in keys] == [b"1"] * 4
 
 
+@pytest.mark.slow
 def test_a_topic_with_too_few_partitions_is_refused_with_what_to_do(config: dict[str, str], headway_topic: str) -> None:
     topic = f"{headway_topic}-few"
     Admin(config).create([topic], 3)
@@ -163,6 +169,7 @@ def test_a_topic_with_too_few_partitions_is_refused_with_what_to_do(config: dict
         markers.newest(b"job/0").get(b"job/0")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(("lasting", "policy"), [(True, "compact"), (False, "delete")])
 def test_a_topic_that_is_gone_is_created_anew_as_it_was(
     config: dict[str, str], headway_topic: str, lasting: bool, policy: str
@@ -186,6 +193,7 @@ def forgetful(times: int) -> type[UnjoinedConsumer]:
     return Forgetful
 
 
+@pytest.mark.slow
 def test_a_log_whose_end_is_not_known_is_not_empty(
     config: dict[str, str], headway_topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -207,6 +215,7 @@ def columns(topic: str, value: bytes) -> Columns:
     return Columns(1, len(value), [topic], [value], [b"key"], [-1], None)
 
 
+@pytest.mark.slow
 def test_an_attempt_that_was_taken_over_ends_with_a_sentence(config: dict[str, str], headway_topic: str) -> None:
     with ColumnarProducer(config, headway_topic) as first:
         first.send(columns(headway_topic, b"x"))

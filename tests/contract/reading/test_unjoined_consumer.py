@@ -111,7 +111,7 @@ def serve(made: list[Any]) -> None:
         consumer.consume(1, 0.05)
 
 
-@pytest.mark.quick("by_ranges", "by_onlooker")
+@pytest.mark.quick("by_ranges")
 @pytest.mark.parametrize("read", [by_ranges, by_markers, by_compacted, by_answers, by_control, by_onlooker])
 def test_no_reader_by_offset_asks_for_a_coordinator(
     config: dict[str, Any],
@@ -158,6 +158,7 @@ def test_it_reads_what_was_assigned_last_and_nothing_else(consumer: UnjoinedCons
     assert consumer.consume(10, 0.2) == []
 
 
+@pytest.mark.slow
 def test_a_topic_that_is_new_to_a_connected_client_is_read_at_once(config: dict[str, Any], headway_topic: str) -> None:
     topics = [f"{headway_topic}-new-{number}" for number in range(3)]
     Admin(config).create(topics, 1)
@@ -194,6 +195,7 @@ def test_a_closed_one_says_so_and_one_that_is_dropped_ends(consumer: UnjoinedCon
         consumer.assign([ck.TopicPartition(headway_topic, 0, 0)])
 
 
+@pytest.mark.slow
 def test_one_that_is_dropped_while_it_reads_ends(config: dict[str, Any], headway_topic: str) -> None:
     before = psutil.Process().num_threads()
     for _ in range(5):
@@ -214,6 +216,7 @@ def test_errors_before_it_was_ready_reach_the_callback_and_a_bad_setting_is_a_se
         unjoined_consumer({"no.such.setting": "1"})
 
 
+@pytest.mark.slow
 def test_a_topic_that_was_not_read_before_is_read_at_once(config: dict[str, Any], headway_topic: str) -> None:
     topics = [headway_topic, f"{headway_topic}-0", *(f"{headway_topic}-more-{number}" for number in range(10))]
     Admin(config).create(topics[2:], 1)

@@ -51,6 +51,7 @@ def order(settings: Settings, topic: str, number: str, *, pays: bool) -> None:
             scheduler.cancel(f"id:{topic}-{number}", answered=False).stored()
 
 
+@pytest.mark.slow
 def test_a_reminder_that_a_service_cancels_does_not_come_and_any_other_does(
     settings: Settings, topic: str, remind: Callable[..., Any]
 ) -> None:
@@ -92,6 +93,7 @@ def test_what_recurs_comes_at_each_of_its_times_before_and_between_runs(
     assert (first.results, second.results) == (["nightly"] * 2, ["nightly"])
 
 
+@pytest.mark.slow
 def test_several_workers_run_together_until_none_has_anything_to_do(settings: Settings) -> None:
     name = f"pictures-{uuid.uuid4().hex[:8]}"
 

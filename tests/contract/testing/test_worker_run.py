@@ -184,6 +184,7 @@ def test_an_advanced_clock_delivers_what_is_due_later_in_its_order(headway_broke
     assert (run.results, run.schedules) == (["early at attempt 3", "late at attempt 3"], [])
 
 
+@pytest.mark.slow
 @pytest.mark.kafka
 def test_a_schedule_that_is_cancelled_before_its_time_does_not_come(headway_broker: LocalBroker) -> None:
     settings = kafka_of(headway_broker)

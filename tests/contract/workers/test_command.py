@@ -187,6 +187,7 @@ def handle(record, context):
 """
 
 
+@pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux has process 1 of a container")
 def test_as_process_1_of_a_container_it_collects_what_handlers_leave_behind(
     kafka_cluster: Cluster, start: Start
@@ -274,6 +275,7 @@ def unlicensed(record, context):
     assert last.endswith("All other processes stop too. Its error: builtins.ValueError: no licence for Kafka")
 
 
+@pytest.mark.slow
 def test_a_killed_supervisor_leaves_no_process_behind(kafka_cluster: Cluster, start: Start) -> None:
     topic = plain_topic(kafka_cluster)
     command = start(STUCK.format(topic=topic), "--processes", "2", "--drain-timeout", "0.1")
@@ -334,7 +336,7 @@ def test_a_second_sigterm_waits_for_nothing_and_the_record_comes_again(kafka_clu
     again.ends(0)
 
 
-@pytest.mark.quick("thread")
+@pytest.mark.slow
 @pytest.mark.parametrize("text", [STUCK, STUCK_COROUTINE], ids=["thread", "coroutine"])
 def test_what_runs_longer_than_the_drain_timeout_is_left_and_the_exit_code_says_so(
     kafka_cluster: Cluster, start: Start, text: str
@@ -348,6 +350,7 @@ def test_what_runs_longer_than_the_drain_timeout_is_left_and_the_exit_code_says_
     assert "Some running records could not end; they are handled again later." in command.log
 
 
+@pytest.mark.slow
 def test_a_worker_that_wants_an_error_for_a_missing_offset_ends_with_it(kafka_cluster: Cluster, start: Start) -> None:
     topic = plain_topic(kafka_cluster)
     text = NOTE.replace("config=QUICK", 'config={{**QUICK, "auto.offset.reset": "error"}}')
@@ -356,6 +359,7 @@ def test_a_worker_that_wants_an_error_for_a_missing_offset_ends_with_it(kafka_cl
     assert f"of {topic} has no committed offset in the group" in command.log
 
 
+@pytest.mark.slow
 def test_a_sigterm_to_all_processes_at_once_is_one_sigterm(
     kafka_cluster: Cluster, start: Start, tmp_path: Path
 ) -> None:
@@ -398,6 +402,7 @@ def handle(record, context):
     command.ends(0)
 
 
+@pytest.mark.slow
 def test_ctrl_c_ends_it_at_once_without_a_traceback(kafka_cluster: Cluster, start: Start) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", "stuck")])
@@ -408,6 +413,7 @@ def test_ctrl_c_ends_it_at_once_without_a_traceback(kafka_cluster: Cluster, star
     assert "headway: stopped by Ctrl-C." in command.log
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("apart", [0.0, 0.02], ids=["at once", "20 ms apart"])
 def test_two_ctrl_c_end_it_at_once_and_no_record_is_lost(kafka_cluster: Cluster, start: Start, apart: float) -> None:
     topic = plain_topic(kafka_cluster)
@@ -438,6 +444,7 @@ def test_an_error_in_the_module_is_one_sentence_and_nothing_is_started(start: St
     assert command.log.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_a_file_named_like_a_module_of_python_hides_it_from_no_process(
     kafka_cluster: Cluster, start: Start, tmp_path: Path
 ) -> None:
@@ -451,6 +458,7 @@ def test_a_file_named_like_a_module_of_python_hides_it_from_no_process(
     command.ends(0)
 
 
+@pytest.mark.slow
 def test_a_mistake_that_only_a_process_of_its_own_sees_ends_all_of_them(kafka_cluster: Cluster, start: Start) -> None:
     topic = plain_topic(kafka_cluster)
     command = start(NOTE.format(topic=topic) + "\nif 'member' in sys.argv[0]: 1 / 0", "--processes", "2")
@@ -527,6 +535,7 @@ def handle(record, context):
     assert b"Expected `int`, got `str` - at `$.number`" in headers["headway.error.message"]
 
 
+@pytest.mark.slow
 def test_a_handler_that_needs_the_processor_runs_in_further_processes(kafka_cluster: Cluster, start: Start) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", '{"number": 1}')], partition=2)
@@ -550,6 +559,7 @@ def handle(record, context):
     assert f"as process {pid}." not in command.log
 
 
+@pytest.mark.slow
 def test_logs_as_json_are_json_and_name_process_and_record(kafka_cluster: Cluster, start: Start) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", "1")], partition=2)
@@ -589,6 +599,7 @@ def handle(record, context):
     assert any("ZeroDivisionError" in each.get("exception", "") for each in events)
 
 
+@pytest.mark.slow
 def test_a_terminal_gets_a_line_of_progress_that_logs_write_over(kafka_cluster: Cluster, tmp_path: Path) -> None:
     topic = plain_topic(kafka_cluster)
     send(kafka_cluster, topic, [("a", str(i)) for i in range(3)])

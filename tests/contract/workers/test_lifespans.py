@@ -65,7 +65,7 @@ def in_work(cluster: Cluster, start: Start, text: str) -> tuple[Command, list[tu
     return command, said
 
 
-@pytest.mark.quick("SIGTERM-processes")
+@pytest.mark.slow
 @KINDS
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 0), (signal.SIGINT, 130)], ids=["SIGTERM", "Ctrl-C"])
 def test_each_process_starts_before_its_records_and_shuts_down_after_them(
@@ -120,6 +120,7 @@ def handle(record):
 """
 
 
+@pytest.mark.slow
 def test_a_start_that_hangs_ends_at_sigterm(kafka_cluster: Cluster, start: Start) -> None:
     topic = plain_topic(kafka_cluster)
     command = start(HANGING.format(topic))

@@ -120,7 +120,7 @@ def write(input, value):
 """
 
 
-@pytest.mark.quick("single-process")
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("in_batches", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["single", "batches"])
 def test_results_are_handed_over_one_at_a_time_and_what_that_raises_is_a_failed_attempt(

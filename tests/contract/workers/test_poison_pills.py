@@ -82,6 +82,7 @@ def ended_until(command: Command, values: set[str]) -> list[str]:
     return said
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("is_async", [False, pytest.param(True, marks=pytest.mark.slow)], ids=["thread", "coroutine"])
 def test_a_record_that_kills_its_process_becomes_a_dead_letter_and_all_others_are_handled(
     kafka_cluster: Cluster, start: Start, is_async: bool

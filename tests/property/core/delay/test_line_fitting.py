@@ -142,6 +142,7 @@ def test_only_records_that_came_in_are_counted_and_not_those_that_were_moved() -
     assert not is_like({1000: 10}, {1000: 10, 10_000: 1}, Ladder((1000,)), 0.1)
 
 
+@pytest.mark.slow
 def test_over_a_day_of_changing_delays_fitted_lines_are_fewer_write_less_and_lose_nothing() -> None:
     fitting, fixed = (simulate(24, fits=fits, every=6000) for fits in (True, False))
     assert fitting.lost == 0
