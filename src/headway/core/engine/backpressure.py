@@ -1,7 +1,7 @@
-"""The limits of memory, applied: which partitions to pause, how many records to fetch, which levels may start nothing.
+"""Applies the memory limits: which partitions to pause, how many records to fetch, and which levels must not start any.
 
-Invariants: a partition is paused while its share of its level's memory is full, or its offset map too large. A level
-starts nothing while uncommitted outputs fill its memory.
+Invariants: a partition is paused while its share of its level's memory is full, or its offset map is too large. A level
+starts no works while uncommitted outputs fill its memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -15,7 +15,7 @@ from headway.records.record_types import TopicPartition
 
 
 class Backpressure:
-    """The memory budgets of all levels, and what they keep from being fetched or started.
+    """The memory budgets of all levels, and the partitions and levels that must wait because of them.
 
     Args:
         room: The number of bytes that each level may hold.
@@ -34,7 +34,7 @@ class Backpressure:
         self.budgets[assignment.level].partitions += 1
 
     def end(self, assignment: Assignment[Any]) -> None:
-        """Give back all that an assignment holds, which has ended."""
+        """Release all memory of an assignment that has ended."""
         self._paused.discard(assignment.partition)
         budget = self.budgets[assignment.level]
         budget.partitions -= 1
@@ -42,7 +42,7 @@ class Backpressure:
         self.keep_outputs(assignment.level, assignment.withheld - assignment.of_outputs)
 
     def demand(self, levels: Sequence[ReadyQueue[Any]], buffer: int) -> list[int]:
-        """Return how many records to fetch of each level: those that its buffer lacks, and that memory has room for."""
+        """Return how many records to fetch for each level, so that its buffer is full, as far as its memory allows."""
         paused = [0] * len(levels)
         for partition in self._paused:
             paused[partition.level] += 1
@@ -52,16 +52,16 @@ class Backpressure:
         ]
 
     def paused(self, assignments: Mapping[TopicPartition, Assignment[Any]]) -> set[TopicPartition]:
-        """Return the partitions that are paused, of which some may have room again by now."""
+        """Resume the paused partitions that have memory again, and return those that are still paused."""
         for level, budget in enumerate(self.budgets):
-            budget.look_at_parts(each.bytes for each in assignments.values() if each.level == level)
+            budget.note_shares(each.bytes for each in assignments.values() if each.level == level)
         for partition in list(self._paused):
             self.pause_or_resume(assignments[partition])
         return set(self._paused)
 
     def pause_or_resume(self, assignment: Assignment[Any]) -> None:
-        """Pause a partition that is full, or resume one that has room again."""
-        if assignment.state is PartitionState.LEAVING:  # nothing is received of it any more
+        """Pause a partition whose memory is full, or resume one that has memory again."""
+        if assignment.state is PartitionState.LEAVING:  # no records of it are received any more
             return
         is_paused = assignment.state is PartitionState.PAUSED
         full = self.budgets[assignment.level].is_full_for(assignment.bytes, is_paused)
@@ -74,12 +74,12 @@ class Backpressure:
             self._paused.discard(assignment.partition)
 
     def take_outputs(self, level: int, size: int, kept: int) -> None:
-        """Note that outputs of `size` bytes wait for a commit, with their records `kept` bytes."""
+        """Note that outputs of `size` bytes wait for a commit. Together with their records they take `kept` bytes."""
         self.budgets[level].used += size
         self.keep_outputs(level, kept)
 
     def keep_outputs(self, level: int, size: int) -> None:
-        """Note that outputs of this many bytes more wait for a commit."""
+        """Change the number of bytes that outputs and their records take while they wait for a commit."""
         budget = self.budgets[level]
         budget.of_outputs += size
         if budget.is_full_of_outputs():
@@ -88,13 +88,13 @@ class Backpressure:
             self.full_of_outputs.discard(level)
 
     def withhold(self, assignment: Assignment[Any], size: int) -> None:
-        """Count outputs that no commit would take now as not waiting: the works before them have yet to start."""
+        """Exclude outputs that no commit can contain yet, because works before them must start first."""
         before, assignment.withheld = assignment.withheld, size
         if size != before:
             self.keep_outputs(assignment.level, before - size)
 
     def release_outputs(self, assignment: Assignment[Any], size: int) -> None:
-        """Give back the bytes of outputs that were committed."""
+        """Release the bytes of outputs that were committed."""
         assignment.bytes -= size
         assignment.of_outputs -= size
         self.budgets[assignment.level].used -= size

@@ -1,8 +1,8 @@
-"""Works that wait for others to fill a batch.
+"""Works that wait for more works to fill a batch.
 
-Invariants: a work waits no longer than `linger` after its record arrived. No work waits in a lane that has enough for a
-batch; nor, without a lane, in a level that has enough, or a partition if batches are of one. A work that failed once
-does not wait again.
+Invariants: a work waits at most `linger` seconds after its record arrived. No work waits in a lane that has enough
+works for a batch. Works without a lane do not wait if their level, or if batches are of one partition their partition,
+has enough for a batch. A work that failed before does not wait.
 """
 
 from __future__ import annotations
@@ -18,53 +18,53 @@ R = TypeVar("R")
 
 
 class Batching(Generic[R]):
-    """The heads that wait: one of each lane; and all works of a level, or of a partition, that have no lane."""
+    """The waiting heads, by the group that fills a batch: a lane, or the works without a lane of a level or partition."""
 
     def __init__(self, size: int, linger: float, of_one_partition: bool = False) -> None:
-        self._size = size  # of a batch that need not wait
+        self._size = size  # the number of works at which a batch is full
         self._linger = linger
         self._of_one_partition = of_one_partition
         self._waiting: dict[Hashable, list[Work[R]]] = {}
         self._counts: dict[Hashable, int] = {}
 
     def until(self, head: Work[R]) -> float:
-        """Return when a head need not wait any more."""
+        """Return until when a head waits."""
         return 0.0 if head.failure else head.arrived + self._linger
 
     def wait(self, head: Work[R]) -> list[Work[R]]:
-        """Let a head wait, and return the heads that need not wait any more, since it makes a batch full."""
-        place = self._place(head)
-        self._waiting.setdefault(place, []).append(head)
-        self._counts[place] = self._counts.get(place, 0) + self._length(head)
-        return self._take_if_full(place)
+        """Let a head wait. If a batch is full now, returns all heads of it, which no longer wait."""
+        group = self._group(head)
+        self._waiting.setdefault(group, []).append(head)
+        self._counts[group] = self._counts.get(group, 0) + self._length(head)
+        return self._take_if_full(group)
 
     def join(self, work: Work[R]) -> list[Work[R]]:
-        """Count a work that comes behind others of its lane; return its head if it waited and the batch is now full."""
-        place = self._place(work)
-        if place not in self._waiting:
+        """Count a work that is behind others in its lane. If the batch is full now, returns the head that waited."""
+        group = self._group(work)
+        if group not in self._waiting:
             return []
-        self._counts[place] += 1
-        return self._take_if_full(place)
+        self._counts[group] += 1
+        return self._take_if_full(group)
 
     def leave(self, head: Work[R]) -> None:
-        """Take out a head whose time is up, if it waited here."""
-        place = self._place(head)
-        waiting = self._waiting.get(place, [])
+        """Remove a head whose time has come, if it waited here."""
+        group = self._group(head)
+        waiting = self._waiting.get(group, [])
         if head in waiting:
             waiting.remove(head)
-            self._counts[place] -= 1
+            self._counts[group] -= 1
             if not waiting:
-                self._forget(place)
+                self._forget(group)
 
     def take_all(self) -> list[Work[R]]:
-        """Take out all heads that wait here, and return them."""
+        """Remove and return all waiting heads."""
         waiting = [head for heads in self._waiting.values() for head in heads]
         self._waiting.clear()
         self._counts.clear()
         return waiting
 
     def drop(self, assignment: Assignment[R]) -> None:
-        """Forget the works of an assignment that ended."""
+        """Remove the heads of an assignment that has ended."""
         for heads in list(self._waiting.values()):
             for head in [head for head in heads if head.assignment is assignment]:
                 self.leave(head)
@@ -75,14 +75,14 @@ class Batching(Generic[R]):
             length, work = length + 1, work.next
         return length
 
-    def _take_if_full(self, place: Hashable) -> list[Work[R]]:
-        return self._forget(place) if self._counts[place] >= self._size else []
+    def _take_if_full(self, group: Hashable) -> list[Work[R]]:
+        return self._forget(group) if self._counts[group] >= self._size else []
 
-    def _forget(self, place: Hashable) -> list[Work[R]]:
-        del self._counts[place]
-        return self._waiting.pop(place)
+    def _forget(self, group: Hashable) -> list[Work[R]]:
+        del self._counts[group]
+        return self._waiting.pop(group)
 
-    def _place(self, work: Work[R]) -> Hashable:
+    def _group(self, work: Work[R]) -> Hashable:
         if work.lane is not ALONE:
             return work.assignment, work.lane
         return work.assignment if self._of_one_partition else work.level

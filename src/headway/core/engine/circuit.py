@@ -1,12 +1,13 @@
-"""The circuit breaker of a consumer's handler: while nearly everything fails, one attempt at a time is enough.
+"""The circuit breaker of a consumer's handler: while nearly all attempts fail, only one at a time is made.
 
-A failure can be its record's, or of what all records need: the bank is down. Then each attempt fails, and each
-record would end as a dead letter. The circuit is closed as long as attempts go well. It opens when of the keys tried in
-the last seconds a set part has failed, and then lets one attempt at a time through, a probe, at growing intervals.
+An attempt can fail because of its record, or because a service that all records need is down. In the second case each
+record would become a dead letter. The circuit is closed while attempts succeed. It opens when a given fraction of the
+keys that were tried in the last seconds have failed. Then it lets one attempt at a time through, a probe, at growing
+intervals.
 
-Invariants: a key counts once, by its last attempt, so neither a record nor the records of a key open the circuit alone.
-While it is open at most one probe runs. It closes after `_GOOD` probes in a row that went well. Without time passing
-nothing changes but by a report.
+Invariants: a key counts once, by its last attempt, so neither one record nor the records of one key can open the
+circuit. While it is open, at most one probe runs. It closes after `_GOOD` successful probes in a row. At one time, only
+a report changes anything.
 """
 
 import math
@@ -19,22 +20,22 @@ from headway.declarations import check_number, check_whole, is_number, shown
 from headway.errors import ConfigError, ProcessDiedError, RetryLater
 
 _FIRST_WAIT = 1.0  # seconds before the first probe
-_GOOD = 3  # probes in a row that close the circuit
-_MOST_KEYS = 10_000  # that are remembered, the last ones
+_GOOD = 3  # successful probes in a row that close the circuit
+_MOST_KEYS = 10_000  # remembered keys; beyond this the oldest ones are forgotten
 
 
 @dataclass(frozen=True, slots=True)
 class CircuitBreaker:
-    """The bounds by which a consumer slows down to one attempt at a time, instead of failing all records.
+    """The bounds at which a consumer slows down to one attempt at a time, instead of failing all records.
 
     Args:
-        failing: The fraction of keys, up to 1, at which it opens: of those tried in the window, the ones whose last
-            attempt failed.
-        least: The number of failing keys below which it never opens. A record without a key counts as one.
-        window: The seconds that count.
-        longest: The seconds between two probes at most; the first waits are 1, 2, 4 … seconds.
+        failing: The fraction of keys, up to 1, at which it opens. It counts the keys that were tried in the window, and
+            among these the keys whose last attempt failed.
+        least: The number of failing keys below which it never opens. A record without a key counts as a key.
+        window: The number of seconds for which an attempt counts.
+        longest: The longest time between two probes, in seconds. The first waits are 1, 2, 4 … seconds.
 
-    Raises `ConfigError` for bounds that cannot be.
+    Raises `ConfigError` for a value that is out of bounds.
     """
 
     failing: float = 0.5
@@ -53,10 +54,10 @@ class CircuitBreaker:
 
 
 def may_concern_all(error: BaseException, verdict: Verdict) -> bool:
-    """Return whether an attempt may have failed because of what all records need, and so counts for the circuit.
+    """Return whether an attempt may have failed for a reason that concerns all records, so that the circuit counts it.
 
-    `FatalError`, `RetryLater` and an untried attempt are what a handler says of its record alone. The death of a
-    process is judged by what else ran in it, and each one brings a record nearer to its end.
+    By `FatalError`, `RetryLater` and an untried attempt a handler reports a problem of its record alone. The death of a
+    process is judged elsewhere, by the records that ran in it.
 
     >>> may_concern_all(OSError(), Again(0.0)), may_concern_all(OSError(), DeadLetter("attempt 3 of 3 failed", True))
     (True, True)
@@ -71,7 +72,7 @@ def may_concern_all(error: BaseException, verdict: Verdict) -> bool:
 
 
 class Circuit:
-    """The state of one circuit; times are in seconds of one clock. Attempts are known by any object of theirs.
+    """The state of one circuit. Times are in seconds of one clock. Any hashable object can stand for an attempt.
 
     >>> circuit = Circuit(CircuitBreaker(least=2))
     >>> [circuit.failed(key, key, now=100.0) for key in ("a", "a", "b")]
@@ -82,22 +83,24 @@ class Circuit:
 
     def __init__(self, bounds: CircuitBreaker) -> None:
         self._bounds = bounds
-        self._last: dict[Hashable, tuple[bool, float]] = {}  # of each key whether it failed, the latest last
+        self._last: dict[
+            Hashable, tuple[bool, float]
+        ] = {}  # for each key, whether it failed and when; the latest is last
         self._failing = 0
         self.is_open = False
-        self.opened_with = (0, 0)  # keys that failed, and all
-        self._probe: set[Any] = set()  # the attempts of the probe that runs
-        self._results: list[bool] = []  # of those of them that have ended
+        self.opened_with = (0, 0)  # the number of failing keys, and of all keys
+        self._probe: set[Any] = set()  # the attempts of the running probe; a batch has several
+        self._results: list[bool] = []  # for each of these attempts that has ended, whether it succeeded
         self._probe_at = -math.inf
         self._wait = _FIRST_WAIT
         self._good = 0
 
     def allows(self, now: float) -> bool:
-        """Return whether an attempt may start now; while the circuit is open it is the next probe."""
+        """Return whether an attempt may start now. While the circuit is open, it will be the next probe."""
         return not self.is_open or (not self._probe and now >= self._probe_at)
 
     def next_probe(self) -> float | None:
-        """Return when the next probe may start; None while one runs."""
+        """Return when the next probe may start, or None while one runs."""
         return None if self._probe else self._probe_at
 
     def started(self, attempts: Collection[Any]) -> None:
@@ -106,14 +109,14 @@ class Circuit:
             self._probe, self._results = set(attempts), []
 
     def succeeded(self, key: Hashable, attempt: Any, now: float) -> None:
-        """Note that an attempt at a record of this key went well."""
+        """Note that an attempt at a record with this key succeeded."""
         if not self.is_open:
             self._note(key, False, now)
         elif attempt in self._probe:
             self._results.append(True)
 
     def failed(self, key: Hashable, attempt: Any, now: float) -> bool:
-        """Note that an attempt failed; return whether the circuit is open, so that this may be no fault of a record."""
+        """Note that an attempt failed. Returns True if the circuit is open, so the record might not be the cause."""
         if not self.is_open:
             self._note(key, True, now)
             if self._failing >= self._bounds.least and self._failing >= self._bounds.failing * len(self._last):
@@ -123,7 +126,7 @@ class Circuit:
         return self.is_open
 
     def ended(self, attempt: Any, now: float) -> bool:
-        """Note that an attempt is over, whatever came of it; return whether this has closed the circuit."""
+        """Note that an attempt has ended, with any outcome. Returns whether this has closed the circuit."""
         if attempt not in self._probe:
             return False
         self._probe.discard(attempt)
@@ -140,7 +143,7 @@ class Circuit:
                 self._close()
                 return True
             return False
-        self._probe_at = now + self._wait  # where nothing was learnt, too
+        self._probe_at = now + self._wait  # also if the probe had no result, as with an untried attempt
         return False
 
     def _note(self, key: Hashable, has_failed: bool, now: float) -> None:

@@ -1,17 +1,17 @@
-"""The engine: records in, works out, outcomes in, commits out.
+"""The engine: records go in, works come out, outcomes go in, commits come out.
 
 The engine is a state machine without a clock: time is an argument, effects are return values, and the driver asks for
 the next wake-up. The driver fetches as many records as `demand` returns, but none from the partitions in `paused`. It
-runs the works that `take` returns, reports the end of each, and commits what `tick` returns.
+runs the works that `take` returns, reports the end of each, and commits the ticks that `tick` returns.
 
 Invariants:
-- Of each lane at most one work (or one batch) is running; it is the first of the lane that is not done.
+- At most one work (or one batch) of each lane is running. It is the first work of the lane that is not done.
 - A record that was received and is not done is in exactly one state: running, ready, behind another in its lane, or
   waiting for its time.
-- Nothing of an ended assignment is ever committed: a report from another epoch only frees the slot.
+- An assignment that has ended is never committed: a report about one of its works only frees the slot.
 - A tick is a snapshot of one moment. For each partition it has the offset, the map, and all outputs of the works that
-  both count as done.
-- The bytes held are the records that are not done, plus the uncommitted outputs with their records.
+  offset and map mark as done.
+- The bytes held are those of the records that are not done, and of the uncommitted outputs with their records.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -48,26 +48,27 @@ R = TypeVar("R")
 class Engine(Generic[R]):
     """The state machine that decides which works run when, and what may be committed.
 
-    The engine is not thread-safe: its driver lets one thread at a time in. Records have an `offset` and, where lanes
-    are keys, a `raw_key`. The functions given must not raise.
+    The engine is not thread-safe: its driver must let in one thread at a time. Records have an `offset` and, if lanes
+    are keys, a `raw_key`. The functions passed to the engine must not raise.
 
     Args:
-        ordering: The records that must run in order; or a function that names the lanes of records.
-        slots: The policy that shares the slots over the levels; by default fair, each level twice the one below.
+        ordering: Which records must run in order, or a function that returns the lanes of records.
+        slots: The policy by which the levels share the slots. By default `fair`, with twice the share for each level of
+            the one below.
         levels: The number of levels.
-        buffer: The number of ready records that each level keeps, so that no slot waits for a fetch.
+        buffer: The number of ready records to keep for each level, so that no slot waits for a fetch.
         room: The number of bytes that each level may hold.
-        size_of: The bytes that a record takes in memory.
-        size_of_output: The bytes that an output takes in memory.
-        retry_share: The fraction of the slots that records which failed before may take while others wait.
+        size_of: Returns the bytes that a record takes in memory.
+        size_of_output: Returns the bytes that an output takes in memory.
+        retry_share: The fraction of the slots for records that failed before, while other records wait.
         commits: True if offsets and maps are ever committed. If False, no partition is paused for the size of its map.
-        tenants: The weights of tenants, by name; then records are received with their tenants, which take turns within
-            a level. Without it there are none.
+        tenants: The weights of tenants, by name. If given, each record is received with its tenant, and the tenants of
+            a level take turns.
         tenant_rate: The number of works of each tenant that may start per second, or a function that returns it for a
             tenant. It needs `tenants`. By default there is no limit.
         key_rate: The number of works with each key that may start per second. By default there is no limit.
-        rank_of: The rank of a record. Of the heads of a partition's lanes that of the highest rank runs first; by
-            default that which came first. Not with tenants.
+        rank_of: Returns the rank of a record. Among the heads of a partition's lanes the one with the highest rank runs
+            first; by default the one that arrived first. It cannot be combined with tenants.
     """
 
     def __init__(
@@ -128,17 +129,16 @@ class Engine(Generic[R]):
     ) -> int:
         """Start to read a partition from its committed offset, and return the new epoch.
 
-        With `moved` the offset is not the committed one yet, and the next tick has it. If the partition is assigned
-        already, the engine forgets what it knows of it and starts at the new offset.
-
-        `log` is the mark of the topic's id, which commits name, and `tried` has the failed attempts of earlier owners.
+        If `moved` is True, the offset is not committed yet, and the next tick commits it. A partition that is assigned
+        already starts over at the new offset. `log` is the mark of the topic's id, which goes into commits, and `tried`
+        has the failed attempts of earlier owners.
         """
         self.revoke([partition])
         assignment: Assignment[R] = Assignment(
             partition, committed, next(self._epochs), self._map_limit, log, tried if self._commits else NOTHING_TRIED
         )
         self._assignments[partition] = assignment
-        self._map_accepted = max(self._map_accepted, len(encode(committed)))  # by an earlier consumer
+        self._map_accepted = max(self._map_accepted, len(encode(committed)))  # an earlier consumer wrote it
         assignment.finished += moved
         self._backpressure.begin(assignment)
         return assignment.epoch
@@ -148,15 +148,15 @@ class Engine(Generic[R]):
         return assignment.all_tried() if (assignment := self._assignments.get(partition)) else NOTHING_TRIED
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give the partitions up; their works that still run are stale."""
+        """Give up partitions. Their works that still run become stale."""
         for partition in partitions:
             if assignment := self._assignments.pop(partition, None):
                 self._drop(assignment)
 
     def retire(self, partitions: Iterable[TopicPartition]) -> None:
-        """Start nothing more of partitions that are about to be revoked.
+        """Start no more works of partitions that are about to be revoked.
 
-        The works that run may still be reported and committed.
+        Works that are running can still be reported and committed.
         """
         for partition in partitions:
             if (assignment := self._assignments.get(partition)) and assignment.state is not _LEAVING:
@@ -165,14 +165,14 @@ class Engine(Generic[R]):
                 assignment.held = None
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
-        """Start nothing of these partitions until they are released; what runs goes on, and nothing is forgotten."""
+        """Start no works of these partitions until they are released. Running works go on."""
         for partition in partitions:
             assignment = self._assignments.get(partition)
             if assignment and assignment.held is None and assignment.state is not _LEAVING:
                 assignment.held = self._forget_waiting(assignment)
 
     def release(self, partitions: Iterable[TopicPartition], now: float) -> None:
-        """Let works of these partitions start again."""
+        """Let the works of held partitions start again."""
         for partition in partitions:
             if (assignment := self._assignments.get(partition)) and assignment.held is not None:
                 heads, assignment.held = assignment.held, None
@@ -184,7 +184,7 @@ class Engine(Generic[R]):
         return {partition for partition, each in self._assignments.items() if each.held is not None}
 
     def give_up(self, works: Iterable[Work[R]]) -> None:
-        """Mark those of these works that run as stale: their reports will only free their slots."""
+        """Mark the running ones among these works as stale, so that their reports only free their slots."""
         for work in works:
             if work.state is _RUNNING:
                 work.state = _STALE
@@ -195,7 +195,7 @@ class Engine(Generic[R]):
         self._backpressure.end(assignment)
 
     def _forget_waiting(self, assignment: Assignment[R]) -> list[Work[R]]:
-        """Take out the heads of its lanes that wait, for a slot or a time, and return them."""
+        """Remove and return the lane heads of an assignment that wait for a slot or for a time."""
         return self._entrances[assignment.level].drop(assignment) + self._waiting.drop(assignment)
 
     def assigned(self) -> Collection[TopicPartition]:
@@ -209,17 +209,17 @@ class Engine(Generic[R]):
     # Records in
 
     def demand(self) -> list[int]:
-        """Return how many records to fetch next for each level: the number of *ready* records that its buffer lacks.
+        """Return how many records to fetch next for each level, so that its buffer of *ready* records is full.
 
-        Records that wait behind others or for their time do not count, so they never keep ready ones out. The memory
-        budget bounds the waiting records, through `paused`.
+        Records that wait behind others or for their time do not count, so a level never runs out of ready records
+        because of them. They are bounded by the memory budget, through `paused`.
         """
         return self._backpressure.demand(self._levels, self._buffer)
 
     def paused(self) -> set[TopicPartition]:
-        """Return the partitions to fetch nothing from for now: their share of memory is full, or their map too large.
+        """Return the partitions not to fetch from now, because their share of memory is full or their map too large.
 
-        Records that were fetched of them already are still received.
+        Their records that were fetched already can still be received.
         """
         return self._backpressure.paused(self._assignments)
 
@@ -234,9 +234,9 @@ class Engine(Generic[R]):
     ) -> None:
         """Take in fetched records of a partition, in the order of its log.
 
-        `brought` has the data from the headers of some records, and `tenants` the tenant of each if tenants are in use.
-        Records of a partition that is not assigned, or is retired, are ignored. Where the offsets go back, because of a
-        seek or because the log was truncated, a new epoch begins.
+        `brought` has data from the headers of some records, and `tenants` the tenant of each record if tenants are in
+        use. Records of a partition that is not assigned, or is retired, are ignored. If the offsets go back, because of
+        a seek or because the log was truncated, a new epoch begins.
         """
         offsets: list[int] = [record.offset for record in records]  # type: ignore[attr-defined]
         start = 0
@@ -256,10 +256,10 @@ class Engine(Generic[R]):
         tenants: Sequence[str],
     ) -> None:
         if offsets[0] < self._assignments[partition].progress.end:
-            # The log was truncated: other records have these offsets now, and none of the failed attempts.
+            # The log was truncated: other records have these offsets now, so the failed attempts are not theirs.
             is_held, log = self._assignments[partition].held is not None, self._assignments[partition].log
             self.assign(partition, OffsetMap(offsets[0]), log=log)
-            if is_held:  # the user's pause outlasts it
+            if is_held:  # the user's pause still applies
                 self.hold([partition])
         assignment = self._assignments[partition]
         fresh = assignment.progress.receive(offsets)
@@ -314,7 +314,7 @@ class Engine(Generic[R]):
             self._waiting.place(head, now)
 
     def advance(self, partition: TopicPartition, position: int) -> None:
-        """Note the consumer's position: no record below it will come, so transaction markers do not look like lag."""
+        """Note the consumer's position. No record below it will arrive, so transaction markers do not count as lag."""
         if (assignment := self._assignments.get(partition)) and position > assignment.progress.end:
             assignment.progress.advance(position)
             assignment.finished += 1
@@ -322,31 +322,31 @@ class Engine(Generic[R]):
     # Work
 
     def let_batches_fill(self, size: int, linger: float, of_one_partition: bool = False) -> None:
-        """Let records wait up to `linger` seconds for a batch of this size; call it before any record is received."""
+        """Let records wait up to `linger` seconds for a batch of this size. Call it before any record is received."""
         self._waiting.batching = Batching(size, linger, of_one_partition) if linger > 0 else None
 
     def let_no_batch_fill(self) -> None:
-        """Let no record wait for its batch to fill from now on: call it when none will come any more."""
+        """Start partial batches without waiting from now on. Call it when no more records will arrive."""
         self._waiting.stop_batching()
 
     def count_slots(self, count: Callable[[], int]) -> None:
-        """Ask this function how many slots there are, taken and free.
+        """Use this function to find out how many slots there are, taken and free.
 
-        Until then, `take` must be called for all free slots at once, so that its limit tells their number.
+        Without it, each call of `take` must ask for all free slots, because their number is taken from its limit.
         """
         self._next_slots.count = count
 
     def take(self, limit: int, now: float) -> list[Work[R]]:
-        """Start up to `limit` works, each of the level that the policy picks, and return them."""
+        """Start up to `limit` works, each from the level that the policy picks, and return them."""
         if self._waiting.entries:
             self._waiting.release_due(now)
         return self._next_slots.take(limit, now)
 
     def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Work[R]]:
-        """Start a batch and return its works: the first of one lane, or works without a lane. Empty if none may run.
+        """Start a batch, and return its works: the first of a lane, or works without a lane. Empty if none is ready.
 
-        A lane goes on when its whole batch was reported; the works that failed come first again. Works without a lane
-        are of one level, or with `of_one_partition` of one partition.
+        A lane continues once its whole batch was reported; works of the batch that failed then come first again. Works
+        without a lane are from one level, or with `of_one_partition` from one partition.
         """
         self._waiting.release_due(now)
         return self._next_slots.take_batch(max_size, now, of_one_partition)
@@ -354,9 +354,9 @@ class Engine(Generic[R]):
     # Outcomes
 
     def finish(self, work: Work[R], now: float, outputs: Sequence[Any] = ()) -> bool:
-        """Mark a work as done, with its dead letter stored if it has one, and return True.
+        """Mark a work as done, and return True. A dead letter must have been stored before.
 
-        The next tick commits the `outputs` together with the work's offset. Return False if the work was reported
+        The next tick commits the `outputs` together with the work's offset. Returns False if the work was reported
         already, or if its partition is no longer assigned.
         """
         assignment = work.assignment
@@ -372,7 +372,7 @@ class Engine(Generic[R]):
         return self._report_late(work, now)
 
     def finish_together(self, works: Sequence[Work[R]], now: float, outputs: Sequence[Any]) -> bool:
-        """Mark a batch of one partition as done, as `finish` does: a tick has all its offsets and outputs, or none."""
+        """Mark a batch of one partition as done, like `finish`. A tick has all its offsets and outputs, or none."""
         assignment = works[0].assignment
         if works[0].state is not _RUNNING or assignment.state is _GONE:
             for work in works:
@@ -386,10 +386,10 @@ class Engine(Generic[R]):
         return True
 
     def retry(self, work: Work[R], at: float, error: BaseException | None, now: float, untried: bool = False) -> bool:
-        """Put a work back at the head of its lane, not to run before `at`; return False as `finish` does.
+        """Put a work back at the head of its lane, to run at `at` or later. Returns False as `finish` does.
 
-        With an error this attempt counts as failed; without one it does not count. `untried` is as in the retries'
-        verdict.
+        An attempt counts as failed if an error is given, and otherwise does not count. `untried` is as in the verdict
+        `Again`.
         """
         if work.state is _RUNNING and work.assignment.state is not _GONE:
             again = work.again(at, error, now, untried)
@@ -400,10 +400,10 @@ class Engine(Generic[R]):
         return self._report_late(work, now)
 
     def fail(self, work: Work[R], error: BaseException, verdict: Verdict, now: float) -> bool:
-        """Apply the retries' verdict on a failed work; return False as `finish` does.
+        """Apply the verdict on a failed work. Returns False as `finish` does.
 
-        With a verdict other than `Again` the work still runs and its lane waits. `finish` must then say that its dead
-        letter or schedule is stored, or rides in `outputs`.
+        After a verdict other than `Again` the work still counts as running, and its lane waits. Call `finish` once its
+        dead letter or schedule is stored, or with it in `outputs`.
         """
         if isinstance(verdict, Again):
             return self.retry(work, verdict.at, error, now, verdict.untried)
@@ -414,10 +414,10 @@ class Engine(Generic[R]):
     # Commits
 
     def tick(self, partitions: Collection[TopicPartition] | None = None) -> commit_tick.CommitTick:
-        """Return the commits due for these partitions, or for all; those with nothing new done are left out.
+        """Return the commits due for these partitions, or for all. Partitions without progress are left out.
 
-        Until `committed` is called with the tick, the next tick contains everything again, the outputs too. So where
-        there are outputs, the fate of one tick must be known before the next one is committed.
+        Until `committed` is called with the tick, the next tick contains everything again, including the outputs. So if
+        there are outputs, the caller must know whether one tick was committed before it commits the next one.
         """
         tick = commit_tick.take(
             assignment
@@ -430,7 +430,7 @@ class Engine(Generic[R]):
         return tick
 
     def refuse_maps(self, characters: int) -> None:
-        """Lower the map limit, since Kafka refused a map of `characters`.
+        """Lower the map limit, because Kafka refused a map of this many characters.
 
         The new limit is halfway down to the largest map that Kafka accepted.
         """
@@ -440,7 +440,7 @@ class Engine(Generic[R]):
             assignment.limit_map(self._map_limit)
 
     def is_uncommitted(self, partitions: Collection[TopicPartition] | None = None) -> bool:
-        """Return whether these partitions, or any, have more done than committed."""
+        """Return whether these partitions, or any partitions, have progress that is not committed."""
         return any(
             each.finished > each.saved
             for partition, each in self._assignments.items()
@@ -448,7 +448,7 @@ class Engine(Generic[R]):
         )
 
     def committed(self, tick: commit_tick.CommitTick) -> None:
-        """Note that Kafka has acknowledged the tick; may be called again for the same tick."""
+        """Note that Kafka has acknowledged the tick. It can be called more than once for a tick."""
         largest = max((len(commit.metadata) for commit in tick.commits.values()), default=0)
         self._map_accepted = max(self._map_accepted, largest)
         for assignment, size in commit_tick.acknowledge(tick):
@@ -462,7 +462,7 @@ class Engine(Generic[R]):
     # State
 
     def next_wake(self) -> float | None:
-        """Return when there may be something to take even if nothing else happens."""
+        """Return when time alone can make a work ready to take, or None if it cannot."""
         times = [self._next_slots.next_change(), self._waiting.next_time()]
         return min((time for time in times if time is not None), default=None)
 
@@ -477,21 +477,21 @@ class Engine(Generic[R]):
 
     @property
     def buffered(self) -> list[int]:
-        """The number of ready works of each level that keep others from being fetched."""
+        """The number of ready works of each level that count towards its buffer."""
         return [level.buffered for level in self._levels]
 
     def busiest_tenants(self, number: int) -> dict[str, float]:
-        """Return the tenants that used the most handler time, the first of all first, with their seconds."""
+        """Return the tenants that used the most handler time, with their seconds, in descending order."""
         return self._usage.busiest(number)
 
     @property
     def slots_taken(self) -> list[int]:
-        """The number of slots that each level has taken, for works of lost partitions too; a batch takes one."""
+        """The number of slots that each level has taken. Works of lost partitions count, and a batch takes one slot."""
         return [level.slots for level in self._levels]
 
     @property
     def bytes_held(self) -> list[int]:
-        """The bytes in memory of each level's records."""
+        """The bytes that each level holds: records that are not done, and uncommitted outputs."""
         return [budget.used for budget in self._budgets]
 
     def committable(self, partition: TopicPartition) -> int:
@@ -526,14 +526,14 @@ class Engine(Generic[R]):
         return False
 
     def _leave_slot(self, work: Work[R], state: WorkState, now: float) -> None:
-        batch, work.batch = work.batch, None  # a reference cycle: only the garbage collector would free the works
+        batch, work.batch = work.batch, None  # break the reference cycle, which only the garbage collector would free
         work.state = state
         if batch is None or batch.leave():
             self._levels[work.assignment.level].leave(work, batch, now)
 
 
 def _ascending_ends(offsets: Sequence[int]) -> list[int]:
-    """Return where stretches of ascending offsets end; nearly always there is one.
+    """Return where runs of ascending offsets end. There is nearly always only one.
 
     >>> _ascending_ends([5, 6, 9]), _ascending_ends([5, 6, 6, 3]), _ascending_ends([])
     ([3], [2, 3, 4], [])

@@ -1,6 +1,6 @@
-"""The pauses that a user has asked for: of everything, of levels, of topics and of partitions.
+"""The pauses that a user has asked for: of all partitions, of levels, of topics and of single partitions.
 
-Invariant: a pause lasts until it is ended as it was asked for, or all are, through rebalances too.
+Invariant: a pause lasts until the user ends that same pause, or all pauses. Rebalances do not end it.
 """
 
 from collections.abc import Collection, Iterable
@@ -25,13 +25,13 @@ class Pauses:
         self._partitions: set[TopicPartition] = set()
 
     def __bool__(self) -> bool:
-        """Return whether there is any."""
+        """Return whether any pause is in force."""
         return bool(self._levels or self._topics or self._partitions)
 
     def begin(
         self, partitions: Iterable[TopicPartition] = (), *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """Pause these partitions, a topic and a level, as far as they are given."""
+        """Pause these partitions, and the topic and the level if they are given."""
         self._partitions.update(partitions)
         self._topics.update(() if topic is None else [topic])
         self._levels.update(() if level is None else [level])
@@ -39,7 +39,7 @@ class Pauses:
     def end(
         self, partitions: Iterable[TopicPartition] = (), *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """End the pauses of just these partitions, topic and level."""
+        """End the pauses that were begun for exactly these partitions, this topic and this level."""
         self._partitions.difference_update(partitions)
         self._topics.difference_update(() if topic is None else [topic])
         self._levels.difference_update(() if level is None else [level])

@@ -1,9 +1,9 @@
 """The works of one level that may run now, and the slots that its running works take.
 
-Invariants: fresh works take turns by topic and partition, and so do works that failed before, beside them. A failed
-work goes first, as it is the older one; the engine holds failed works back while they run in their part of the slots.
-With tenants, fresh and failed works take turns by tenant, and a failed one goes first within its tenant.
-`ready` is the number of works that `take` can still give.
+Invariants: fresh works take turns by topic and partition, and so do failed works, separately. A failed work goes first,
+because it is older; `NextSlots` holds failed works back while they have their share of the slots. With tenants, fresh
+and failed works take turns by tenant, and a failed one goes first within its tenant. `ready` is the number of works
+that `take` can still return.
 """
 
 from collections.abc import Callable
@@ -24,18 +24,19 @@ _READY, _RUNNING = WorkState.READY, WorkState.RUNNING
 
 
 class ReadyQueue(Generic[R]):
-    """The lane heads of one level that may run; with `tenants`, in turns over these; else by rank, if there is one."""
+    """The lane heads of one level that may run, in turns by tenant, or by rank, if there are tenants or ranks."""
 
     __slots__ = ("_retried", "failed", "fresh", "slots", "tenants")
 
     def __init__(self, tenants: Tenants | None = None, rank_of: Callable[[R], float] | None = None) -> None:
         self.tenants = tenants
         self.fresh = _fresh_turns(tenants, rank_of)
-        # Works that failed at least once and whose time has come. The one that failed longest ago goes first: in order
-        # of offsets, a record that always fails would take each turn where such works have one slot.
+        # Works that failed at least once and whose time has come. The one that failed longest ago goes first. If the
+        # lowest offset went first, one record that always fails could take the only slot for such works each time.
         self.failed = _failed_turns(tenants, rank_of)
         self.slots = 0  # stale works count too: each holds its slot until it is reported
-        # The first works of those that were taken as failed before: a failure may also be noted while a work runs.
+        # The works, or first works of batches, that had failed before they were taken. Whether a work has a failure
+        # cannot be asked when it ends, because one can be noted while it runs.
         self._retried: set[Work[R]] = set()
 
     @property
@@ -50,17 +51,17 @@ class ReadyQueue(Generic[R]):
 
     @property
     def buffered(self) -> int:
-        """The number of ready works that keep others from being fetched: with tenants none, as others may go first."""
+        """The number of ready works that count towards the buffer; 0 with tenants, because a newcomer may go first."""
         return 0 if self.tenants else self.fresh.ready
 
     def without_ready(self) -> "ReadyQueue[R]":
-        """Return this level as a policy must see it while nothing of it may start."""
+        """Return a view of this level for the policy while none of its works may start."""
         seen: ReadyQueue[R] = ReadyQueue()
         seen.slots = self.slots
         return seen
 
     def without_failed(self) -> "ReadyQueue[R]":
-        """Return this level as a policy must see it while nothing of it may start that failed before."""
+        """Return a view of this level for the policy while none of its failed works may start."""
         seen = self.without_ready()
         seen.fresh = self.fresh
         return seen
@@ -70,7 +71,7 @@ class ReadyQueue(Generic[R]):
         self.fresh.arrive(works)
 
     def release(self, work: Work[R]) -> None:
-        """Add a work whose turn or time has come."""
+        """Add a lane head that may run now."""
         work.state = _READY
         (self.failed if work.failure else self.fresh).release(work)
 
@@ -97,9 +98,9 @@ class ReadyQueue(Generic[R]):
     def take_batch(
         self, max_size: int, now: float, only_fresh: bool = False, of_one_partition: bool = False
     ) -> list[Work[R]]:
-        """Start a batch: the first work and those behind it in its lane, or if it has no lane the next without one.
+        """Start a batch: the first work and those behind it in its lane, or if it has no lane, the next without one.
 
-        A suspect is a batch of its own.
+        A suspect runs alone.
         """
         works = [self.take(now, only_fresh)]
         if is_suspect(works[0].failure):
@@ -120,7 +121,7 @@ class ReadyQueue(Generic[R]):
         return works
 
     def leave(self, work: Work[R], batch: WorkBatch[R] | None, now: float) -> None:
-        """Free the slot of a work, or of its batch, of which it was the last to run."""
+        """Free the slot of a work that ended, or of its batch, of which it was the last one to end."""
         self.slots -= 1
         if self._retried:
             self._retried.discard(batch.works[0] if batch else work)
@@ -131,17 +132,17 @@ class ReadyQueue(Generic[R]):
         return work
 
     def oldest(self) -> float | None:
-        """Return when the ready record arrived that arrived first."""
+        """Return when the oldest ready record arrived, or None if none is ready."""
         works = [work for work in (self.fresh.oldest(), self.failed.oldest()) if work]
         return min(works, key=lambda work: work.order).arrived if works else None
 
     def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
-        """Take out the works of an assignment, and return them."""
+        """Remove and return the works of an assignment."""
         return self.fresh.drop(assignment) + self.failed.drop(assignment)
 
 
 class TenantQueue(ReadyQueue[R]):
-    """A ready queue that charges tenants for the time of each work; that of a batch is divided by its works."""
+    """A ready queue that charges tenants for the time of each work. The time of a batch is divided among its works."""
 
     __slots__ = ()
 
@@ -168,7 +169,7 @@ class TenantQueue(ReadyQueue[R]):
         return works
 
     def leave(self, work: Work[R], batch: WorkBatch[R] | None, now: float) -> None:
-        """Free the slot of a work, or of its batch, of which it was the last to run."""
+        """Free the slot of a work that ended, or of its batch, of which it was the last one to end."""
         super().leave(work, batch, now)
         assert self.tenants is not None  # noqa: S101
         works = batch.works if batch else (work,)

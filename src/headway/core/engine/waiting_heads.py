@@ -1,10 +1,10 @@
-"""Heads of lanes that must not run yet: some wait for a time, such as that of a retry, others for a batch to fill.
+"""Heads of lanes that must not run yet: they wait for the time of their retry, or for a batch to fill.
 
-Delayed delivery has no part in it: its records wait in Kafka, with a relay.
+Records with a due time are not among them. Those wait in Kafka, with a relay.
 
-Invariants: a head that waits has one entry for its time, and is released when that comes or when its batch is full.
-An entry whose time is not its head's any more is outdated; there are never more of those than `_MOST_OUTDATED`, or than
-half of all.
+Invariants: a waiting head has one entry with its time. It is released when that time comes, or when its batch is full.
+An entry is outdated once its head has another time. There are at most `_MOST_OUTDATED` outdated entries, or half of all
+entries if that is more.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,31 +25,31 @@ R = TypeVar("R")
 
 
 class WaitingHeads(Generic[R]):
-    """The heads that wait, and the way from there into the ready queues of their levels.
+    """The waiting heads, which go on to the ready queues of their levels.
 
     Args:
-        levels: The ways into the ready queues, by level.
-        orders: Numbers that grow, so that no two entries compare their heads.
+        levels: The entrances to the ready queues, by level.
+        orders: Ascending numbers that make entries with equal times comparable.
     """
 
     def __init__(self, levels: Sequence[Entrance[R]], orders: Iterator[int]) -> None:
         self._levels = levels
         self._orders = orders
         self.entries: list[tuple[float, int, Work[R]]] = []  # a heap
-        self._outdated = 0  # the number of entries that are outdated, or more
+        self._outdated = 0  # an upper bound of the number of outdated entries
         self.batching: Batching[R] | None = None
 
     def take_in(self, heads: Sequence[Work[R]], works: Sequence[Work[R]], now: float) -> None:
-        """Take in received works, of which some are heads, and let them wait for their batches to fill."""
+        """Take in received works, and let the heads among them wait for their batches to fill."""
         assert self.batching is not None  # noqa: S101
         behind = set(works).difference(heads)
-        for work in filter(behind.__contains__, works):  # first: a head that waits counts those behind it itself
+        for work in filter(behind.__contains__, works):  # before the heads, since a new head counts the works behind it
             self._release_full(self.batching.join(work))
         for head in heads:
             self.place(head, now)
 
     def place(self, head: Work[R], now: float) -> None:
-        """Make a head ready, or let it wait for its time or its batch."""
+        """Release a head to its ready queue, or let it wait for its time or its batch."""
         if self.batching and (until := self.batching.until(head)) > now:
             head.not_before = until
             self._put_off(until, head)
@@ -61,7 +61,7 @@ class WaitingHeads(Generic[R]):
             self._levels[head.assignment.level].release(head)
 
     def release_due(self, now: float) -> None:
-        """Make the heads ready whose time has come."""
+        """Release the heads whose time has come."""
         while self.entries and self.entries[0][0] <= now:
             at, _, head = heappop(self.entries)
             if head.not_before == at:
@@ -70,18 +70,18 @@ class WaitingHeads(Generic[R]):
                 self._levels[head.assignment.level].release(head)
 
     def stop_batching(self) -> None:
-        """Make all heads ready that wait for their batches to fill, and let none wait any more."""
+        """Release all heads that wait for their batches to fill, and stop waiting for batches."""
         if self.batching:
             waiting = self.batching.take_all()
             self.batching = None
             self._release_full(waiting)
 
     def next_time(self) -> float | None:
-        """Return when the first of them may run."""
+        """Return when the first waiting head may run, or None if none is waiting."""
         return self.entries[0][0] if self.entries else None
 
     def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
-        """Take out the heads of an assignment, and return them."""
+        """Remove and return the heads of an assignment."""
         dropped = [head for at, _, head in self.entries if head.assignment is assignment and head.not_before == at]
         self._keep(lambda head: head.assignment is not assignment)
         if self.batching:
