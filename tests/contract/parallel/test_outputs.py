@@ -270,7 +270,7 @@ def test_a_callback_of_which_nothing_would_run_is_refused(kafka_cluster: Cluster
     async def note(input: ConsumerRecord, output: ProducerRecord, where: RecordMetadata) -> None: ...
 
     parallel = consumer(kafka_cluster, plain_topic(kafka_cluster))
-    with pytest.raises(ConfigError, match="on_output is .*an async def"):
+    with pytest.raises(ConfigError, match=r"on_output is .*an async def"):
         parallel.run_and_produce(lambda record, context: None, note)
 
 

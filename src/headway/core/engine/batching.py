@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 
 class Batching(Generic[R]):
-    """The waiting heads, by the group that fills a batch: a lane, or the works without a lane of a level or partition."""
+    """The waiting heads, by the group that fills a batch: a lane, or a level's or partition's works without one."""
 
     def __init__(self, size: int, linger: float, of_one_partition: bool = False) -> None:
         self._size = size  # the number of works at which a batch is full

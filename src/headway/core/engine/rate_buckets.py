@@ -1,17 +1,18 @@
-"""The limit on how many works of each tenant, or of each key, start per second; each name has a rate of its own.
+"""The limit on how many works of each tenant, or of each key, start per second. Each name has its own rate.
 
-Each name has a token bucket. A work that could run needs a permit of its bucket first. With a permit it is ready, and
+Each name has a token bucket. A work that could run needs a permit from its bucket first. With a permit it is ready, and
 its start is charged to the bucket. Without one it waits in its bucket, and takes no slot.
 
 Invariants:
-- Over any stretch of time no more works of a name start than the rate allows, plus one burst: one work, and a twentieth
-  of a second's worth. With levels it is a burst for each: a permit that waits for a slot keeps back no higher level.
-- A name with a permit to give keeps none of its works waiting, once `release_due` was called.
-- A bucket without debt, permits and works is forgotten, as it equals one that was never made.
-- A record that expired, or that has only to be stored elsewhere, needs no permit. Nor does one whose name has no rate.
-- A rate that has changed holds from the next work of its name, also for those that wait.
+- In any period no more works of a name start than its rate allows, plus one burst: one work, and as many as the rate
+  allows in a twentieth of a second. Each level has its own burst, because a permit of a lower level that waits for a
+  slot does not hold up a higher level.
+- After `release_due`, no work waits while its bucket can give a permit.
+- A bucket without debt, permits and works is forgotten, because a new one would be equal.
+- A record needs no permit if it has expired, if it only has to be stored elsewhere, or if its name has no rate.
+- A new rate applies from the next work of its name on, also to works that are waiting.
 
-The time is that of the last call that has one; an earlier time lets no more through.
+The present time is that of the latest call with a time. A call with an earlier time releases nothing more.
 """
 
 import math
@@ -26,9 +27,9 @@ from headway.core.engine.assignment import Assignment
 from headway.core.engine.work import Work
 from headway.core.engine.work_states import WorkState
 
-_BURST = 0.05  # seconds' worth of the rate, beside one work: a wake-up that comes late by so much costs no start
-_UNLIMITED = 1e12  # a second: a name that has lost its rate while works of it waited lets all of them through
-_OLDEST_EACH = 4  # of the works that wait for one bucket, each fourth permit is for the oldest, of whatever level
+_BURST = 0.05  # seconds of saved permits, besides one work, so that a wake-up this late costs no start
+_UNLIMITED = 1e12  # per second; releases all works of a name whose rate was removed while they waited
+_OLDEST_EVERY = 4  # one permit of this many goes to the bucket's oldest work, whatever its level
 
 _WAITING = WorkState.WAITING
 
@@ -36,7 +37,7 @@ R = TypeVar("R")
 
 
 class Bucket(Generic[R]):
-    """The bucket of one name: what it has started lately, and its works that wait for a permit."""
+    """The bucket of one name: its recent starts, and its works that wait for a permit."""
 
     __slots__ = ("at", "debt", "due", "is_listed", "limit", "name", "passed", "permits", "rate", "waiting")
 
@@ -44,23 +45,23 @@ class Bucket(Generic[R]):
         self.name = name
         self.limit = limit
         self.rate = limit * share  # this engine's share of the limit
-        self.debt = 0.0  # works that started, less what the rate has allowed since, as of `at`
+        self.debt = 0.0  # the number of started works minus those that the rate has allowed since, as of `at`
         self.at = now
-        self.permits = [0] * levels  # given to works that have not started
-        self.waiting: dict[int, list[tuple[int, Work[R]]]] = {}  # by level, each a heap by order of arrival
-        self.passed = 0  # works that waited before
-        self.due = math.inf  # the time of its entry among those of all buckets
-        self.is_listed = False  # among those that may be forgotten
+        self.permits = [0] * levels  # by level, the permits of works that have not started
+        self.waiting: dict[int, list[tuple[int, Work[R]]]] = {}  # by level, a heap in the order of arrival
+        self.passed = 0  # the number of works that waited and then got a permit
+        self.due = math.inf  # the time of its present entry in the heap of all buckets
+        self.is_listed = False  # whether it is in the heap of buckets to forget
 
 
 class RateBuckets(Generic[R]):
     """The buckets of one kind of name.
 
     Args:
-        limit_of: Returns how many works of a name may start in a second, or None if any number may.
+        limit_of: Returns how many works of a name may start per second, or None for no limit.
         name_of: Returns the name of a work, or None if it has no limit.
         levels: The number of levels.
-        onward: Takes a work that has its permit.
+        onward: Receives each work that has its permit.
     """
 
     def __init__(
@@ -72,17 +73,19 @@ class RateBuckets(Generic[R]):
     ) -> None:
         self._limit_of = limit_of
         self._share = 1.0
-        self._shares: Mapping[Hashable, float] = {}  # of names that have another share
-        self._started: Counter[Hashable] | None = None  # since `needs` was last asked; None if it never was
+        self._shares: Mapping[Hashable, float] = {}  # the shares of names that differ from `_share`
+        self._started: Counter[Hashable] | None = (
+            None  # starts since the last call of `needs`; None before the first one
+        )
         self._name_of = name_of
         self._levels = levels
         self._onward = onward
         self._now = -math.inf
         self._buckets: dict[Hashable, Bucket[R]] = {}
-        self._permits: dict[Work[R], Bucket[R]] = {}  # of works that have not started
+        self._permits: dict[Work[R], Bucket[R]] = {}  # the buckets of works that have a permit and have not started
         self._orders = count()
-        self._entries: list[tuple[float, int, Bucket[R]]] = []  # a heap: when a bucket may give the next permit
-        self._idle: list[tuple[float, int, Bucket[R]]] = []  # a heap: when a bucket may be forgotten
+        self._entries: list[tuple[float, int, Bucket[R]]] = []  # a heap by the time of a bucket's next permit
+        self._idle: list[tuple[float, int, Bucket[R]]] = []  # a heap by the time at which a bucket can be forgotten
 
     @property
     def remembered(self) -> int:
@@ -95,7 +98,7 @@ class RateBuckets(Generic[R]):
         return [work for heap in heaps for _, work in heap]
 
     def release(self, work: Work[R]) -> None:
-        """Let a work through, or let it wait for its permit."""
+        """Pass a work on, or let it wait for its permit."""
         name = None if work.outcome or work.not_after <= self._now else self._name_of(work)
         bucket = None if name is None else self._bucket(name)
         if bucket is None:
@@ -110,7 +113,7 @@ class RateBuckets(Generic[R]):
         self._plan(bucket)
 
     def release_due(self, now: float) -> None:
-        """Let the works through whose permits have come."""
+        """Pass on the works whose permits are due."""
         self._now = max(self._now, now)
         entries = self._entries
         while entries and entries[0][0] <= self._now:
@@ -122,7 +125,7 @@ class RateBuckets(Generic[R]):
         self._forget()
 
     def start(self, works: Iterable[Work[R]], now: float) -> None:
-        """Charge works that start now, those too that came along in a batch without a permit."""
+        """Charge works that start now, including those that joined a batch without a permit."""
         self._now = max(self._now, now)
         for work in works:
             bucket = self._permits.pop(work, None)
@@ -141,7 +144,7 @@ class RateBuckets(Generic[R]):
                 self._plan_or_list(bucket)
 
     def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
-        """Take out the works of an assignment, and return those that wait here; the others give their permits back."""
+        """Remove the works of an assignment, and return those that wait here. The others return their permits."""
         for work in [work for work in self._permits if work.assignment is assignment]:
             bucket = self._permits.pop(work)
             bucket.permits[assignment.level] -= 1
@@ -155,7 +158,7 @@ class RateBuckets(Generic[R]):
         return dropped
 
     def needs(self, seconds: float, now: float) -> dict[Hashable, tuple[float, float]]:
-        """Return the fraction of each rate that was used in the last `seconds`, and what waits for it, by second."""
+        """Return, for each name, the used fraction of its rate in the last `seconds`, and its backlog as a fraction."""
         self._now = max(self._now, now)
         started, self._started = self._started or Counter(), Counter()
         names = set(started) | {name for name, bucket in self._buckets.items() if bucket.waiting}
@@ -169,13 +172,10 @@ class RateBuckets(Generic[R]):
         return needs
 
     def share(self, share: float, now: float, others: Mapping[Hashable, float] = MappingProxyType({})) -> None:
-        """Have this share of each name's rate from now on, from 0 for none to 1 for all of it.
-
-        Names in `others` have the share given there.
-        """
+        """Use this share of each name's rate from now on, from 0 to 1. Names in `others` have the share given there."""
         self._now = max(self._now, now)
         before, self._shares = self._shares, others
-        if share == self._share:  # of thousands of names, few have another share than before
+        if share == self._share:  # thousands of names can exist, and the shares of few change
             for name in before.keys() | others.keys():
                 if before.get(name) != others.get(name) and (bucket := self._buckets.get(name)):
                     self._change_rate(bucket, bucket.limit)
@@ -188,11 +188,11 @@ class RateBuckets(Generic[R]):
             self._change_rate(bucket, bucket.limit)
 
     def next_time(self) -> float | None:
-        """Return when the next work may get its permit, if only time hinders it."""
+        """Return when the next permit is due, or None if no work waits only for time to pass."""
         return self._entries[0][0] if self._entries else None
 
     def _bucket(self, name: Hashable) -> Bucket[R] | None:
-        """Return the bucket of a name, with its rate of now; None if it has neither."""
+        """Return the bucket of a name, with its present rate, or None if the name has no rate and no bucket."""
         bucket = self._buckets.get(name)
         limit = self._limit_of(name)
         if bucket is None:
@@ -209,15 +209,15 @@ class RateBuckets(Generic[R]):
     def _change_rate(self, bucket: Bucket[R], limit: float) -> None:
         bucket.debt, bucket.at = self._debt(bucket), self._now
         bucket.limit, bucket.rate = limit, limit * self._share_of(bucket.name)
-        bucket.due = math.inf  # an entry for another time is passed over
+        bucket.due = math.inf  # makes an entry with another time outdated
         self._plan_or_list(bucket)
 
     def _debt(self, bucket: Bucket[R]) -> float:
-        # Without a debt nothing must be multiplied: the first bucket may be from before any time was known.
+        # Before any time is known `at` is infinite, so do not compute with it while there is no debt.
         return max(0.0, bucket.debt - bucket.rate * (self._now - bucket.at)) if bucket.debt else 0.0
 
     def _permit_at(self, bucket: Bucket[R], level: int) -> float:
-        """Return when a work of this level may get a permit; permits of lower levels keep it from none."""
+        """Return when a work of this level can get a permit. Permits of lower levels do not count against it."""
         left = _BURST * bucket.rate - sum(bucket.permits[level:])
         if not bucket.rate or left < 0:
             return math.inf
@@ -241,9 +241,9 @@ class RateBuckets(Generic[R]):
             self._pass(work, bucket)
 
     def _next_level(self, bucket: Bucket[R]) -> int | None:
-        """Return the level of the next work, the highest or in its turn that of the oldest; None if all must wait."""
+        """Return the level of the next work: the highest, or sometimes that of the oldest. None if all must wait."""
         levels = sorted(bucket.waiting, reverse=True)
-        if bucket.passed % _OLDEST_EACH == _OLDEST_EACH - 1:
+        if bucket.passed % _OLDEST_EVERY == _OLDEST_EVERY - 1:
             oldest = min(levels, key=lambda level: bucket.waiting[level][0][0])
             levels.insert(0, oldest)
         for level in levels:
@@ -258,9 +258,9 @@ class RateBuckets(Generic[R]):
             self._list(bucket)
 
     def _plan(self, bucket: Bucket[R]) -> None:
-        """Have an entry for the time of the bucket's next permit, or for an earlier one, which is moved when it comes.
+        """Ensure that the heap has an entry for the bucket's next permit, or an earlier one, which is moved when due.
 
-        A permit that was given and waits for its slot may hinder the next: then its start makes the entry.
+        There is no entry while the next permit depends on the start of a work that has one: that start plans it.
         """
         at = self._permit_at(bucket, max(bucket.waiting))
         if at < bucket.due:
@@ -274,7 +274,7 @@ class RateBuckets(Generic[R]):
             heappush(self._idle, (at, next(self._orders), bucket))
 
     def _full_at(self, bucket: Bucket[R]) -> float:
-        """Return when the bucket has no debt any more; without a rate that is never, until it is shared again."""
+        """Return when the bucket has no more debt. Without a share of the rate that is never, until it gets one."""
         if not bucket.debt:
             return self._now
         return bucket.at + bucket.debt / bucket.rate if bucket.rate else math.inf

@@ -1,7 +1,7 @@
-"""Ready works in turns over the tenants of a level; within a tenant in turns by topic and partition, as in `turns`.
+"""The ready works of a level, whose tenants take turns. The works of one tenant take turns as in `turns`.
 
-Invariants: the tenant that has used the least handler time for its weight gives the next work. Each tenant's works of a
-partition are given in the order of its own turns. `PartitionTurns` and `TenantTurns` have the same methods.
+Invariants: the next work is from the tenant that has used the least handler time for its weight. `PartitionTurns` and
+`TenantTurns` have the same methods.
 """
 
 from collections.abc import Callable
@@ -35,9 +35,9 @@ class _Tenant(Generic[R]):
 
 
 class _ByTime(Generic[R]):
-    """Tenants by their virtual time. A time only grows, so an entry that comes too early is put in its place later.
+    """Tenants in the order of their virtual times. A time only grows, so an outdated entry moves when it comes first.
 
-    Invariant: a tenant that has something ready, as `ready_of` counts it, has one entry, with no later a time.
+    Invariant: a tenant with ready works, as counted by `ready_of`, has one entry, whose time is not later than its own.
     """
 
     __slots__ = ("_entries", "_left", "_members", "_orders", "_ready_of")
@@ -46,19 +46,19 @@ class _ByTime(Generic[R]):
         self, ready_of: Callable[[PartitionTurns[R]], int], left: Callable[[_Tenant[R]], object] = lambda tenant: None
     ) -> None:
         self._ready_of = ready_of
-        self._left = left  # called for a tenant that has nothing ready any more
+        self._left = left  # called with a tenant that has no more ready works
         self._entries: list[tuple[float, int, _Tenant[R]]] = []  # a heap
         self._members: set[_Tenant[R]] = set()
-        self._orders = count()  # equal times take turns
+        self._orders = count()  # tenants with equal times take turns
 
     def join(self, tenant: _Tenant[R]) -> None:
-        """Let a tenant take part, unless it does."""
+        """Add a tenant if it is not a member."""
         if tenant not in self._members:
             self._members.add(tenant)
             heappush(self._entries, (tenant.account.time, next(self._orders), tenant))
 
     def first(self) -> _Tenant[R] | None:
-        """Return the tenant whose turn it is; None if none has anything ready."""
+        """Return the tenant whose turn it is, or None if no tenant has ready works."""
         entries = self._entries
         while entries:
             time, _, tenant = entries[0]
@@ -74,20 +74,17 @@ class _ByTime(Generic[R]):
 
 
 class TenantTurns(Generic[R]):
-    """Ready works of one level, in turns over the tenants to which these works belong.
-
-    `make_turns` makes the turns that the works of one tenant take.
-    """
+    """The ready works of one level, whose tenants take turns. `make_turns` makes the queue of one tenant."""
 
     __slots__ = ("_accounts", "_by_age", "_by_time", "_make_turns", "_of_assignment", "_tenants", "ready")
 
     def __init__(self, accounts: Tenants, make_turns: Callable[[], PartitionTurns[R]] = PartitionTurns) -> None:
         self._accounts = accounts
         self._make_turns = make_turns
-        self._tenants: dict[str, _Tenant[R]] = {}  # the members of `_by_time`; some may have nothing left
+        self._tenants: dict[str, _Tenant[R]] = {}  # the members of `_by_time`; some have no more works
         self._by_time: _ByTime[R] = _ByTime(_ready, lambda tenant: self._tenants.pop(tenant.account.name))
-        self._of_assignment: dict[Assignment[R], _ByTime[R]] = {}  # made when somebody asks for one
-        self._by_age: list[tuple[int, int, Work[R]]] | None = None  # a heap, made when somebody asks for the oldest
+        self._of_assignment: dict[Assignment[R], _ByTime[R]] = {}  # made when first needed
+        self._by_age: list[tuple[int, int, Work[R]]] | None = None  # a heap, made by the first call of `oldest`
         self.ready = 0
 
     def arrive(self, works: list[Work[R]]) -> None:
@@ -98,7 +95,7 @@ class TenantTurns(Generic[R]):
             self._note_age(of_one)
 
     def release(self, work: Work[R]) -> None:
-        """Add a work whose turn or time has come."""
+        """Add a lane head that may run now."""
         self._join(work.tenant, work.assignment, 1).turns.release(work)
         self._note_age([work])
 
@@ -107,7 +104,7 @@ class TenantTurns(Generic[R]):
         tenant = self._tenants.get(name)
         if tenant is None:
             tenant = self._tenants[name] = _Tenant(account, self._make_turns())
-        tenant.account = account  # another one, if the last was forgotten
+        tenant.account = account  # a new one if the old one was forgotten
         self.ready += works
         self._by_time.join(tenant)
         if self._of_assignment and assignment in self._of_assignment:
@@ -115,18 +112,18 @@ class TenantTurns(Generic[R]):
         return tenant
 
     def first_time(self) -> float:
-        """Return the virtual time of the tenant whose turn it is; one must have something ready."""
+        """Return the virtual time of the tenant whose turn it is. At least one must have ready works."""
         tenant = self._by_time.first()
         assert tenant is not None  # noqa: S101
         return tenant.account.time
 
     def first(self, only_of: Assignment[R] | None = None) -> Work[R] | None:
-        """Return the work that `take` would give; None if there is none."""
+        """Return the work that `take` would return, or None if no work is ready."""
         tenant = self._first(only_of)
         return tenant.turns.first(only_of) if tenant else None
 
     def take(self, only_of: Assignment[R] | None = None) -> Work[R]:
-        """Remove and return the first work of the tenant whose turn it is, or of the first that has an assignment's."""
+        """Remove and return the first work of the tenant whose turn it is, among those with works of `only_of`."""
         tenant = self._first(only_of)
         assert tenant is not None  # noqa: S101
         work = tenant.turns.take(only_of)
@@ -135,7 +132,7 @@ class TenantTurns(Generic[R]):
         return work
 
     def take_many(self, limit: int) -> list[Work[R]]:
-        """Take up to `limit` works; the same as that many calls of `take`."""
+        """Remove and return up to `limit` works, as that many calls of `take` would."""
         return [self.take() for _ in range(min(limit, self.ready))]
 
     def _first(self, only_of: Assignment[R] | None) -> _Tenant[R] | None:
@@ -169,7 +166,7 @@ class TenantTurns(Generic[R]):
         return sum(tenant.turns.ready_of(assignment) for tenant in self._tenants.values())
 
     def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
-        """Take out the works of an assignment, and return them."""
+        """Remove and return the works of an assignment."""
         self._of_assignment.pop(assignment, None)
         works: list[Work[R]] = []
         for tenant in self._tenants.values():
@@ -185,7 +182,7 @@ def _ready(turns: PartitionTurns[R]) -> int:
 
 
 def _age(work: Work[R]) -> tuple[int, int, Work[R]]:
-    # An earlier attempt, which is not ready any more, has the same order.
+    # An earlier attempt at the same record can still be in the heap, with the same order.
     return work.order, id(work), work
 
 

@@ -1,13 +1,13 @@
-"""Tenants of one level, and the handler time that each has used: start-time fair queueing, in seconds, not bytes.
+"""The tenants of one level, and the handler time that each has used: start-time fair queueing in seconds.
 
-Each tenant has a *virtual time*: the seconds in which its works held slots, divided by its weight. The tenant with the
-least goes first. When a work starts it is charged what its tenant's works take on average, and the difference when it
-ends.
+Each tenant has a *virtual time*: the seconds for which its works held slots, divided by its weight. The tenant with the
+lowest goes first. When a work starts, its tenant is charged the average duration of its works. The difference is
+charged when the work ends.
 
-Invariants: a virtual time never goes back. A tenant that had nothing ready starts at the level's time at the earliest,
-so nobody saves up. The level's time goes on with each start, so a tenant that waits is reached whoever else comes. A
-tenant is forgotten when nothing of it is ready or runs, and the level's time has passed its own; or when nothing of any
-tenant is ready or runs.
+Invariants: a virtual time never goes back. A tenant that had no ready works resumes at the level's time or later, so it
+cannot save up time while idle. The level's time advances with each start, so every waiting tenant gets its turn,
+whichever tenants arrive. A tenant without ready or running works is forgotten once the level's time has passed its own,
+or once no tenant has any.
 """
 
 from collections.abc import Mapping
@@ -15,10 +15,12 @@ from heapq import heappop, heappush, heapreplace, nlargest
 from itertools import count
 from operator import itemgetter
 
-_LEAST = 1e-6  # seconds charged for a start: where no duration is known, tenants take turns by starts
-_NEWEST = 0.1  # the part of the last duration in an average
-_PACE = 0.5  # of the level's time, beside what each waiting tenant gets: below 1, so that who comes is ahead of a flood
-_MOST_COUNTED = 1000
+_LEAST = 1e-6  # seconds; the least charge for a start, so that tenants take turns while no duration is known
+_NEWEST = 0.1  # the weight of the last duration in an average
+# How fast the level's time advances, as a fraction of the time of the waiting tenants. It is below 1 so that a newcomer
+# is ahead of tenants with a backlog.
+_PACE = 0.5
+_MOST_COUNTED = 1000  # tenants
 
 
 class Account:
@@ -31,16 +33,16 @@ class Account:
         self.weight = weight
         self.time = time  # virtual
         self.average = average  # seconds that a work takes
-        self.owed = 0.0  # minus the seconds that it was charged too much; they are taken off its next charges
+        self.owed = 0.0  # at most 0: minus the seconds of overcharge, which reduce its next charges
         self.ready = 0
         self.running = 0
-        self.is_listed = False  # among those that may be forgotten
+        self.is_listed = False  # whether it is in the heap of tenants to forget
 
 
 class Usage:
-    """The seconds that tenants have used, over all levels.
+    """The seconds that tenants have used at all levels.
 
-    Invariant: when more than `most` tenants are counted, the half that used the least is forgotten.
+    Invariant: if more than `most` tenants are counted, only the `most // 2` that used the most are kept.
     """
 
     def __init__(self, most: int = _MOST_COUNTED) -> None:
@@ -55,7 +57,7 @@ class Usage:
             self._seconds = self.busiest(self._most // 2)
 
     def busiest(self, number: int) -> dict[str, float]:
-        """Return the tenants that used the most, the first of all first, with their seconds."""
+        """Return the tenants that used the most seconds, in descending order."""
         return dict(nlargest(number, self._seconds.items(), key=itemgetter(1)))
 
 
@@ -63,8 +65,8 @@ class Tenants:
     """The accounts of one level's tenants.
 
     Args:
-        weights: The weights of tenants, by name; of all others 1.
-        usage: What the levels count together.
+        weights: The weights of tenants, by name. Other tenants have weight 1.
+        usage: The seconds that tenants have used, which all levels count together.
     """
 
     __slots__ = ("_accounts", "_average", "_busy", "_idle", "_orders", "_time", "_usage", "_waiting", "_weights")
@@ -75,10 +77,12 @@ class Tenants:
         self._accounts: dict[str, Account] = {}
         self._time = 0.0  # the level's, virtual
         self._average = 0.0  # seconds that a work takes, of any tenant
-        self._waiting = 0.0  # the weights of the tenants that have something ready
-        self._busy = 0  # tenants of which something is ready or runs
+        self._waiting = 0.0  # the sum of the weights of the tenants with ready works
+        self._busy = 0  # the number of tenants with ready or running works
         self._orders = count()
-        self._idle: list[tuple[float, int, Account]] = []  # a heap: who may be forgotten, and at what virtual time
+        self._idle: list[
+            tuple[float, int, Account]
+        ] = []  # a heap by the virtual time at which a tenant can be forgotten
 
     @property
     def remembered(self) -> Mapping[str, Account]:
@@ -99,12 +103,12 @@ class Tenants:
         return account
 
     def leave(self, account: Account, works: int) -> None:
-        """Note that ready works are gone."""
+        """Note that ready works of a tenant were removed."""
         account.ready -= works
         self._note_unready(account)
 
     def start(self, account: Account, in_turn: bool) -> float:
-        """Note that a ready work runs from now on, which may be another's turn; return its charge."""
+        """Note that a ready work starts, in its tenant's turn or out of turn, and return the charge for it."""
         charged = account.average or _LEAST
         paid = charged
         if account.owed:
@@ -122,7 +126,7 @@ class Tenants:
         return charged
 
     def end(self, name: str, seconds: float, charged: float) -> None:
-        """Note that a work has ended, what it took, and what it was charged when it started."""
+        """Note that a work has ended, its duration, and the charge when it started."""
         account = self._accounts[name]
         seconds = max(seconds, _LEAST)
         account.owed += seconds - charged
@@ -154,7 +158,7 @@ class Tenants:
             heappush(self._idle, (account.time, next(self._orders), account))
 
     def _forget(self) -> None:
-        """Forget the tenants without works whose time the level's has passed."""
+        """Forget the tenants without works whose virtual time is behind the level's."""
         idle = self._idle
         while idle and idle[0][0] <= self._time:
             account = idle[0][2]

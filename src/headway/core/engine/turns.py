@@ -1,7 +1,7 @@
-"""Ready works in turns: over the topics of a level, and over the partitions of each topic.
+"""The ready works of a level. Its topics take turns, and so do the partitions of each topic.
 
-Invariant: each partition gives its works in the order of their arrival, or of their rank and then of their arrival. For
-the order of the turns see `rotation`.
+Invariant: the works of a partition leave in the order of their arrival, or if they have ranks, of their rank and then
+their arrival. `rotation` has the order of the turns.
 """
 
 from collections import deque
@@ -19,8 +19,8 @@ R = TypeVar("R")
 class _Partition(Generic[R]):
     """The ready works of one assignment.
 
-    Works that are ready on arrival come in order, so a deque holds them. Only works that waited behind another or for
-    their time need a heap.
+    Works that are ready on arrival are in order, so a deque holds them. Only works that waited behind another one, or
+    for their time, need a heap.
     """
 
     __slots__ = ("arrived", "in_rotation", "ready", "released", "topic")
@@ -28,7 +28,7 @@ class _Partition(Generic[R]):
     def __init__(self, topic: "_Topic[R]") -> None:
         self.topic = topic
         self.arrived: deque[Work[R]] = deque()
-        self.released: list[tuple[Any, Work[R]]] = []  # with the order, or the rank and the order
+        self.released: list[tuple[Any, Work[R]]] = []  # a heap by order, or by rank and order
         self.ready = 0
         self.in_rotation = False
 
@@ -56,7 +56,7 @@ class _Topic(Generic[R]):
 
 
 class PartitionTurns(Generic[R]):
-    """Ready works of one level."""
+    """The ready works of one level."""
 
     __slots__ = ("_oldest", "_partitions", "_rotation", "_topics", "ready")
 
@@ -64,11 +64,11 @@ class PartitionTurns(Generic[R]):
         self._topics: dict[str, _Topic[R]] = {}
         self._partitions: dict[Assignment[R], _Partition[R]] = {}
         self._rotation: Rotation[_Topic[R]] = Rotation()
-        self._oldest: Work[R] | None = None  # None if it is not known
+        self._oldest: Work[R] | None = None  # None if not known
         self.ready = 0
 
     def __iter__(self) -> Iterator[Work[R]]:
-        """Return the ready works, in no particular order."""
+        """Yield the ready works in no particular order."""
         for partition in self._partitions.values():
             yield from partition.arrived
             yield from (work for _, work in partition.released)
@@ -104,13 +104,13 @@ class PartitionTurns(Generic[R]):
         self._rotation.join(topic)
 
     def first(self, only_of: Assignment[R] | None = None) -> Work[R] | None:
-        """Return the work that `take` would give; None if there is none."""
+        """Return the work that `take` would return, or None if no work is ready."""
         if only_of is not None:
             return self._partitions[only_of].first() if self.ready_of(only_of) else None
         return self._rotation.current().partitions.current().first() if self.ready else None
 
     def take(self, only_of: Assignment[R] | None = None) -> Work[R]:
-        """Remove and return the first work of the partition whose turn it is, or out of turn of an assignment."""
+        """Remove and return the first work of the partition whose turn it is, or of `only_of` out of turn."""
         if only_of is None:
             topic = self._rotation.begin_turn()
             partition = topic.partitions.begin_turn()
@@ -125,7 +125,7 @@ class PartitionTurns(Generic[R]):
         return work
 
     def take_many(self, limit: int) -> list[Work[R]]:
-        """Take up to `limit` works; the same as that many calls of `take`, and quicker."""
+        """Remove and return up to `limit` works, as that many calls of `take` would, but faster."""
         count = min(limit, self.ready)
         if count <= 1:
             return [self.take()] if count else []
@@ -153,7 +153,7 @@ class PartitionTurns(Generic[R]):
         return partition.ready if partition else 0
 
     def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
-        """Take out the works of an assignment, and return them."""
+        """Remove and return the works of an assignment."""
         partition = self._partitions.pop(assignment, None)
         if partition is None:
             return []
@@ -165,7 +165,7 @@ class PartitionTurns(Generic[R]):
 
 
 class RankedTurns(PartitionTurns[R]):
-    """Ready works of which each partition gives the one of the lowest rank first; of equal ones the oldest."""
+    """The ready works of one level. The lowest rank leaves its partition first, and of equal ranks the oldest work."""
 
     __slots__ = ("_rank_of",)
 
