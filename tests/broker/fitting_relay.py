@@ -8,7 +8,7 @@ import signal
 import sys
 
 from headway import Relay
-from headway.delay.relay import fit_look, line_fitter
+from headway.delay.relay import line_examiner, line_fitter
 from tests.broker.delay_cluster import QUICK
 
 MAX_LINES = 6
@@ -16,8 +16,8 @@ MAX_LINES = 6
 
 def main() -> None:
     line_fitter.LOOK_EVERY = line_fitter.LOOK_AT_REST_EVERY = 0.3
-    fit_look.SETTLES_IN = fit_look.KNOWN_IN = 1000
-    fit_look.UNREAD_FOR = 500
+    line_examiner.SETTLES_IN = line_examiner.KNOWN_IN = 1000
+    line_examiner.UNREAD_FOR = 500
     servers, name = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
     relay = Relay({"bootstrap.servers": servers, **QUICK}, name=name, fit="auto", max_lines=MAX_LINES, retire_after=2.0)

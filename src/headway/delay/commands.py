@@ -45,7 +45,7 @@ class Commands:
         command = Command(parts.id, parts.due, parts.at, token, self.reply, to)
         sent = self._send(self._names.commands, command.encode(), command.id, parts.partition)
         if answered:
-            self.is_sent(token, sent)
+            self.note_sent(token, sent)
         return sent, answer
 
     def expect(self) -> tuple[str, Future[Settled]]:
@@ -64,10 +64,10 @@ class Commands:
         self._waiting[token] = answer
         return token, answer
 
-    def is_sent(self, token: str, sent: Future[Any]) -> None:
-        """Fail the command if it cannot be stored, or if this client lacks the right to read the answer."""
-        sent.add_done_callback(lambda sent: self._failed(token, sent.exception()))
-        self._failed(token, self._refusal)  # the refusal may have arrived before this command was waiting
+    def note_sent(self, token: str, sent: Future[Any]) -> None:
+        """Have the answer fail if the command cannot be stored, or if this client lacks the right to read answers."""
+        sent.add_done_callback(lambda sent: self._fail(token, sent.exception()))
+        self._fail(token, self._refusal)  # the refusal may have arrived before this command was waiting
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Read answers with these credentials from now on."""
@@ -75,7 +75,7 @@ class Commands:
             if self._reader:
                 self._reader.set_sasl_credentials(username, password)
 
-    def _failed(self, token: str, error: BaseException | None) -> None:
+    def _fail(self, token: str, error: BaseException | None) -> None:
         if error is not None and (answer := self._waiting.pop(token, None)):
             answer.set_exception(error)
 
@@ -83,7 +83,7 @@ class Commands:
         """Fail all waiting commands, because no answer can be read here."""
         self._refusal = AuthorizationError(f"The request is stored, but its answer cannot be read. {missing}")
         for token in list(self._waiting):
-            self._failed(token, self._refusal)
+            self._fail(token, self._refusal)
 
     def _answered(self, token: str, value: bytes) -> None:
         if token in self._waiting:
@@ -100,7 +100,7 @@ class Commands:
         if self._reader:
             self._reader.close()
         for token in list(self._waiting):
-            self._failed(token, DeliveryError("The scheduler was closed before a relay had answered."))
+            self._fail(token, DeliveryError("The scheduler was closed before a relay had answered."))
 
 
 def settled_within(answer: Future[Settled], timeout: float, left: float) -> Settled:

@@ -33,7 +33,7 @@ class LineTopics(NamedTuple):
 
 
 class LineChoice:
-    """The lines that a scheduler knows at present. On first use it creates the topics that short delays need.
+    """Chooses the delay line for each schedule. When created, it creates the topics of short delays if none exist.
 
     Args:
         connection: The settings to reach Kafka with.
@@ -47,9 +47,9 @@ class LineChoice:
         self._names = names
         self.time = BrokersTime(connection, names)
         """The brokers' time, which delays are counted by."""
-        self._lines = self._lines_of(self._look())
+        self._lines = self._lines_of(self._read())
         self._adding = threading.Lock()
-        self._looked_at = time.time()
+        self._read_at = time.time()
 
     @property
     def partitions(self) -> int:
@@ -71,7 +71,7 @@ class LineChoice:
         Creates missing lines if the delay is longer than any before, as `reaching` does; a recurring schedule also
         needs the lines of its `gap`. Raises `SerializationError` for a key that is not bytes or text.
         """
-        if not self._looked_at <= time.time() < self._looked_at + LAYOUT_LASTS:
+        if not self._read_at <= time.time() < self._read_at + LAYOUT_LASTS:
             self._refresh()
         lines, delay = self._lines, schedule.due - now
         longest = delay if delay > gap else gap
@@ -97,7 +97,7 @@ class LineChoice:
 
     @property
     def _may_be_gone(self) -> bool:
-        return time.time() >= self._looked_at + LAYOUT_HOLDS_FOR
+        return time.time() >= self._read_at + LAYOUT_HOLDS_FOR
 
     def reaching(self, delay: int) -> LineTopics:
         """Return the lines, after creating missing ones that the delay needs and waiting until the brokers know them.
@@ -110,7 +110,7 @@ class LineChoice:
                 log.info("The delay lines of %s are now: %s.", self._names.name, self._lines.ladder)
             return self._lines
 
-    def _look(self) -> Layout:
+    def _read(self) -> Layout:
         name, connection = self._names.name, self._connection
         layout = read_layout(connection, name, "Write") or create_topics(connection, name, delay=FIRST_DELAYS)
         self.time.ask()
@@ -119,15 +119,15 @@ class LineChoice:
     def _refresh(self) -> None:
         """Look for changed lines, in a thread so that no caller waits, unless lines may have been deleted."""
         if self._may_be_gone:
-            self._look_again()
-            self._looked_at = time.time()
+            self._read_again()
+            self._read_at = time.time()
         else:
-            self._looked_at = time.time()
-            threading.Thread(target=self._look_again, name="headway-layout", daemon=True).start()
+            self._read_at = time.time()
+            threading.Thread(target=self._read_again, name="headway-layout", daemon=True).start()
 
-    def _look_again(self) -> None:
+    def _read_again(self) -> None:
         try:
-            self._lines = self._lines_of(self._look())
+            self._lines = self._lines_of(self._read())
         except HeadwayError as error:
             log.warning("The scheduler %s keeps using the delay lines that it knows: %s", self._names.name, error)
 

@@ -12,7 +12,7 @@ from headway.core.delay.changes import PUT_HEADER, Command, read_command, read_p
 from headway.core.delay.command_ledger import PutRecord
 from headway.core.delay.ladder import Ladder
 from headway.core.delay.line_window import Fetched
-from headway.core.delay.relay_tick import Answer, RefusedRecord, RelayTick, Write
+from headway.core.delay.relay_tick import Answer, RelayTick, Write
 from headway.core.delay.schedule import HEADER, OWN, EmptyRecordError, Schedule, read_schedule
 from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
 from headway.core.record_size import size_of
@@ -29,8 +29,8 @@ from headway.records.record_types import ConsumerRecord, Header, Message, Record
 
 log = logging.getLogger(__name__)
 
-_OF_A_RELAY = 500  # bytes of a relay's own objects per record, roughly
-_MOST_SAID = 1000  # characters; an error may quote a forged header as large as a record
+_RELAY_OBJECTS = 500  # bytes of a relay's own objects per record, roughly
+_LONGEST_ERROR = 1000  # characters; an error may quote a forged header as large as a record
 _REFUSED = "Kafka refuses the delivery"
 _NO_SCHEDULE = "the record does not say where and when it is due"
 _NO_MOVE = "no delay line takes the record"
@@ -38,16 +38,16 @@ _NO_MOVE = "no delay line takes the record"
 # librdkafka's names for a refusal that is the record's own fault. "" means that the client did not even send it.
 _OF_THE_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", ""}
 
-_LETTER = "dead-letter-"
+_LETTER = "dead-letter-"  # the start of the ids of dead letters that wait in a line
+_WAITS = "waits-"  # the start of the ids of records that wait in a line for a right
 _SHORTEST_WAIT = 100  # milliseconds
-_ROOM_FOR_A_SCHEDULE = 1_000  # bytes
+_BYTES_OF_A_SCHEDULE = 1_000  # bytes kept free in a dead letter for the header that its wait in a line adds
 _LETTERS_WAIT = "Dead letters wait in the delay lines, and are stored as soon as the topic accepts them."
 _RECORDS_WAIT = (
     "Records for it wait in the delay lines for 20 s. Records that come due after that become dead letters, until the "
     "topic accepts records again."
 )
-_WAITS = "waits-"
-_WAIT_FOR_A_RIGHT = 20.0  # seconds
+_WAIT_FOR_A_RIGHT = 20.0  # seconds; after it, records become dead letters, as `_RECORDS_WAIT` says
 _FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 _NO_ANSWERS = "Commands are still carried out, but their outcome is not reported."
 
@@ -69,7 +69,7 @@ class RelayRecord(OutgoingRecord, gc=False):
 
 
 class Writing:
-    """Converts the ticks of one partition number into records.
+    """Converts the ticks of partition numbers into the records to write.
 
     Args:
         names: The names of the scheduler's topics.
@@ -108,7 +108,7 @@ class Writing:
         for write in tick.writes:
             yield self._move(partition, write) if write.line is not None else self._delivery(write, now)
         for refusal in tick.refusals:
-            yield self._refused(refusal)
+            yield self.dead_letter(refusal.record, refusal.error, _NO_SCHEDULE)
         for answer in tick.answers:
             if self._targets.have(self._names.answers, answer.command.reply) and self._answers.is_open:
                 yield self._answer(answer)
@@ -124,7 +124,7 @@ class Writing:
     def _delivery(self, write: Write, now: int) -> RelayRecord:
         message, schedule = write.record, write.schedule
         if schedule.topic == self._names.dead and _is_letter(message):
-            headers = list(headers_of(message))[:-1]  # the last one was added for its wait
+            headers = list(headers_of(message))[:-1]  # without the last one, which was added for its wait
             letter = RelayRecord(self._names.dead, message.value(), message.key(), ANY_PARTITION, NOW, headers, message)
             return self._now_or_later(letter)
         if schedule.topic.startswith(self._own_names_begin) and self._names.owns(schedule.topic):
@@ -185,16 +185,13 @@ class Writing:
         target.refused(reason)
         return target
 
-    def _refused(self, refusal: RefusedRecord) -> RelayRecord:
-        return self.dead_letter(refusal.record, refusal.error, _NO_SCHEDULE)
-
     def _answer(self, answer: Answer) -> RelayRecord:
         command, settled = answer
         return RelayRecord(self._names.answers, settled.value, command.token, command.reply, NOW, None, answer)
 
     def dead_letter(self, message: Message, error: HeadwayError, reason: str) -> RelayRecord:
         """Make a dead letter of a record: the record as it is in its line, and why it cannot be delivered."""
-        error = type(error)(str(error)[:_MOST_SAID])
+        error = type(error)(str(error)[:_LONGEST_ERROR])
         record = ConsumerRecord(message, _source, message.value())
         log.error("%r becomes a dead letter in %s, because %s: %s", record, self._names.dead, reason, error)
         headers = letter_headers(self._names.dead, _RefusedRecord(record), error, reason, origin=_origin_of(message))
@@ -211,7 +208,7 @@ class Writing:
     def _later(self, letter: RelayRecord) -> RelayRecord:
         wait = max(_SHORTEST_WAIT, math.ceil(self._dead.again_in * 1000))
         schedule = Schedule(f"{_LETTER}{uuid.uuid4().hex}", self._now + wait, self._now, 0, self._names.dead)
-        letter = fitting(letter, MAX_MESSAGE_BYTES - _ROOM_FOR_A_SCHEDULE)
+        letter = fitting(letter, MAX_MESSAGE_BYTES - _BYTES_OF_A_SCHEDULE)
         line = self._ladder.line_for(wait)
         return msgspec.structs.replace(
             letter,
@@ -235,23 +232,23 @@ class Writing:
         Raises `KafkaError` if the relay cannot go on without the record, and `AuthorizationError` if a right is
         missing.
         """
-        said = f"A record for {refused.topic} was refused: {reason.rstrip('.')}."
+        refusal = f"A record for {refused.topic} was refused: {reason.rstrip('.')}."
         if refused.topic == self._names.answers:
             self._answers.refused(reason)
             return None
         if refused.topic == self._names.dead:
             return self._instead_of_letter(refused, error, reason)
         if error == _FORBIDDEN:
-            return self._instead_of_forbidden(refused, reason, said)
+            return self._instead_of_forbidden(refused, reason, refusal)
         if refused.line is None and refused.source is not None:
-            return self.dead_letter(refused.source, DeliveryError(said), _REFUSED)
+            return self.dead_letter(refused.source, DeliveryError(refusal), _REFUSED)
         if refused.source is None or error not in _OF_THE_RECORD:
-            raise KafkaError(said)
+            raise KafkaError(refusal)
         if refused.letter is None:
-            return self.dead_letter(refused.source, DeliveryError(said), _NO_MOVE)
+            return self.dead_letter(refused.source, DeliveryError(refusal), _NO_MOVE)
         shorter = halved(refused.letter)
         if shorter is None:
-            raise KafkaError(said)
+            raise KafkaError(refusal)
         return self._later(shorter)
 
     def _instead_of_letter(self, letter: RelayRecord, error: str, reason: str) -> RelayRecord:
@@ -261,7 +258,7 @@ class Writing:
         self._dead.refused(reason)
         return self._later(letter)
 
-    def _instead_of_forbidden(self, refused: RelayRecord, reason: str, said: str) -> RelayRecord:
+    def _instead_of_forbidden(self, refused: RelayRecord, reason: str, refusal: str) -> RelayRecord:
         if refused.line is None and refused.source is not None:
             target = self._forbid(refused.topic, reason)
             return self._wait_for_a_right(refused.source, schedule_of(refused.source), target)
@@ -269,7 +266,7 @@ class Writing:
             known = self._why_not(refused.topic)
         except HeadwayError:  # the brokers do not answer now
             known = None
-        raise AuthorizationError(known or said)
+        raise AuthorizationError(known or refusal)
 
 
 def _is_letter(message: Message) -> bool:
@@ -313,7 +310,7 @@ def fetched_from(message: Any) -> Fetched:
         schedule: Schedule | ScheduleError = _schedule_in(headers)
     except ScheduleError as error:
         schedule = error if headers or message.key() or message.value() else EmptyRecordError(str(error))
-    size = _OF_A_RELAY + size_of(message.value(), message.key(), headers)
+    size = _RELAY_OBJECTS + size_of(message.value(), message.key(), headers)
     return Fetched(message.offset(), message.timestamp()[1], size, message, schedule)
 
 
@@ -342,6 +339,9 @@ def command_from(message: Any) -> Command | PutRecord | None:
     except ScheduleError as error:
         log.warning(
             "The record at offset %s of partition %s of %s is skipped: %s",
-            *(message.offset(), message.partition(), message.topic(), error),
+            message.offset(),
+            message.partition(),
+            message.topic(),
+            error,
         )
         return None

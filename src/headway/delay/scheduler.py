@@ -58,16 +58,16 @@ class Scheduler(Closable):
         self._names = TopicNames(name)
         self._connection = connection
         self._choice = LineChoice(connection, self._names)
-        self._encode = ScheduleEncoder(
+        self._encoder = ScheduleEncoder(
             self._names, key_writer(settings.key_serializer), value_writer(settings.value_serializer)
-        ).encode
+        )
         self._client = ProducerClient({"enable.idempotence": True, **limits.DEFAULTS, **settings.kafka})
         self._destinations: dict[str, Destination] = {}
-        self._asking = Commands(connection, self._names, self._choice.partitions, self._send_command)
+        self._commands = Commands(connection, self._names, self._choice.partitions, self._send_command)
         self._closed = self._is_forked = False
-        self._steps_to_end = EndSteps(lambda: [self._asking.close, self._close_client])
+        self._steps_to_end = EndSteps(lambda: [self._commands.close, self._close_client])
         self._closing_within = time_left_of(None)
-        self._unstored = 0  # by the end
+        self._unstored = 0  # schedules that were not stored when the client was closed
         register_for_forks(self)
 
     def send_later(
@@ -104,7 +104,6 @@ class Scheduler(Closable):
             id: Your own id, of up to 250 characters; the handle is then `id:` and the id. Only one schedule with an id
                 can be pending, whichever process it comes from. It keeps no order with other records of its key.
             if_pending: What to do if a schedule with the same id is pending: "replace" it, "keep" it and drop this
-                one, or "refuse" this one, so that the handle's `wait` raises `IdPendingError`.
                 one, or "refuse" this one; then the handle's `wait` raises `IdPendingError`.
             expires: When the record expires: a `ParallelConsumer` does not start it after that, as for a producer.
             on_stored: Called with (error, metadata) when the record is stored or has failed. It runs on the thread that
@@ -120,7 +119,7 @@ class Scheduler(Closable):
         if expires is not None:
             self._check_open()
             headers = with_expiry(headers, expires, when, self._choice.now())
-        return self._schedule(key, value, topic, when, headers, level, partition, id, if_pending, None, None, on_stored)
+        return self._schedule(key, value, topic, when, headers, level, partition, id, if_pending, on_stored=on_stored)
 
     def every(
         self,
@@ -164,9 +163,8 @@ class Scheduler(Closable):
             headers: The record's headers.
             level: The level, as for `send_later`.
             partition: The target's partition, as for `send_later`.
-            id: Your own id, as for `send_later`. It stays pending until the schedule is cancelled. Replacing an
-                interval
-                makes it count from now, so if the interval is longer than your program runs, "keep" the pending one.
+            id: Your own id, as for `send_later`. It stays pending until the schedule is cancelled. A replaced interval
+                counts from now, so if the interval is longer than your program runs, "keep" the pending one.
             if_pending: What to do if that id is pending, as for `send_later`.
         """
         if isinstance(rule, datetime):
@@ -190,7 +188,17 @@ class Scheduler(Closable):
         second = recurrence.following(first, first)
         gap = 0 if second is None else second - first
         return self._schedule(
-            *(key, value, topic, (first - now) / 1000, headers, level, partition, id, if_pending, recurrence, first),
+            key,
+            value,
+            topic,
+            (first - now) / 1000,
+            headers,
+            level,
+            partition,
+            id,
+            if_pending,
+            recurrence,
+            due=first,
             gap=gap,
         )
 
@@ -235,7 +243,7 @@ class Scheduler(Closable):
 
     def _ask(self, handle: ScheduleHandle | str, to: int | None, timeout: float, answered: bool) -> ChangeRequest:
         parts = self._parts(handle, checked_timeout(timeout))
-        stored, answer = self._asking.ask(parts, to, answered=answered)
+        stored, answer = self._commands.ask(parts, to, answered=answered)
         return ChangeRequest(str(handle), stored, answer)
 
     def may_wait_for_lines(self, when: When) -> bool:
@@ -248,7 +256,7 @@ class Scheduler(Closable):
         self._check_open()
         self._client.set_sasl_credentials(username, password)
         change_credentials(self._connection, username, password)
-        self._asking.set_sasl_credentials(username, password)
+        self._commands.set_sasl_credentials(username, password)
 
     def flush(self, timeout: float | None = None) -> int:
         """Wait up to `timeout` seconds until all schedules are stored. Returns how many are not."""
@@ -305,7 +313,7 @@ class Scheduler(Closable):
         now = self._choice.now()
         at = int(now * 1000)
         due = due_at(when, now) if due is None else due
-        schedule, value, key, fields = self._encode(
+        schedule, value, key, fields = self._encoder.encode(
             key, value, topic, due, at, headers, level, partition, id_, recurrence
         )
         token, answer = "", None
@@ -317,29 +325,28 @@ class Scheduler(Closable):
         if id_ is not None or recurrence is not None:
             if if_pending == "refuse":
                 token, answer = self._expect_answer()
-            fields.append(put_header(if_pending, token, self._asking.reply))
+            fields.append(put_header(if_pending, token, self._commands.reply))
         future = self._store(OutgoingRecord(stored_in, value, key, own, NOW, fields), on_stored)
         if answer is not None:
-            self._asking.is_sent(token, future)
+            self._commands.note_sent(token, future)
         return ScheduleHandle(own, schedule, future, answer)
 
     def _expect_answer(self) -> tuple[str, Future[Settled]]:
         """Return a token for a relay's answer to the schedule that is stored next, and the future for that answer."""
-        return self._asking.expect()
+        return self._commands.expect()
 
     def _store(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
         """Store a schedule, and return the future of its delivery report."""
         return self._send(record, on_stored)
 
     def _send(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
-        destination = self._destinations.get(record.topic) or self._destination(record.topic)
+        topic = record.topic
+        if (destination := self._destinations.get(topic)) is None:
+            new = Destination(topic, 0, topic, self._client)
+            destination = self._destinations.setdefault(topic, new)  # another thread may have been faster
         future = DeliveryFuture.of(destination, on_stored)
         self._client.send(record, future)
         return future
-
-    def _destination(self, topic: str) -> Destination:
-        new = Destination(topic, 0, topic, self._client)
-        return self._destinations.setdefault(topic, new)
 
     def _parts(self, handle: ScheduleHandle | str, timeout: float) -> HandleParts:
         """Return the parts of a handle, once its schedule is stored."""

@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 
 DEFAULT_PARTITIONS = 4
 
-_FOR_EVER: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
+_KEPT_FOREVER: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
 MAX_MESSAGE_BYTES = 2_097_152
 """The limit for a record in a line and for a dead letter: 1 MB, plus the parts that Headway adds and a reserve."""
 
@@ -74,7 +74,7 @@ def usable(ladder: Ladder, lines: Collection[int]) -> Ladder:
 
 def topics_for(names: TopicNames, lines: Iterable[int], partitions: int) -> list[NewTopic]:
     """Return all topics of a scheduler with these lines. Lines and commands keep records until they are handled."""
-    kept = {**_FOR_EVER, "max.message.bytes": str(MAX_MESSAGE_BYTES)}
+    kept = {**_KEPT_FOREVER, "max.message.bytes": str(MAX_MESSAGE_BYTES)}
     return [
         *(_line_topic(names, line, partitions) for line in (MEMORY, *lines)),
         NewTopic(names.commands, partitions, {**kept, **_BROKERS_TIME}),  # it also has schedules with users' own ids
@@ -86,7 +86,12 @@ def topics_for(names: TopicNames, lines: Iterable[int], partitions: int) -> list
 
 
 def _line_topic(names: TopicNames, line: int, partitions: int) -> NewTopic:
-    settings = {**_FOR_EVER, **_BROKERS_TIME, "max.message.bytes": str(MAX_MESSAGE_BYTES), "segment.bytes": "67108864"}
+    settings = {
+        **_KEPT_FOREVER,
+        **_BROKERS_TIME,
+        "max.message.bytes": str(MAX_MESSAGE_BYTES),
+        "segment.bytes": "67108864",
+    }
     return NewTopic(names.line(line), partitions, settings)
 
 

@@ -28,7 +28,7 @@ from headway.core.offsets.commit_metadata import read_metadata
 from headway.core.untrusted import LATEST
 from headway.dead_letters import PREFIX
 from headway.delay.records import RelayRecord, Writing, fetched_from
-from headway.delay.relay.search import stretches
+from headway.delay.relay.search import search_ranges
 from headway.delay.topic_names import TopicNames
 from headway.delay.topics import decode_ladder, ladder_from
 from headway.errors import ConfigError, HeadwayError, KafkaError, ScheduleError, UnreadableError
@@ -200,7 +200,7 @@ def test_whatever_a_ladder_says_it_has_lines_or_is_unreadable(value: bytes | Non
         assert ladder.writes(delay) > 1
         step = ladder.step_at(delay, passed)
         assert step is None or (step[1] in ladder.lines and step[0] <= passed)
-        for stretch in stretches(Search("1", delay, 0, 0), ladder, [*ladder.lines], passed):
+        for stretch in search_ranges(Search("1", delay, 0, 0), ladder, [*ladder.lines], passed):
             assert stretch.first >= 0
 
 
@@ -416,7 +416,7 @@ HOSTILE: list[Callable[[], object]] = [
     lambda: RecentDelays.decode(b'{"at":1,"delays":' + NESTED),
     lambda: RecentDelays.decode(b'{"at":1,"delays":[' + b"[1,1]," * (LARGE // 10) + b"[1,1]]}"),
     lambda: Ladder((500,)).writes(LATEST),
-    lambda: list(stretches(Search("1", LATEST, 0, 0), Ladder((500,)), [500], NOW)),
+    lambda: list(search_ranges(Search("1", LATEST, 0, 0), Ladder((500,)), [500], NOW)),
     lambda: StoredState({"commands": b"9" * LARGE}, {}),
     lambda: StoredState({"memory": b"[0,0,[0,0,0,0],[" + b"1," * (LARGE // 2) + b"1]]"}, {}),
     lambda: StoredState({"topics": NESTED, "producers": NESTED}, {}),

@@ -24,8 +24,8 @@ from headway.core.delay.schedule import HandleParts, Schedule, read_schedule
 from headway.delay.commands import Commands
 from headway.delay.due_time import due_at
 from headway.delay.records import RelayRecord, Writing
-from headway.delay.relay.refusals import is_refused_likewise
-from headway.delay.relay.search import Searcher, stretches
+from headway.delay.relay.refusals import is_refused_too
+from headway.delay.relay.search import Searcher, search_ranges
 from headway.delay.scheduler import Scheduler
 from headway.delay.topic_names import TopicNames
 from headway.errors import ConfigError, DeliveryError, KafkaError, ScheduleError
@@ -292,12 +292,12 @@ def refused_out(size: int = 100, key: bytes | None = b"k", topic: str = "t", par
 def test_of_one_refused_record_only_what_kafka_must_refuse_likewise_is_taken_to_be_refused(
     error: str, other: RelayRecord, likewise: bool
 ) -> None:
-    assert is_refused_likewise(error, refused_out(), other) is likewise
+    assert is_refused_too(error, refused_out(), other) is likewise
 
 
 def test_what_has_no_key_is_refused_likewise_where_a_key_is_missing() -> None:
-    assert is_refused_likewise("INVALID_RECORD", refused_out(key=None), refused_out(1, key=None))
-    assert not is_refused_likewise("INVALID_RECORD", refused_out(key=None), refused_out())
+    assert is_refused_too("INVALID_RECORD", refused_out(key=None), refused_out(1, key=None))
+    assert not is_refused_too("INVALID_RECORD", refused_out(key=None), refused_out())
 
 
 class ReadLines:
@@ -353,7 +353,7 @@ def test_a_search_of_a_line_that_cannot_be_read_does_not_count(away: int, monkey
 def test_a_search_begins_where_the_record_is_now_and_tries_each_line_once_more() -> None:
     ladder, day = Ladder((1_000, 60_000, 3_600_000)), 86_400_000
     search = Search("1", due=30 * day, at=0, live=0)
-    first, *others = stretches(search, ladder, [MEMORY, *ladder.lines], now=10 * day)
+    first, *others = search_ranges(search, ladder, [MEMORY, *ladder.lines], now=10 * day)
     assert first.line == 3_600_000
     assert 0 <= 10 * day - first.first <= 3_600_000
     assert [stretch.line for stretch in others] == list(ladder.lines)

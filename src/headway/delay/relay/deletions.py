@@ -30,7 +30,7 @@ class Deletions:
         self._begun: Offsets = {}
 
     def begin_from(self, starts: Offsets) -> None:
-        """Also delete records before these offsets, because an earlier relay may have died before it did."""
+        """Also delete the records before these offsets, because an earlier relay may have died before deleting them."""
         self._begun = starts
 
     def begin_again(self) -> None:

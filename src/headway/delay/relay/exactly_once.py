@@ -16,7 +16,7 @@ from headway.core.delay.relay_state import PRODUCERS_KEY, encode_producers
 from headway.core.delay.relay_tick import RelayTick
 from headway.delay.records import RelayRecord
 from headway.delay.relay.output import (
-    COMMIT_LOOKED_AT_AGAIN_AFTER,
+    COMMIT_CHECKED_AGAIN_AFTER,
     NOTHING_PENDING_FOR,
     Moved,
     RelayOutput,
@@ -36,7 +36,7 @@ from headway.delay.relay.producers import (
     why_not_writable,
     writer_for,
 )
-from headway.delay.relay.refusals import is_refused_likewise
+from headway.delay.relay.refusals import is_refused_too
 from headway.delay.topic_names import TopicNames
 from headway.kafka.binding.factory import together
 from headway.kafka.consumer.relay_consumer import RelayConsumer
@@ -82,7 +82,7 @@ class ExactlyOnce(RelayOutput):
 
     @property
     def under_way(self) -> int:
-        return 0  # at most one round is being committed while the next is written
+        return 0  # `carry_out` waits until all its records are acknowledged
 
     def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
         # The group metadata must be that of the moment of decision: a rebalance after it has to fence this round off.
@@ -95,7 +95,7 @@ class ExactlyOnce(RelayOutput):
         while (rejection := self._attempt(writer, records, moved)) is not None:
             self._renew(writer, batches_of_one=True)
             if rejection.position is not None:
-                records = list(self._without(rejection, records[rejection.position], records))
+                records = list(self._replaced(rejection, records[rejection.position], records))
             elif len(ticks) > 1:  # finding the record takes time, and a transaction times out soon
                 for number, tick in ticks.items():
                     mine = {place: offset for place, offset in offsets.items() if place[1] == number}
@@ -112,12 +112,12 @@ class ExactlyOnce(RelayOutput):
         connect(writer.client, self._names.state)
         writer.fence()
 
-    def _without(
+    def _replaced(
         self, rejection: Rejection, rejected: RelayRecord, records: Iterable[RelayRecord]
     ) -> Iterator[RelayRecord]:
-        """Yield the records to write instead of these, one of which Kafka has rejected."""
+        """Yield these records, with replacements for the rejected one and for others that would be rejected too."""
         for out in records:
-            if out is not rejected and not is_refused_likewise(rejection.error, rejected, out):
+            if out is not rejected and not is_refused_too(rejection.error, rejected, out):
                 yield out
             elif instead := self._writing.instead_of(out, rejection.error, rejection.reason):
                 yield instead
@@ -143,12 +143,12 @@ class ExactlyOnce(RelayOutput):
         if self._uncommitted.is_over:
             self.finish()
             return NOTHING_PENDING_FOR
-        return COMMIT_LOOKED_AT_AGAIN_AFTER
+        return COMMIT_CHECKED_AGAIN_AFTER
 
     def finish(self) -> None:
         self._await_commit()
 
-    def look_at_clock(self, commands: Offsets) -> None:
+    def observe_clock(self, commands: Offsets) -> None:
         tick = RelayTick(state={PRODUCERS_KEY: encode_producers(self._ids)})
         self.carry_out({number: tick for _, number in commands}, commands, 0)
 

@@ -1,4 +1,4 @@
-"""A relay's part in fitting the lines: it counts incoming delays, and has the lines examined from time to time."""
+"""Counts the delays of a relay's incoming records, and has the lines examined from time to time to fit them."""
 
 import logging
 import time
@@ -14,7 +14,7 @@ from headway.core.delay.recent_delays import RecentDelays, delays_of, is_like
 from headway.core.untrusted import LATEST
 from headway.declarations import check_above_zero, check_whole
 from headway.delay.fit_records import delays_key
-from headway.delay.relay.fit_look import FitLook, Looked
+from headway.delay.relay.line_examiner import LineExaminer
 from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, ConfigError, HeadwayError
 from headway.runtime.background import in_background
@@ -35,7 +35,7 @@ LOOK_AT_REST_EVERY = 60.0
 _STORE_EVERY = 600.0
 _WARN_EVERY = 60.0
 _CLOSE_WITHIN = 5.0
-_SAME = 0.1  # writes per record
+_SAME = 0.1  # writes per record; delays that change the cost by less are not stored again yet
 
 
 class LineFitter:
@@ -65,16 +65,16 @@ class LineFitter:
         if retire_after > LATEST // 1000:
             raise ConfigError(f"retire_after is {retire_after}; it must be a number of seconds up to {LATEST // 1000}.")
         self._is_on = mode != "off"
-        self._look = FitLook(config, names, most, retire_after, applies=mode == "auto")
+        self._examiner = LineExaminer(config, names, most, retire_after, applies=mode == "auto")
         self._recent: dict[int, RecentDelays] = {}
         self._restored: set[int] = set()  # the partition numbers whose stored delays were added
         self._stored: dict[int, dict[int, float]] = {}
         self._stored_at: dict[int, float] = {}
         self._something_came = False
-        self._looking: Future[Looked] | None = None
-        self._look_at = self._warn_at = 0.0
+        self._examining: Future[Mapping[int, RecentDelays]] | None = None
+        self._examine_at = self._warn_at = 0.0
 
-    def came(self, number: int, line: int, records: Sequence[Fetched], ladder: Ladder, now: int) -> None:
+    def count(self, number: int, line: int, records: Sequence[Fetched], ladder: Ladder, now: int) -> None:
         """Count the delays of newly scheduled records among those fetched."""
         if self._is_on:
             self.add(number, delays_of(line, records, ladder), now)
@@ -85,19 +85,19 @@ class LineFitter:
             self._something_came = True
             self._recent.setdefault(number, RecentDelays(now)).add(delays, now)
 
-    def turn(self, numbers: Collection[int], ladder: Ladder, now: int) -> None:
-        """Have the lines examined on the thread if it is time. Never waits."""
+    def examine_if_due(self, numbers: Collection[int], ladder: Ladder, now: int) -> None:
+        """Start an examination in the background if one is due, or take the result of the last one. Never waits."""
         if not self._is_on:
             return
-        if self._looking is not None:
-            if self._looking.done():
-                self._take(self._looking, now)
-                self._looking = None
+        if self._examining is not None:
+            if self._examining.done():
+                self._take(self._examining, now)
+                self._examining = None
             return
         at = time.monotonic()
-        if at < self._look_at or (not self._something_came and at < self._look_at + LOOK_AT_REST_EVERY):
+        if at < self._examine_at or (not self._something_came and at < self._examine_at + LOOK_AT_REST_EVERY):
             return
-        self._look_at = at + LOOK_EVERY
+        self._examine_at = at + LOOK_EVERY
         self._something_came = False
         for number in [each for each in self._recent if each not in numbers]:
             del self._recent[number]
@@ -106,7 +106,7 @@ class LineFitter:
         own = {number: each.weights(now) for number, each in self._recent.items() if number in self._restored}
         values = {delays_key(number): self._value(number, now) for number in own if self._differs(number, own, ladder)}
         wanted = set(numbers).difference(self._restored)
-        self._looking = in_background(partial(self._look.look, now, values, own, wanted, leads=0 in numbers))
+        self._examining = in_background(partial(self._examiner.examine, now, values, own, wanted, leads=0 in numbers))
 
     def _value(self, number: int, now: int) -> bytes:
         return self._recent[number].encode(now)
@@ -120,9 +120,9 @@ class LineFitter:
         self._stored[number], self._stored_at[number] = own[number], at
         return True
 
-    def _take(self, looking: "Future[Looked]", now: int) -> None:
+    def _take(self, examining: "Future[Mapping[int, RecentDelays]]", now: int) -> None:
         try:
-            looked = looking.result()
+            stored_delays = examining.result()
         except AuthorizationError as error:
             if time.monotonic() >= self._warn_at:
                 self._warn_at = time.monotonic() + _WARN_EVERY
@@ -132,15 +132,15 @@ class LineFitter:
         except Exception:  # delivery goes on with the present lines
             log.exception("The delay lines cannot be fitted now.")
         else:
-            for number, stored in looked.restored.items():
+            for number, stored in stored_delays.items():
                 recent = self._recent.setdefault(number, RecentDelays(now))
                 recent.merge(stored, now)
-            self._restored |= looked.restored.keys()
+            self._restored |= stored_delays.keys()
 
     def close(self) -> None:
-        """Wait for a running examination, but leave it behind if brokers do not answer it."""
-        if self._looking is None:
-            self._look.close()
+        """Wait for an examination that is running, but not longer than a few seconds, since brokers might not answer."""
+        if self._examining is None:
+            self._examiner.close()
             return
-        wait([self._looking], _CLOSE_WITHIN)
-        self._looking.add_done_callback(lambda _: self._look.close())
+        wait([self._examining], _CLOSE_WITHIN)
+        self._examining.add_done_callback(lambda _: self._examiner.close())

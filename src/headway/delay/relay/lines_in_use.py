@@ -1,4 +1,4 @@
-"""The lines that a relay reads, and whether their topics are still the same ones."""
+"""The delay lines that a relay reads, and the check that their topics were not recreated."""
 
 import logging
 import time
@@ -15,8 +15,8 @@ from headway.records.record_types import Message
 
 log = logging.getLogger(__name__)
 
-_LOOK_AGAIN_AFTER = 0.1  # seconds; doubled each time, up to the next figure
-_LOOK_AT_LEAST_EVERY = 15.0
+_READ_AGAIN_AFTER = 0.1  # seconds, doubled after each attempt up to `_READ_AT_LEAST_EVERY`
+_READ_AT_LEAST_EVERY = 15.0
 
 
 class LinesInUse:
@@ -30,8 +30,8 @@ class LinesInUse:
         self.unread: frozenset[int] = frozenset()
         self.is_outdated = False  # another ladder was put in use, a line got its topic, or one retires
         self._other_ladder = self._other_unread = False
-        self._looked_at = time.monotonic()
-        self._look_again_after = _LOOK_AGAIN_AFTER
+        self._read_at = time.monotonic()
+        self._read_again_after = _READ_AGAIN_AFTER
         self._ids: dict[str, str] = {}
 
     def begin(self) -> bool:
@@ -45,7 +45,7 @@ class LinesInUse:
 
     @property
     def state_keys(self) -> dict[str, str]:
-        """The key under which the progress of each topic that is read is stored: lines and commands."""
+        """For each topic that is read, lines and commands, the key under which its progress is stored."""
         keys = {self._names.line(line): MEMORY_KEY if line == MEMORY else line_key(line) for line in self.lines}
         return {**keys, self._names.commands: COMMANDS_KEY}
 
@@ -66,8 +66,8 @@ class LinesInUse:
         """The ladder of the lines that exist."""
         return usable(self.ladder, self.lines)
 
-    def hear(self, message: Message) -> None:
-        """Take note of a record of the topic that states which lines are in use."""
+    def note(self, message: Message) -> None:
+        """Note a record of the ladder's topic, which may put other lines in use or retire some."""
         key, value = message.key(), message.value()
         if ladder := ladder_from(self._names, key, value):
             self._other_ladder = ladder != self.ladder
@@ -77,21 +77,21 @@ class LinesInUse:
         else:
             return
         self.is_outdated = self._other_ladder or self._other_unread
-        self._look_again_after = _LOOK_AGAIN_AFTER
+        self._read_again_after = _READ_AGAIN_AFTER
 
     def update(self) -> bool:
         """Switch to the lines that were put in use. Returns whether they differ from the previous ones.
 
         While topics are missing that existed before, it checks again later.
         """
-        if time.monotonic() - self._looked_at < self._look_again_after:
+        if time.monotonic() - self._read_at < self._read_again_after:
             return False
         layout = self._layout()
-        self._looked_at = time.monotonic()
+        self._read_at = time.monotonic()
         if layout is None or self._lost(layout):
-            self._look_again_after = min(2 * self._look_again_after, _LOOK_AT_LEAST_EVERY)
+            self._read_again_after = min(2 * self._read_again_after, _READ_AT_LEAST_EVERY)
             return False
-        self._look_again_after = _LOOK_AGAIN_AFTER
+        self._read_again_after = _READ_AGAIN_AFTER
         self.is_outdated = self._other_ladder = self._other_unread = False
         if (layout.ladder, layout.lines) == (self.ladder, self.lines):
             return False
@@ -106,7 +106,7 @@ class LinesInUse:
         """Return the lines of the ladder whose topics existed before but are missing now."""
         return sorted(set(layout.ladder.lines).intersection(self.lines).difference(layout.lines))
 
-    def look(self) -> bool:
+    def refresh(self) -> bool:
         """Use the lines that exist now. Returns False while topics are missing that existed before.
 
         Brokers learn of new topics one after another, so a missing topic may appear soon.
@@ -129,7 +129,7 @@ class LinesInUse:
         """Return Kafka's id of each topic that exists."""
         return self._reader.admin.topic_ids(list(self.state_keys))
 
-    def are_remade(self, ids: dict[str, str]) -> bool:
+    def were_recreated(self, ids: dict[str, str]) -> bool:
         """Remember the topics' ids. Returns whether some had other ids before, because they were recreated."""
         before, self._ids = self._ids, ids
         return any(ids.get(topic, id_) != id_ for topic, id_ in before.items())

@@ -18,7 +18,7 @@ from headway.core.record_size import size_of
 from headway.core.rights import right_for
 from headway.delay.records import RelayRecord
 from headway.delay.relay.output import (
-    COMMIT_LOOKED_AT_AGAIN_AFTER,
+    COMMIT_CHECKED_AGAIN_AFTER,
     NOTHING_PENDING_FOR,
     Moved,
     RelayOutput,
@@ -39,7 +39,7 @@ from headway.delay.relay.producers import (
     why_not_writable,
     writer_for,
 )
-from headway.delay.relay.refusals import is_refused_likewise
+from headway.delay.relay.refusals import is_refused_too
 from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, DeliveryError, KafkaError, SerializationError
 from headway.kafka.binding.error_causes import error_name, is_the_records_own, refuses_all
@@ -50,10 +50,10 @@ from headway.runtime.gc_pause import GcPause
 
 _STORE_EVERY = 0.25
 _CLOSE_WITHIN = 0.5
-_OF_A_REPORT = 1_500  # bytes for a record's source and the callback for its report
+_REPORT_TAKES = 1_500  # bytes for a record's source and the callback for its report
 
 
-class _Sent:
+class _SentRound:
     """A round of ticks whose records are on their way, and the state to store once they have arrived.
 
     `member` is the group's metadata at the time of the decision.
@@ -90,9 +90,9 @@ class LowLatency(RelayOutput):
         )
         super().__init__(config, names, ladder, consumer, clock, self._client.partitions)
         self._states = writer_for(states, partial(why_not_writable, config))
-        self._sent: deque[_Sent] = deque()  # in the order in which they are stored
-        self._to_store: deque[_Sent] = deque()
-        self._refused: deque[tuple[RelayRecord, _Sent]] = deque()
+        self._sent: deque[_SentRound] = deque()  # in the order in which they are stored
+        self._to_store: deque[_SentRound] = deque()
+        self._refused: deque[tuple[RelayRecord, _SentRound]] = deque()
         self._stored_at = 0.0
         self._is_behind = False  # something was done since progress was last stored, but it is too early to store it
         self._failure: KafkaError | None = None
@@ -115,7 +115,7 @@ class LowLatency(RelayOutput):
         self._is_behind = not state
         if state:
             self._stored_at = time.monotonic()
-        round_ = _Sent(len(others), state, offsets, member_of(self._consumer) if state else b"", moves_of(ticks))
+        round_ = _SentRound(len(others), state, offsets, member_of(self._consumer) if state else b"", moves_of(ticks))
         self._sent.append(round_)
         with GcPause():
             for out in others:
@@ -123,10 +123,10 @@ class LowLatency(RelayOutput):
         if answers:  # what an answer says must still be true after a crash
             self.finish()
             for out in answers:
-                self._send(out, _Sent(1, [], {}))
+                self._send(out, _SentRound(1, [], {}))
 
-    def _send(self, out: RelayRecord, round_: _Sent, refused_alone: list[Any] | None = None) -> None:
-        size = _OF_A_REPORT + size_of(out.value, out.key, out.headers)
+    def _send(self, out: RelayRecord, round_: _SentRound, refused_alone: list[Any] | None = None) -> None:
+        size = _REPORT_TAKES + size_of(out.value, out.key, out.headers)
 
         def report(error: Any, message: Any) -> None:
             self._under_way -= size
@@ -149,14 +149,14 @@ class LowLatency(RelayOutput):
                 raise
             self._send_instead(out, error_name(error), str(error), round_)
 
-    def _send_instead(self, refused: RelayRecord, error: str, reason: str, round_: _Sent) -> None:
+    def _send_instead(self, refused: RelayRecord, error: str, reason: str, round_: _SentRound) -> None:
         instead = self._writing.instead_of(refused, error, reason)
         if instead is None:
             round_.left -= 1
         else:
             self._send(instead, round_)
 
-    def _try_alone(self) -> None:
+    def _retry_alone(self) -> None:
         if self._refused:
             self._flush()
         while self._refused:
@@ -166,7 +166,7 @@ class LowLatency(RelayOutput):
             for error in errors:
                 others, self._refused, refused = self._refused, deque(), [first]
                 for each in others:
-                    is_likewise = is_refused_likewise(error.name(), first[0], each[0])
+                    is_likewise = is_refused_too(error.name(), first[0], each[0])
                     (refused if is_likewise else self._refused).append(each)
                 for out, round_ in refused:
                     self._send_instead(out, error.name(), error.str(), round_)
@@ -174,13 +174,13 @@ class LowLatency(RelayOutput):
 
     def serve(self) -> float:
         self._client.reports.serve_in_stream()
-        self._try_alone()
+        self._retry_alone()
         self._raise_failure()
         self._note_done()
         self._go_on_storing()
         if self._is_behind:
             return max(0.001, self._stored_at + _STORE_EVERY - time.monotonic())
-        return COMMIT_LOOKED_AT_AGAIN_AFTER if self._sent or self._uncommitted else NOTHING_PENDING_FOR
+        return COMMIT_CHECKED_AGAIN_AFTER if self._sent or self._uncommitted else NOTHING_PENDING_FOR
 
     def _go_on_storing(self) -> None:
         """Note progress that is now stored, and start storing the next round. Never waits."""
@@ -190,7 +190,7 @@ class LowLatency(RelayOutput):
             round_ = self._to_store.popleft()
             self._begin_commit(partial(self._store, round_), round_.offsets)
 
-    def _store(self, round_: _Sent) -> None:
+    def _store(self, round_: _SentRound) -> None:
         """Store progress. Runs in its own thread."""
         sent = time.monotonic()
 
@@ -206,7 +206,7 @@ class LowLatency(RelayOutput):
 
     def finish(self) -> None:
         self._flush()
-        self._try_alone()
+        self._retry_alone()
         self.serve()
         self._store_all()
 
@@ -235,10 +235,10 @@ class LowLatency(RelayOutput):
             if done.state:
                 self._to_store.append(done)
 
-    def look_at_clock(self, commands: Offsets) -> None:
+    def observe_clock(self, commands: Offsets) -> None:
         ids = encode_producers([self._id])
         state = [RelayRecord(self._names.state, ids, PRODUCERS_KEY, number, 0, None) for _, number in commands]
-        self._to_store.append(_Sent(0, state, commands, member_of(self._consumer)))
+        self._to_store.append(_SentRound(0, state, commands, member_of(self._consumer)))
         self._store_all()
 
     def close(self) -> None:

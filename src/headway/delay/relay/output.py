@@ -1,4 +1,4 @@
-"""What the output of a relay must do, and what both modes share."""
+"""The interface of a relay's output, and the code that both of its modes share."""
 
 import time
 from abc import ABC, abstractmethod
@@ -25,7 +25,7 @@ Mode = Literal["exactly-once", "low-latency"]
 
 NOTHING_PENDING_FOR = 10.0
 """An output with nothing pending is served again after this many seconds."""
-COMMIT_LOOKED_AT_AGAIN_AFTER = 0.02
+COMMIT_CHECKED_AGAIN_AFTER = 0.02
 """A commit that is under way is checked again after this many seconds."""
 
 Ticks = Mapping[int, RelayTick]
@@ -109,7 +109,7 @@ class RelayOutput(ABC):
         """Wait until all ticks are carried out, and their progress is stored if possible."""
 
     @abstractmethod
-    def look_at_clock(self, commands: Offsets) -> None:
+    def observe_clock(self, commands: Offsets) -> None:
         """Write a record that a broker stamps, with the offset below which each partition's commands are done."""
 
     @abstractmethod

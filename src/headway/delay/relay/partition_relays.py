@@ -84,7 +84,7 @@ class PartitionRelays:
             if relay is None:
                 others.append(message)
                 continue
-            if self._is_anew(place, message.offset()):
+            if self._was_recreated(place, message.offset()):
                 raise KafkaError(f"{place[0]} restarts at offset {message.offset()}, so the topic was recreated.")
             if line is None:
                 relay.command(message.offset(), command_from(message), now)
@@ -93,14 +93,14 @@ class PartitionRelays:
         for place, records in fetched.items():
             relay, line = self._places[place]
             relay.receive(line or 0, records)
-            self._fitter.came(place[1], line or 0, records, ladder, now)
+            self._fitter.count(place[1], line or 0, records, ladder, now)
         for place, offset in ends.items():
             relay, line = self._places.get(place, (None, None))
             if relay is not None and line is not None:
                 relay.reached_end(line, offset)
         return others
 
-    def _is_anew(self, place: Partition, offset: int) -> bool:
+    def _was_recreated(self, place: Partition, offset: int) -> bool:
         """Return whether the topic was recreated, which shows because its offsets have started again."""
         before, self._fetched_to[place] = self._fetched_to[place], offset + 1
         return offset < before

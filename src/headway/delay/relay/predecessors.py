@@ -1,4 +1,4 @@
-"""What earlier relays have left: their stored state, and transactions that no one else would end."""
+"""Reads the state that earlier relays have stored, and ends the transactions that they left open."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -14,7 +14,7 @@ from headway.kafka.reading.compacted import TopicReader
 
 log = logging.getLogger(__name__)
 
-_LOG_ENDS_TOLD_WITHIN = 3.0  # seconds; the broker of one line may be down, and the other lines should not wait for it
+_LOG_ENDS_KNOWN_WITHIN = 3.0  # seconds; the broker of one line may be down, and the other lines should not wait for it
 
 Stored = dict[int, dict[str, bytes]]
 """For each partition number, the stored state by key."""
@@ -28,7 +28,7 @@ class Predecessors:
         names: The names of the scheduler's topics.
         lines: The lines in use.
         producer_config: The settings of the relays' producers.
-        is_over: Returns True once the state is no longer wanted.
+        is_over: Returns True once the relay is stopping, so that the state is no longer needed.
     """
 
     def __init__(
@@ -48,13 +48,13 @@ class Predecessors:
     def stored(self, numbers: Sequence[int]) -> Stored:
         """Return the state of these numbers, once no open transaction can still change it."""
         stored = self._reader.compacted(
-            self._names.state, numbers, OPEN_TRANSACTION_ENDS_WITHIN, self._end_what_is_open, self._is_over
+            self._names.state, numbers, OPEN_TRANSACTION_ENDS_WITHIN, self._end_open_transactions, self._is_over
         )
-        if not self._is_all_decided(numbers):
-            self._end_what_is_open(stored)
+        if not self._are_all_decided(numbers):
+            self._end_open_transactions(stored)
         return stored
 
-    def _end_what_is_open(self, stored: Mapping[int, Mapping[str, bytes]]) -> None:
+    def _end_open_transactions(self, stored: Mapping[int, Mapping[str, bytes]]) -> None:
         """End the transactions of earlier relays, and wait until all brokers know the outcome.
 
         By themselves, the brokers would end a dead relay's transaction only much later.
@@ -63,7 +63,7 @@ class Predecessors:
         producers = {each for values in stored.values() for each in stored_producers(values, own)}
         end_transactions(self._producer_config, sorted(producers), self._names.state)
 
-    def _is_all_decided(self, numbers: Sequence[int]) -> bool:
+    def _are_all_decided(self, numbers: Sequence[int]) -> bool:
         """Return whether the brokers of all lines know how every transaction has ended.
 
         The state's broker may know it earlier. Until a line's broker knows, records that were moved there are
@@ -71,20 +71,20 @@ class Predecessors:
         """
         places = [(self._names.line(line), number) for line in self._lines.lines for number in numbers]
         try:
-            there = self._reader.bounds(_LOG_ENDS_TOLD_WITHIN).ends(places)
-            decided = self._reader.bounds(_LOG_ENDS_TOLD_WITHIN, "read_committed").ends(places)
+            all_ends = self._reader.bounds(_LOG_ENDS_KNOWN_WITHIN).ends(places)
+            decided = self._reader.bounds(_LOG_ENDS_KNOWN_WITHIN, "read_committed").ends(places)
         except KafkaError as unknown:  # the broker of a line is down; the other lines need not wait for it
             log.info("%s", unknown)
             self._reader.renew()
             return False
-        return all(decided[place] >= end for place, end in there.items() if place in decided)
+        return all(decided[place] >= end for place, end in all_ends.items() if place in decided)
 
     def ends(self, numbers: Sequence[int]) -> dict[int, dict[str, int]]:
         """Return the log ends of these numbers as far as they are known, by the key of each line's stored state."""
         keys = self._lines.state_keys
         places = [(topic, number) for topic in keys for number in numbers]
         try:
-            ends = self._reader.bounds(_LOG_ENDS_TOLD_WITHIN).ends(places)
+            ends = self._reader.bounds(_LOG_ENDS_KNOWN_WITHIN).ends(places)
         except KafkaError as unknown:  # the broker of a line is down; the other lines need not wait for it
             log.info("%s", unknown)
             self._reader.renew()

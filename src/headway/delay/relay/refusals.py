@@ -1,17 +1,17 @@
-"""Which records Kafka must refuse for the same reason as one that it refused; trying each would take too long."""
+"""Finds the records that Kafka must refuse for the same reason as another, because trying each would take too long."""
 
 from itertools import chain
 
 from headway.delay.records import RelayRecord
 
-# librdkafka's names. For other errors, it is unknown which other records they would affect.
+# librdkafka's names of the errors. Other errors may concern the refused record alone.
 _OF_THE_TOPIC = {"TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION", "_UNKNOWN_TOPIC"}
-_OF_THE_PLACE = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION"}
+_OF_THE_PARTITION = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION"}
 _OF_THE_SIZE = "MSG_SIZE_TOO_LARGE"
 _WITHOUT_A_KEY = "INVALID_RECORD"  # a compacted topic refuses records without a key
 
 
-def is_refused_likewise(error: str, refused: RelayRecord, other: RelayRecord) -> bool:
+def is_refused_too(error: str, refused: RelayRecord, other: RelayRecord) -> bool:
     """Return whether Kafka, which refused a record sent alone with this error, must also refuse another record."""
     if error in _OF_THE_TOPIC and other.topic == refused.topic:
         return True
@@ -19,7 +19,7 @@ def is_refused_likewise(error: str, refused: RelayRecord, other: RelayRecord) ->
         return False
     if error == _OF_THE_SIZE:
         return _size(other) >= _size(refused)
-    return error in _OF_THE_PLACE or (error == _WITHOUT_A_KEY and refused.key is None and other.key is None)
+    return error in _OF_THE_PARTITION or (error == _WITHOUT_A_KEY and refused.key is None and other.key is None)
 
 
 def _size(out: RelayRecord) -> int:

@@ -28,9 +28,9 @@ from headway.delay.relay.predecessors import Predecessors
 from headway.delay.relay.producers import producer_settings
 from headway.delay.relay.restarts import Restarts
 from headway.delay.relay.rights import LostRights, require_rights, rights_to_work
+from headway.delay.relay.round_timing import RoundTiming
 from headway.delay.relay.search import Searcher
 from headway.delay.relay.topic_watch import TopicWatch
-from headway.delay.relay.turn_timing import TurnTiming
 from headway.delay.relay.unknown_zones import UnknownZones
 from headway.delay.topic_names import DEFAULT_NAME, TopicNames
 from headway.errors import AuthenticationError, AuthorizationError, ClosedError, ConfigError, KafkaError
@@ -49,13 +49,13 @@ from headway.settings.connection_settings import PRODUCERS_OWN, connection_of
 
 log = logging.getLogger(__name__)
 
-_AT_ONCE = 5000  # records fetched, and records moved per partition, in one turn
-_BYTES_AT_ONCE = 4 * 2**20
-_TURN_EVERY = 1.0
-_LEAST_ROOM = 65_536  # bytes per partition: with 0, nothing would be read
-_LOOK_FOR_LINES_AGAIN_AFTER = 2.0
-_COMMITS_TOLD_WITHIN = 10.0
-_LOOK_EVERY = 0.5  # seconds
+_RECORDS_PER_ROUND = 5000  # records fetched, and records moved per partition, in one round
+_BYTES_PER_ROUND = 4 * 2**20
+_ROUND_EVERY = 1.0
+_LEAST_MEMORY = 65_536  # bytes per partition; with 0, nothing would be read
+_FIND_LINES_AGAIN_AFTER = 2.0
+_COMMITTED_KNOWN_WITHIN = 10.0
+_CHECK_EVERY = 0.5  # seconds
 
 
 class Relay(Closable):
@@ -130,16 +130,16 @@ class Relay(Closable):
         self._has_worked = False
         self._searcher = Searcher(self._connection, self._names, self._wake)
         self._relays = PartitionRelays(self._names, self._searcher, self._fitter)
-        self._timing = TurnTiming(self._clock, self._relays, self._wake)
+        self._timing = RoundTiming(self._clock, self._relays, self._wake)
         self._predecessors = Predecessors(
             self._reader, self._names, self._lines, self._producer_config, self._stopping.is_set
         )
         self._watch = TopicWatch(self._connection, self._names, self._wake)
         self._unknown_zones = UnknownZones()
         self._deletions = Deletions(self._reader, self._connection)
-        self._carrier: RelayOutput | None = None
+        self._output: RelayOutput | None = None
         clients = self._consumer, self._reader, self._searcher, self._watch, self._fitter, self._wake
-        self._steps_to_end = EndSteps(lambda: [self._let_go, *(each.close for each in clients)])
+        self._steps_to_end = EndSteps(lambda: [self._release, *(each.close for each in clients)])
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Work until `stop` is called, or `until()` is true.
@@ -158,21 +158,21 @@ class Relay(Closable):
         while not self._stopping.is_set() and not until():
             self._consumer.check()
             try:
-                if not self._turn():
+                if not self._round():
                     self._wait()
-            except AuthenticationError as error:  # from another of our clients, such as one created at a take-over
-                self._restarts.require_patience(error)
-                self._begin_anew(error)
+            except AuthenticationError as error:  # from a client other than the consumer, such as a new producer
+                self._restarts.raise_if_lasting(error)
+                self._restart(error)
             except KafkaError as error:
                 if lacks_a_right(error):
                     self._stand_back(self._lost.explain(error))
                 else:
-                    self._begin_anew(error)
+                    self._restart(error)
         self._store_rest()
 
     @contextmanager
     def running(self) -> Iterator[Self]:
-        """Run in a thread for as long as a `with` block lasts, then finish the work in progress, and close.
+        """Run in a thread during a `with` block. At its end, finish the work in progress and close the relay.
 
         An error that ends the thread early is logged at once, and raised at the end of the block.
         """
@@ -272,15 +272,15 @@ class Relay(Closable):
             self._relays.unstored(self._timing.now()) if self._relays else {}
         )  # without partitions, the brokers' time may be unknown
         try:
-            if self._carrier:
+            if self._output:
                 if ticks:
-                    self._carrier.carry_out(ticks, self._relays.offsets(ticks), self._timing.now())
-                self._carrier.finish()
+                    self._output.carry_out(ticks, self._relays.offsets(ticks), self._timing.now())
+                self._output.finish()
         except KafkaError as error:
             log.warning("The latest progress was not stored: %s", error)
             self._forget(0)
 
-    def _begin_anew(self, error: KafkaError) -> None:
+    def _restart(self, error: KafkaError) -> None:
         """Start again from the stored state, after a pause that grows with each failure. Rejoin if expelled."""
         again_after = self._restarts.failed()
         log.warning("The relay starts again from its stored state in %.2g s: %s", again_after, error)
@@ -295,38 +295,38 @@ class Relay(Closable):
         self._consumer.begin({})
         self._restarts.plan(again_after)
         try:
-            self._let_go()
+            self._release()
         except KafkaError as error:
             log.debug("Work in progress is given up: %s", error)
 
-    def _let_go(self) -> None:
+    def _release(self) -> None:
         """Drop all partitions, and close the output."""
         self._relays.clear()
         try:
-            if self._carrier:
-                self._carrier.close()
+            if self._output:
+                self._output.close()
         except KafkaError:
-            self._carrier = None
+            self._output = None
             raise
-        self._carrier = None  # not before: after an interrupt `close` comes here again
+        self._output = None  # only now: if an interrupt ends the close, `close` calls this again to finish it
 
     def _take_over(self) -> None:
         """Read the state of the partitions that are assigned now, and start from it."""
         self._restarts.begun()
         self._consumer.rebalanced = False
         numbers = self._lines.owned(self._consumer.assigned)
-        if not numbers or (topics := self._look_at_topics()) is None:
+        if not numbers or (topics := self._find_topics()) is None:
             self._consumer.begin({(self._names.ladder, 0): 0})
             if numbers:
-                self._restarts.plan(_LOOK_FOR_LINES_AGAIN_AFTER)
+                self._restarts.plan(_FIND_LINES_AGAIN_AFTER)
             return
         stored = self._predecessors.stored(numbers)
-        self._tell_of_lost_state([number for number in numbers if not stored[number]])
-        room = max(_LEAST_ROOM, self._memory // len(numbers))
+        self._report_lost_state([number for number in numbers if not stored[number]])
+        memory = max(_LEAST_MEMORY, self._memory // len(numbers))
         ladder, ends = self._lines.usable, self._predecessors.ends(numbers)
         lines = self._lines.lines
         for number in numbers:
-            relay = PartitionRelay(ladder, lines, stored[number], room, topics, ends[number], self._lines.unread)
+            relay = PartitionRelay(ladder, lines, stored[number], memory, topics, ends[number], self._lines.unread)
             for key, error in relay.unreadable.items():
                 log.warning(
                     "In %s, partition %d, the record with the key %.100r is skipped: %s",
@@ -336,21 +336,21 @@ class Relay(Closable):
                     error,
                 )
             self._relays.add(number, relay, lines)
-        if self._carrier is None:
+        if self._output is None:
             kind = ExactlyOnce if self._mode == "exactly-once" else LowLatency
-            self._carrier = kind(self._producer_config, self._names, ladder, self._consumer, self._clock)
-        self._carrier.look_at_clock(self._relays.commands_starts())
+            self._output = kind(self._producer_config, self._names, ladder, self._consumer, self._clock)
+        self._output.observe_clock(self._relays.commands_starts())
         starts = self._relays.begin()
         self._deletions.begin_from(starts)
         self._consumer.begin({**starts, (self._names.ladder, 0): 0})
         self._has_worked = True
         log.info("The relay has partitions %s of %s.", numbers, self._names.name)
 
-    def _tell_of_lost_state(self, numbers: Sequence[int]) -> None:
+    def _report_lost_state(self, numbers: Sequence[int]) -> None:
         """Log an error for numbers without stored state, although committed offsets show that relays worked on them."""
         places = [(topic, number) for number in numbers for topic in self._lines.state_keys]
         try:
-            done = self._consumer.committed(places, _COMMITS_TOLD_WITHIN) if places else {}
+            done = self._consumer.committed(places, _COMMITTED_KNOWN_WITHIN) if places else {}
         except KafkaError as error:
             log.info("Cannot find out whether stored state was deleted: %s", error)
             return
@@ -360,32 +360,33 @@ class Relay(Closable):
                 "its records were deleted. Schedules still in the delay lines that were already delivered are "
                 "delivered again, and those that were cancelled or rescheduled are delivered at their first time. "
                 "Never delete this topic alone.",
-                *(self._names.state, lost),
+                self._names.state,
+                lost,
             )
 
-    def _look_at_topics(self) -> dict[str, str] | None:
+    def _find_topics(self) -> dict[str, str] | None:
         """Look for the lines. Returns the ids that Kafka gave their topics, by the keys of their state.
 
         Returns None while some lines are missing, or if topics were recreated. In that case this member rejoins its
         group before it starts.
         """
-        if not self._lines.look():
+        if not self._lines.refresh():
             return None
         keys, ids = self._lines.state_keys, self._lines.topic_ids()
         self._watch.expect(ids, self._lines.unread_topics, time.monotonic())
-        if self._lines.are_remade(ids):
+        if self._lines.were_recreated(ids):
             log.warning("Topics of %s were deleted and created again.", self._names.name)
             self._deletions.begin_again()
             self._consumer.renew()
             return None
         return {keys[topic]: id_ for topic, id_ in ids.items()}
 
-    # A turn
+    # A round of work
 
-    def _turn(self) -> bool:
+    def _round(self) -> bool:
         """Do one round of work. Returns whether anything was done."""
         with GcPause():
-            messages = self._consumer.fetch(_AT_ONCE)
+            messages = self._consumer.fetch(_RECORDS_PER_ROUND)
         if self._lost.reason:
             self._come_back()
             return False
@@ -402,58 +403,58 @@ class Relay(Closable):
             self._change_lines()
         if changed := self._watch.found(time.monotonic()):
             raise KafkaError(changed)
-        if self._watch.have_come():
+        if self._watch.has_new_lines():
             self._lines.is_outdated = True
-        if not self._relays or self._carrier is None:
+        if not self._relays or self._output is None:
             self._receive(messages, 0)
             return False
-        if self._timing.is_clock_wanted(bool(messages)):
-            self._carrier.look_at_clock(self._relays.commands_starts())
+        if self._timing.should_observe_clock(bool(messages)):
+            self._output.observe_clock(self._relays.commands_starts())
         with GcPause():
             self._receive(messages, now := self._timing.now())
         self._relays.search(self._lines.usable, now)
-        self._fitter.turn(self._relays.numbers, self._lines.usable, now)
+        self._fitter.examine_if_due(self._relays.numbers, self._lines.usable, now)
         did = self._carry_out(now)
-        self._carrier.serve()
-        while self._carrier.written:
-            self._relays.written(self._carrier.written.popleft(), self._timing.now())
+        self._output.serve()
+        while self._output.written:
+            self._relays.written(self._output.written.popleft(), self._timing.now())
         self._consumer.hold(self._relays.full())
         if self._deletions.is_due():
-            self._deletions.delete_before(self._carrier.done)
+            self._deletions.delete_before(self._output.done)
         return did or bool(messages)
 
     def _receive(self, messages: list[Any], now: int) -> None:
         self.counts["read"] += len(messages)
         for message in self._relays.receive(messages, self._consumer.ends, self._lines.usable, now):
             if message.topic() == self._names.ladder:
-                self._lines.hear(message)
+                self._lines.note(message)
         self._consumer.ends.clear()
 
     def _carry_out(self, now: int) -> bool:
-        if self._carrier is None or not self._has_room(self._carrier):
+        if self._output is None or not self._may_send(self._output):
             return False
         with GcPause():
-            ticks = self._relays.take(now, _AT_ONCE, _BYTES_AT_ONCE, self._carrier.wants_state)
+            ticks = self._relays.take(now, _RECORDS_PER_ROUND, _BYTES_PER_ROUND, self._output.wants_state)
         if ticks:
-            self._unknown_zones.tell(ticks.values())
-            self._carrier.carry_out(ticks, self._relays.offsets(ticks), now)
+            self._unknown_zones.report(ticks.values())
+            self._output.carry_out(ticks, self._relays.offsets(ticks), now)
             self.counts.update(counts_of(ticks))
         return bool(ticks)
 
-    def _has_room(self, carrier: RelayOutput) -> bool:
-        """Return whether more may be sent.
+    def _may_send(self, output: RelayOutput) -> bool:
+        """Return whether more records may be sent.
 
-        Records that a broker does not take are held here, within the memory limit.
+        Records that a broker does not accept yet stay in this process, so their bytes count against its memory limit.
         """
-        return carrier.under_way < max(_LEAST_ROOM, self._memory // 2)
+        return output.under_way < max(_LEAST_MEMORY, self._memory // 2)
 
     def _wait(self) -> None:
-        seconds = _TURN_EVERY / 4 if self._lost.reason else _TURN_EVERY
+        seconds = _ROUND_EVERY / 4 if self._lost.reason else _ROUND_EVERY
         if not self._lost.reason:
             seconds = min(seconds, self._restarts.due_in)
-        if self._relays and self._carrier:
-            seconds = min(seconds, self._carrier.serve())
-            if self._has_room(self._carrier):
+        if self._relays and self._output:
+            seconds = min(seconds, self._output.serve())
+            if self._may_send(self._output):
                 seconds = min(seconds, self._timing.due_in())
         self._timing.wait(seconds)
 
@@ -466,11 +467,11 @@ def _log_failure(ended: Future[None]) -> None:
 def await_topics(
     are_there: Callable[[], bool], is_stopped: Callable[[], bool], names: TopicNames, wake: Wakeup
 ) -> bool:
-    """Wait until the scheduler has topics. Returns False if the relay is stopped first. Logs once what it waits for.
+    """Wait until the scheduler has topics, and log a warning if it has none. Returns False if stopped first.
 
     Raises `KafkaError`, as `are_there` does, if the login or a right is refused or no broker has ever answered.
     """
-    has_said = False
+    has_warned = False
     while not is_stopped():
         try:
             if are_there():
@@ -478,16 +479,16 @@ def await_topics(
         except (AuthenticationError, AuthorizationError):
             raise
         except KafkaError as error:
-            if not has_said:
+            if not has_warned:  # the brokers have never answered, so the settings may be wrong
                 raise
             log.debug("Cannot find out now whether the topics exist: %s", error)
-        if not has_said:
-            has_said = True
+        if not has_warned:
+            has_warned = True
             log.warning(
                 "The scheduler %s has no topics yet, so the relay waits for them. A Scheduler of this name creates "
                 "them on first use, and so does `headway schedule init --name %s`.",
                 names.name,
                 names.name,
             )
-        wake.wait(_LOOK_EVERY)
+        wake.wait(_CHECK_EVERY)
     return False

@@ -16,7 +16,7 @@ _BEHIND_TIMES = 4  # failures in a row that a member behind its group's generati
 
 
 class Restarts:
-    """When a relay starts again, if it must. Until then it has no partitions."""
+    """Decides when a relay starts again after a failure or a rebalance. Until then it has no partitions."""
 
     def __init__(self) -> None:
         self._begin_at: float | None = None
@@ -54,10 +54,10 @@ class Restarts:
         member = standing(error)
         return member is Standing.EXPELLED or (member is Standing.BEHIND and self._failures > _BEHIND_TIMES)
 
-    def require_patience(self, error: AuthenticationError) -> None:
+    def raise_if_lasting(self, error: AuthenticationError) -> None:
         """Raise the error if it has kept occurring for half a minute."""
         now = time.monotonic()
-        # A successful take-over proves nothing: open connections keep working until they have to log in again.
+        # A restart that succeeds proves nothing: open connections keep working until they have to log in again.
         if self._refused_since is None or not self._is_in_a_row(now):
             self._refused_since = now
         if now - self._refused_since > LET_IN_NO_MORE_AFTER:

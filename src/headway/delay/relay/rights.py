@@ -37,7 +37,7 @@ def rights_to_delete(names: TopicNames, lines: Collection[int]) -> list[Right]:
 
 
 def require_rights(admin: Admin, names: TopicNames, lines: Collection[int], connection: Mapping[str, Any]) -> None:
-    """Raise `AuthorizationError` if a right that it needs is missing. If the brokers do not answer, only log that."""
+    """Raise `AuthorizationError` if a right that a relay needs is missing. If no broker answers, only log that."""
     try:
         admin.require(rights_to_work(names, lines))
         missing = admin.missing(rights_to_delete(names, lines))
@@ -70,7 +70,7 @@ class LostRights:
         self.reason: str | None = None
 
     def explain(self, error: KafkaError) -> KafkaError:
-        """Return an error that names the missing right, if that is what caused this error, or else this error."""
+        """Return an error that names the missing right if one caused this error, and otherwise this error itself."""
         if isinstance(error, AuthorizationError):
             return error
         cause = cause_of(error)

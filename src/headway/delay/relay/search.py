@@ -25,8 +25,8 @@ from headway.runtime.wakeup import Wakeup
 log = logging.getLogger(__name__)
 
 
-class Stretch(NamedTuple):
-    """A part of a line, between two append times."""
+class SearchRange(NamedTuple):
+    """The part of a line between two append times, which are in milliseconds since the epoch."""
 
     line: int
     first: int
@@ -43,7 +43,7 @@ class Searcher:
         self._thread = ThreadPoolExecutor(1, "headway-search")
         self._running: list[tuple[int, Future[tuple[Search, Fetched | None]]]] = []
         self._admin: Admin | None = None
-        self._onlooker: GroupInspector | None = None
+        self._inspector: GroupInspector | None = None
         self._closing = False
 
     def search(self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int) -> None:
@@ -67,26 +67,26 @@ class Searcher:
         """End the thread, and the search that it is running."""
         self._closing = True
         self._thread.shutdown(cancel_futures=True)
-        if self._onlooker:
-            self._onlooker.close()
+        if self._inspector:
+            self._inspector.close()
 
     def _find(
         self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int
     ) -> tuple[Search, Fetched | None]:
         """Return the search and its record. If a line could not be read, the search does not count as an attempt."""
         counted = search
-        for stretch in stretches(search, ladder, list(starts), now):
+        for part in search_ranges(search, ladder, list(starts), now):
             try:
-                if found := self._find_in(number, search, stretch, starts[stretch.line]):
+                if found := self._find_in(number, search, part, starts[part.line]):
                     return search, found
             except HeadwayError as error:
                 log.warning(
-                    "The search for the schedule %s in the delay line %d failed: %s", search.id, stretch.line, error
+                    "The search for the schedule %s in the delay line %d failed: %s", search.id, part.line, error
                 )
                 counted = search._replace(tries=0)
         try:
-            for stretch in stretches(search, ladder, self._lines_beside(starts), now):
-                if found := self._find_in(number, search, stretch, 0):
+            for part in search_ranges(search, ladder, self._lines_beside(starts), now):
+                if found := self._find_in(number, search, part, 0):
                     return search, found
         except HeadwayError as error:
             self._admin = None  # librdkafka's admin client may keep asking a broker that is gone
@@ -99,15 +99,15 @@ class Searcher:
         self._admin = self._admin or Admin(self._config)
         return [line for line in self._names.lines_of(self._admin.topics()) if line not in known]
 
-    def _find_in(self, number: int, search: Search, stretch: Stretch, start: int) -> Fetched | None:
-        self._onlooker = self._onlooker or GroupInspector(self._config, self._names.name)
-        place: Partition = (self._names.line(stretch.line), number)
-        end = self._onlooker.ends([place]).get(place)
+    def _find_in(self, number: int, search: Search, part: SearchRange, start: int) -> Fetched | None:
+        self._inspector = self._inspector or GroupInspector(self._config, self._names.name)
+        place: Partition = (self._names.line(part.line), number)
+        end = self._inspector.ends([place]).get(place)
         if end is None:  # the line's topic was deleted
             return None
-        start = max(start, self._onlooker.offset_at(place, stretch.first, end))
-        for message in self._onlooker.read(place, start, end):
-            if self._closing or message.timestamp()[1] > stretch.last:
+        start = max(start, self._inspector.offset_at(place, part.first, end))
+        for message in self._inspector.read(place, start, end):
+            if self._closing or message.timestamp()[1] > part.last:
                 return None
             found = fetched_from(message)
             schedule = found.schedule
@@ -116,13 +116,13 @@ class Searcher:
         return None
 
 
-def stretches(search: Search, ladder: Ladder, lines: list[int], now: int) -> Iterator[Stretch]:
+def search_ranges(search: Search, ladder: Ladder, lines: list[int], now: int) -> Iterator[SearchRange]:
     """Yield where the record can be: first where it is now unless something delayed it, then everywhere else."""
     step = ladder.step_at(search.due - search.at, now - search.at)
     if step is not None and step[1] in lines:
         elapsed, line = step
-        yield Stretch(line, max(0, search.at + elapsed - 1000), search.at + elapsed + 10_000)
+        yield SearchRange(line, max(0, search.at + elapsed - 1000), search.at + elapsed + 10_000)
     for line in lines:
         last = search.due - line + STORED_WITHIN
         if line != MEMORY and search.at <= last:
-            yield Stretch(line, max(0, search.at - 1000), last)
+            yield SearchRange(line, max(0, search.at - 1000), last)

@@ -1,8 +1,7 @@
 """Watches for topics that are deleted or recreated while they are read, and for new lines.
 
-The consumer might not notice: if the new topic already has as many records as were read from the old
-one, the consumer goes on after them, and those records would never be delivered. Only Kafka's topic ids show the
-change.
+The consumer might not notice: if the new topic already has as many records as were read from the old one, the consumer
+goes on after them, and those records would never be delivered. Only Kafka's topic ids show the change.
 """
 
 import logging
@@ -18,7 +17,7 @@ from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 
-_LOOK_AT_TOPICS_EVERY = 5.0
+_ASK_EVERY = 5.0  # seconds
 
 
 class _TopicsSeen(NamedTuple):
@@ -38,18 +37,18 @@ class TopicWatch:
         self._expected: Mapping[str, str] = {}
         self._known: set[str] = set()
         self._missing: set[str] = set()
-        self._have_come = False
+        self._has_new_lines = False
         self._asked: Future[_TopicsSeen] | None = None
-        self._look_at = 0.0
+        self._ask_at = 0.0
 
     def expect(self, ids: Mapping[str, str], others: Collection[str], now: float) -> None:
-        """From now on, look for changed ids of these topics, and for lines other than these and `others`."""
+        """Start to watch these topics for changed ids, and to look for lines other than these and `others`."""
         self._expected = ids
         self._known = {*ids, *others}
         self._missing = set()
-        self._have_come = False
+        self._has_new_lines = False
         self._asked = None
-        self._look_at = now + _LOOK_AT_TOPICS_EVERY
+        self._ask_at = now + _ASK_EVERY
 
     def found(self, now: float) -> str | None:
         """Return, as a clause, what happened to a topic since `expect`, or None if nothing did. Never waits.
@@ -57,16 +56,16 @@ class TopicWatch:
         A topic counts as deleted once two answers in a row lack it, because a broker may learn late of a new topic.
         """
         if self._asked is None:
-            if self._expected and now >= self._look_at:
+            if self._expected and now >= self._ask_at:
                 self._asked = self._thread.submit(self._ask, [*self._expected])
                 self._asked.add_done_callback(lambda _: self._wake.set())
             return None
         if not self._asked.done():
             return None
-        (ids, lines), self._asked, self._look_at = self._asked.result(), None, now + _LOOK_AT_TOPICS_EVERY
+        (ids, lines), self._asked, self._ask_at = self._asked.result(), None, now + _ASK_EVERY
         if not ids:
             return None
-        self._have_come = not lines.issubset(self._known)
+        self._has_new_lines = not lines.issubset(self._known)
         missing_again = self._missing.difference(ids)
         self._missing = set(self._expected).difference(ids)
         for topic, expected in sorted(self._expected.items()):
@@ -76,10 +75,10 @@ class TopicWatch:
                 return f"{topic} was deleted"
         return None
 
-    def have_come(self) -> bool:
-        """Return whether the latest answer has unexpected lines. True once for each answer."""
-        have_come, self._have_come = self._have_come, False
-        return have_come
+    def has_new_lines(self) -> bool:
+        """Return whether the latest answer has lines that were not expected. Returns True once for each answer."""
+        has_new_lines, self._has_new_lines = self._has_new_lines, False
+        return has_new_lines
 
     def close(self) -> None:
         """End the thread."""

@@ -13,12 +13,12 @@ _MOST = 100  # remembered zones: anyone can write a header that names one, so th
 
 
 class UnknownZones:
-    """The missing time zones. Each is logged at most once in ten minutes."""
+    """The time zones that are missing on this machine. Each is logged at most once in ten minutes."""
 
     def __init__(self) -> None:
         self._logged: dict[str, float] = {}
 
-    def tell(self, ticks: Iterable[RelayTick]) -> None:
+    def report(self, ticks: Iterable[RelayTick]) -> None:
         """Log which zone is missing, and what to install."""
         for missing in {each for tick in ticks for each in tick.unknown_zones}:
             now = time.monotonic()

@@ -32,8 +32,8 @@ KNOWN_IN = 900_000
 UNREAD_FOR = 120_000
 """A line is deleted only after nothing has read it for this many milliseconds."""
 
-_SAME = 0.05  # writes per record
-_FEW = 1000  # offsets in a line; all of them may be transaction markers, so they are read to find out
+_SAME = 0.05  # writes per record; delays that change the cost by less count as the same
+_FEW = 1000  # a line with at most this many offsets may contain only transaction markers, so it is read to find out
 
 
 class _Fitted(NamedTuple):
@@ -46,13 +46,7 @@ class _Fitted(NamedTuple):
     chosen: tuple[int, ...]
 
 
-class Looked(NamedTuple):
-    """The stored delays of the partitions that were asked for."""
-
-    restored: Mapping[int, RecentDelays]
-
-
-class FitLook:
+class LineExaminer:
     """Examines the lines of a scheduler. Used by one thread only.
 
     Args:
@@ -77,7 +71,7 @@ class FitLook:
         self._proposed: tuple[int, ...] = ()
         self._last: _Fitted | None = None
 
-    def look(
+    def examine(
         self,
         now: int,
         values: Mapping[str, bytes],
@@ -85,33 +79,35 @@ class FitLook:
         wanted: Collection[int],
         *,
         leads: bool,
-    ) -> Looked:
+    ) -> Mapping[int, RecentDelays]:
         """Store these values in the ladder's topic. If this relay leads, also examine the lines and change them.
+
+        Returns the stored delays of the `wanted` partitions.
 
         Args:
             now: The brokers' time in milliseconds.
             values: Delays to store, by their keys.
             own: The recent delays of this relay's own partitions, which may be newer than those stored.
-            wanted: The partitions whose stored delays to return.
+            wanted: The partitions whose stored delays are needed.
             leads: True if this relay decides about the lines.
 
         Raises `HeadwayError`. The next call then starts with new clients.
         """
         if not (values or wanted or leads):
-            return Looked({})
+            return {}
         try:
             if values:
                 store_in_ladder(self._config, self._names, values)
             reader = self._reader = self._reader or TopicReader(self._config)
             layout = layout_seen_by(reader, self._names.name, "Write")
             if layout is None:
-                return Looked({})
+                return {}
             stored = self._stored(reader)
             delays = delays_from(self._names.ladder, stored, layout.partitions)
             if leads:
                 weights = {number: each.weights(now) for number, each in delays.items()}
                 self._decide(reader, layout, self._state(stored), sum_of([*{**weights, **own}.values()]), now)
-            return Looked({number: delays.get(number, RecentDelays(now)) for number in wanted})
+            return {number: delays.get(number, RecentDelays(now)) for number in wanted}
         except BaseException:
             self.close()
             raise
@@ -149,7 +145,7 @@ class FitLook:
             changed = FitState(now if chosen != in_use else before.changed, state.lines)
             self._store(changed, Ladder(chosen))
             if chosen != in_use:
-                log.info("%s", self._said("are fitted", in_use, chosen, delays))
+                log.info("%s", self._change("are fitted", in_use, chosen, delays))
         elif self._is_news(before, state):
             self._store(state)
         for line in to_delete:
@@ -171,10 +167,10 @@ class FitLook:
 
     def _report(self, in_use: tuple[int, ...], chosen: tuple[int, ...], delays: Mapping[int, float]) -> None:
         if chosen not in (in_use, self._proposed):
-            log.info("%s `--fit auto` would put them in use.", self._said("would fit better", in_use, chosen, delays))
+            log.info("%s `--fit auto` would put them in use.", self._change("would fit better", in_use, chosen, delays))
         self._proposed = chosen
 
-    def _said(self, what: str, in_use: tuple[int, ...], chosen: tuple[int, ...], delays: Mapping[int, float]) -> str:
+    def _change(self, verb: str, in_use: tuple[int, ...], chosen: tuple[int, ...], delays: Mapping[int, float]) -> str:
         before, after = Ladder(in_use), Ladder(chosen)
         writes = (
             f" Records are then written {writes_per_record(after, delays):.1f} times each, instead of "
@@ -182,7 +178,7 @@ class FitLook:
             if delays
             else ""
         )
-        return f"The lines of {self._names.name} {what}: {after}, instead of {before}.{writes}"
+        return f"The lines of {self._names.name} {verb}: {after}, instead of {before}.{writes}"
 
     def _store(self, state: FitState, ladder: Ladder | None = None) -> None:
         values = {} if ladder is None else {LADDER_KEY: encode_ladder(ladder)}

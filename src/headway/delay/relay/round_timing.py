@@ -1,4 +1,4 @@
-"""When a relay takes its turns: by the brokers' clock, to the millisecond."""
+"""The times of a relay's rounds of work: by the brokers' clock, to the millisecond."""
 
 import math
 import time
@@ -10,11 +10,11 @@ from headway.runtime.wakeup import Wakeup
 _STALE_AFTER = 1.0  # seconds; a jump of the brokers' clock may go unnoticed for this long,
 _STALE_AFTER_AT_REST = 15.0  # or for this long while no records arrive and nothing is due
 _SOON = 1000  # milliseconds
-_PRECISELY = 0.001
+_PRECISELY = 0.001  # seconds; the wait on a socket can end this much late, so the rest is slept
 
 
-class TurnTiming:
-    """The brokers' time for a relay, and its waits until there is something to do."""
+class RoundTiming:
+    """Returns the brokers' time to a relay, and waits until the relay has something to do."""
 
     def __init__(self, clock: BrokerClock, relays: PartitionRelays, wake: Wakeup) -> None:
         self._clock = clock
@@ -25,7 +25,7 @@ class TurnTiming:
         """Return the brokers' time."""
         return self._clock.now(time.monotonic())
 
-    def is_clock_wanted(self, something_came: bool) -> bool:
+    def should_observe_clock(self, something_came: bool) -> bool:
         """Return whether to ask for the brokers' time: before it is relied on, and occasionally, as clocks get set."""
         seconds = self._clock.age(time.monotonic())
         if seconds < _STALE_AFTER:
@@ -42,6 +42,6 @@ class TurnTiming:
     def wait(self, seconds: float) -> None:
         """Wait until woken, or for this many seconds, precise to the millisecond."""
         if seconds > _PRECISELY:
-            self._wake.wait(seconds - _PRECISELY)  # this wait can be a millisecond late
+            self._wake.wait(seconds - _PRECISELY)
         elif seconds > 0:
             time.sleep(seconds)
