@@ -34,7 +34,7 @@ _LEAST_OF_A_TOPIC = 4096  # bytes; the headers about the failure alone, with sho
 R = TypeVar("R", bound=OutgoingRecord)
 
 
-class Failed(Protocol):
+class FailedWork(Protocol):
     """A record that failed for good: a `Work`, or an object like one."""
 
     @property
@@ -58,7 +58,7 @@ def name_and_text(error: BaseException) -> tuple[str, str]:
 
 def letter_headers(
     topic: str,
-    work: Failed,
+    work: FailedWork,
     error: BaseException,
     reason: str,
     *,

@@ -1,4 +1,4 @@
-"""The context of a record: a handler's second argument."""
+"""The context of an attempt, which handlers get as their second argument."""
 
 import time
 from typing import Any, Protocol
@@ -6,8 +6,8 @@ from typing import Any, Protocol
 from headway.core.engine.work import FailedAttempts
 
 
-class Attempt(Protocol):
-    """An attempt as a context shows it: a `Work`, or its copy in another process."""
+class AttemptInfo(Protocol):
+    """The facts about an attempt that a context shows: of a `Work`, or of its copy in another process."""
 
     @property
     def attempt(self) -> int: ...
@@ -20,14 +20,14 @@ class Attempt(Protocol):
 
 
 class Context:
-    """One attempt at a record: the second argument of every handler."""
+    """The context of one attempt at a record, which a handler gets as its second argument."""
 
     __slots__ = ("_started", "_work", "state")
 
     state: Any
-    """What the lifespan of the consumer or worker yields; None without one."""
+    """The object that the lifespan of the consumer or worker yields; None without a lifespan."""
 
-    def __init__(self, work: Attempt) -> None:
+    def __init__(self, work: AttemptInfo) -> None:
         self._work = work
         self.state = None
         self._started = time.monotonic()
@@ -39,22 +39,22 @@ class Context:
 
     @property
     def last_error(self) -> BaseException | None:
-        """The error of the attempt before; None at the first."""
+        """The error of the previous attempt; None at the first attempt."""
         return self._work.failure.error if self._work.failure else None
 
     @property
     def last_failed_at(self) -> float | None:
-        """The time at which the attempt before failed, in seconds since the epoch; None at the first."""
+        """The time at which the previous attempt failed, in seconds since the epoch; None at the first attempt."""
         return wall_time(self._work.failure.at) if self._work.failure else None
 
     @property
     def level(self) -> int:
-        """The record's level, 0 the lowest."""
+        """The level of the record; 0 is the lowest."""
         return self._work.level
 
     @property
     def queue_time(self) -> float:
-        """The seconds that the record was here before this attempt began, earlier attempts included."""
+        """The seconds between the fetch of the record and this attempt, including earlier attempts."""
         return self._started - self._work.arrived
 
     def __repr__(self) -> str:
@@ -62,5 +62,5 @@ class Context:
 
 
 def wall_time(monotonic: float) -> float:
-    """Return a moment of the monotonic clock in seconds since the epoch."""
+    """Convert a time of the monotonic clock to seconds since the epoch."""
     return time.time() - (time.monotonic() - monotonic)

@@ -1,14 +1,14 @@
-"""The engine, shared: executors report to it and take from it, the control thread feeds it and commits.
+"""Shares the engine between threads: executors report to it and take jobs, the control thread adds records and commits.
 
-A thread that ends a job takes the next one in the same call. A free slot is therefore filled at once, and no other
-thread is woken for it. The control thread is woken only if it has something to do. The lock is held for some
-microseconds at a time, never during a handler, a call to Kafka, or anything that lets another thread run.
+A thread that ends a job takes the next one in the same call. So a free slot is filled at once, without waking another
+thread. The control thread is woken only if it has something to do. The lock is held for some microseconds at a time,
+and never during a handler, a call to Kafka, or anything that lets another thread run.
 
-At most one executor's thread waits for the lock; others leave their reports with that thread and are idle. If each
-thread waited itself, a thousand of them would queue up whenever one was interrupted with the lock. They would then be
-woken one by one.
+At most one thread of an executor waits for the lock. Others leave their reports to that thread and become idle. If all
+of them waited, a thousand threads could queue up when the owner of the lock is interrupted, and each would have to be
+woken.
 
-Optional features are gates (`gate.py`): the dispatch asks only those that it was given.
+Optional features are gates (`gate.py`), and the dispatch asks only those that it was given.
 """
 
 import math
@@ -35,15 +35,15 @@ _MOST_TENANTS_SHOWN = 5
 
 
 class Dispatch:
-    """The jobs that run, and those that may start; all but `lock` and `engine` may be used from any thread.
+    """The running jobs, and the choice of those that start next. Thread-safe, except that `engine` needs `lock`.
 
-    The executor and the stores report to the dispatch, so they are made after it, and `begin` gives them to it. Nothing
-    starts before that.
+    The executor and the stores report to the dispatch, so they are made after it and given to `begin`. No job starts
+    before that.
 
     Args:
         engine: The engine.
         retries: The rule that decides about failed attempts.
-        slots: The number of jobs that may run at a time.
+        slots: The number of jobs that can run at a time.
         wake: Wakes the control thread.
         gates: The optional features in use.
     """
@@ -71,21 +71,21 @@ class Dispatch:
         self._starts: Callable[[Sequence[Job]], None] | None = None  # None until the run begins
         self._batch_size: int | None = None  # None for a handler of single records
         self._of_one_partition = False
-        self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()  # finished, not in the engine yet
-        self._waiting = threading.Lock()  # held by the thread that waits for `lock` to pass them on
-        # With the number of unfinished works of its job, if the job has more than one. Works of lost partitions stay
-        # until they are reported.
+        self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()  # of ended works, for the waiting thread
+        self._waiting = threading.Lock()  # held by the one thread that waits for `lock` to pass the reports on
+        # Works with a slot. Works of one batch share a list with the number of those that have not ended. A work of a
+        # lost partition stays here until its end is reported.
         self._running: dict[RecordWork, list[int] | None] = {}
         self._jobs = 0
-        self._to_store: deque[RecordWork] = deque()  # works with an outcome that is due to be stored elsewhere
+        self._to_store: deque[RecordWork] = deque()  # works whose dead letter or schedule is due to be sent
         self._control_is_due = False
         self._alarms = [-1] * len(engine.ready)
         self._watched = False
-        self._opening_is_awaited = False  # the control thread waits for the time at which the gates let works start
+        self._opening_is_awaited = False  # True if the control thread will wake when the gates open
         self._done = self._failed = self._dead_letters = self._abandoned = 0
 
     def add(self, gate: Gate) -> None:
-        """Ask this gate, too, from now on."""
+        """Ask this gate too from now on."""
         if gate not in self._gates:
             self._gates = (*self._gates, gate)  # a new tuple: another thread may be going through the old one
 
@@ -102,12 +102,12 @@ class Dispatch:
         """Let jobs start from now on.
 
         Args:
-            starts: The executor's method that starts jobs for which no thread asked.
+            starts: The executor's method that starts jobs.
             letters: The store of dead letters.
-            schedules: The store of records to be tried again much later.
-            batch_size: The most works of a job, for handlers of batches; by default a job has one work.
-            of_one_partition: True if the works of a job must be of one partition.
-            is_supervised: True if another process takes care of records that kill this one.
+            schedules: The store of records to be retried much later.
+            batch_size: The maximum number of works in a job, for a handler of batches. By default it is 1.
+            of_one_partition: True if all works of a job must be of one partition.
+            is_supervised: True if a supervisor takes care of records that kill this process.
         """
         self._failures.begin(letters, schedules, is_supervised=is_supervised)
         self._batch_size, self._of_one_partition = batch_size, of_one_partition
@@ -148,7 +148,7 @@ class Dispatch:
     # For executors
 
     def done(self, work: RecordWork, outputs: Sequence[Any] = ()) -> Job | None:
-        """Note that a work is done; return the next job, if there is one for this slot."""
+        """Note that a work is done. Returns the next job, if there is one for this slot."""
         if not self.lock.acquire(blocking=False):
             self._reports.append((work, outputs))
             return self._take_reports()
@@ -164,7 +164,7 @@ class Dispatch:
 
     def _take_reports(self) -> Job | None:
         if not self._waiting.acquire(blocking=False):
-            return None  # the waiting thread takes our report along, and starts the next job in its place
+            return None  # the waiting thread passes this report on, and starts the next job instead of this thread
         try:
             self.lock.acquire()
         finally:
@@ -172,7 +172,7 @@ class Dispatch:
         try:
             now = time.monotonic()
             slots = 0
-            while self._reports:  # further reports may still come
+            while self._reports:  # other threads can still add reports
                 work, outputs = self._reports.popleft()
                 self._finish(work, outputs, now)
                 slots += 1
@@ -185,7 +185,7 @@ class Dispatch:
         return jobs[0] if jobs else None
 
     def complete(self, job: Job, error: BaseException | None = None) -> Job | None:
-        """Note all works of a job as done, or as failed; return the next job, if there is one for this slot."""
+        """Note that the works of a job are done, or have failed. Returns the next job, if there is one."""
         if error is None:
             return self.complete_each([(work, ()) for work in job], ())
         return self.complete_each((), [(work, error) for work in job])
@@ -193,9 +193,9 @@ class Dispatch:
     def complete_each(
         self, done: Iterable[tuple[RecordWork, Sequence[Any]]], failed: Iterable[tuple[RecordWork, BaseException]]
     ) -> Job | None:
-        """Note works of a job as done, with their outputs, or failed; return the next job, if one is for this slot."""
+        """Note the works of a job that are done, with their outputs, and those that failed. Returns the next job."""
         now = time.monotonic()
-        # A user's code, log handlers included, runs without the lock: it may ask the consumer something.
+        # Users' code, including log handlers, is called without the lock, because it can call the consumer.
         judged = [(work, error, self._failures.decide(work, error, now)) for work, error in failed]
         ours = []
         with self.lock:
@@ -211,12 +211,12 @@ class Dispatch:
         for gate in self._gates:
             gate.log(now)
         for work, error, verdict in ours:
-            if unkept := self._failures.tell(work, error, verdict, now):
-                self.give_up(unkept)
+            if fatal := self._failures.act_on(work, error, verdict, now):
+                self.give_up(fatal)
         return job
 
     def complete_together(self, job: Job, outputs: Sequence[Any]) -> Job | None:
-        """Note a batch of one partition as done, to be committed as a whole with its outputs; return the next job."""
+        """Note that a batch of one partition is done, to be committed as a whole. Returns the next job."""
         now = time.monotonic()
         with self.lock:
             for work in job:
@@ -228,25 +228,25 @@ class Dispatch:
         return following
 
     def complete_elsewhere(self, job: Job, error: BaseException | None = None) -> None:
-        """Note a job as `complete` does, on a thread that runs no jobs: the next one is started by the executor."""
+        """Do the same as `complete` on a thread that is not the executor's. The executor starts the next job."""
         following = self.complete(job, error)
         if following and self._starts:
             self._starts((following,))
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
-        """Note that the scheduler refuses to try a work again later: the work failed for this reason instead."""
+        """Note that a work cannot be scheduled for a later attempt. It fails with this error instead."""
         with self.lock:
             work.outcome = None
-            self._failed -= 1  # both failures are of one attempt
+            self._failed -= 1  # this attempt was counted as failed already
         self.complete_elsewhere((work,), error)
 
     def letters_committed(self, count: int) -> None:
-        """Count dead letters that were sent in `outputs` and are in Kafka now."""
+        """Count dead letters that a transaction has committed."""
         with self.lock:
             self._dead_letters += count
 
     def stored(self, work: RecordWork, outputs: Sequence[Any] = ()) -> None:
-        """Note that a work's outputs, dead letter or schedule are in Kafka, or in `outputs`."""
+        """Note that a work's outputs, dead letter or schedule are stored, or wait in `outputs` for a transaction."""
         now = time.monotonic()
         with self.lock:
             self._finish(work, outputs, now)
@@ -254,9 +254,9 @@ class Dispatch:
         self.feed()
 
     def not_stored(self, work: RecordWork, again_at: float) -> None:
-        """Note that a dead letter or schedule was refused: the work gives its slot back, to be sent again at this time.
+        """Note that Kafka refused a dead letter or schedule, which must be sent again at this time.
 
-        Its handler is not called again; its lane waits.
+        The work gives back its slot. Its handler is not called again, and its lane waits.
         """
         now = time.monotonic()
         with self.lock:
@@ -265,7 +265,7 @@ class Dispatch:
         self.feed()
 
     def untried(self, work: RecordWork) -> None:
-        """Note that a work has not begun: it runs again as if it had not been given out."""
+        """Note that the handler was not called for a work. It starts again as if it had not been taken."""
         now = time.monotonic()
         with self.lock:
             for gate in self._gates:
@@ -275,7 +275,7 @@ class Dispatch:
         self.feed()
 
     def give_up(self, failure: HeadwayError) -> None:
-        """End the run with this error: nothing can run any more."""
+        """End the run with this error."""
         self.failure = self.failure or failure
         self._wake.set()
 
@@ -287,9 +287,9 @@ class Dispatch:
         return job
 
     def feed(self) -> float:
-        """Start the jobs that may run now; return the time of this moment, after which `next_change` looks."""
+        """Start the jobs that can start now. Returns the current time, for `next_change`."""
         now = time.monotonic()
-        self._failures.tell_sums(now)
+        self._failures.log_totals(now)
         gates = self._gates
         for gate in gates:
             gate.log(now)
@@ -309,11 +309,14 @@ class Dispatch:
     # For the control thread
 
     def alarm(self, level: int, ready: int) -> None:
-        """Wake the control thread once this level has fewer ready works; -1 for never."""
+        """Wake the control thread once this level has fewer than `ready` ready works. -1 means never."""
         self._alarms[level] = ready
 
     def is_running(self, partitions: Collection[TopicPartition] | None = None) -> int:
-        """Return how many works run, of these partitions or in all. From now on each end wakes the control thread."""
+        """Return how many works are running, of these partitions or in all.
+
+        Each work that ends wakes the control thread until `unwatch` is called.
+        """
         with self.lock:
             self._watched = True
             if partitions is None:
@@ -321,13 +324,20 @@ class Dispatch:
             return sum(work.assignment.current and work.partition in partitions for work in self._running)
 
     def runs_stale(self, partition: TopicPartition) -> bool:
-        """Return whether stale works of this partition run; from now on each end wakes the control thread."""
+        """Return whether stale works of this partition are running.
+
+        Each work that ends wakes the control thread until `unwatch` is called.
+        """
         with self.lock:
             self._watched = True
             return any(work.partition == partition and not work.assignment.current for work in self._running)
 
     def slots_idle_behind_keyless(self) -> tuple[int, int] | None:
-        """Return (idle, all) slots if half of them idle and nothing may run, with records behind one without a key."""
+        """Return the numbers of idle and of all slots if half of them are idle because of records without a key.
+
+        That is so if nothing is ready to start, and a record waits behind a running one that has no key. Otherwise
+        returns None.
+        """
         with self.lock:
             slots = self._slots_in_use()
             idle = slots - self._jobs
@@ -350,7 +360,7 @@ class Dispatch:
             self.engine.give_up([work for work in self._running if work.partition in partitions])
 
     def abandon(self) -> None:
-        """Stop waiting for anything, and count the running works as abandoned."""
+        """End the run without waiting for the running works, which count as abandoned."""
         with self.lock:
             self.ending = True
             self._abandoned = len(self._running)
@@ -360,16 +370,15 @@ class Dispatch:
             gate.log(now, at_end=True)
 
     def unwatch(self) -> None:
-        """Note that the control thread does not wait for works to end any more."""
+        """Note that the control thread no longer waits for works to end."""
         self._watched = False
 
     def next_change(self, fed_at: float) -> float | None:
-        """Return when a job may be able to start though nothing else happens; None if only an event can help.
+        """Return when time alone can let a job start, or None if only an event can.
 
-        The time is after `fed_at`, when the caller called `feed` last. Whatever had arrived by then was already tried:
-        a slot, a probe or a suspect holds it up, and whoever releases that takes the next job, or wakes the control
-        thread.
-        Waiting until that time again would be no wait at all.
+        `fed_at` is the time that `feed` returned last, and the result is later. Works that were due at `fed_at` were
+        tried then. If one did not start, it waits for a slot, a probe or a suspect, and the thread that ends that wait
+        starts the work or wakes the control thread.
         """
         with self.lock:
             self._opening_is_awaited = False
@@ -408,12 +417,12 @@ class Dispatch:
         return True
 
     def _await_opening(self, now: float) -> None:
-        """Wake the control thread if it does not know yet that it must wait for the gates to open."""
+        """Wake the control thread, unless it is already waiting for the time at which the gates open."""
         if not self._opening_is_awaited and (at := self._opens_at()) is not None and at > now:
             self._opening_is_awaited = self._control_is_due = True
 
     def _opens_at(self) -> float | None:
-        """Return when all gates may let a job start; None if only an event can help."""
+        """Return when all gates can let a job start, or None if only an event can open one of them."""
         latest = -math.inf
         for gate in self._gates:
             at = gate.opens_at()
@@ -429,7 +438,7 @@ class Dispatch:
         return jobs
 
     def _next(self, now: float) -> Job | None:
-        """Return the next job, which has a slot from now on; None if no job may start."""
+        """Give the next job a slot, and return it. Returns None if no job can start."""
         if self.paused or self.ending or self._waits_for_outputs or self._starts is None:
             return None
         gates = self._gates
@@ -463,7 +472,7 @@ class Dispatch:
         return self.engine.take_batch(size, now, self._of_one_partition)
 
     def _admit(self, taken: Job, now: float) -> Job:
-        """Give the works that the gates admit a slot, and return them; others end, or go back to their lanes."""
+        """Give a slot to the works that the gates admit, and return them. Others end, or return to their lanes."""
         admitted = taken
         for gate in self._gates:
             if admitted:
@@ -472,13 +481,13 @@ class Dispatch:
         for work in taken:
             if work.outcome and work.outcome.verdict is None:
                 self._finish(work, (), now)
-                self._control_is_due = True  # the buffer has space again, or there is something to commit
+                self._control_is_due = True  # to fetch into the buffer space, or to commit
             elif work.outcome:
                 stored.append(work)
             elif work not in admitted:
                 self.engine.retry(work, now, None, now)
         job = [work for work in admitted if not work.outcome]
-        held = [*job, *stored]  # works that must be stored elsewhere hold their slot until then
+        held = [*job, *stored]  # a work whose dead letter or schedule must be sent keeps its slot until that is stored
         if held:
             left = [len(held)] if len(held) > 1 else None
             for work in held:
@@ -527,22 +536,23 @@ class Dispatch:
     def _put_back(self, work: RecordWork, at: float, now: float) -> None:
         self._end(work, now)
         self.engine.retry(work, at, None, now)
-        self._control_is_due = True  # the control thread must wait for that time
+        self._control_is_due = True  # to wait for that time
 
     def _fail(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> bool:
-        """Note a failure; return whether it counts. A work with a dead letter runs until that is stored."""
+        """Note a failure. Returns False if its partition has left. A work with a dead letter keeps its slot."""
         self._failed += 1
         ours = self.engine.fail(work, error, verdict, now)
         if ours and not isinstance(verdict, Again) and self._failures.is_stored(verdict):
             work.outcome = FinalOutcome(without_frames(error), verdict)
         else:
             self._end(work, now)
-            self._control_is_due = True  # its next attempt has a time to wait for
+            self._control_is_due = True  # to wait for the time of its next attempt
         return ours
 
     # Without the lock
 
     def _wake_control(self) -> None:
-        if self._control_is_due:  # seen by at least one thread
+        # Read without the lock. A thread sets it with the lock and calls this later, so one of them sees it.
+        if self._control_is_due:
             self._control_is_due = False
             self._wake.set()

@@ -1,7 +1,7 @@
-"""The log of failed attempts: the first ones in full, and those of a flood added up.
+"""The log of failures: the first failures of a topic in full, and the number of the others.
 
-Invariants: of each topic ten lines in ten seconds are told in full. For all others one line a second tells their number
-and the last of them, so none is lost without a word.
+Invariants: in ten seconds at most ten failures of each topic are logged in full. For all others, one line a second has
+their number and the last of them, so no failure goes unmentioned.
 """
 
 import logging
@@ -15,7 +15,7 @@ from headway.execution.tracebacks import ExcInfo, Tracebacks
 
 _IN_FULL = 10  # lines of a topic in one window
 _WINDOW = 10.0  # seconds
-_SUM_EVERY = 1.0  # seconds
+_TOTALS_EVERY = 1.0  # seconds
 
 
 class _Line(NamedTuple):
@@ -23,14 +23,14 @@ class _Line(NamedTuple):
     arguments: Sequence[Any]
     error: BaseException
 
-    def tell(self, log: logging.Logger, level: int, trace: ExcInfo | None, before: str = "", *arguments: Any) -> None:
-        told = description_of(self.error)
-        log.log(level, before + self.message, *arguments, *self.arguments, told, exc_info=trace)
+    def log(self, log: logging.Logger, level: int, trace: ExcInfo | None, before: str = "", *arguments: Any) -> None:
+        description = description_of(self.error)
+        log.log(level, before + self.message, *arguments, *self.arguments, description, exc_info=trace)
 
 
 @dataclass(slots=True)
-class _Topic:
-    """One topic's lines: how many were told in full, and the last of those held back."""
+class _TopicFailures:
+    """The failures of one topic: how many were logged in full, and the last of those that were held back."""
 
     window_at: float
     in_full: int = 0
@@ -39,7 +39,7 @@ class _Topic:
     last: _Line | None = None
 
     def take(self, now: float) -> bool:
-        """Return whether one more line may be told in full, which then counts."""
+        """Return whether one more line can be logged in full, and count it."""
         if now - self.window_at >= _WINDOW:
             self.window_at, self.in_full = now, 0
         if self.in_full >= _IN_FULL:
@@ -55,54 +55,51 @@ class _Topic:
 
 
 class FailureLog:
-    """Lines about failures of records, by topic; to be used from any thread.
-
-    A line has the error's traceback now and then, as `tracebacks` say.
-    """
+    """A log of failures, by topic. Thread-safe. `tracebacks` decides which lines have the error's traceback."""
 
     def __init__(self, log: logging.Logger, level: int, tracebacks: Tracebacks | None = None) -> None:
         self._tracebacks = tracebacks or Tracebacks()
         self._log = log
         self._level = level
         self._lock = threading.Lock()
-        self._topics: dict[str, _Topic] = {}
-        self._sum_at: float | None = None  # None while no line is held back
+        self._topics: dict[str, _TopicFailures] = {}
+        self._totals_at: float | None = None  # None while no line is held back
         self._ended = False
 
-    def tell(self, topic: str, now: float, error: BaseException, message: str, *arguments: Any) -> None:
-        """Tell the log, with the error as the last argument; or hold the line back, to be counted."""
+    def log(self, topic: str, now: float, error: BaseException, message: str, *arguments: Any) -> None:
+        """Log a failure with the error as the last argument of the message, or hold it back and count it."""
         line = _Line(message, arguments, error)
         with self._lock:
             about = self._topics.get(topic)
             if about is None:
-                about = self._topics[topic] = _Topic(now)
+                about = self._topics[topic] = _TopicFailures(now)
             if not about.take(now) and not self._ended:
                 about.hold_back(line, now)
-                self._sum_at = self._sum_at or now + _SUM_EVERY
+                self._totals_at = self._totals_at or now + _TOTALS_EVERY
                 return
-        line.tell(self._log, self._level, self._tracebacks.of(error, now))
+        line.log(self._log, self._level, self._tracebacks.of(error, now))
 
-    def tell_sums(self, now: float) -> None:
-        """Tell how many lines of each topic were held back, once a second; to be called every now and then."""
-        if self._sum_at is not None and now >= self._sum_at:
-            self._tell_held_back(now)
+    def log_totals(self, now: float) -> None:
+        """Log how many failures of each topic were held back, once a second. Call it often."""
+        if self._totals_at is not None and now >= self._totals_at:
+            self._log_held_back(now)
 
     def end(self, now: float) -> None:
-        """Tell what was held back; lines that come later are told in full, as nobody calls `tell_sums` any more."""
+        """Log what was held back. Later lines are logged in full, because nothing calls `log_totals` any more."""
         self._ended = True
-        self._tell_held_back(now)
+        self._log_held_back(now)
 
-    def _tell_held_back(self, now: float) -> None:
+    def _log_held_back(self, now: float) -> None:
         for topic, about in self._take_held_back().items():
             if about.last:
                 before = "%d more failures of records of %s in %.3g s; the last: "
                 trace = self._tracebacks.of(about.last.error, now)
-                about.last.tell(self._log, self._level, trace, before, about.held_back, topic, now - about.since)
+                about.last.log(self._log, self._level, trace, before, about.held_back, topic, now - about.since)
 
-    def _take_held_back(self) -> Mapping[str, _Topic]:
+    def _take_held_back(self) -> Mapping[str, _TopicFailures]:
         with self._lock:
-            self._sum_at = None
+            self._totals_at = None
             held_back = {topic: about for topic, about in self._topics.items() if about.held_back}
             for topic, about in held_back.items():
-                self._topics[topic] = _Topic(about.window_at, about.in_full)
+                self._topics[topic] = _TopicFailures(about.window_at, about.in_full)
             return held_back

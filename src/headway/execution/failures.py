@@ -1,6 +1,6 @@
-"""The end of a work that failed: the verdict, and the store that takes its record if it is not tried again here.
+"""Decides what follows from a failed attempt, logs it, and sends records that are not retried here to their store.
 
-All of this runs without the dispatch's lock, since it calls users' code, log handlers included.
+All of this runs without the dispatch's lock, because it calls users' code, including log handlers.
 """
 
 import logging
@@ -22,19 +22,19 @@ log = logging.getLogger(__name__)
 
 
 class Letters(Protocol):
-    """The store of records that failed for good; reports to `stored`, or to `not_stored`."""
+    """A store of dead letters. It calls `Dispatch.stored` or `Dispatch.not_stored` for each."""
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None: ...
 
 
 class Schedules(Protocol):
-    """The store of records to be tried again much later; reports as `Letters`, or to `not_scheduled`."""
+    """A store of records to be retried much later. It reports as `Letters` does, or to `Dispatch.not_scheduled`."""
 
     def send(self, work: RecordWork, error: BaseException, delay: Any) -> None: ...
 
 
 class Failures:
-    """The judge of failed works, with the stores for the records that are not tried again here, if there are any."""
+    """Decides about failed attempts, and has the stores for records that are not retried here, if there are any."""
 
     def __init__(self, retries: Retries) -> None:
         self._retries = retries
@@ -47,25 +47,28 @@ class Failures:
         self._delays = FailureLog(log, logging.ERROR, self._tracebacks)
 
     def begin(self, letters: Letters | None, schedules: Schedules | None, *, is_supervised: bool) -> None:
-        """Store records in these stores from now on; `is_supervised` as for `Dispatch.begin`."""
+        """Use these stores from now on. `is_supervised` has the meaning that it has for `Dispatch.begin`."""
         self._letters, self._schedules, self._is_supervised = letters, schedules, is_supervised
 
     def decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
-        """Decide what to do with a work that failed."""
+        """Return the verdict on a failed attempt."""
         random_number = random.random()  # noqa: S311 - it spreads retries
         death = suspects.as_death(error)
         if death is None or not (self._letters or self._is_supervised):
             verdict = self._retries.decide(work.record, work.attempt, error, now, random_number, work.untried)
         else:
             verdict = suspects.decide(self._retries, work.record, work.attempt, death, now, random_number, work.untried)
-        if isinstance(verdict, Again) and verdict.at > work.not_after:  # then it has expired: it need not wait
+        if isinstance(verdict, Again) and verdict.at > work.not_after:  # it will have expired, so it need not wait
             return verdict._replace(at=max(now, work.not_after))
         return verdict
 
-    def tell(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> HandlerError | None:
-        """Tell the log of a failure, and store a record that failed for good; return the error if nothing keeps it."""
+    def act_on(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> HandlerError | None:
+        """Log a failure, and send a record that is not retried here to its store.
+
+        Returns the error that must end the run if there is no such store.
+        """
         if isinstance(verdict, Again):
-            self._tell_retry(work, error, verdict, now)
+            self._log_retry(work, error, verdict, now)
         elif self.is_stored(verdict):
             if not isinstance(verdict, Later) or not self._schedules:
                 log_dead_letter(work, error, verdict.reason, self._tracebacks.of(error, now))
@@ -74,35 +77,36 @@ class Failures:
             return no_dead_letters(work, error, verdict.reason)
         return None
 
-    def _tell_retry(self, work: RecordWork, error: BaseException, verdict: Again, now: float) -> None:
+    def _log_retry(self, work: RecordWork, error: BaseException, verdict: Again, now: float) -> None:
         topic, seconds = work.partition.topic, max(0.0, verdict.at - now)
         if verdict.delay_error:
-            sentence = "A function of the retries failed for %r, so a default decides: %s"
-            self._delays.tell(topic, now, verdict.delay_error, sentence, work.record)
+            sentence = "A function of the retries failed for %r, so the default decides: %s"
+            self._delays.log(topic, now, verdict.delay_error, sentence, work.record)
         sentence = "%r failed at attempt %d, again in %.3g s: %s"
         if verdict.untried:
             log.debug(sentence, work.record, work.attempt, seconds, description_of(error))
         else:
-            self._attempts.tell(topic, now, error, sentence, work.record, work.attempt, seconds)
+            self._attempts.log(topic, now, error, sentence, work.record, work.attempt, seconds)
 
-    def tell_sums(self, now: float) -> None:
-        """Tell the log how many attempts failed that it was not told of; to be called every now and then."""
-        self._attempts.tell_sums(now)
-        self._delays.tell_sums(now)
+    def log_totals(self, now: float) -> None:
+        """Log how many failures were held back, once a second. Call it often."""
+        self._attempts.log_totals(now)
+        self._delays.log_totals(now)
 
     def end(self, now: float) -> None:
-        """Tell the log what it was not told of yet, as the run ends."""
+        """Log the failures that were held back. Call it at the end of the run."""
         self._attempts.end(now)
         self._delays.end(now)
 
     def is_stored(self, verdict: DeadLetter | Later) -> bool:
-        """Return whether there is a store for a record with this verdict."""
+        """Return whether there is a store for records with this verdict."""
         return bool(self._letters or (self._schedules and isinstance(verdict, Later)))
 
     def store_all(self, works: deque[RecordWork]) -> None:
-        """Send the outcomes of these works, and take each out; for any thread, one at a time.
+        """Send the dead letters or schedules of these works, and remove the works from the queue.
 
-        A store may report within its call, and so lead here again: then the call under way goes on with the rest.
+        Any thread can call this, but only one works at a time: a store can report within its call and lead here again,
+        and then the outer call sends the rest.
         """
         while works and self._storing.acquire(blocking=False):
             try:
@@ -114,7 +118,7 @@ class Failures:
                 self._storing.release()
 
     def store(self, work: RecordWork, outcome: FinalOutcome) -> None:
-        """Send a work's dead letter or schedule."""
+        """Send the dead letter or schedule of a work."""
         error, verdict = outcome
         if isinstance(verdict, Later) and self._schedules:
             self._schedules.send(work, error, verdict.delay)
@@ -123,17 +127,17 @@ class Failures:
 
 
 def log_dead_letter(work: Work[Any], error: BaseException, reason: str, trace: ExcInfo | None = None) -> None:
-    """Tell the log of a record that becomes a dead letter, with the error's traceback if there is one to be told."""
-    told = description_of(failure_behind(error))
-    log.error("%r becomes a dead letter, as %s: %s", work.record, reason, told, exc_info=trace)
+    """Log that a record becomes a dead letter, with the error's traceback if it is given."""
+    description = description_of(failure_behind(error))
+    log.error("%r becomes a dead letter, as %s: %s", work.record, reason, description, exc_info=trace)
 
 
 def no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:
-    """Return the error for a record that failed for good without a dead-letter topic to keep it."""
+    """Return the error for a record that failed for good when there is no dead-letter topic."""
     description = description_of(failure_behind(error))
     failure = HandlerError(
-        f"{work.record!r} failed for good ({reason}): {description}. It is not done, and comes again after a "
-        "restart. Name a dead_letter_topic to keep such records and go on."
+        f"{work.record!r} failed for good ({reason}): {description}. The next run will handle it "
+        "again. Name a dead_letter_topic to keep such records and continue."
     )
     failure.__cause__ = error
     return failure

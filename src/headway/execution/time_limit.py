@@ -20,7 +20,7 @@ from headway.errors import TimeLimitError
 from headway.execution.jobs import Job
 from headway.runtime.flag import Flag
 
-Call = Callable[[Job], Any]
+JobCall = Callable[[Job], Any]
 
 raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
@@ -32,7 +32,7 @@ def exceeded(seconds: float) -> TimeLimitError:
     return TimeLimitError(f"The handler did not end within its time limit of {seconds:g} s.")
 
 
-def limit_coroutine(call: Call, seconds: float) -> Call:
+def limit_coroutine(call: JobCall, seconds: float) -> JobCall:
     """Return the same call, failed with `TimeLimitError` if it took longer, however it handled its cancellation."""
 
     async def limited(job: Job) -> Any:
@@ -120,7 +120,7 @@ class ThreadLimit:
         self._watcher = threading.Thread(target=self._watch, name="headway-time-limit", daemon=True)
         self._watcher.start()
 
-    def limit(self, call: Call) -> Call:
+    def limit(self, call: JobCall) -> JobCall:
         """Return the same call, failed with `TimeLimitError` if it was interrupted, however it handled that."""
 
         def limited(job: Job) -> Any:

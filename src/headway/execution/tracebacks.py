@@ -16,7 +16,7 @@ _LONGEST = 20_000  # characters
 _OURS = str(Path(__file__).parents[1])
 _ON_PURPOSE = (RetriableError, RetryLater, FatalError)
 
-_Place = tuple[type[BaseException], str, int]
+_CodePlace = tuple[type[BaseException], str, int]
 
 
 class Tracebacks:
@@ -27,7 +27,7 @@ class Tracebacks:
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._told: dict[_Place, float] = {}
+        self._logged: dict[_CodePlace, float] = {}
 
     def of(self, error: BaseException, now: float) -> ExcInfo | None:
         """Return an error as `logging` takes it, from the handler's code on; None if it should be logged without."""
@@ -43,13 +43,13 @@ class Tracebacks:
             return None
         return (type(error), error, begin) if size <= _LONGEST else None
 
-    def _is_new(self, place: _Place, now: float) -> bool:
+    def _is_new(self, place: _CodePlace, now: float) -> bool:
         with self._lock:
-            if now - self._told.get(place, -_AGAIN_AFTER) < _AGAIN_AFTER:
+            if now - self._logged.get(place, -_AGAIN_AFTER) < _AGAIN_AFTER:
                 return False
-            if len(self._told) >= _MOST_PLACES:
-                self._told.clear()
-            self._told[place] = now
+            if len(self._logged) >= _MOST_PLACES:
+                self._logged.clear()
+            self._logged[place] = now
             return True
 
 
@@ -60,7 +60,7 @@ def _of_the_user(frames: TracebackType | None) -> TracebackType | None:
     return frames
 
 
-def _place_of(error: BaseException, frames: TracebackType) -> _Place:
+def _place_of(error: BaseException, frames: TracebackType) -> _CodePlace:
     while frames.tb_next is not None:
         frames = frames.tb_next
     return type(error), frames.tb_frame.f_code.co_filename, frames.tb_lineno

@@ -51,7 +51,7 @@ class Tenancy:
         names = [self._of(record) for record in records]
         if self._asked_rates:
             self._asked_rates.learn(names)
-        self._failures.tell_sums(time.monotonic())
+        self._failures.log_totals(time.monotonic())
         return names
 
     def _of(self, record: ConsumerRecord) -> str:
@@ -66,7 +66,7 @@ class Tenancy:
             raise
         except BaseException as error:
             sentence = "The tenant of %r could not be found, so it counts for the tenant %r: %s"
-            self._failures.tell(record.topic, time.monotonic(), error, sentence, record, UNKNOWN_TENANT)
+            self._failures.log(record.topic, time.monotonic(), error, sentence, record, UNKNOWN_TENANT)
             return UNKNOWN_TENANT
 
     def end(self) -> None:

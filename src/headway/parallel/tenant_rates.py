@@ -41,7 +41,7 @@ class AskedRates:
         for tenant in set(tenants):
             if (known := self._known.get(tenant)) is None or now >= known[1]:
                 self._known[tenant] = self._ask(tenant, known, now), now + _ASK_EVERY
-        self._failures.tell_sums(now)
+        self._failures.log_totals(now)
 
     def of(self, tenant: str) -> float | None:
         """Return the rate of a tenant that `learn` was called with, or None if the tenant has no limit."""
@@ -60,7 +60,7 @@ class AskedRates:
         except BaseException as error:
             kept = _WITHOUT_ANSWER if known is None else known[0]
             sentence = "The function tenant_rate_limit returned no rate for the tenant %r, which keeps the limit %s: %s"
-            self._failures.tell("tenant_rate_limit", now, error, sentence, tenant, kept)
+            self._failures.log("tenant_rate_limit", now, error, sentence, tenant, kept)
             return kept
 
     def end(self) -> None:

@@ -41,8 +41,8 @@ def told(lines: list[str]) -> int:
 def test_a_few_failures_are_told_each_by_itself(lines: list[str]) -> None:
     failures = FailureLog(log, logging.WARNING)
     for number in range(30):
-        failures.tell("orders", float(number), OSError(number), "record %d failed: %s", number)
-        failures.tell_sums(float(number))
+        failures.log("orders", float(number), OSError(number), "record %d failed: %s", number)
+        failures.log_totals(float(number))
     assert list(lines) == [f"record {number} failed: OSError({number})" for number in range(30)]
 
 
@@ -50,8 +50,8 @@ def test_a_flood_is_a_line_a_second_with_the_number_and_the_last_error(lines: li
     failures = FailureLog(log, logging.WARNING)
     for number in range(5000):
         now = number / 1000
-        failures.tell("orders", now, OSError(number), "record %d failed: %s", number)
-        failures.tell_sums(now)
+        failures.log("orders", now, OSError(number), "record %d failed: %s", number)
+        failures.log_totals(now)
     failures.end(5.0)
     assert len(list(lines)) <= 10 + 6
     assert told(list(lines)) == 5000
@@ -64,11 +64,11 @@ def test_a_flood_is_a_line_a_second_with_the_number_and_the_last_error(lines: li
 def test_a_flood_of_one_topic_hides_no_failure_of_another(lines: list[str]) -> None:
     failures = FailureLog(log, logging.WARNING)
     for _ in range(1000):
-        failures.tell("orders", 0.0, OSError(), "%s")
-    failures.tell("mail", 0.5, KeyError("mail"), "%s")
+        failures.log("orders", 0.0, OSError(), "%s")
+    failures.log("mail", 0.5, KeyError("mail"), "%s")
     *_, last = lines
     assert last == "KeyError('mail')"
-    failures.tell_sums(1.0)
+    failures.log_totals(1.0)
     *_, last = lines
     assert last.startswith("990 more failures of records of orders")
 
@@ -77,7 +77,7 @@ def test_after_the_end_every_line_is_told(lines: list[str]) -> None:
     failures = FailureLog(log, logging.WARNING)
     failures.end(0.0)
     for _ in range(50):
-        failures.tell("orders", 0.0, OSError(), "%s")
+        failures.log("orders", 0.0, OSError(), "%s")
     assert len(list(lines)) == 50
 
 
@@ -137,6 +137,6 @@ def test_each_place_is_told_with_its_traceback_once_in_ten_minutes(caplog: pytes
         (601.0, fail(KeyError("d"))),
     ]
     for now, error in errors:
-        failures.tell("orders", now, error, "failed: %s")
+        failures.log("orders", now, error, "failed: %s")
     assert [bool(line.exc_info) for line in caplog.records] == [True, False, True, True, *[False] * 4, True]
     assert "in fail\n    raise error\nKeyError: 'a'" in caplog.text

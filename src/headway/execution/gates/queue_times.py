@@ -20,7 +20,7 @@ _LOG_EVERY = 10.0  # seconds
 
 
 @dataclass(slots=True)
-class _Topic:
+class _LateRecords:
     """The records of one topic since the last line."""
 
     log_at: float
@@ -34,7 +34,7 @@ class QueueTimes(Gate):
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._late = 0
-        self._topics: dict[str, _Topic] = {}
+        self._topics: dict[str, _LateRecords] = {}
         self._log_at = math.inf  # while there is nothing to log
         self._counted = set[tuple[TopicPartition, int]]()  # put back after they were counted
         self._counting = threading.Lock()  # a line may be logged while another thread counts
@@ -61,7 +61,7 @@ class QueueTimes(Gate):
     def _count(self, work: RecordWork, waited: float, now: float) -> None:
         with self._counting:
             self._late += 1
-            about = self._topics.setdefault(work.partition.topic, _Topic(now))
+            about = self._topics.setdefault(work.partition.topic, _LateRecords(now))
             about.count += 1
             about.longest = max(about.longest, waited)
             self._log_at = min(about.log_at, self._log_at)
@@ -70,12 +70,12 @@ class QueueTimes(Gate):
         """Log a line for each topic that has late records, and had no line in the last ten seconds."""
         if now < self._log_at and not at_end:
             return
-        due: dict[str, _Topic] = {}
+        due: dict[str, _LateRecords] = {}
         with self._counting:
             for topic, about in self._topics.items():
                 if about.count and (at_end or now >= about.log_at):
                     due[topic] = about
-                    self._topics[topic] = _Topic(now + _LOG_EVERY)
+                    self._topics[topic] = _LateRecords(now + _LOG_EVERY)
             self._log_at = min((about.log_at for about in self._topics.values() if about.count), default=math.inf)
         for topic, about in due.items():
             log.warning(

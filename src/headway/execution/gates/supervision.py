@@ -19,7 +19,7 @@ from headway.execution.running_table import RunningTable
 PATIENCE = 60.0
 """The seconds that a suspect waits for others to end, and that others wait for it: a handler may take forever."""
 
-_Address = tuple[str, int, int]
+_RecordPlace = tuple[str, int, int]
 
 
 class Supervision(Gate):
@@ -31,8 +31,8 @@ class Supervision(Gate):
     def __init__(self, table: RunningTable, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> None:
         self._table = table
         self._request_commit = request_commit
-        self._suspects: dict[_Address, Suspect] = {}
-        self._condemned: set[_Address] = set()
+        self._suspects: dict[_RecordPlace, Suspect] = {}
+        self._condemned: set[_RecordPlace] = set()
         self.alone: RecordWork | None = None
         """The suspect that runs while nothing else may start, or that waits to."""
         self._is_waiting = False
@@ -169,5 +169,5 @@ class Supervision(Gate):
         return work.attempt <= suspect.attempts or _address(work) in self._condemned
 
 
-def _address(work: RecordWork) -> _Address:
+def _address(work: RecordWork) -> _RecordPlace:
     return work.record.kafka_topic, work.record.partition, work.offset

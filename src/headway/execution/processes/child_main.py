@@ -20,7 +20,7 @@ from headway.execution.processes.messages import (
     NOTHING,
     Chunk,
     Deserializers,
-    Said,
+    ProcessReport,
     SentAttempt,
     SentMessage,
     portable,
@@ -171,7 +171,7 @@ class _Jobs:
 
     def _say(self, seconds: float | None, begun: int | None) -> None:
         outcomes, self._outcomes = self._outcomes, []
-        self._pipe.send(Said(outcomes, seconds, begun))
+        self._pipe.send(ProcessReport(outcomes, seconds, begun))
 
 
 def _outcome(

@@ -12,7 +12,7 @@ from headway.errors import BatchError, ConfigError, FatalError, HandlerProcessEr
 from headway.execution.jobs import Job, RecordWork
 from headway.records.record_types import ConsumerRecord, Header
 
-Outcome = tuple[BaseException | None, Any]
+HandlerOutcome = tuple[BaseException | None, Any]
 
 NOTHING: Final = -1
 """The place of a process while it has no job."""
@@ -74,7 +74,7 @@ class Chunk(NamedTuple):
     jobs: list[bytes]
 
 
-class Said(NamedTuple):
+class ProcessReport(NamedTuple):
     """The outcomes of the next jobs, in order, with the seconds that each took.
 
     At the end of a chunk `seconds` is how long each of its jobs took. If the process gives jobs back, `begun` is how
@@ -153,7 +153,7 @@ def text_of(error: BaseException) -> str:
     return f"{name}: {text}" if text else name
 
 
-def loaded(outcome: bytes) -> Outcome:
+def loaded(outcome: bytes) -> HandlerOutcome:
     """Return an outcome that a process sent; a `HandlerProcessError` in it if it cannot be read here."""
     try:
         error, result = pickle.loads(outcome)  # noqa: S301 - from a process of the pool

@@ -17,7 +17,7 @@ from headway.errors import HandlerProcessError, LifespanError, TimeLimitError
 from headway.execution.jobs import Job
 from headway.execution.lifespan import SHUT_DOWN_WITHIN, Life
 from headway.execution.processes.child_main import serve
-from headway.execution.processes.messages import NOTHING, Chunk, Said, attempts_of
+from headway.execution.processes.messages import NOTHING, Chunk, ProcessReport, attempts_of
 from headway.execution.time_limit import exceeded
 
 _LONG = 0.1  # seconds at one record, while others wait behind it
@@ -100,7 +100,7 @@ class Process:
         with contextlib.suppress(OSError):
             self._pipe.send_bytes(chunk)
 
-    def receive(self, time_limit: float | None, is_closing: Callable[[], bool]) -> Said:
+    def receive(self, time_limit: float | None, is_closing: Callable[[], bool]) -> ProcessReport:
         """Return the process's next message; raises `EOFError` if it has died."""
         try:
             at, since = self._at.value, time.monotonic()
@@ -112,7 +112,7 @@ class Process:
                     at, since = self._at.value, now
                 elif at != NOTHING:
                     self._see_to(at, now - since, time_limit)
-            said: Said = self._pipe.recv()
+            said: ProcessReport = self._pipe.recv()
         except OSError as error:
             raise EOFError from error
         self._reported += len(said.outcomes)
@@ -147,7 +147,7 @@ class Process:
             self._asks.send(None)
             self._asked = True
 
-    def given_back(self, said: Said) -> list[Job]:
+    def given_back(self, said: ProcessReport) -> list[Job]:
         """Return the jobs that it gives back, after all finished ones were taken out of `jobs`."""
         if said.begun is None:
             return []
@@ -177,7 +177,7 @@ class Process:
         deadline = time.monotonic() + SHUT_DOWN_WITHIN
         self._pipe.send(None)
         while time.monotonic() < deadline:
-            if self._hears(0.1) and not isinstance(said := self._pipe.recv(), Said):
+            if self._hears(0.1) and not isinstance(said := self._pipe.recv(), ProcessReport):
                 return said if isinstance(said, LifespanError) else None
         return life.endless()
 
