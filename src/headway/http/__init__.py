@@ -1,10 +1,9 @@
-"""Handlers that send a request for each record, or for each batch: `consumer.run(HttpHandler(to_request))`."""
+"""Handlers that send a request for each record or each batch: `consumer.run(HttpHandler(to_request))`."""
 
 from headway import errors
 
 try:
-    from headway.http.batch_handler import BatchHttpHandler
-    from headway.http.handler import HttpHandler
+    from headway.http.handler import BatchHttpHandler, HttpHandler
     from headway.http.request_response import Request, Response
 except ModuleNotFoundError as error:
     if error.name != "aiohttp":

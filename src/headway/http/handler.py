@@ -1,41 +1,39 @@
-"""The handler: one request per record, and what its answer means for the record."""
+"""Handlers that send one request per record or per batch, and decide by the answer whether the records are done."""
 
 import asyncio
+import hashlib
 import inspect
 import io
 import time
 import weakref
-from collections.abc import AsyncGenerator, Callable, Collection, Mapping
-from datetime import UTC, datetime
+from collections.abc import AsyncGenerator, Callable, Collection, Mapping, Sequence
+from datetime import UTC
 from email.utils import parsedate_to_datetime
 from typing import Any, Generic, NamedTuple, TypeVar
 
 import aiohttp
 from multidict import CIMultiDict
 
-from headway import ConsumerRecord, Context, FatalError, RetriableError
+from headway import BatchError, ConsumerRecord, Context, FatalError, RetriableError
 from headway.declarations import check_flag, check_function, check_number, check_whole, shown, takes
 from headway.errors import ConfigError
+from headway.http.batch_failures import named_failures
 from headway.http.hosts import Hosts
 from headway.http.request_response import Request, Response
 
 R = TypeVar("R")
-_TRANSIENT = {
-    408,
-    425,
-    429,
-}  # the 4xx statuses after which another attempt may succeed (RFC 9110 §15.5.9, RFC 8470, RFC 6585)
-_LARGE = 1 << 20
+_TRANSIENT = {408, 425, 429}  # another attempt can succeed after these (RFC 9110 §15.5.9, RFC 8470, RFC 6585)
+_LARGE = 1 << 20  # bytes of a body
 _NOT_IDEMPOTENT = {"POST", "PATCH"}  # by definition (RFC 9110 §9.2.2, RFC 5789)
 
 
 def open_session() -> aiohttp.ClientSession:
-    """Open a session without limits (the handler has its own) and without cookies, which could leak between records."""
+    """Open a session without limits, because the handler has its own, and without cookies that records would share."""
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
 
 
 class _Client(NamedTuple):
-    """What the requests in one event loop share. `keeper` closes the session when the loop ends."""
+    """The session and the hosts of one event loop. `keeper` closes the session when the loop ends."""
 
     session: aiohttp.ClientSession
     hosts: Hosts
@@ -43,7 +41,7 @@ class _Client(NamedTuple):
 
 
 class Requests(Generic[R]):
-    """The base of both handlers: sends requests for records or batches, and decides what an answer means."""
+    """The base of both handlers: sends the requests, and decides whether an answer means "done"."""
 
     _called_with = "record"
 
@@ -88,15 +86,15 @@ class Requests(Generic[R]):
         """Send a request. Returns the answer if it means "done". `key` computes an `Idempotency-Key` if needed."""
         host = str(request.target.origin())
         client = await self._client()
-        async with client.hosts.place(host):
+        async with client.hosts.slot(host):
             response = await self._send(client.session, request, self._headers(request, key))
             wait = self._wait(response)
-            if wait:  # before the slot is released, so that the next request does not go out
-                client.hosts.hold(host, wait)
-        self._judge(request, response, wait)
+            if wait:  # before the slot is released, or the next request would go out first
+                client.hosts.pause(host, wait)
+        self._require_done(request, response, wait)
         return response
 
-    async def _tell(self, about: R, response: Response) -> None:
+    async def _call_on_response(self, about: R, response: Response) -> None:
         if self._on_response:
             judged = self._on_response(about, response)
             if inspect.isawaitable(judged):
@@ -124,7 +122,7 @@ class Requests(Generic[R]):
                 request.method,
                 request.target,
                 headers=headers,
-                data=_in_pieces(body),
+                data=_streamed(body),
                 allow_redirects=False,
                 raise_for_status=False,
                 timeout=aiohttp.ClientTimeout(),
@@ -150,19 +148,19 @@ class Requests(Generic[R]):
             answer.close()  # this closes the connection, so the rest of the answer is not read
         return Response(answer.status, answer.headers, bytes(body[: self._max_body]), truncated)
 
-    # What an answer means
+    # The meaning of an answer
 
     def _is_done(self, response: Response) -> bool:
         return 200 <= response.status < 300 or response.status in self._accept
 
     def _wait(self, response: Response) -> float | None:
-        """Return how long the host asks to wait, in seconds, if the request should be retried."""
+        """Return how many seconds the host asks to wait, if the request should be retried."""
         if self._is_done(response) or not _is_transient(response):
             return None
         wait = retry_after(response.headers, time.time())
         return None if wait is None else min(wait, self._max_retry_after)
 
-    def _judge(self, request: Request, response: Response, wait: float | None) -> None:
+    def _require_done(self, request: Request, response: Response, wait: float | None) -> None:
         if self._is_done(response):
             return
         answered = f"{request} was answered {response}"
@@ -174,14 +172,15 @@ class Requests(Generic[R]):
             )
         raise FatalError(f"{answered}. If this means that the record is done, add the status to `accept`.")
 
-    # The client
+    # The session of each event loop
 
     async def _client(self) -> _Client:
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             session = self._open_session()
-            # If the handler is dropped while its loop goes on, as in Spark's workers, the finalizer closes the session.
-            # Its reference also keeps the session from being reported as unclosed when the handler is collected.
+            # If the handler is dropped while its loop continues, as in Spark's workers, the finalizer closes the
+            # session. Its reference also keeps the session from being reported as unclosed when the handler is
+            # collected.
             at_last = weakref.finalize(self, _close_later, loop, session)
             at_last.atexit = False
             keeper = self._keep(loop, session, at_last)
@@ -192,7 +191,7 @@ class Requests(Generic[R]):
     async def _keep(
         self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession, at_last: "weakref.finalize[Any, Any]"
     ) -> AsyncGenerator[None, None]:
-        """Close the session in its own loop without being called: a loop that ends closes its generators."""
+        """Close the session in its own loop. Users need not call this, because an ending loop closes its generators."""
         async with session:
             try:
                 yield
@@ -202,26 +201,27 @@ class Requests(Generic[R]):
 
 
 class HttpHandler(Requests[Any]):
-    """A handler that sends a request per record. The record is done if the answer is a 2xx, which is its result.
+    """A handler that sends one request per record. The record is done if the status is 2xx. The result is the answer.
 
-    For Spark's `parallel_map` it does the same with rows; there, the fields of the `Response` are the result.
+    It also handles rows in Spark's `parallel_map`. Their results are the fields of the `Response`.
 
-    Network errors, timeouts and the statuses 408, 425, 429 and 5xx are retried, but not before `Retry-After`: until
-    then, no request goes to that host. Any other status raises `FatalError`. Redirects are not followed, and TLS
+    Network errors, timeouts and the statuses 408, 425, 429 and 5xx are retried. If an answer has `Retry-After`, no
+    request is sent to that host before then. Any other status raises `FatalError`. Redirects are not followed, and TLS
     certificates are verified. Connections are kept open, and closed when the consumer's `run` ends.
 
     Args:
         to_request: Creates the request for a record. If it raises an error, the attempt has failed.
-        per_host: How many requests one host (scheme, name and port) gets at the same time.
+        per_host: The most simultaneous requests to one host (scheme, name and port).
         timeout: How many seconds a request may take, from connecting to the last byte of the answer.
-        accept: Statuses besides 2xx that mean "done", such as 409 if a repeated request is answered like that.
+        accept: Statuses besides 2xx that mean "done", such as 409 if the server sends it for a repeated request.
         on_response: Called with record and answer before the record is done. If it raises an error, the attempt has
             failed.
-        idempotency_key: Send the header `Idempotency-Key` with a POST or PATCH, unless the request already has it. It
-            is the record's origin, and so the same for each attempt.
+        idempotency_key: Whether to send the header `Idempotency-Key` with a POST or PATCH, unless the request already
+            has it. Its value is the record's origin, so it is the same for each attempt.
         max_retry_after: The longest wait that a server may ask for, in seconds.
         max_body: How many bytes of an answer are read; a longer body is truncated.
-        session: Opens the session, for proxies, client certificates and the like. Called in the event loop.
+        session: A function that opens the session, for proxies, client certificates and the like. It is called in the
+            event loop.
 
     Raises `ConfigError` for arguments out of bounds.
     """
@@ -229,8 +229,39 @@ class HttpHandler(Requests[Any]):
     async def __call__(self, record: Any, context: Context | None = None) -> Response:
         """Send the record's request. Returns the answer if it means "done". The context is not used."""
         response = await self._ask(self._to_request(record), lambda: id_of(record))
-        await self._tell(record, response)
+        await self._call_on_response(record, response)
         return response
+
+
+class BatchHttpHandler(Requests[Sequence[Any]]):
+    """A handler that sends one request per batch: `run(BatchHttpHandler(to_request), batches=Batches(100))`.
+
+    It has the arguments of `HttpHandler`, but `to_request` and `on_response` are called with the list of records.
+    `Idempotency-Key` is derived from the origins of all records, so it is the same if the same batch is sent again.
+
+    An answer with a 2xx status can name the records that failed, as JSON:
+    `{"failures": [{"index": 3, "error": "no such customer", "retry": false}]}`. Only those are retried, or become dead
+    letters if `"retry"` is false. The others are done.
+    """
+
+    _called_with = "records"
+
+    async def __call__(self, records: Sequence[Any], contexts: Sequence[Context] | None = None) -> Response:
+        """Send the request for a batch. Returns the answer if it names no failure. The contexts are not used."""
+        request = self._to_request(records)
+        response = await self._ask(request, lambda: _key_of(records))
+        await self._call_on_response(records, response)
+        if failures := self._failures(request, response, len(records)):
+            raise BatchError(failures)
+        return response
+
+    def _failures(self, request: Request, response: Response, count: int) -> Any:
+        try:
+            return named_failures(response, count, self._max_retry_after)
+        except ValueError as error:  # all records are retried, because it is not known which are done
+            raise RetriableError(
+                f"{request} was answered {response}, but which records failed cannot be read from it: {error}."
+            ) from None
 
 
 def _close_later(loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession) -> None:
@@ -242,9 +273,9 @@ def _close_later(loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
 
 
 def id_of(record: Any) -> str:
-    """Return the origin of a record or row as text, which is the same for each attempt.
+    """Return the origin of a record or row as text. It is the same for each attempt.
 
-    Raises `FatalError` for a row that has none, because a repeated request could not be recognised.
+    Raises `FatalError` for a row without an origin, because the server could not recognise a repeated request.
     """
     if isinstance(record, ConsumerRecord):
         return str(record.origin)
@@ -259,8 +290,12 @@ def id_of(record: Any) -> str:
     return str(origin)
 
 
-def _in_pieces(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Wrap a large body so that aiohttp sends it in pieces; in one piece it would block the event loop."""
+def _key_of(records: Sequence[Any]) -> str:
+    return hashlib.sha256("\n".join(map(id_of, records)).encode()).hexdigest()
+
+
+def _streamed(body: bytes | None) -> bytes | io.BytesIO | None:
+    """Wrap a large body so that aiohttp sends it in chunks. Sent at once, it would block the event loop."""
     return body if body is None or len(body) <= _LARGE else io.BytesIO(body)
 
 
@@ -269,7 +304,7 @@ def _is_transient(response: Response) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Describe a failure with the operating system's message, or else the error's name, but never its own text."""
+    """Describe a failure by the operating system's message or the error's class. Its own text can contain secrets."""
     name = type(error).__name__
     return f"{error.strerror} ({name})" if isinstance(error, OSError) and error.strerror else name
 
@@ -277,8 +312,8 @@ def _reason(error: Exception) -> str:
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     """Return the seconds that Retry-After asks for, or None if it is missing or is neither seconds nor a date.
 
-    A date is compared with the answer's own Date, so that a wrong clock on either side does not matter. Without a Date,
-    it is compared with `now`, in seconds since the epoch.
+    A date is compared with the header Date of the answer, so a wrong clock on either side does not matter. Without that
+    header, it is compared with `now`, in seconds since the epoch.
 
     >>> retry_after({"Retry-After": "120"}, now=0)
     120.0
@@ -295,14 +330,10 @@ def retry_after(headers: Mapping[str, str], now: float) -> float | None:
     return max(0.0, until - (now if sent is None else sent))
 
 
-def _seconds_of(date: str) -> float | None:
+def _seconds_of(text: str) -> float | None:
     """Parse an HTTP date in any of its three forms (RFC 9110 §5.6.7) into seconds since the epoch, or return None."""
     try:
-        parsed = parsedate_to_datetime(date)
-        return _in_utc(parsed).timestamp()
+        date = parsedate_to_datetime(text)
+        return (date if date.tzinfo else date.replace(tzinfo=UTC)).timestamp()
     except (ValueError, OverflowError, TypeError, IndexError):
         return None
-
-
-def _in_utc(date: datetime) -> datetime:
-    return date.replace(tzinfo=UTC) if date.tzinfo is None else date

@@ -1,4 +1,4 @@
-"""Requests and responses. Their `repr` leaves out parts that can be secret: headers, bodies, queries, credentials."""
+"""Requests and responses. Their `repr` leaves out what can be secret: headers, bodies, queries, credentials."""
 
 import json as json_module
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from headway.errors import FatalError
 class Request:
     """A request for a record: a method, an absolute URL, headers, and either a body or a value to send as JSON.
 
-    Text is sent in UTF-8. Raises `ConfigError` if there is both a body and JSON, and for headers that are not text.
+    Text is sent in UTF-8. Raises `ConfigError` if both a body and JSON are given, and if a header is not a str.
     """
 
     method: str
@@ -51,7 +51,7 @@ class Request:
 
     @property
     def content(self) -> tuple[bytes | None, str]:
-        """The body to send, and its media type unless the headers have one. Raises if `json` cannot be encoded."""
+        """The body to send and its default media type. Raises `TypeError` or `ValueError` if `json` is not JSON."""
         if self.json is not None:
             return json_module.dumps(self.json).encode(), "application/json"
         if isinstance(self.body, str):
@@ -83,5 +83,5 @@ class Response:
     def __repr__(self) -> str:
         try:
             return f"{self.status} {HTTPStatus(self.status).phrase}"
-        except ValueError:  # a status that is not standard
+        except ValueError:  # the status is not standard
             return str(self.status)

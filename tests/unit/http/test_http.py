@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from headway import FatalError, RetriableError
 from headway.errors import ConfigError
 from headway.http import HttpHandler, Request, Response
-from headway.http.batch_handler import named_failures
+from headway.http.batch_failures import named_failures
 from headway.http.handler import retry_after
 from headway.http.hosts import Hosts
 
@@ -95,7 +95,7 @@ class Visit:
         self.task = asyncio.create_task(self._run(hosts, host))
 
     async def _run(self, hosts: Hosts, host: str) -> None:
-        async with hosts.place(host):
+        async with hosts.slot(host):
             self.in_place = True
             await self.may_end.wait()
         self.in_place = False
@@ -118,8 +118,8 @@ async def test_a_host_has_no_more_requests_than_places_and_others_go_on() -> Non
 async def test_a_host_that_asks_for_it_is_left_alone_so_long_and_others_are_not() -> None:
     clock = Clock()
     hosts = Hosts(per_host=2, clock=clock)
-    hosts.hold("busy", 5)
-    hosts.hold("busy", 3)  # the longer wait stands
+    hosts.pause("busy", 5)
+    hosts.pause("busy", 3)  # the longer wait stands
     clock.now += 2
     with pytest.raises(RetriableError, match=r"busy asks for no requests for another 3 s\.") as held:
         await Visit(hosts, "busy").task
@@ -139,7 +139,7 @@ async def test_what_waits_for_a_place_gives_up_when_the_host_is_to_be_left_alone
     hosts = Hosts(per_host=1, clock=Clock())
     first, *waiting = (Visit(hosts, "busy") for _ in range(4))
     await settle()
-    hosts.hold("busy", 5)
+    hosts.pause("busy", 5)
     first.may_end.set()
     await first.task
     outcomes = await asyncio.gather(*(visit.task for visit in waiting), return_exceptions=True)
@@ -150,7 +150,7 @@ async def test_nothing_waits_for_a_place_at_a_host_that_is_to_be_left_alone() ->
     hosts = Hosts(per_host=1, clock=Clock())
     hanging = Visit(hosts, "busy")
     await settle()
-    hosts.hold("busy", 5)
+    hosts.pause("busy", 5)
     late = Visit(hosts, "busy")
     await settle()
     assert isinstance(late.task.exception(), RetriableError)
@@ -177,7 +177,7 @@ async def test_hosts_that_nobody_uses_take_no_memory() -> None:
         visit = Visit(hosts, f"host-{number}")
         visit.may_end.set()
         await visit.task
-        hosts.hold(f"host-{number}", 1)
+        hosts.pause(f"host-{number}", 1)
         clock.now += 2
     assert hosts.remembered == 1  # the last pause
 
