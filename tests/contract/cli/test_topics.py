@@ -153,3 +153,11 @@ def test_the_topics_that_a_scheduler_keeps_for_itself_are_listed_only_with_all(
     assert "of the scheduler" in result.stderr
     assert headway_topic in result.stderr
     assert f"{headway_topic}.state" in topics("list", "--all").stdout
+
+
+def test_the_topics_of_shared_rate_limits_are_listed_only_with_all(headway_topic: str) -> None:
+    name = f"headway-rates-{headway_topic}"
+    topics("create", name)
+    assert listed(name) == []
+    assert "that Headway keeps for itself" in topics("list").stderr
+    assert name in topics("list", "--all").stdout

@@ -11,7 +11,13 @@ from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import confirm, count
 from headway.cli.options.due_times import Retention
 from headway.cli.options.kafka_options import ConnectionSettings, KeyValue, kafka_options
-from headway.cli.options.logical_topics import LogicalTopic, logical_topics, require_levels, schedulers_of
+from headway.cli.options.logical_topics import (
+    LogicalTopic,
+    headway_topics,
+    logical_topics,
+    require_levels,
+    schedulers_of,
+)
 from headway.core.levels.naming import level_topic
 from headway.kafka.topic_creation import KEPT_FOR, create_topic
 
@@ -77,8 +83,8 @@ def create(
 ) -> None:
     """Create a topic: one Kafka topic per level, or one Kafka topic of that name.
 
-    Kafka deletes records by age, whether or not they have been handled. Choose a --retention that is longer than work
-    ever waits, and for dead letters one that leaves time to look at them.
+    Kafka deletes records by age, whether or not they have been handled. Choose a --retention that is longer than
+    records ever wait, and for dead letters one that leaves time to inspect them.
 
     \b
       headway topics create orders --levels 3 --partitions 6
@@ -104,13 +110,14 @@ def create(
 
 
 @topics.command(name="list")
-@click.option("--all", "all_of_them", is_flag=True, help="Include the topics of schedulers and of Kafka itself.")
+@click.option("--all", "all_of_them", is_flag=True, help="Include topics that Headway and Kafka keep for themselves.")
 @json_option("topic")
 @kafka_options
 def list_(all_of_them: bool, as_json: bool, connection: ConnectionSettings) -> None:
     """List topics with their levels, and topics without levels by name.
 
-    The topics that a scheduler keeps for itself, and Kafka's own, whose names begin with two underscores, are left out.
+    Topics that Headway keeps for itself are left out: those of schedulers, shared rate limits and Spark queries. So are
+    Kafka's own, whose names begin with two underscores.
 
     \b
       headway topics list
@@ -118,14 +125,15 @@ def list_(all_of_them: bool, as_json: bool, connection: ConnectionSettings) -> N
       headway topics list --json | jq -r .name
     """
     kafka_topics = connection.admin().topics()
-    schedulers = [] if all_of_them else schedulers_of(kafka_topics)
-    own = {name for name in kafka_topics for each in schedulers if each.owns(name)}
+    own = set() if all_of_them else headway_topics(kafka_topics)
     left_out = own | {name for name in kafka_topics if name.startswith("__") and not all_of_them}
     found = logical_topics({name: size for name, size in kafka_topics.items() if name not in left_out})
     if own and not as_json:
-        whose = ", ".join(each.name for each in schedulers)
+        schedulers = ", ".join(each.name for each in schedulers_of(kafka_topics))
+        whose = f", among them those of the scheduler {schedulers}" if schedulers else ""
         click.echo(
-            f"Left out: {count(len(own), 'topic')} of the scheduler {whose}. Add --all to list them too.", err=True
+            f"Left out: {count(len(own), 'topic')} that Headway keeps for itself{whose}. Add --all to list them too.",
+            err=True,
         )
     if as_json:
         for each in found:

@@ -1,4 +1,4 @@
-"""Topics with levels, recognised among Kafka's topics."""
+"""Finds topics with levels among the topics of Kafka."""
 
 import difflib
 import re
@@ -10,11 +10,14 @@ from headway.core.levels.naming import MOST_LEVELS, how_to_create, is_topic_name
 from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, ConfigError
 
+# Rate loans between members, the markers of Spark's sink, and the stop messages to workers on Spark.
+_OWN = re.compile("headway-(rates-.+|markers|markers-unnamed|control)")
+
 _SOME_LEVELS = 3  # in the example of an error, if the user gave no number
 
 
 class LogicalTopic(NamedTuple):
-    """A topic as a user names it, with the number of partitions of each level, or of itself if it has no levels."""
+    """A topic under the name that users give it, with the number of partitions of each level, if it has levels."""
 
     name: str
     has_levels: bool
@@ -28,9 +31,7 @@ def logical_topics(kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
     clicks False [3]
     orders True [6, 6]
     """
-    kafka_topics = dict(
-        kafka_topics
-    )  # as a dict it holds only the listed topics; a `TopicListing` would ask Kafka about others
+    kafka_topics = dict(kafka_topics)  # a `TopicListing` would ask Kafka about topics that are not listed
     levelled = [
         name[:-2] for name in kafka_topics if name.endswith("-0") and len(name) > 2 and not _is_line(name, kafka_topics)
     ]
@@ -51,8 +52,18 @@ def schedulers_of(kafka_topics: Collection[str]) -> list[TopicNames]:
     return [each for each in names if each.commands in kafka_topics]
 
 
+def headway_topics(kafka_topics: Collection[str]) -> set[str]:
+    """Find the topics that Headway keeps for itself: those of schedulers, shared rate limits and Spark queries.
+
+    >>> sorted(headway_topics({"later.state", "later.commands", "headway-rates-billing", "orders"}))
+    ['headway-rates-billing', 'later.commands', 'later.state']
+    """
+    schedulers = schedulers_of(kafka_topics)
+    return {name for name in kafka_topics if _OWN.fullmatch(name) or any(each.owns(name) for each in schedulers)}
+
+
 def _is_line(name: str, kafka_topics: Mapping[str, int]) -> bool:
-    """Return whether a topic is a scheduler's line for schedules due soon: `headway-delay.line-0` is not a level."""
+    """Return whether a topic such as `headway-delay.line-0` is a delay line of a scheduler and not a level."""
     try:
         names = TopicNames(name.rpartition(".")[0])
     except ConfigError:  # no scheduler can have that name
@@ -71,10 +82,10 @@ def count_levels(topic: str, kafka_topics: Container[str], most: int = MOST_LEVE
 
 
 def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | None, *, may_create: bool = True) -> int:
-    """Return how many levels of a topic to use: as many as asked for, or else as many as it has.
+    """Return how many levels of a topic to use: the number asked for, or by default all.
 
-    Raises `ConfigError` if the topic has fewer, or none. The message says how to create it unless `may_create` is
-    False, as when the topic should be deleted.
+    Raises `ConfigError` if the topic has fewer levels, or none. The message explains how to create the topic unless
+    `may_create` is False, as for a topic that the user wants to delete.
     """
     found = _count_levels(topic, kafka_topics) if asked is None else count_levels(topic, kafka_topics, asked)
     if found == 0:
@@ -93,7 +104,7 @@ def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | Non
 def _is_missing(topic: str, kafka_topics: Mapping[str, int]) -> bool:
     try:
         return topic not in kafka_topics
-    except AuthorizationError:  # it may exist; the client lacks the right to see it
+    except AuthorizationError:  # the topic may exist, but the client lacks the right to see it
         return False
 
 
@@ -111,7 +122,7 @@ def _count_levels(topic: str, kafka_topics: Mapping[str, int]) -> int:
 
 
 def require_common_levels(topics: Iterable[str], kafka_topics: Mapping[str, int], asked: int | None) -> int:
-    """Return how many levels to use of several topics, some of which can be patterns such as `^shop_.*`.
+    """Return how many levels to use of several topics. A topic can be a pattern such as `^shop_.*`.
 
     Raises `ConfigError` if they have different numbers of levels, or if a pattern matches no topic.
     """
@@ -169,6 +180,6 @@ def _how_to_create(topic: str, asked: int | None) -> str:
 
 
 def near_topic(topic: str, names: Iterable[str]) -> str:
-    """Suggest one of the names if it is similar, in a sentence that ends with a space. Returns "" if none is."""
+    """Return a sentence and a space that suggest a similar name, or "" if no name is similar."""
     near = difflib.get_close_matches(topic, names, n=1)
     return f"Did you mean {near[0]}? " if near else ""
