@@ -19,30 +19,30 @@ from headway.runtime.interrupt import INTERRUPTED
 SUMMARIES = {
     "broker": "Run a real Apache Kafka on this machine, for development and tests.",
     "topics": "Create, list and delete topics and their levels.",
-    "produce": "Send the lines of FILES, or of stdin, to a topic, with a priority.",
-    "consume": "Write the records of TOPICS, highest level first, until Ctrl-C.",
-    "schedule": "Schedule records for later, list what is pending, cancel or reschedule it.",
+    "produce": "Send the lines of files, or of stdin, to a topic, with a priority.",
+    "consume": "Write the records of topics, highest level first, until Ctrl-C.",
+    "schedule": "Schedule records for later; list, cancel or reschedule pending ones.",
     "relay": "Deliver delayed records when they are due.",
-    "worker": "Run the handlers that are declared with @worker, and keep them running.",
-    "offsets": "Show what groups have committed, draw their offset maps, copy and reset commits.",
+    "worker": "Run handlers that are declared with @worker, and keep them running.",
+    "offsets": "Show, copy and reset the commits of groups, with their offset maps.",
     "dead": "List dead letters, inspect them, and send them again.",
     "pipeline": "Run pipelines on Spark.",
-    "report": "Show a pipeline's throughput, waiting times and lag, as a page with plots.",
+    "report": "Write a page with plots of a pipeline's throughput, waiting times and lag.",
     "acls": "Show the least rights (ACLs) that a role needs, as commands that grant them.",
     "levels": "Show how a capacity is shared among levels.",
 }
-"""Each subcommand with its summary. It lives in the module of that name, which the help does not import."""
+"""The summary of each subcommand. They stand here so that the help imports none of the subcommands' modules."""
 
 
-class _Mistake(click.ClickException):
+class _UserError(click.ClickException):
     """Shows a `HeadwayError` as one sentence on stderr, without click's usage line, and exits with its code."""
 
     def show(self, file: Any = None) -> None:
         click.echo(f"headway: {self.message}", err=True, file=file)
 
 
-def _refused(error: OSError) -> str:
-    """Return a sentence for an error of the operating system. One without a file name concerns a standard stream."""
+def _describe(error: OSError) -> str:
+    """Describe an error of the operating system in a sentence. Without a file name, it concerns stdin or stdout."""
     reason = error.strerror or str(error)
     if error.filename is not None:
         return f"{os.fsdecode(error.filename)} cannot be used: {reason}."
@@ -62,11 +62,11 @@ def _one_sentence() -> Iterator[None]:
     try:
         yield
     except HeadwayError as error:
-        raise _Mistake(str(error)) from error
+        raise _UserError(str(error)) from error
     except BrokenPipeError:
-        raise  # click handles it: the reader of the pipe has closed it
+        raise  # the reader of the pipe has closed it, which click handles
     except OSError as error:
-        raise _Mistake(_refused(error)) from error
+        raise _UserError(_describe(error)) from error
     except KeyboardInterrupt:
         click.echo("\nheadway: stopped by Ctrl-C.", err=True)
         sys.exit(INTERRUPTED)
@@ -90,7 +90,7 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(SUMMARIES.items()))
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _one_sentence():  # printing the help happens in here, and can fail too
+        with _one_sentence():  # this prints the help, which can fail too
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:

@@ -308,7 +308,7 @@ def handle(record, context):
     command = start(text.format(topic))
     assert command.line()[1] == "began first"
     command.signal(signal.SIGTERM)
-    command.says("SIGTERM: waiting for running records")
+    command.says("SIGTERM: waiting for running handlers")
     gate.write_text("go on")
     assert command.line()[1] == "ended first"
     if rest := command.ends(0):  # on a busy machine the process heard of the signal after the gate was opened
@@ -327,7 +327,7 @@ def test_a_second_sigterm_waits_for_nothing_and_the_record_comes_again(kafka_clu
     command = start(STUCK.format(topic=topic), "--drain-timeout", "600")
     assert command.line()[1] == "began stuck"
     command.signal(signal.SIGTERM)
-    command.says("SIGTERM: waiting for running records")
+    command.says("SIGTERM: waiting for running handlers")
     command.signal(signal.SIGTERM)
     command.ends(5)
     again = start(NOTE.format(topic=topic))
@@ -347,7 +347,7 @@ def test_what_runs_longer_than_the_drain_timeout_is_left_and_the_exit_code_says_
     command.line()
     command.signal(signal.SIGTERM)
     command.ends(5)
-    assert "Some running records could not end; they are handled again later." in command.log
+    assert "Some running handlers did not finish; their records are handled again later." in command.log
 
 
 @pytest.mark.slow
@@ -378,7 +378,7 @@ def handle(record, context):
     pid, _ = command.line()
     os.kill(pid, signal.SIGTERM)
     command.signal(signal.SIGTERM)
-    command.says("SIGTERM: waiting for running records")
+    command.says("SIGTERM: waiting for running handlers")
     gate.write_text("go on")
     assert command.line()[1] == "ended"
     assert command.ends(0) == []

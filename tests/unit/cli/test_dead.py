@@ -416,7 +416,7 @@ def test_another_topic_can_be_said_and_takes_what_is_no_dead_letter_too() -> Non
     kafka = Kafka([*dead_letters(0), Message(0, 1, [])])
     assert plan(topic(kafka), to="clicks").topics == {"clicks": 2}
     without = plan(topic(kafka))
-    assert (without.topics, without.homeless) == ({"orders-2": 1}, 1)
+    assert (without.topics, without.without_topic) == ({"orders-2": 1}, 1)
 
 
 def test_only_so_many_are_sent_and_only_those_that_the_filter_lets_through() -> None:

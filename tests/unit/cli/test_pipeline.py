@@ -32,7 +32,7 @@ def test_a_topic_needs_its_level_where_others_have_one() -> None:
     [
         ("flihgts", "There is no pipeline flihgts. Name yours as package.module:pipeline"),
         (f"{OWN}:pipelin", f"has no 'pipelin'. Did you mean {OWN}:pipeline?"),
-        (f"{OWN}:NUMBER", "is not a function, but int"),
+        (f"{OWN}:NUMBER", "is of type int, not a function"),
         ("no_such_module:pipeline", "There is no module no_such_module"),
         ("shop/flow.py:pipeline", "give the module's name, as Python imports it: `headway pipeline run shop.flow`"),
     ],

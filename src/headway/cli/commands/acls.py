@@ -1,4 +1,4 @@
-"""`headway acls`: the rights that a role needs, as commands that grant them, or a check of which are missing."""
+"""`headway acls`: shows the commands that grant the rights of a role, or checks which of the rights are missing."""
 
 import functools
 import shlex
@@ -35,8 +35,8 @@ def acls() -> None:
       headway acls worker billing:bill --principal User:billing
       headway acls relay orders-0 orders-1 orders-2 --principal User:relay
 
-    With --check, nothing is shown to be granted: it checks which of the rights the login of --config-file has, and
-    lists those that are missing or cannot be determined. The exit code is 1 if one is missing.
+    With --check, it checks instead which of these rights the login in --config-file has, and lists those that are
+    missing or cannot be determined. The exit code is 1 if a right is missing.
 
     \b
       headway acls worker billing:bill --check --config-file billing.properties
@@ -47,7 +47,7 @@ def _role(command: Command) -> Callable[..., None]:
     """Add the options that all roles share, then show or check the rights that the command returns."""
 
     @click.option("--principal", metavar="User:NAME", help="The principal to grant the rights to, such as User:app.")
-    @click.option("--check", is_flag=True, help="List the rights that this login lacks.")
+    @click.option("--check", is_flag=True, help="List the rights that the login in --config-file lacks.")
     @json_option()
     @kafka_options
     @functools.wraps(command)
@@ -58,15 +58,15 @@ def _role(command: Command) -> Callable[..., None]:
         if check:
             if principal is not None:
                 raise click.UsageError(
-                    "--check looks at the rights of the login in --config-file. Leave out --principal."
+                    "--check checks the rights of the login in --config-file. Leave out --principal."
                 )
-            _tell(OwnRights(connection.config).check(rights), as_json)
+            _show_findings(OwnRights(connection.config).check(rights), as_json)
         elif principal is None:
             raise click.UsageError(
                 "Add --principal User:NAME to name the principal to grant the rights to, or --check to check your own."
             )
         else:
-            _show(rights, check_principal(principal), str(connection.config["bootstrap.servers"]), as_json)
+            _show_commands(rights, check_principal(principal), str(connection.config["bootstrap.servers"]), as_json)
 
     return shown
 
@@ -79,8 +79,8 @@ _ONE_GROUP = click.option("--one-group", is_flag=True, help="One group reads all
 _SCHEDULER = click.option("--scheduler", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
 _NAME = click.option("--name", "scheduler", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
 _DUE = click.option("--due", is_flag=True, help="Some records are sent with a delay.")
-_RETRY_LATER = click.option("--retry-later", is_flag=True, help="Handlers raise RetryLater.")
-_CREATE = click.option("--create", is_flag=True, help="Also the rights to create the topics on first use.")
+_RETRY_LATER = click.option("--retry-later", is_flag=True, help="The handlers raise RetryLater.")
+_CREATE = click.option("--create", is_flag=True, help="Include the rights to create the topics on first use.")
 _TOPICS = click.argument("topics", nargs=-1, required=True, metavar="TOPIC…")
 
 
@@ -94,7 +94,7 @@ _TOPICS = click.argument("topics", nargs=-1, required=True, metavar="TOPIC…")
 def producer(
     topics: Sequence[str], levels: int | None, transactional_id: str | None, due: bool, scheduler: str
 ) -> Iterable[Right]:
-    """Rights to send: `Producer`, `headway produce`.
+    """Rights of a `Producer` and `headway produce`.
 
     \b
       headway acls producer orders --levels 3 --principal User:shop
@@ -114,7 +114,7 @@ def producer(
 @_ONE_GROUP
 @_role
 def consumer(topics: Sequence[str], levels: int | None, group: str, one_group: bool) -> Iterable[Right]:
-    """Rights to read by priority: `PriorityConsumer`, `headway consume`.
+    """Rights of a `PriorityConsumer` and `headway consume`.
 
     \b
       headway acls consumer orders --levels 3 --group billing --principal User:billing
@@ -129,10 +129,10 @@ def consumer(topics: Sequence[str], levels: int | None, group: str, one_group: b
 @_GROUP
 @_ONE_GROUP
 @click.option("--output", "outputs", multiple=True, metavar="TOPIC", help="A Kafka topic that outputs are sent to.")
-@click.option("--dead-letters", metavar="TOPIC", help="The dead_letter_topic.")
-@click.option("--transactional", is_flag=True, help="commit_mode='transactional'.")
-@click.option("--transactional-id", metavar="ID", help="As in producer_config. [default: begins with the group]")
-@click.option("--rate-limit", is_flag=True, help="With a rate_limit or tenant_rate_limit.")
+@click.option("--dead-letters", metavar="TOPIC", help="The topic that dead letters are sent to (dead_letter_topic).")
+@click.option("--transactional", is_flag=True, help="It commits in transactions (commit_mode='transactional').")
+@click.option("--transactional-id", metavar="ID", help="Its transactional.id, if producer_config has one.")
+@click.option("--rate-limit", is_flag=True, help="It has a rate_limit or tenant_rate_limit.")
 @_RETRY_LATER
 @_SCHEDULER
 @_role
@@ -172,7 +172,7 @@ def parallel(
 @_RETRY_LATER
 @_role
 def worker(workers: Sequence[str], retry_later: bool) -> Iterable[Right]:
-    """Rights of `headway worker`, as its workers are declared.
+    """Rights of `headway worker` for these workers.
 
     \b
       headway acls worker billing:bill --principal User:billing
@@ -183,7 +183,7 @@ def worker(workers: Sequence[str], retry_later: bool) -> Iterable[Right]:
 
 @acls.command()
 @_NAME
-@click.option("--cancel", is_flag=True, help="It cancels or reschedules schedules, or sets ids of its own.")
+@click.option("--cancel", is_flag=True, help="It also cancels or reschedules, or sets its own ids.")
 @_CREATE
 @_role
 def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Right]:
@@ -202,7 +202,9 @@ def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Right]:
 @click.option("--fit", is_flag=True, help="It adapts the delay lines (`headway relay --fit`).")
 @_role
 def relay(targets: Sequence[str], levels: int | None, scheduler: str, fit: bool) -> Iterable[Right]:
-    """Rights of a relay that delivers to TARGETS, for `Relay` and `headway relay`, in both modes.
+    """Rights of a `Relay` and `headway relay`, in both modes.
+
+    TARGETS are the topics that it delivers to.
 
     \b
       headway acls relay orders --levels 3 --principal User:relay
@@ -222,7 +224,7 @@ def spark() -> None:
 @click.option("--group", help="The option group.id, under which progress is committed.")
 @_role
 def source(topics: Sequence[str], levels: int | None, group: str | None) -> Iterable[Right]:
-    """Rights to read: `spark.readStream.format("headway")`.
+    """Rights to read with `spark.readStream.format("headway")`.
 
     \b
       headway acls spark source orders --levels 3 --principal User:spark
@@ -238,7 +240,7 @@ def source(topics: Sequence[str], levels: int | None, group: str | None) -> Iter
     "--delivery", type=click.Choice(["exactly_once", "at_least_once"]), default="exactly_once", show_default=True
 )
 @click.option("--marker-topic", default=_MARKERS, show_default=True, help="The option markerTopic.")
-@click.option("--unnamed", is_flag=True, help="For a df.write without txnAppId, whose markers have a separate topic.")
+@click.option("--unnamed", is_flag=True, help="For a df.write without txnAppId, which has a marker topic of its own.")
 @_DUE
 @click.option("--scheduler", default=DEFAULT_NAME, show_default=True, help="The option schedulerName.")
 @_CREATE
@@ -253,7 +255,7 @@ def sink(
     scheduler: str,
     create: bool,
 ) -> Iterable[Right]:
-    """Rights to write: `df.writeStream.format("headway")`.
+    """Rights to write with `df.writeStream.format("headway")`.
 
     \b
       headway acls spark sink orders --levels 3 --create --principal User:spark
@@ -273,7 +275,7 @@ def sink(
 @_CREATE
 @_role
 def workers_(workers: Sequence[str], retry_later: bool, create: bool) -> Iterable[Right]:
-    """Rights of `run_workers`, as the workers are declared.
+    """Rights of `run_workers` for these workers.
 
     \b
       headway acls spark workers billing:bill --create --principal User:spark
@@ -298,7 +300,7 @@ def schedule(scheduler: str) -> Iterable[Right]:
 @_TOPICS
 @_LEVELS
 @_CREATE
-@click.option("--delete", is_flag=True, help="Also the rights to delete them.")
+@click.option("--delete", is_flag=True, help="Include the rights to delete them.")
 @_role
 def topics(topics: Sequence[str], levels: int | None, create: bool, delete: bool) -> Iterable[Right]:
     """Rights of `headway topics`.
@@ -314,7 +316,7 @@ def topics(topics: Sequence[str], levels: int | None, create: bool, delete: bool
 @_TOPICS
 @_LEVELS
 @_ONE_GROUP
-@click.option("--change", is_flag=True, help="Also the rights to copy and reset them.")
+@click.option("--change", is_flag=True, help="Include the rights to copy and reset commits.")
 @_role
 def offsets(group: str, topics: Sequence[str], levels: int | None, one_group: bool, change: bool) -> Iterable[Right]:
     """Rights of `headway offsets` for a group that reads TOPICS.
@@ -331,10 +333,12 @@ def offsets(group: str, topics: Sequence[str], levels: int | None, one_group: bo
 @click.option(
     "--send-again-to", "targets", multiple=True, metavar="TOPIC", help="A Kafka topic that letters are sent to."
 )
-@click.option("--settle", is_flag=True, help="Also the rights to settle letters without sending them.")
+@click.option("--settle", is_flag=True, help="Include the rights to settle letters without sending them.")
 @_role
 def dead(topic: str, targets: Sequence[str], settle: bool) -> Iterable[Right]:
-    """Rights of `headway dead list` and `show`, `send-again` and `settle`.
+    """Rights of `headway dead`.
+
+    `list` and `show` need no more than the topic. --send-again-to and --settle add the rights of these commands.
 
     \b
       headway acls dead orders-dead --send-again-to orders-0 --principal User:ops
@@ -380,30 +384,29 @@ def _named(scheduler: str) -> str:
     return scheduler
 
 
-def _show(rights: Sequence[Right], principal: str, servers: str, as_json: bool) -> None:
+def _show_commands(rights: Sequence[Right], principal: str, servers: str, as_json: bool) -> None:
     before = ["kafka-acls", "--bootstrap-server", servers, "--command-config", "admin.properties"]
     commands = [shlex.join([*before, *arguments]) for arguments in kafka_acls(rights, principal)]
     if as_json:
-        found = {"principal": principal, "rights": [_described(right) for right in rights], "commands": commands}
-        echo_json(found)
+        echo_json({"principal": principal, "rights": [_described(right) for right in rights], "commands": commands})
     else:
         click.echo("\n".join(commands))
 
 
-def _tell(answers: Sequence[Finding], as_json: bool) -> None:
-    missing = [answer for answer in answers if answer.held is Presence.NO]
-    unknown = [answer for answer in answers if answer.held is Presence.UNKNOWN]
+def _show_findings(findings: Sequence[Finding], as_json: bool) -> None:
+    missing = [finding for finding in findings if finding.held is Presence.NO]
+    unknown = [finding for finding in findings if finding.held is Presence.UNKNOWN]
     if as_json:
         held = {Presence.YES: True, Presence.NO: False, Presence.UNKNOWN: None}
-        rights = [{**_described(each.right), "held": held[each.held], "reason": each.reason} for each in answers]
+        rights = [{**_described(each.right), "held": held[each.held], "reason": each.reason} for each in findings]
         echo_json({"rights": rights})
     else:
-        for answer in (*missing, *unknown):
-            reason = f" ({answer.reason})" if answer.reason else ""
-            click.echo(f"{answer.held.value}: {answer.right}{reason}")
-        there = len(answers) - len(missing) - len(unknown)
-        unsaid = f", {len(unknown):,} cannot be determined" if unknown else ""
-        click.echo(f"{there:,} of {count(len(answers), 'right')} granted, {len(missing):,} missing{unsaid}.", err=True)
+        for finding in (*missing, *unknown):
+            reason = f" ({finding.reason})" if finding.reason else ""
+            click.echo(f"{finding.held.value}: {finding.right}{reason}")
+        granted = len(findings) - len(missing) - len(unknown)
+        rest = f", {len(unknown):,} cannot be determined" if unknown else ""
+        click.echo(f"{granted:,} of {count(len(findings), 'right')} granted, {len(missing):,} missing{rest}.", err=True)
     click.get_current_context().exit(1 if missing else 0)
 
 

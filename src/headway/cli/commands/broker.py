@@ -31,12 +31,12 @@ def broker() -> None:
     """Run a real Apache Kafka on this machine, for development and tests.
 
     It listens on 127.0.0.1 only and runs in the background until `stop`. Its records survive a restart. The first
-    start downloads Kafka (45 MB), and a Java if there is none; later starts take seconds.
+    start downloads Kafka (45 MB), and Java if it is missing; later starts take seconds.
 
     \b
       headway broker start               one node, at 127.0.0.1:9092
-      headway broker start --nodes 3     three nodes, with each record on all of them
-      headway broker start --secure      with TLS, logins and rights to be granted
+      headway broker start --nodes 3     three nodes, with a copy of each record on each
+      headway broker start --secure      with TLS, logins, and rights that must be granted
       headway broker status
       headway broker stop
     """
@@ -44,7 +44,7 @@ def broker() -> None:
 
 @broker.command()
 @click.option(
-    "--nodes", type=click.IntRange(1, 9), help="The number of nodes. By default as many as last time, at first 1."
+    "--nodes", type=click.IntRange(1, 9), help="The number of nodes. By default the same as last time, or 1 at first."
 )
 @click.option(
     "--port",
@@ -54,7 +54,7 @@ def broker() -> None:
     help="The port of the first node. The others use the ports that follow.",
 )
 @_DATA_DIR
-@click.option("--ephemeral", is_flag=True, help="Delete the records at `stop`.")
+@click.option("--ephemeral", is_flag=True, help="Delete the records when the broker is stopped.")
 @click.option("--secure", is_flag=True, help="Use TLS, logins, and rights that must be granted.")
 @click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="A Kafka broker setting.")
 def start(
@@ -133,7 +133,7 @@ def stop(data_dir: Path | None) -> None:
 
 
 def _brokers(data_dir: Path | None) -> list[LocalBroker]:
-    """Return the broker in `data_dir`, or else those that `start` keeps in the user's directories."""
+    """Return the broker in `data_dir`, or by default those that `start` keeps in the user's directories."""
     from headway.broker import LocalBroker  # noqa: PLC0415 - see above
     from headway.broker.data_dir import default_data_dir, read_description  # noqa: PLC0415
 
@@ -184,5 +184,5 @@ def _show(brokers: list[LocalBroker]) -> None:
 def _parse_property(text: str) -> tuple[str, str]:
     key, equals, value = text.partition("=")
     if not equals:
-        raise ConfigError(f"--property takes KEY=VALUE, such as message.max.bytes=2000000; it was {text!r}.")
+        raise ConfigError(f"--property takes KEY=VALUE, such as message.max.bytes=2000000; not {text!r}.")
     return key, value

@@ -23,7 +23,7 @@ from headway.settings.config import ConsumerSettings
 
 @click.command()
 @click.argument("topics", nargs=-1, required=True)
-@click.option("--group", help="The group that reads. The Kafka group GROUP-i reads level i.")
+@click.option("--group", help="The consumer group. The Kafka group GROUP-0 reads level 0, and so on.")
 @click.option("--one-group", is_flag=True, help="One Kafka group, GROUP, reads all levels, with fewer connections.")
 @click.option("--levels", type=LEVELS, help="The number of levels of the topics. By default those that exist.")
 @click.option(
@@ -38,10 +38,12 @@ from headway.settings.config import ConsumerSettings
     type=click.Choice(["fair", "strict", "capacity_burst"]),
     default="fair",
     show_default=True,
-    help="How the levels share the capacity; strict is highest level first.",
+    help="How the levels share the capacity. strict always reads the highest level first.",
 )
 @click.option(
-    "--distributor", type=DistributorType(), help="How large each level's share is; `headway levels` shows them."
+    "--distributor",
+    type=DistributorType(),
+    help="The share of each level; `headway levels` shows the shares.",
 )
 @click.option(
     "--from",
@@ -49,21 +51,25 @@ from headway.settings.config import ConsumerSettings
     type=click.Choice(["beginning", "end", "committed"]),
     default="committed",
     show_default=True,
-    help="Where to start. committed is where the group left off, or the beginning for a new group.",
+    help="Where to start. committed is where the group left off; a new group starts at the beginning.",
 )
 @click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="Read this partition only, without a group.")
 @click.option(
-    "--level", type=click.IntRange(min=0), help="The level of that partition. May be left out if the topic has one."
+    "--level",
+    type=click.IntRange(min=0),
+    help="The level of that partition. Not needed if the topic has only one level.",
 )
 @click.option(
-    "--offset", metavar="OFFSET", help="Where to start in it: an offset, a time, or how long ago, such as 90m."
+    "--offset",
+    metavar="OFFSET",
+    help="Where to start in it: an offset, a time, or how long ago, such as 90m.",
 )
 @click.option("--max", "limit", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option(
     "--timeout",
     type=click.FloatRange(min=0, min_open=True),
     metavar="SECONDS",
-    help="Stop when no record has arrived for this long. Joining the group counts.",
+    help="Stop when no record has arrived for this long, including the time to join the group.",
 )
 @click.option(
     "--format",
@@ -99,14 +105,14 @@ def consume(
     output: str,
     connection: ConnectionSettings,
 ) -> None:
-    """Write the records of TOPICS, highest level first, until Ctrl-C.
+    """Write the records of topics, highest level first, until Ctrl-C.
 
-    Exactly the records that were written are committed. Start again with the same group to go on after them.
+    Exactly the records that were written are committed. To continue after them, start again with the same group.
 
-    A topic without levels is given by its name. Several such topics share the capacity by the level after each name,
-    as in payments=2.
+    A topic without levels is given by its name. To read several such topics by priority, add a level to each name, such
+    as payments=2.
 
-    With --partition it writes the records of one partition from an offset on, and ends. Nothing is committed.
+    With --partition, it writes the records of one partition, starting at an offset, and ends. Nothing is committed.
 
     \b
       headway consume orders --group billing
@@ -119,7 +125,7 @@ def consume(
     encode = text_line if format == "text" else json_line
     choice = choose_topics(topics, admin.topics("Read"), levels)
     if partition is not None:
-        _refuse_those_of_groups(context)
+        _refuse_group_options(context)
         wanted = OnePartition(partition, level, offset, limit)
         with complaints(), writing(output, committed=False) as file:
             click.echo(wanted.write(connection.config, choice, file, encode), err=True)
@@ -141,7 +147,7 @@ def consume(
     context.exit(consumption.report())
 
 
-def _refuse_those_of_groups(context: click.Context) -> None:
+def _refuse_group_options(context: click.Context) -> None:
     """Raise `click.UsageError` if an option was given that only applies to reading as a group."""
     for name in ("group", "one_group", "capacity", "policy", "distributor", "start", "timeout"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
@@ -152,7 +158,7 @@ def _refuse_those_of_groups(context: click.Context) -> None:
 def _rights(choice: TopicChoice, settings: ConsumerSettings) -> list[Right]:
     """Return the rights to read the topics. Patterns are left out, because their topics are not known yet.
 
-    They are checked first because a consumer without them would wait forever.
+    They are checked before the consumer starts, because without them it would wait forever.
     """
     found = [Right("Read", "Topic", name) for level in range(choice.levels) for name in choice.kafka_topics(level)]
     groups = groups_of(settings.group, settings.levels, per_level=settings.group_per_level)

@@ -1,4 +1,4 @@
-"""`headway dead`: show the letters of a dead letter topic, send them again, and settle them."""
+"""`headway dead`: shows the letters of a dead letter topic, sends them again, and settles them."""
 
 import functools
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -59,9 +59,9 @@ _SETTLED_TOO = click.option(
 _PLACES = click.argument("places", nargs=-1, type=PlaceType(), metavar="[PARTITION:OFFSET]...")
 _ALL = click.option("--all", "everything", is_flag=True, help="All open letters.")
 _MAX = click.option(
-    "--max", "limit", type=click.IntRange(min=1), help="At most this many, taking the first of each partition first."
+    "--max", "limit", type=click.IntRange(min=1), help="At most this many, the oldest of each partition first."
 )
-_YES = click.option("--yes", is_flag=True, help="Do not ask.")
+_YES = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 
 
 @click.group()
@@ -70,8 +70,8 @@ def dead() -> None:
 
     A dead letter is a record that failed for good. It is kept in a separate topic, with the reason in its headers. It
     stays there when it is sent again, because Kafka deletes records only by age. The commits of a Kafka group,
-    `headway-dead-TOPIC`, remember which letters are settled: sent again, or dealt with in another way. The others are
-    open.
+    `headway-dead-TOPIC`, remember which letters are settled: sent again, or dealt with in another way. All other
+    letters are open.
 
     \b
       headway dead list orders-dead
@@ -96,8 +96,8 @@ def list_(
 ) -> None:
     """List the open letters of a dead letter topic.
 
-    It reads up to the present end of the topic, joins no group and commits nothing. `letter` is PARTITION:OFFSET, as
-    `show` and `send-again` take it.
+    It reads up to the current end of the topic, joins no group and commits nothing. The column `letter` is the
+    PARTITION:OFFSET that `show`, `send-again` and `settle` take.
 
     \b
       headway dead list orders-dead
@@ -121,7 +121,7 @@ def list_(
 def show(topic: str, place: LetterPosition, as_json: bool, connection: ConnectionSettings) -> None:
     """Show everything about one dead letter.
 
-    Bytes that are not UTF-8 are shown in hex, and with --json in Base64 under a name that says so.
+    Bytes that are not UTF-8 are shown in hex. With --json they are in Base64, in a field such as value_base64.
 
     \b
       headway dead show orders-dead 0:12
@@ -176,8 +176,10 @@ def send_again(
     with complaints() as complaint, _opened(topic, connection) as (dead, kafka_topics):
         with ProgressLine(dead.size, shown=stderr_is_terminal()) as progress:
             plan = make_plan(dead, choice, to, kafka_topics, progress)
-        if plan.homeless:
-            complaint.say(f"Left out, because they do not name their topic: {plan.homeless:,}. Add --to to send them.")
+        if plan.without_topic:
+            complaint.say(
+                f"Left out, because they do not name their topic: {plan.without_topic:,}. Add --to to send them."
+            )
         if plan.shortened:
             complaint.say(f"Left out, because they hold only the beginning of their records: {plan.shortened:,}.")
         if plan.own:
@@ -189,9 +191,9 @@ def send_again(
             )
         if plan.empty:
             complaint.say(f"Left out, because their share groups do not copy records: {plan.empty:,}.")
-        _tell_of_lines(topic, plan.topics)
+        _warn_of_delay_lines(topic, plan.topics)
         if not plan.size:
-            left_out = plan.homeless or plan.shortened or plan.empty or plan.own or plan.gone
+            left_out = plan.without_topic or plan.shortened or plan.empty or plan.own or plan.gone
             what = _none(is_such=bool(filter or left_out), is_open=not settled_too)
             click.echo(f"Nothing to send: {topic} holds {what}.", err=True)
         elif dry_run:
@@ -221,9 +223,9 @@ def settle(
 ) -> None:
     """Take dead letters off the list without sending them.
 
-    This is for letters that were dealt with in another way: corrected and sent as new records, or not worth it. They
-    stay in the topic, and `--settled-too` of `list` and `send-again` includes them. A letter that is already settled
-    stays as it is.
+    Use it for letters that need no sending, for example because you have sent corrected records. They stay in the
+    topic, and `--settled-too` of `list` and `send-again` includes them. A letter that is already settled stays as it
+    is.
 
     \b
       headway dead settle orders-dead 0:13
@@ -249,9 +251,9 @@ def settle(
         click.echo(f"{number} settled.")
 
 
-def _tell_of_lines(topic: str, targets: Mapping[str, int]) -> None:
-    """Point out that letters sent to a scheduler's delay lines go on from there. A wrong target would fail again."""
-    with suppress(ConfigError):  # the topic is not a scheduler's
+def _warn_of_delay_lines(topic: str, targets: Mapping[str, int]) -> None:
+    """Point out that a relay moves letters on from a scheduler's delay lines. A wrong target would fail again."""
+    with suppress(ConfigError):  # the topic does not belong to a scheduler
         if TopicNames(topic.removesuffix(".dead")).lines_of(targets):
             click.echo(
                 "From delay lines, a relay delivers them to the topics that they were scheduled for. If those are "
@@ -263,12 +265,13 @@ def _tell_of_lines(topic: str, targets: Mapping[str, int]) -> None:
 def _send(
     dead: DeadTopic, plan: Plan, connection: ConnectionSettings, complaint: Complaints, *, ask: bool, settled_too: bool
 ) -> int:
-    """Ask for confirmation, send, and return the exit code. Letters that could not be remembered are not sent."""
-    dead.memory_of(plan.existing, plan.destinations)
+    """Ask for confirmation, send, and return the exit code."""
+    dead.memory_of(plan.existing, plan.destinations)  # raises an error if they are too scattered to remember
     if ask:
         confirm(f"Send {sent(plan.topics)} again{goals(plan.topics)}?")
     if not settled_too:  # someone may have sent them while we waited for the answer
         plan.without({partition: Done(offset_map) for partition, offset_map in dead.settled().items()})
+    # Committing nothing new shows, before anything is sent, that the group accepts commits.
     dead.remember(plan.existing, dict.fromkeys(plan.destinations, ()))
     config = {key: value for key, value in connection.config.items() if key not in OWN_KEYS}
     own = {"enable.idempotence": True, "partitioner": "murmur2_random", "message.max.bytes": MOST_BYTES}

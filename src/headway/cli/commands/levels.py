@@ -1,4 +1,4 @@
-"""`headway levels`: how a capacity is divided among levels."""
+"""`headway levels`: shows how a capacity is shared among levels."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ class DistributorType(click.ParamType[Distributor]):
         if name == "weighted" and all(weight.strip().isdecimal() for weight in weights.split(",")):
             return weighted_shares(*map(int, weights.split(",")))
         return self.fail(
-            f"{value!r} is not exponential, linear, or weighted: with weights, as weighted:1,2,5.", param, ctx
+            f"{value!r} is not exponential, linear, or weighted: with weights, such as weighted:1,2,5.", param, ctx
         )
 
 
@@ -49,8 +49,9 @@ class DistributorType(click.ParamType[Distributor]):
 def levels(count: int, capacity: int, distributor: Distributor, as_json: bool) -> None:
     """Show how a capacity is shared among levels.
 
-    exponential gives each level twice the share of the one below, linear one unit more, and weighted the weights that
-    you give, lowest level first. The remainder of the division goes to the highest level.
+    With exponential, each level has twice the share of the level below it; with linear, the shares are as 1 to 2 to 3;
+    with weighted, they are as the weights that you give, lowest level first. What the division leaves over goes to the
+    highest level.
 
     \b
       headway levels --levels 3 --capacity 50

@@ -1,4 +1,4 @@
-"""`headway offsets`: the commits of groups, and the offset maps in them. `copy` and `reset` are in `cli/commits`."""
+"""`headway offsets`: shows the commits of groups and their offset maps. `copy` and `reset` are in `cli/commits`."""
 
 import difflib
 from bisect import bisect_right
@@ -30,7 +30,7 @@ _MOST_RANGES = 20
 _MOST_CHARACTERS = 40
 
 Members = Mapping[Partition, Member]
-"""The member of a group that each partition is assigned to now."""
+"""For each assigned partition, the member of the group that has it now."""
 WIDTH = 60
 LEGEND = "█ done  ▓▒░ partly  · not done"
 
@@ -38,7 +38,7 @@ _DONE, _PARTLY, _NOT = "█", "░▒▓", "·"
 
 
 class PartitionCommit(NamedTuple):
-    """A partition of a group's topics, with the group's commit and the member that it is assigned to, if any.
+    """A partition of a group's topics, with the commit of the group and the member that has the partition, if any.
 
     `offset` is None if nothing is committed, and `log_end` is None if the partition no longer exists.
     """
@@ -69,10 +69,10 @@ class PartitionCommit(NamedTuple):
 
 @click.group()
 def offsets() -> None:
-    """Show what groups have committed, draw their offset maps, copy and reset commits.
+    """Show, copy and reset the commits of groups, with their offset maps.
 
-    A parallel consumer commits the lowest offset that is not done, and an offset map of what is done above it. Kafka's
-    own tools show the offset, but the map only as encoded text.
+    A parallel consumer commits the lowest offset that is not done, and an offset map of the offsets above it that are
+    done. Kafka's own tools show the offset, but the map only as encoded text.
 
     \b
       headway offsets show billing
@@ -94,12 +94,12 @@ offsets.add_command(reset)
 @json_option("group", ", with the ranges that are not done")
 @kafka_options
 def show(group: str, topic: str | None, levels: int | None, as_json: bool, connection: ConnectionSettings) -> None:
-    """Show what a Kafka group has committed, which member has which partition, and the offset maps.
+    """Show the commits, offset maps and members of a group.
 
-    It only reads: no group is joined and nothing is changed. The lag counts the offsets in the log after the committed
-    one; some of them may be done, as the offset map shows. `deleted` counts offsets that retention, or a user, deleted
-    before they were committed. For each topic that the group has commits for (with --levels, at any level), all
-    partitions are shown; where nothing is committed, the lag is everything that the partition holds.
+    It only reads: it joins no group and changes nothing. The lag counts the offsets in the log after the committed one;
+    some of them may be done, as the offset map shows. `deleted` counts offsets that retention, or a user, deleted
+    before they were committed. If the group has a commit for a topic (with --levels, at any level), all partitions of
+    the topic are shown. The lag of a partition without a commit is everything that it holds.
 
     `member` is the member that the partition is assigned to, as CLIENT.ID@HOST. The members of the group headway-delay
     are the relays.
@@ -119,17 +119,20 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
         found[name].sort(key=lambda each: (each.topic, each.partition))
     if topic is not None:
         found = {
-            name: _only(topic, None if levels is None else level, commits)
+            name: [each for each in commits if is_topic_or_level(each.topic, topic, None if levels is None else level)]
             for level, (name, commits) in enumerate(found.items())
         }
-        _require_topic(group, topic, found)
+        if not any(found.values()):
+            raise KafkaError(
+                f"The group {group} has committed nothing for {topic}. Leave out --topic to see what it has committed."
+            )
     if as_json:
         for name, commits in found.items():
             echo_json(_describe_group(name, commits))
     else:
         _show(found, with_group=levels is not None)
     if levels is not None:
-        _tell_of_higher_levels(group, levels, connection)
+        _mention_higher_levels(group, levels, connection)
 
 
 @offsets.command()
@@ -139,8 +142,8 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
 def decode(text: str, offset: int, as_json: bool) -> None:
     """Explain TEXT, the metadata of a commit. `-` reads it from stdin.
 
-    Paste it as another tool shows it. It can be an offset map of Headway, an offset map of the Java parallel consumer
-    (which holds nothing else), or the metadata of Kafka Streams.
+    Paste TEXT as another tool shows it. It can be an offset map of Headway or of the Java parallel consumer, or the
+    metadata of Kafka Streams.
 
     \b
       headway offsets decode bAAFGgA= --offset 100
@@ -164,24 +167,23 @@ def _stdin() -> bytes:
 
 
 def _members(connection: ConnectionSettings, group: str) -> Members:
-    with GroupInspector(connection.config, group) as onlooker:
-        return onlooker.members()
+    with GroupInspector(connection.config, group) as inspector:
+        return inspector.members()
 
 
 def _read(connection: ConnectionSettings, group: str, members: Members) -> list[PartitionCommit]:
-    with GroupInspector(connection.config, group) as onlooker:
-        committed = onlooker.committed(onlooker.partitions())
+    with GroupInspector(connection.config, group) as inspector:
+        committed = inspector.committed(inspector.partitions())
         # This must come after reading the commits, or a map could seem to reach beyond the log.
-        starts, ends = onlooker.starts(committed), onlooker.ends(committed)
+        starts, ends = inspector.starts(committed), inspector.ends(committed)
     ids = connection.admin().topic_ids({topic for (topic, _), (_, text) in committed.items() if text})
-    return [
-        PartitionCommit(
-            *(*partition, offset, starts.get(partition, 0), ends.get(partition), text),
-            read_metadata(text, offset, ends.get(partition), log_mark(ids.get(partition[0], ""))),
-            members.get(partition),
-        )
-        for partition, (offset, text) in committed.items()
-    ]
+    found = []
+    for (topic, number), (offset, text) in committed.items():
+        start, end = starts.get((topic, number), 0), ends.get((topic, number))
+        metadata = read_metadata(text, offset, end, log_mark(ids.get(topic, "")))
+        member = members.get((topic, number))
+        found.append(PartitionCommit(topic, number, offset, start, end, text, metadata, member))
+    return found
 
 
 def _without_commit(
@@ -191,10 +193,10 @@ def _without_commit(
     *,
     with_levels: bool,
 ) -> dict[str, list[Partition]]:
-    """Find, for each group, the partitions of its topics for which it has no commit.
+    """Find the partitions for which each group has no commit, in the topics of the group.
 
-    A topic belongs to a group if the group has a commit for any of its partitions, the group of another level has one
-    for the same topic, or one of the group's members is assigned a partition of it.
+    A topic belongs to a group if the group has a commit for one of its partitions, if a member of the group is assigned
+    one, or if the group of another level has a commit for the same topic.
     """
     topics = {
         each.topic.removesuffix(f"-{level}")
@@ -216,20 +218,17 @@ def _read_uncommitted(
 ) -> Iterator[PartitionCommit]:
     if not partitions:
         return
-    with GroupInspector(connection.config, group) as onlooker:
-        starts, ends = onlooker.starts(partitions), onlooker.ends(partitions)
+    with GroupInspector(connection.config, group) as inspector:
+        starts, ends = inspector.starts(partitions), inspector.ends(partitions)
     for each in partitions:
         if each in starts and each in ends:  # it might have been deleted in the meantime
-            yield PartitionCommit(
-                *(*each, None, starts[each], ends[each], b""),
-                read_metadata(b"", starts[each], ends[each]),
-                members.get(each),
-            )
+            start, end = starts[each], ends[each]
+            yield PartitionCommit(*each, None, start, end, b"", read_metadata(b"", start, end), members.get(each))
 
 
-def _tell_of_higher_levels(group: str, levels: int, connection: ConnectionSettings) -> None:
-    with GroupInspector(connection.config, group) as onlooker:
-        there = _count_levels(group, onlooker.groups())
+def _mention_higher_levels(group: str, levels: int, connection: ConnectionSettings) -> None:
+    with GroupInspector(connection.config, group) as inspector:
+        there = _count_levels(group, inspector.groups())
     if there > levels:
         click.echo(f"The group has more levels, which are not shown. Use --levels {there}.", err=True)
 
@@ -241,8 +240,8 @@ def _count_levels(group: str, groups: Collection[str]) -> int:
 def _require_any(group: str, levels: int | None, found: Sequence[str], connection: ConnectionSettings) -> None:
     if found:
         return
-    with GroupInspector(connection.config, group) as onlooker:
-        groups = onlooker.groups()
+    with GroupInspector(connection.config, group) as inspector:
+        groups = inspector.groups()
     name = group if levels is None else level_group(group, 0)
     if name in groups:
         raise KafkaError(
@@ -266,24 +265,12 @@ def _hint(group: str, levels: int | None, groups: Sequence[str]) -> str:
     return f"A group exists once it has committed or has members. Existing groups: {some}."
 
 
-def _only(topic: str, level: int | None, commits: Iterable[PartitionCommit]) -> list[PartitionCommit]:
-    """Keep the commits for a Kafka topic, or for the level of a topic that the group reads (None for any level)."""
-    return [each for each in commits if is_topic_or_level(each.topic, topic, level)]
-
-
-def _require_topic(group: str, topic: str, found: dict[str, list[PartitionCommit]]) -> None:
-    if not any(found.values()):
-        raise KafkaError(
-            f"The group {group} has committed nothing for {topic}. Leave out --topic to see what it has committed."
-        )
-
-
 def _show(found: dict[str, list[PartitionCommit]], with_group: bool) -> None:
     columns = [Column("group", overflow="fold")] if with_group else []
     columns += [Column("topic", overflow="fold")]
     columns += [Column(name, justify="right") for name in ("partition", "committed", "log end", "lag", "deleted")]
     columns += [Column(name, overflow="fold") for name in ("member", "metadata")]
-    rows = [([group] if with_group else []) + _row(each) for group, commits in found.items() for each in commits or ()]
+    rows = [([group] if with_group else []) + _row(each) for group, commits in found.items() for each in commits]
     show_table(columns, rows)
     for group, commits in found.items():
         if all(each.offset is None for each in commits):
@@ -299,16 +286,15 @@ def _show(found: dict[str, list[PartitionCommit]], with_group: bool) -> None:
 
 
 def _row(commit: PartitionCommit) -> list[str]:
-    is_gone = commit.log_end is None
-    log_end, lag, deleted = (
-        ("gone", "-", "-") if is_gone else (f"{commit.log_end:,}", f"{commit.lag:,}", f"{commit.deleted:,}")
-    )
+    log_end, lag, deleted = "gone", "-", "-"
+    if commit.log_end is not None:
+        log_end, lag, deleted = f"{commit.log_end:,}", f"{commit.lag:,}", f"{commit.deleted:,}"
     committed = "-" if commit.offset is None else f"{commit.offset:,}"
     member = "-" if commit.member is None else printable(str(commit.member))
-    return [commit.topic, str(commit.partition), committed, log_end, lag, deleted, member, _in_short(commit)]
+    return [commit.topic, str(commit.partition), committed, log_end, lag, deleted, member, _summary(commit)]
 
 
-def _in_short(commit: PartitionCommit) -> str:
+def _summary(commit: PartitionCommit) -> str:
     metadata = commit.metadata
     if commit.offset is None:
         return "none"
@@ -318,19 +304,19 @@ def _in_short(commit: PartitionCommit) -> str:
     if metadata.stream_time is not None:
         return f"{metadata.encoding}: {_stream_time(metadata.stream_time)}"
     offset_map = metadata.offset_map or OffsetMap(commit.offset)
-    failed = f"{len(_tried(metadata)):,} failed before" if _tried(metadata) else ""
+    failed = f"{len(_failed_before(metadata)):,} failed before" if _failed_before(metadata) else ""
     if not offset_map.runs:
         return failed or "none"
     done, rest = _size(offset_map.complete), _size(offset_map.incomplete)
     return f"{metadata.encoding}: {done:,} done, {rest:,} not{failed and ', ' + failed}"
 
 
-def _tried(metadata: CommitMetadata) -> Mapping[int, Tried]:
+def _failed_before(metadata: CommitMetadata) -> Mapping[int, Tried]:
     return metadata.trailer.tried if metadata.trailer else {}
 
 
-def _drawing(commit: PartitionCommit, whose: str) -> Iterator[str]:
-    place = f"{whose}{commit.topic}, partition {commit.partition}"
+def _drawing(commit: PartitionCommit, prefix: str) -> Iterator[str]:
+    place = f"{prefix}{commit.topic}, partition {commit.partition}"
     if commit.metadata.reason:
         yield f"{place}: {commit.metadata.reason}"
     elif (offset_map := commit.metadata.offset_map) and offset_map.runs:
@@ -349,19 +335,18 @@ def _explain(metadata: CommitMetadata) -> Iterator[str]:
     offset_map = metadata.offset_map
     if offset_map is None or not offset_map.runs:
         yield f"{metadata.encoding}: nothing is done above the committed offset."
-        yield from _explain_trailer(metadata)
-        return
-    yield f"{metadata.encoding}: {_extent(offset_map)}"
-    yield f"  {draw(offset_map)}"
-    yield f"  {LEGEND}"
-    done, rest = _size(offset_map.complete), offset_map.incomplete
-    yield f"{count(done, 'offset')} done, the highest is {offset_map.end - 1:,}."
-    yield f"{count(_size(rest), 'offset')} not done: {_listed(rest)}."
+    else:
+        yield f"{metadata.encoding}: {_extent(offset_map)}"
+        yield f"  {draw(offset_map)}"
+        yield f"  {LEGEND}"
+        done, rest = _size(offset_map.complete), offset_map.incomplete
+        yield f"{count(done, 'offset')} done, the highest is {offset_map.end - 1:,}."
+        yield f"{count(_size(rest), 'offset')} not done: {_listed(rest)}."
     yield from _explain_trailer(metadata)
 
 
 def _explain_trailer(metadata: CommitMetadata) -> Iterator[str]:
-    if tried := _tried(metadata):
+    if tried := _failed_before(metadata):
         some = [
             f"{offset:,} ({count(each.attempts, 'attempt')})" for offset, each in list(tried.items())[:_MOST_RANGES]
         ]
@@ -407,7 +392,9 @@ def _describe(text: bytes, metadata: CommitMetadata) -> dict[str, Any]:
             "incomplete": [{"start": each.start, "end": each.stop} for each in offset_map.incomplete],
         }
     if metadata.trailer:
-        described["failed"] = [{"offset": offset, **each._asdict()} for offset, each in _tried(metadata).items()]
+        described["failed"] = [
+            {"offset": offset, **each._asdict()} for offset, each in _failed_before(metadata).items()
+        ]
         described["topic_id_begins"] = mark_text(metadata.trailer.log) or None
     if metadata.stream_time is not None:
         described["stream_time"] = metadata.stream_time
@@ -444,7 +431,7 @@ def draw(offset_map: OffsetMap, width: int = WIDTH) -> str:
 
 
 def _done_before(offset_map: OffsetMap, bounds: list[int]) -> list[int]:
-    """Return how many offsets are done before each bound; bounds count from the committed offset."""
+    """Return how many offsets are done below each bound. Bounds are relative to the committed offset."""
     edges = list(accumulate(offset_map.runs, initial=0))
     complete = [run if index % 2 else 0 for index, run in enumerate(offset_map.runs)]
     totals = list(accumulate(complete, initial=0))

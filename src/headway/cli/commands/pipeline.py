@@ -31,7 +31,7 @@ def pipeline() -> None:
     "topics",
     multiple=True,
     required=True,
-    help="The topics to read: with levels, or without them as payments=2.",
+    help="A topic to read. For topics without levels, add the level of each, such as payments=2.",
 )
 @click.option("--levels", type=LEVELS, help="The number of levels of the topics; 3 by default.")
 @click.option(
@@ -39,9 +39,13 @@ def pipeline() -> None:
     type=click.Path(file_okay=False, path_type=Path),
     help="The directory for results. By default NAME-output.",
 )
-@click.option("--set", "own", type=KeyValue("region=eu"), multiple=True, help="An option of the pipeline itself.")
+@click.option("--set", "own", type=KeyValue("region=eu"), multiple=True, help="An option for the pipeline itself.")
 @master_option
-@click.option("--forever", is_flag=True, help="Keep running on new records until Ctrl-C. By default it ends.")
+@click.option(
+    "--forever",
+    is_flag=True,
+    help="Keep reading new records until Ctrl-C.",
+)
 @kafka_options
 def run(
     name: str,
@@ -55,8 +59,8 @@ def run(
 ) -> None:
     """Run the pipeline NAME on the records in Kafka, and write a report.
 
-    NAME is a function, as package.module:pipeline. It is called with a headway.pipelines.PipelineRun, which gives it
-    the source and starts its queries. When started again, it goes on where it was.
+    NAME is a function, such as package.module:pipeline. It is called with a headway.pipelines.PipelineRun, which
+    provides the source and starts the queries. When the pipeline is started again, it continues where it stopped.
 
     \b
       headway pipeline run shop.charging:pipeline --topic orders --levels 3 --output out
@@ -64,15 +68,15 @@ def run(
       headway pipeline run shop.charging:pipeline --topic payments=2 --topic clicks=0
     """
     chosen, count = _topics(topics, levels)
-    place = output or Path(f"{name.replace(':', '-')}-output")
-    page = place / "report.html"
+    directory = output or Path(f"{name.replace(':', '-')}-output")
+    page = directory / "report.html"
     function = find_pipeline(name)  # before Spark starts
 
     def work(spark: Any) -> tuple[int | None, str]:
         from headway.pipelines import PipelineRun  # noqa: PLC0415 - needs PySpark
         from headway.spark.report.file import write_report  # noqa: PLC0415
 
-        running = PipelineRun(spark, connection.config, chosen, count, str(place), not forever, dict(own))
+        running = PipelineRun(spark, connection.config, chosen, count, str(directory), not forever, dict(own))
         function(running)
         running.wait()
         if not running.kept:
@@ -88,7 +92,7 @@ def run(
 
 
 def find_pipeline(name: str) -> Callable[[Any], Any]:
-    """Return the function of this name; raises `ConfigError` if there is none. PySpark is not imported for that."""
+    """Return the function of this name, without importing PySpark. Raises `ConfigError` if it does not exist."""
     module_name, colon, function = name.partition(":")
     if not colon:
         raise ConfigError(f"There is no pipeline {name}. Name yours as package.module:pipeline.")
@@ -100,7 +104,9 @@ def find_pipeline(name: str) -> Callable[[Any], Any]:
         hint = f"Did you mean {module_name}:{near[0]}?" if near else "Name a function of it."
         raise ConfigError(f"{module_name} has no {function!r}. {hint}")
     if not callable(found):
-        raise ConfigError(f"{name} is not a function, but {type(found).__name__}. A pipeline is a function of a run.")
+        raise ConfigError(
+            f"{name} is of type {type(found).__name__}, not a function. A pipeline is a function of a PipelineRun."
+        )
     return found  # type: ignore[no-any-return]
 
 

@@ -25,7 +25,7 @@ _LIMIT, _LIMIT_BY_DEFAULT = "message.max.bytes", 1_000_000
     type=click.Choice(["text", "json-lines"]),
     default="text",
     show_default=True,
-    help="Each line is a record. json-lines checks that it is JSON, and can take key and level from it.",
+    help="Each line is a record. json-lines checks that each line is JSON, and can take key and level from it.",
 )
 @click.option("--level", type=click.IntRange(min=0), default=0, show_default=True, help="The level; 0 is lowest.")
 @click.option("--level-field", metavar="NAME", help="JSON: take the level from this field, if the line has it.")
@@ -34,7 +34,11 @@ _LIMIT, _LIMIT_BY_DEFAULT = "message.max.bytes", 1_000_000
 )
 @click.option("--levels", type=LEVELS, help="The number of levels of the topic. By default those that exist.")
 @click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header for every record.")
-@click.option("--expires", type=DUE, help="Records not started this long after sending expire, as 10m.")
+@click.option(
+    "--expires",
+    type=DUE,
+    help="Let a record expire unless it is started within this time of sending, such as 10m.",
+)
 @click.option(
     "--on-error",
     type=click.Choice(["stop", "skip"]),
@@ -58,11 +62,12 @@ def produce(
     on_error: str,
     connection: ConnectionSettings,
 ) -> None:
-    """Send the lines of FILES, or of stdin, to a topic, with a priority.
+    """Send the lines of files, or of stdin, to a topic, with a priority.
 
-    A topic without levels is given by its name. With several, as payments=2,clicks=0, the level of a line selects one.
+    A topic without levels is given by its name. If you give several, such as payments=2,clicks=0, the level of a line
+    selects the topic.
 
-    A line can be as long as a record, message.max.bytes: 1,000,000 by default.
+    A line can be as long as a record can: message.max.bytes, which is 1,000,000 by default.
 
     The exit code is 0 only if every record was delivered, not counting lines that `--on-error skip` skipped.
 
@@ -77,7 +82,7 @@ def produce(
     choice = choose_topics(topic.split(","), connection.admin().topics("Write"), levels)
     if choice.priorities is None and len(choice.names) > 1:
         raise click.UsageError(
-            "A line goes to one topic. To choose among several, give each a level, as payments=2,clicks=0."
+            "A line goes to one topic. To choose among several, give each a level, such as payments=2,clicks=0."
         )
     if level >= choice.levels:
         raise no_such_level(level, choice.levels)

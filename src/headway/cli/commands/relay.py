@@ -27,7 +27,7 @@ log = logging.getLogger("headway.relay")
     type=click.Choice(["exactly-once", "low-latency"]),
     default="exactly-once",
     show_default=True,
-    help="low-latency delivers some milliseconds sooner, but after a crash it repeats the latest records.",
+    help="low-latency delivers some milliseconds sooner, but repeats the latest records after a crash.",
 )
 @click.option(
     "--memory",
@@ -79,12 +79,12 @@ def relay(
       headway relay --name billing-delay --mode low-latency
       headway relay --fit auto
 
-    You can run several relays: they share the work, up to one for each partition of the scheduler's topics. Records
-    that come due while none is running are delivered when one runs again. If a relay is killed, the others take over
-    within seconds.
+    You can run several relays: up to one for each partition of the scheduler's topics, they share the work. If a relay
+    is killed, the others take over within seconds. Records that fall due while no relay is running are delivered when
+    one runs again.
     """
     log_to_stderr(style, command="relay")
-    _give_all_to_the_relay()
+    _tune_process()
     fitting: dict[str, Any] = {"fit": fit, "max_lines": max_lines, "retire_after": retire_after}
     with Relay(connection.config, name=name, mode=mode, memory=memory * 2**20, **fitting) as running:
         log.info("The relay of the scheduler %s is running. Stop it with Ctrl-C.", name)
@@ -98,9 +98,9 @@ def relay(
         raise KeyboardInterrupt
 
 
-def _give_all_to_the_relay() -> None:
+def _tune_process() -> None:
     """Tune this process for the relay, because nothing else runs in it."""
-    # Records that wait in memory are not garbage, and scanning all of them would delay the next records.
+    # Waiting records are not garbage. The collector would scan all of them and delay the next deliveries.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
     # The committing thread does little work. With the default interval of 5 ms it would wait for the main thread, which

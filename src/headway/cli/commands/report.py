@@ -28,11 +28,11 @@ _A_YEAR = 366 * 86_400
 @click.option("--title", default="Headway report", show_default=True, help="The title of the page.")
 @master_option
 def report(parquet: str, output: Path, window: int | None, title: str, master: str | None) -> None:
-    """Show a pipeline's throughput, waiting times and lag, as a page with plots.
+    """Write a page with plots of a pipeline's throughput, waiting times and lag.
 
-    They are shown by level and time window. The records in PARQUET need the columns level, produced_at, read_at and
-    done_at, as `headway pipeline run` writes them. The page is one file that needs no network. Records without a level
-    or one of the times are left out, and the page shows how many.
+    The plots are by level and time window. PARQUET is a directory of records with the columns level, produced_at,
+    read_at and done_at, as `headway pipeline run` writes it. The page is a single file that needs no network. Records
+    without a level or one of the times are left out, and the page shows how many.
 
     \b
       headway pipeline run shop.charging:pipeline --topic orders --levels 3 --output out

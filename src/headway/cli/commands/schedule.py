@@ -1,4 +1,4 @@
-"""`headway schedule`: schedule records for later, list, cancel, reschedule and count them."""
+"""`headway schedule`: schedules records for later; lists, cancels, reschedules and counts them."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
@@ -27,13 +27,8 @@ from headway.delay.topics import DEFAULT_PARTITIONS, MAX_MESSAGE_BYTES, create_t
 from headway.errors import AuthorizationError, ConfigError
 
 _NAME = click.option("--name", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
-_IN = click.option("--in", "when", type=DUE, help="A delay, as 90s, 5m, 2h, 30d.")
-_AT = click.option(
-    "--at",
-    "at",
-    type=TIME,
-    help="A time with its zone, as 2030-01-31T17:00:00+01:00.",
-)
+_IN = click.option("--in", "when", type=DUE, help="A delay, such as 90s, 5m, 2h or 30d.")
+_AT = click.option("--at", type=TIME, help="A time with its zone, such as 2030-01-31T17:00:00+01:00.")
 _TIMEOUT = click.option(
     "--timeout",
     type=click.FloatRange(0, 86_400),
@@ -48,9 +43,10 @@ MOST_COUNTED = 1_000
 
 @click.group()
 def schedule() -> None:
-    """Schedule records for later, list what is pending, cancel or reschedule it.
+    """Schedule records for later; list, cancel or reschedule pending ones.
 
-    A relay (`headway relay`) delivers them when they are due.
+    A relay (`headway relay`) delivers records when they are due. Until then they wait in delay lines: each is a Kafka
+    topic whose records all wait for the same time.
 
     \b
       echo 'are you still there?' | headway schedule add chats --in 5m
@@ -68,9 +64,13 @@ def schedule() -> None:
     show_default=True,
     help="Per topic. This many relays can share the work. It cannot be changed later.",
 )
-@click.option("--replication-factor", type=click.IntRange(min=1), help="Copies of each. By default as the broker says.")
 @click.option(
-    "--lines", type=LADDER, help="The delay lines, as 1s,1m,1h,1d. By default those in use, or 1s, 2s, 4s … 2 years."
+    "--replication-factor", type=click.IntRange(min=1), help="Copies of each record. By default the broker's setting."
+)
+@click.option(
+    "--lines",
+    type=LADDER,
+    help="The delays of the delay lines, such as 1s,1m,1h,1d. By default those in use, or 1s, 2s, 4s … 2 years.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be created.")
 @_NAME
@@ -85,8 +85,8 @@ def init(
 ) -> None:
     """Create the topics of a scheduler, or change its delay lines.
 
-    A `Scheduler` does this itself on first use if it has the right. Pending schedules are not lost when the lines
-    change: they move on through the new lines, and lines that are no longer in use are read until they are empty.
+    A `Scheduler` creates them itself on first use if it has the right. Pending schedules are not lost when the lines
+    change: they move on through the new lines, and relays read lines that are no longer in use until they are empty.
 
     \b
       headway schedule init --partitions 8
@@ -107,12 +107,12 @@ def init(
 @click.argument("topic")
 @_IN
 @_AT
-@click.option("--every", "rule", help="A cron expression, as '0 17 * * MON-FRI', or an interval, as 10m.")
+@click.option("--every", "rule", help="A cron expression, such as '0 17 * * MON-FRI', or an interval, such as 10m.")
 @click.option("--zone", default="UTC", show_default=True, help="The time zone of the cron expression.")
 @click.option("--key", help="The key for all records.")
 @click.option("--level", type=click.IntRange(min=0), help="The level, for a topic with levels; 0 is lowest.")
 @click.option("--header", "headers", type=KeyValue("source=shop"), multiple=True, help="A header for every record.")
-@click.option("--id", "id_", help="Your own id for the single record. Using it again replaces the pending schedule.")
+@click.option("--id", "id_", help="Your own id for a single record. Adding it again replaces the pending schedule.")
 @click.option(
     "--if-pending",
     type=click.Choice(get_args(IfPending)),
@@ -136,12 +136,14 @@ def add(
     name: str,
     connection: ConnectionSettings,
 ) -> None:
-    """Schedule each line of stdin as a record for TOPIC, and print its handle, which `cancel` takes.
+    """Schedule each line of stdin as a record for TOPIC.
+
+    It prints the handle of each schedule, which `cancel` and `reschedule` take.
 
     With --level 2, TOPIC is the name without the level: orders stands for the Kafka topic orders-2. Without --level it
     is a Kafka topic; if it does not exist but orders-0 does, the record goes there, to the lowest level.
 
-    A topic that does not exist now can still be created before a record is due. Otherwise the record becomes a dead
+    A topic that does not exist yet can be created until a record is due. If it is not, the record becomes a dead
     letter.
 
     \b
@@ -167,7 +169,7 @@ def add(
     "--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="The most schedules to list."
 )
 @click.option("--topic", help="Only those for this topic, at any level.")
-@click.option("--id", "id_", help="Only the one with your own id.")
+@click.option("--id", "id_", help="Only the schedule with this id, which you have chosen.")
 @json_option("schedule")
 @_NAME
 @kafka_options
@@ -176,8 +178,8 @@ def list_(
 ) -> None:
     """List the schedules that are due next.
 
-    Commands that a relay has not settled yet are not listed: schedules with an id, cancellations, reschedules. stderr
-    shows how many there are.
+    Commands that a relay has not carried out yet are not listed: schedules with an id, cancellations and reschedules.
+    Their number is shown on stderr.
 
     \b
       headway schedule list
@@ -210,7 +212,7 @@ def list_(
 def cancel(
     context: click.Context, handles: Sequence[str], timeout: float, name: str, connection: ConnectionSettings
 ) -> None:
-    """Cancel schedules, and show the outcome for each.
+    """Cancel schedules.
 
     The exit code is 0 if all are cancelled, and 1 if one was already delivered or no relay has answered.
 
@@ -241,7 +243,7 @@ def reschedule(
     name: str,
     connection: ConnectionSettings,
 ) -> None:
-    """Give schedules another due time, sooner or later, and show the outcome for each.
+    """Change the due times of schedules.
 
     The exit code is 0 if all are rescheduled, and 1 if one was already delivered or cancelled or no relay has
     answered. The handles stay valid.
@@ -265,9 +267,9 @@ def reschedule(
 @_NAME
 @kafka_options
 def stats(as_json: bool, name: str, connection: ConnectionSettings) -> None:
-    """Count pending schedules, by delay line and by the hour in which they are due. Reads all of them once.
+    """Count pending schedules by delay line and due hour.
 
-    It also shows how many commands are waiting for a relay (`commands_waiting` with --json).
+    It reads all of them once. It also shows how many commands are waiting for a relay (`commands_waiting` with --json).
 
     \b
       headway schedule stats
@@ -293,13 +295,14 @@ def stats(as_json: bool, name: str, connection: ConnectionSettings) -> None:
 
 @schedule.command(name="fit")
 @click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="The most lines to propose.")
-@click.option("--apply", is_flag=True, help="Put the proposed lines in use.")
+@click.option("--apply", is_flag=True, help="Start using the proposed lines.")
 @_NAME
 @kafka_options
 def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> None:
-    """Propose delay lines that would have moved the pending records as few times as possible.
+    """Propose delay lines that suit the pending records.
 
-    Each line is a topic, and a record is written once more for each line that it passes through.
+    With these lines, the records would be moved as rarely as possible. Each line is a topic, and each line that a
+    record passes through costs one more write.
 
     \b
       headway schedule fit --count 6
@@ -309,7 +312,7 @@ def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> 
     for each in read_pending(connection.config, name):
         delays[rounded(max(0, each.due - each.schedule.at))] += 1
     if not delays:
-        click.echo("Nothing is pending, so there is nothing to base a proposal on.", err=True)
+        click.echo("No schedule is pending, so there is nothing to base a proposal on.", err=True)
         return
     before, proposed = layout_of(connection.config, name).ladder, fit(delays, count)
     for title, ladder in (("in use", before), ("proposed", proposed)):
@@ -328,15 +331,15 @@ def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> 
     show_default=True,
     help="The page to write.",
 )
-@click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="How many lines to propose.")
+@click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="The most lines to propose.")
 @master_option
 @_NAME
 @kafka_options
 def report(output: Path, count: int, master: str | None, name: str, connection: ConnectionSettings) -> None:
-    """Show pending schedules as a page with plots, counted on Spark which copes with millions.
+    """Write a page with plots of the pending schedules. It counts them on Spark, which copes with millions.
 
-    It shows them by the hour in which they are due and by delay line, the seconds in which most are due, and delay
-    lines that would suit them.
+    The page shows in which hours they are due and in which delay lines they wait, the seconds in which most are due,
+    and delay lines that would suit them.
 
     \b
       headway schedule report --output schedules.html
@@ -385,7 +388,7 @@ def row_of(pending: Pending) -> tuple[str, ...]:
 def count_commands(reader: PendingReader, most: int | None = None) -> int | None:
     """Count the commands that wait for a relay, stopping one beyond `most`.
 
-    Returns None if there seem to be some, but this client lacks the right to read them.
+    Returns None if this client lacks the right to read them.
     """
     try:
         return sum(1 for _ in islice(reader.commands(), None if most is None else most + 1))
@@ -394,7 +397,7 @@ def count_commands(reader: PendingReader, most: int | None = None) -> int | None
 
 
 def waiting(commands: int | None, name: str, most: int | None = None) -> str:
-    """Format a sentence about commands of a scheduler that wait, and how to have them carried out.
+    """Describe how many commands of a scheduler are waiting, and which command starts a relay to carry them out.
 
     >>> waiting(None, "headway-delay")
     'Commands may be waiting for a relay, but this client may only see schedules. `headway relay` carries them out.'

@@ -1,4 +1,4 @@
-"""`headway worker`: run handlers declared with `@worker`, and keep them running."""
+"""`headway worker`: runs handlers that are declared with `@worker`, and keeps them running."""
 
 import asyncio
 import logging
@@ -15,7 +15,7 @@ from headway.cli.workers.codes import Code
 from headway.cli.workers.logs import log_options, log_to_stderr
 from headway.cli.workers.messages import Job, LogStyle
 from headway.cli.workers.progress_line import ProgressLine
-from headway.cli.workers.required_topics import look_at_topics, require_topics
+from headway.cli.workers.required_topics import list_topics, require_topics
 from headway.cli.workers.supervisor import Conclusion, Supervisor
 from headway.workers.find_workers import find_workers
 
@@ -29,12 +29,12 @@ log = logging.getLogger("headway.worker")
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Per handler. They share the topic's partitions; more processes than partitions would idle.",
+    help="Per handler. They share the topic's partitions; processes beyond the number of partitions are idle.",
 )
 @click.option(
     "--max-concurrency",
     type=click.IntRange(min=1),
-    help="How many records each process handles at once. By default as declared.",
+    help="How many records each process handles at once. By default the declared number.",
 )
 @click.option(
     "--drain-timeout",
@@ -42,7 +42,7 @@ log = logging.getLogger("headway.worker")
     metavar="SECONDS",
     default=30,
     show_default=True,
-    help="How long running records may go on after SIGTERM.",
+    help="How long running handlers may continue after SIGTERM.",
 )
 @click.option("--one-group", is_flag=True, help="One group reads all levels. By default each level has its own group.")
 @log_options
@@ -58,7 +58,7 @@ def worker(
     style: LogStyle,
     connection: ConnectionSettings,
 ) -> None:
-    """Run the handlers that are declared with @worker, and keep them running.
+    """Run handlers that are declared with @worker, and keep them running.
 
     \b
       # billing.py
@@ -72,45 +72,45 @@ def worker(
       headway worker billing:bill --processes 4
       headway worker billing shipping.parcels --log-format json
 
-    A module name stands for all its workers. Each process is a member of its handler's group. One that dies is
+    A module name stands for all its workers. Each process is a member of its handler's group. A process that dies is
     restarted, at growing intervals, until it has died five times in a row while no record was running. A record that
     kills its process becomes a dead letter.
 
-    SIGTERM waits for running records. A second SIGTERM, or Ctrl-C, does not. A second Ctrl-C kills the processes.
-    Records that did not end are handled again later.
+    After SIGTERM, running handlers may finish. A second SIGTERM, or Ctrl-C, does not wait for them. A second Ctrl-C
+    kills the processes. Records whose handlers did not finish are handled again later.
 
     \b
     Exit codes:
-      0    stopped by SIGTERM, and all running records ended
-      1    a mistake, which one sentence describes
+      0    stopped by SIGTERM, and all running handlers have finished
+      1    an error to correct, which one sentence on stderr describes
       3    a record failed for good, and its worker has no dead_letter_topic
       4    a process died five times in a row while no record was running
-      5    some running records could not end
+      5    some running handlers did not finish
       130  stopped by Ctrl-C
     """
     found = find_workers(workers)
-    require_topics(found, look_at_topics(found, connection))
+    require_topics(found, list_topics(found, connection))
     shown = style.format == "text" and stderr_is_terminal()
     logs = replace(style, over_progress=shown)
     log_to_stderr(logs)
 
-    ours: dict[str, Any] = {"group.per.level": False} if one_group else {}
+    own: dict[str, Any] = {"group.per.level": False} if one_group else {}
 
     def config_of(name: str) -> dict[str, Any]:
-        return connection.renewed().over(found[name].config) | ours
+        return connection.renewed().over(found[name].config) | own
 
     jobs = [
-        Job(name, index, connection.over(its.config) | ours, max_concurrency, drain_timeout, logs)
+        Job(name, index, connection.over(its.config) | own, max_concurrency, drain_timeout, logs)
         for name, its in found.items()
         for index in range(processes)
     ]
     progress = ProgressLine(sys.stderr) if shown else None
     outcome = asyncio.run(Supervisor(jobs, drain_timeout, progress, config_of).run())
-    _tell(outcome, style)
+    _show(outcome, style)
     context.exit(outcome.code)
 
 
-def _tell(outcome: Conclusion, style: LogStyle) -> None:
+def _show(outcome: Conclusion, style: LogStyle) -> None:
     if outcome.code == Code.INTERRUPTED:
         raise KeyboardInterrupt
     if not outcome.sentence:

@@ -1,4 +1,4 @@
-"""`headway offsets copy` and `headway offsets reset`: change the commits of groups that have no members."""
+"""`headway offsets copy` and `headway offsets reset`: change the commits of groups without members."""
 
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -33,7 +33,7 @@ class TopicOfLevel(click.ParamType[tuple[str, int | None]]):
 
 
 class Inspectors:
-    """One `GroupInspector` for each group that is asked about, open until the end of the block."""
+    """Opens one `GroupInspector` per group on first use, and closes all of them at the end of the block."""
 
     def __init__(self, connection: ConnectionSettings) -> None:
         self._config = connection.config
@@ -57,7 +57,7 @@ class Inspectors:
         return inspector.committed(inspector.partitions() if partitions is None else partitions)
 
     def require_empty(self, groups: Iterable[str]) -> None:
-        """Raise `KafkaError` for a group with members. They would go on from their own positions, and commit those."""
+        """Raise `KafkaError` if a group has members, because they would commit their own positions later."""
         for group in groups:
             if members := self[group].member_count():
                 raise KafkaError(
@@ -71,7 +71,9 @@ class Inspectors:
 @click.argument("target")
 @click.option("--from-levels", is_flag=True, help="SOURCE has a group for each level: SOURCE-0, SOURCE-1, …")
 @click.option(
-    "--to-levels", is_flag=True, help="TARGET has a group for each level; each topic goes to the group of its level."
+    "--to-levels",
+    is_flag=True,
+    help="TARGET has a group for each level. Each topic's commits go to its level.",
 )
 @click.option(
     "--topic",
@@ -80,7 +82,7 @@ class Inspectors:
     multiple=True,
     help="Only for this Kafka topic; emails=2 also gives its level.",
 )
-@click.option("--overwrite", is_flag=True, help="Also replace commits that TARGET has.")
+@click.option("--overwrite", is_flag=True, help="Replace commits that TARGET already has.")
 @_DRY_RUN
 @json_option("partition")
 @kafka_options
@@ -95,10 +97,10 @@ def copy(
     as_json: bool,
     connection: ConnectionSettings,
 ) -> None:
-    """Give the group TARGET the commits of the group SOURCE, with their offset maps.
+    """Copy the commits of the group SOURCE to the group TARGET.
 
-    SOURCE keeps its own. Stop the members of both groups first; a group with members is refused. If TARGET already has
-    a different commit anywhere, nothing is copied without --overwrite.
+    Offset maps are copied too. SOURCE keeps its commits. Stop the members of both groups first; a group with members is
+    refused. If TARGET already has a different commit for any partition, nothing is copied without --overwrite.
 
     A Headway group either reads all levels itself or has a group for each level. --to-levels and --from-levels copy
     the commits from one arrangement to the other. The name of a level topic such as orders-2 gives its level; for
@@ -140,10 +142,10 @@ def copy(
 
 
 def _nothing_found(source: str, from_levels: bool, given: Mapping[str, int | None]) -> str:
-    of_which = f" for {' or '.join(given)}" if given else ""
+    for_topics = f" for {' or '.join(given)}" if given else ""
     who = f"No group {source}-0, {source}-1, …" if from_levels else f"The group {source}"
     has = "has" if from_levels else "has not"
-    return f"{who} {has} committed anything{of_which}. `headway offsets show` shows what a group has committed."
+    return f"{who} {has} committed anything{for_topics}. `headway offsets show` shows what a group has committed."
 
 
 @click.command()
@@ -177,11 +179,11 @@ def reset(
     as_json: bool,
     connection: ConnectionSettings,
 ) -> None:
-    """Set the offsets that a group goes on from, in all partitions of its topics.
+    """Set the offsets from which a group continues.
 
-    Stop its members first; a group with members is refused. The offset map of each replaced commit is dropped too, so
-    records after the new offset are handled again, and their failed attempts are counted from zero. For a group without
-    commits, name the topics with --topic.
+    By default this is done in all partitions of its topics. Stop its members first; a group with members is refused.
+    The offset maps of the replaced commits are dropped. So all records after the new offset are handled again, and
+    their failed attempts are counted from zero. For a group without commits, name the topics with --topic.
 
     \b
       headway offsets reset billing --time 12h --dry-run
@@ -262,8 +264,11 @@ def _show(changes: Sequence[OffsetChange], dry_run: bool) -> None:
     columns += [Column("from", overflow="fold")]
     rows = [
         [
-            *(change.target, change.partition[0], str(change.partition[1])),
-            *("-" if change.before is None else f"{change.before[0]:,}", f"{change.offset:,}"),
+            change.target,
+            change.partition[0],
+            str(change.partition[1]),
+            "-" if change.before is None else f"{change.before[0]:,}",
+            f"{change.offset:,}",
             change.source if change.source != change.target else "",
         ]
         for change in changes

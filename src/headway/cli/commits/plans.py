@@ -1,4 +1,4 @@
-"""The plan of a change of commits: which group gets which commit, and when that is refused."""
+"""Plans changes of commits: which group gets which commit, and which changes are refused."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -29,7 +29,7 @@ class OffsetChange(NamedTuple):
 
 
 def level_of(topic: str, given: Mapping[str, int | None]) -> int:
-    """Return the level of a Kafka topic: the given one, or else the suffix of its name.
+    """Return the level of a Kafka topic: the given one, or by default the suffix of its name.
 
     >>> level_of("emails", {"emails": 2}), level_of("orders-1", {})
     (2, 1)
@@ -46,7 +46,7 @@ def level_of(topic: str, given: Mapping[str, int | None]) -> int:
 
 
 def level_groups(base: str, groups: Iterable[str]) -> dict[str, int]:
-    """Return the groups among `groups` that are a level of `base`, each with its level.
+    """Return the groups that read one level of `base`, each with its level.
 
     >>> level_groups("tasks", ["tasks", "tasks-0", "tasks-10", "tasks-x", "other-1"])
     {'tasks-0': 0, 'tasks-10': 10}
@@ -62,8 +62,7 @@ def chosen(
 ) -> dict[Partition, tuple[str, Commit]]:
     """Select the commits for the given topics, or for all, each with the group that has it.
 
-    Raises `ConfigError` if the groups of two levels have commits for one partition, and no level is given for its
-    topic.
+    Raises `ConfigError` if the groups of two levels have commits for one partition and the topic has no given level.
     """
     found: dict[Partition, tuple[str, Commit]] = {}
     for group, of_group in commits.items():
@@ -87,7 +86,7 @@ def copies(
     target_of: Callable[[str], str],
     there: Callable[[str, Sequence[Partition]], Committed],
 ) -> list[OffsetChange]:
-    """Return the changes that give the targets these commits. `there` returns what a target has committed already."""
+    """Return the changes that give the targets these commits. `there` returns the commits that a target already has."""
     by_target: dict[str, list[Partition]] = {}
     for partition in sorted(found):
         by_target.setdefault(target_of(partition[0]), []).append(partition)

@@ -12,7 +12,7 @@ from headway.cli.display.terminal import ProgressLine
 
 
 class Choice(NamedTuple):
-    """The letters that a command selects: those at `places`, or else all that match the filter.
+    """The letters that a command selects: those at `places`, or without places all that match the filter.
 
     `limit` is the most letters that the command takes.
     """
@@ -63,7 +63,7 @@ class OpenLetters(NamedTuple):
 
 
 def open_letters(dead: DeadTopic, choice: Choice, progress: ProgressLine) -> OpenLetters:
-    """Find the open letters among those selected. Raises as `chosen` does."""
+    """Find the open letters among the selected ones. Raises the same errors as `chosen`."""
     existing: dict[int, list[int]] = {}
     offsets: dict[int, list[int]] = defaultdict(list)
     size = 0

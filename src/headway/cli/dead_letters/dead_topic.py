@@ -27,19 +27,19 @@ Settled = Mapping[int, Collection[int]]
 class DeadTopic:
     """Reads a dead letter topic up to the end that it had at the start, and remembers which letters are settled.
 
-    Kafka keeps that memory: a group without members, `headway-dead-TOPIC`, has the settled letters as its committed
-    offsets and offset maps. Reading commits nothing. `log` is the mark of the topic's id that the maps carry, so that
-    a map of a deleted topic of the same name is not taken for this one's.
+    A group without members, `headway-dead-TOPIC`, remembers the settled letters in its committed offsets and offset
+    maps. Reading commits nothing. The maps carry `log`, a mark of the topic's id, so that the map of a deleted topic of
+    the same name is not applied to this topic.
     """
 
-    def __init__(self, name: str, partitions: int, onlooker: GroupInspector, log: bytes = b"") -> None:
+    def __init__(self, name: str, partitions: int, inspector: GroupInspector, log: bytes = b"") -> None:
         self.name = name
         self._log = log
         self._partitions = partitions
-        self._onlooker = onlooker
+        self._inspector = inspector
         addresses = [(name, partition) for partition in range(partitions)]
-        self._starts = onlooker.starts(addresses)
-        self._ends = onlooker.ends(addresses)
+        self._starts = inspector.starts(addresses)
+        self._ends = inspector.ends(addresses)
 
     @property
     def size(self) -> int:
@@ -60,7 +60,7 @@ class DeadTopic:
             yield from (letter for letter in read if letter.place.offset in offsets)
 
     def letter(self, place: LetterPosition) -> Letter:
-        """Return the letter at a place. Raises `KafkaError` if there is none."""
+        """Return the letter at a position. Raises `KafkaError` if the position holds no record."""
         end = self._ends[self.name, self._existing(place.partition)]
         done = Done(self.settled()[place.partition])
         for letter in self._read(place.partition, place.offset, min(place.offset + 1, end), done):
@@ -68,7 +68,7 @@ class DeadTopic:
         raise self.no_letter(place)
 
     def no_letter(self, place: LetterPosition) -> KafkaError:
-        """Return the error for a place without a letter, naming the places that have one."""
+        """Return the error for a position without a record, which names the offsets that exist."""
         address = (self.name, place.partition)
         start, end = self._starts[address], self._ends[address]
         there = f"has the offsets {start} to {end - 1}" if start < end else "is empty"
@@ -79,8 +79,8 @@ class DeadTopic:
 
     def settled(self) -> dict[int, OffsetMap]:
         """Return, for each partition, the offsets that are settled by now."""
-        committed = self._onlooker.committed(list(self._starts))
-        ends = self._onlooker.ends(committed)  # asked after the commits, or a map could seem to reach beyond the log
+        committed = self._inspector.committed(list(self._starts))
+        ends = self._inspector.ends(committed)  # read after the commits, or a map could seem to reach beyond the log
         found = {partition: OffsetMap(0) for partition in range(self._partitions)}
         for address, (offset, text) in committed.items():
             found[address[1]] = self._memory(address[1], offset, text, ends[address])
@@ -102,10 +102,10 @@ class DeadTopic:
 
     def remember(self, existing: Existing, settled: Settled) -> None:
         """Commit that these letters, among the existing ones, are settled."""
-        self._onlooker.commit(self.memory_of(existing, settled))
+        self._inspector.commit(self.memory_of(existing, settled))
 
     def _read(self, partition: int, start: int, end: int, settled: Container[int]) -> Iterator[Letter]:
-        for message in self._onlooker.read((self.name, partition), start, end):
+        for message in self._inspector.read((self.name, partition), start, end):
             yield Letter.of(message, settled=message.offset() in settled)
 
     def _existing(self, partition: int) -> int:
@@ -153,5 +153,5 @@ def dead_topic(name: str, kafka_topics: Mapping[str, int], config: Config, admin
         hint = f"Did you mean {near[0]}?" if near else "`headway topics list` lists the topics."
         raise ConfigError(f"Kafka has no topic {name}. {hint}")
     log_of_topic = log_mark(admin.topic_ids([name]).get(name, ""))
-    with GroupInspector(config, f"headway-dead-{name}", admin.client) as onlooker:
-        yield DeadTopic(name, kafka_topics[name], onlooker, log_of_topic)
+    with GroupInspector(config, f"headway-dead-{name}", admin.client) as inspector:
+        yield DeadTopic(name, kafka_topics[name], inspector, log_of_topic)

@@ -1,4 +1,4 @@
-"""Dead letters: what their headers say, how they are filtered, and how they are shown."""
+"""Dead letters: parses their headers, filters them, and formats them."""
 
 from collections.abc import Sequence
 from typing import Any, NamedTuple, Self
@@ -17,7 +17,7 @@ SENT_AGAIN_FROM = "headway.sent-again.from"
 
 # The headers of a share group's dead letters (KIP-1191), all of which are text.
 _OF_SHARE_GROUPS = "__dlq.errors."
-_TOLD = (PREFIX, _OF_SHARE_GROUPS)
+_LETTER_PREFIXES = (PREFIX, _OF_SHARE_GROUPS)
 
 _MOST_OF_A_MESSAGE = 60
 _MOST_OF_A_KEY = 30
@@ -35,7 +35,7 @@ class LetterPosition(NamedTuple):
 
 
 class PlaceType(click.ParamType[LetterPosition]):
-    """Parses a place from the text `PARTITION:OFFSET`, as `headway dead list` shows it."""
+    """Parses a position from text such as `0:12`, as `headway dead list` shows it."""
 
     name = "PARTITION:OFFSET"
 
@@ -49,8 +49,8 @@ class PlaceType(click.ParamType[LetterPosition]):
 class LetterFailure(NamedTuple):
     """How a record failed, as its dead letter's headers report it. Times are in ms since the epoch.
 
-    `shortened` is the size of the record if its dead letter holds only the beginning of it. `group` is the group that
-    gave the record up; it is a share group if `of_share_group`.
+    `shortened` is the size of the record if its dead letter holds only the beginning of it. `group` is the group in
+    which the record failed. It is a share group if `of_share_group` is True.
     """
 
     exception: str | None
@@ -71,26 +71,26 @@ class LetterFailure(NamedTuple):
 
     @classmethod
     def of(cls, headers: Sequence[Header]) -> Self | None:
-        """Read the failure from a record's headers. Returns None if they are not those of a dead letter."""
-        ours = _told(headers, PREFIX)
-        told = ours or _told(headers, _OF_SHARE_GROUPS)
-        if not told:
+        """Parse the failure from a record's headers. Returns None if the record is not a dead letter."""
+        ours = _headers_with(headers, PREFIX)
+        fields = ours or _headers_with(headers, _OF_SHARE_GROUPS)
+        if not fields:
             return None
         return cls(
-            exception=told.get("exception"),
-            message=told.get("message"),
-            reason=told.get("reason"),
-            attempts=_number(told.get("attempts", told.get("delivery.count"))),
-            topic=told.get("topic"),
-            partition=_number(told.get("partition")),
-            offset=_number(told.get("offset")),
-            timestamp=_number(told.get("timestamp")),
-            first_time=_number(told.get("first.time")),
-            last_time=_number(told.get("last.time")),
-            shortened=told.get("shortened"),
-            group=told.get("group"),
-            first_exception=told.get("first.exception"),
-            first_message=told.get("first.message"),
+            exception=fields.get("exception"),
+            message=fields.get("message"),
+            reason=fields.get("reason"),
+            attempts=_number(fields.get("attempts", fields.get("delivery.count"))),
+            topic=fields.get("topic"),
+            partition=_number(fields.get("partition")),
+            offset=_number(fields.get("offset")),
+            timestamp=_number(fields.get("timestamp")),
+            first_time=_number(fields.get("first.time")),
+            last_time=_number(fields.get("last.time")),
+            shortened=fields.get("shortened"),
+            group=fields.get("group"),
+            first_exception=fields.get("first.exception"),
+            first_message=fields.get("first.message"),
             of_share_group=not ours,
         )
 
@@ -116,23 +116,23 @@ class Letter(NamedTuple):
 
     @property
     def when(self) -> int:
-        """When the record failed for good. For a record that is not a dead letter, its timestamp."""
+        """The time at which the record failed for good, or the timestamp of a record that is not a dead letter."""
         return self.timestamp if self.failure is None or self.failure.last_time is None else self.failure.last_time
 
     @property
     def is_empty(self) -> bool:
-        """True if a share group gave the record up without copying it: by default Kafka sends only the headers."""
+        """True if the letter is from a share group and has only headers, which is Kafka's default."""
         return self.failure is not None and self.failure.of_share_group and self.key is self.value is None
 
     def headers_to_send(self, topic: str, target: str) -> list[Header]:
-        """Return the record's own headers, plus one that names its dead letter in `topic`, and its origin."""
-        begins = (*_TOLD, SENT_AGAIN_FROM, HEADER, EXPIRES)
-        own = [(name, value) for name, value in self.headers if not name.startswith(begins)]
+        """Return the record's own headers, plus headers that name its dead letter in `topic` and its origin."""
+        prefixes = (*_LETTER_PREFIXES, SENT_AGAIN_FROM, HEADER, EXPIRES)
+        own = [(name, value) for name, value in self.headers if not name.startswith(prefixes)]
         place = Origin(topic, *self.place)
         return [*own, (SENT_AGAIN_FROM, str(place).encode()), History(target, self.origin(topic) or place).header()]
 
     def origin(self, topic: str) -> Origin | None:
-        """Return where the record in `topic` was first sent: from its history, or else the place where it failed."""
+        """Return where the record in `topic` was first sent. Without a history, this is where it failed."""
         if history := history_of(self.headers, topic):
             return history.origin
         failure = self.failure
@@ -146,7 +146,7 @@ class Letter(NamedTuple):
 
 
 class Filter(NamedTuple):
-    """The filter options of a command. None means any."""
+    """The filter options of a command. A value of None matches all letters."""
 
     exception: str | None = None
     source_topic: str | None = None
@@ -180,7 +180,7 @@ def row(letter: Letter) -> list[str]:
 
 
 def json_line(topic: str, letter: Letter) -> str:
-    """Format a letter as one line of JSON. Bytes that are not UTF-8 are in Base64, under a name that says so."""
+    """Format a letter as one line of JSON. Bytes that are not UTF-8 are in Base64, such as `value_base64`."""
     return to_json(
         {
             "topic": topic,
@@ -203,8 +203,8 @@ def page(topic: str, letter: Letter) -> list[str]:
     origin = letter.origin(topic)
     first_sent = {"origin": printable(str(origin))} if letter.failure and origin else {}
     lines += _fields(_story(letter.failure) | first_sent | _times(letter) | {"key": shown_bytes(letter.key)})
-    told = (*_TOLD, HEADER)
-    own = [(printable(name), shown_bytes(value)) for name, value in letter.headers if not name.startswith(told)]
+    prefixes = (*_LETTER_PREFIXES, HEADER)
+    own = [(printable(name), shown_bytes(value)) for name, value in letter.headers if not name.startswith(prefixes)]
     if own:
         lines += ["headers", *(f"  {name}: {value}" for name, value in own)]
     return [*lines, *_value(letter.value)]
@@ -214,7 +214,7 @@ def _story(failure: LetterFailure | None) -> dict[str, str]:
     if failure is None:
         return {}
     times = {"first failed": failure.first_time, "last failed": failure.last_time}
-    told = {
+    story = {
         "exception": failure.exception,
         "message": failure.message,
         "reason": failure.reason,
@@ -226,11 +226,11 @@ def _story(failure: LetterFailure | None) -> dict[str, str]:
         "shortened": failure.shortened,
         **{name: time if time is None else local_time(time) for name, time in times.items()},
     }
-    return {name: printable(str(text), "\n") for name, text in told.items() if text is not None}
+    return {name: printable(str(text), "\n") for name, text in story.items() if text is not None}
 
 
 def _times(letter: Letter) -> dict[str, str]:
-    """Return the times of the record and of its letter, which has a timestamp of its own."""
+    """Return the timestamps of the record and of its dead letter."""
     if letter.failure is None:
         return {"timestamp": local_time(letter.timestamp)}
     own = letter.failure.timestamp
@@ -261,7 +261,7 @@ def _source(failure: LetterFailure) -> str:
     return f"{printable(failure.topic)} {partition}:{offset}"
 
 
-def _told(headers: Sequence[Header], beginning: str) -> dict[str, str | None]:
+def _headers_with(headers: Sequence[Header], beginning: str) -> dict[str, str | None]:
     return {name.removeprefix(beginning): _text(value) for name, value in headers if name.startswith(beginning)}
 
 

@@ -1,4 +1,4 @@
-"""Sending dead letters again: the plan of what goes where, and the sending."""
+"""Sends dead letters again: plans which letter goes to which topic, then sends them."""
 
 import time
 from collections import Counter, defaultdict
@@ -18,8 +18,8 @@ from headway.kafka.producer.client import ProducerClient
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
 _ANY_PARTITION = -1
-_REMEMBER_EVERY = 1.0
-_LOOK_FOR_CTRL_C_EVERY = 0.2
+_REMEMBER_EVERY = 1.0  # seconds; after a crash, at most the letters of this time are sent twice
+_CHECK_FOR_CTRL_C_EVERY = 0.2  # seconds; a wait inside librdkafka cannot be interrupted
 
 
 class LetterTarget(NamedTuple):
@@ -35,7 +35,7 @@ class Plan:
     def __init__(self) -> None:
         self.existing: dict[int, list[int]] = {}
         self.destinations: dict[int, dict[int, LetterTarget]] = defaultdict(dict)
-        self.homeless = 0
+        self.without_topic = 0
         self.shortened = 0
         self.empty = 0
         self.gone = Counter[str]()  # letters by the topic that no longer exists
@@ -61,7 +61,7 @@ class Plan:
 def make_plan(
     dead: DeadTopic, choice: Choice, to: str | None, kafka_topics: Mapping[str, int], progress: ProgressLine
 ) -> Plan:
-    """Find the selected letters. Each goes to the topic `to`, or else to the topic that it came from.
+    """Find the selected letters. Each is sent to the topic `to`, or by default to the topic that it came from.
 
     Raises `ConfigError` or `KafkaError` if a named letter does not exist, is settled, or has no destination.
     """
@@ -86,7 +86,7 @@ def make_plan(
                 "with --to, or leave it out."
             )
         else:
-            plan.homeless += 1
+            plan.without_topic += 1
         if choice.limit is not None and plan.size >= choice.limit:
             break
     _require_topics(plan.topics, kafka_topics, dead.name)
@@ -152,16 +152,16 @@ class SendingAgain:
         self._acknowledged: list[tuple[LetterPosition, str]] = []  # appended to by the thread of reports
         self._remembered = 0
         self._remembered_at = time.monotonic()
-        self._forgotten = self._interrupted = False
+        self._is_unmarked = self._interrupted = False
 
     def run(self) -> None:
-        """Send all letters and wait until they are acknowledged. After Ctrl-C, wait only for those handed over."""
+        """Send all letters and wait until Kafka has acknowledged them. After Ctrl-C, send no further ones."""
         shown = stderr_is_terminal()
         try:
             with ProgressLine(self._plan.size, shown=shown) as progress, Interrupt() as interrupt:
                 for number, letter in enumerate(interrupt.read(self._letters()), 1):
                     self._send(letter)
-                    self._remember_now_and_then()
+                    self._remember_if_due()
                     progress.show(number, number)
                 self._deliver(interrupt)
         except KeyboardInterrupt:
@@ -179,7 +179,7 @@ class SendingAgain:
             click.echo(f"{letters(missing)} not sent", err=True)
         if self._interrupted:
             return INTERRUPTED
-        return 1 if missing or self._forgotten else 0
+        return 1 if missing or self._is_unmarked else 0
 
     def _letters(self) -> Iterator[Letter]:
         """Yield the plan's letters, read a second time: keeping them all since the first would take too much memory."""
@@ -197,7 +197,7 @@ class SendingAgain:
                 self._client.produce(record, reported)
                 return
             except BufferError:
-                self._client.reports.serve(_LOOK_FOR_CTRL_C_EVERY)
+                self._client.reports.serve(_CHECK_FOR_CTRL_C_EVERY)
             except DeliveryError as error:
                 self._complaint.say(f"{self._dead.name} {letter.place} was not sent: {error}")
                 return
@@ -209,13 +209,13 @@ class SendingAgain:
             self._complaint.say(f"{self._dead.name} {place} was not stored in {topic}: {error.str().rstrip('.')}.")
 
     def _deliver(self, interrupt: Interrupt) -> None:
-        while self._client.flush(_LOOK_FOR_CTRL_C_EVERY):
-            self._remember_now_and_then()
+        while self._client.flush(_CHECK_FOR_CTRL_C_EVERY):
+            self._remember_if_due()
             if interrupt.requested:
                 self._complaint.say("Waiting for the records handed to the client. Press Ctrl-C again to give them up.")
         self._interrupted = interrupt.requested
 
-    def _remember_now_and_then(self) -> None:
+    def _remember_if_due(self) -> None:
         if time.monotonic() - self._remembered_at > _REMEMBER_EVERY:
             self._remember()
 
@@ -228,9 +228,9 @@ class SendingAgain:
             sent[place.partition].append(place.offset)
         try:
             self._dead.remember(self._plan.existing, sent)
-            self._remembered, self._forgotten = done, False
+            self._remembered, self._is_unmarked = done, False
         except KafkaError as error:
-            self._forgotten = True
+            self._is_unmarked = True
             self._complaint.say(f"{letters(done - self._remembered)} sent again still count as open: {error}")
         self._remembered_at = time.monotonic()
 

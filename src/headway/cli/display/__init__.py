@@ -1,1 +1,1 @@
-"""Output of commands: tables, progress, texts that are safe to print."""
+"""The output of commands: tables, progress, and text that is safe to print."""

@@ -1,4 +1,4 @@
-"""JSON output for programs: with --json, each line that a command prints is one object."""
+"""JSON output for programs: with --json, a command prints one object per line."""
 
 import json
 from collections.abc import Callable, Mapping

@@ -1,4 +1,4 @@
-"""The standard streams of a command. One can be closed, as by `>&-`, or have an encoding with few characters."""
+"""Prepares the standard streams of a command, which can be closed (`>&-`) or have an encoding with few characters."""
 
 import codecs
 import io
@@ -12,7 +12,7 @@ _STREAMS = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr"
 def hold_streams() -> None:
     """Replace standard streams that are closed, so that files opened later do not get their descriptors.
 
-    Otherwise printed text could end up in a socket to Kafka or in a report. Python has no stream object for these.
+    Otherwise printed text could end up in a socket to Kafka or in a report. Python's stream objects are None then.
     """
     for number, (name, flags, mode) in enumerate(_STREAMS):
         if getattr(sys, name) is None:
@@ -24,7 +24,7 @@ _IN_ASCII = str.maketrans({"█": "#", "▓": "+", "▒": "=", "░": "-", "…"
 
 
 def take_any_character() -> None:
-    """Replace characters that a stream's encoding lacks, where Python would fail with an error.
+    """Replace characters that the encoding of a stream lacks, because Python would raise an error for them.
 
     Bars are drawn in ASCII. Other characters are escaped as in a Python or JSON string.
     """
@@ -42,7 +42,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def silence(number: int) -> None:
-    """Discard the unwritten output of a descriptor. Otherwise Python complains when it flushes at exit."""
+    """Discard the unwritten output of a descriptor. Otherwise Python prints an error when it flushes at exit."""
     _point(number, os.O_WRONLY)
 
 

@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import click
 
-# A pipe has no width, and a name that is cut off there could not be recovered.
+# A pipe has no width. A program that reads from it needs names in full.
 _UNBOUNDED = 10_000
 
 

@@ -1,4 +1,4 @@
-"""What a long-running command shows on stderr: its progress, its problems, and a summary at the end."""
+"""Shows the progress, the problems and the summary of a long-running command on stderr."""
 
 import logging
 import sys
@@ -12,13 +12,13 @@ import click
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_SHOW_EVERY = 0.1
+_SHOW_EVERY = 0.1  # seconds
 _MOST_COMPLAINTS = 10
-_RATE_FROM = 0.1  # seconds; over a shorter time, a rate is meaningless
+_RATE_FROM = 0.1  # seconds; a rate over a shorter time is meaningless
 
 
 def stderr_is_terminal() -> bool:
-    """Return whether progress on stderr is shown to a person."""
+    """Return whether a person can see progress on stderr."""
     return sys.stderr.isatty()
 
 
@@ -43,7 +43,7 @@ class ProgressLine:
             self._bar.stop()
 
     def show(self, done: int, records: int) -> None:
-        """Show that `done` of the total is done, which is this number of records."""
+        """Show how much of the total is done, and the number of records so far."""
         if self._bar is None or (now := time.monotonic()) < self._next:
             return
         self._next = now + _SHOW_EVERY
@@ -66,8 +66,8 @@ class Complaints(logging.Handler):
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
-        self._said: set[str] = set()
-        self._unsaid = 0
+        self._printed: set[str] = set()
+        self._left_out = 0
 
     def emit(self, record: logging.LogRecord) -> None:
         """Print the logged message."""
@@ -75,23 +75,23 @@ class Complaints(logging.Handler):
 
     def say(self, sentence: str) -> None:
         """Print a sentence, unless it was printed before."""
-        if sentence in self._said:
+        if sentence in self._printed:
             return
-        if len(self._said) < _MOST_COMPLAINTS:
-            self._said.add(sentence)
+        if len(self._printed) < _MOST_COMPLAINTS:
+            self._printed.add(sentence)
             click.echo(f"headway: {sentence}", err=True)
         else:
-            self._unsaid += 1
+            self._left_out += 1
 
     def finish(self) -> None:
         """Print how many sentences were left out."""
-        if self._unsaid:
-            click.echo(f"headway: … and {self._unsaid:,} more.", err=True)
+        if self._left_out:
+            click.echo(f"headway: … and {self._left_out:,} more.", err=True)
 
 
 @contextmanager
 def complaints() -> Iterator[Complaints]:
-    """Show what Headway logs while the command runs."""
+    """Print Headway's warnings and errors while the command runs."""
     log, handler = logging.getLogger("headway"), Complaints()
     propagates, log.propagate = log.propagate, False
     log.addHandler(handler)
@@ -113,7 +113,7 @@ def count(number: int, noun: str) -> str:
 
 
 def summary(done: str, per_level: Sequence[int], size: int, seconds: float) -> str:
-    """Format how many records there were, at what rate, and how many at each level.
+    """Format the number of records, their rate, and their number at each level.
 
     >>> print(summary("delivered", [3000, 1000], 5_000_000, 2.0))
     4,000 records delivered in 2.0 s: 2,000 records/s, 2.5 MB/s

@@ -1,4 +1,4 @@
-"""Text from records and commits, made safe and short enough to display."""
+"""Makes text from records and commits safe and short enough to display."""
 
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -50,7 +50,7 @@ def local_time(milliseconds: int, *, zone: bool = True) -> str:
 
 
 class Moment(click.ParamType[int]):
-    """Parses a date, a time, or how long ago, into milliseconds since the epoch."""
+    """Parses a date, a time, or a time ago such as 90m, into milliseconds since the epoch."""
 
     name = "moment"
 

@@ -1,1 +1,1 @@
-"""The options that commands share, and their values."""
+"""The options that commands share, and the types of their values."""

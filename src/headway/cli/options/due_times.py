@@ -1,4 +1,4 @@
-"""Delays and due times as users type and read them."""
+"""Delays and due times in the form that users type and read."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -35,7 +35,7 @@ class Delay(click.ParamType[float]):
 
 
 class Retention(click.ParamType[timedelta]):
-    """Parses how long records are kept: a time with its unit, or forever, which becomes `timedelta.max`."""
+    """Parses a retention time: a number with its unit, or forever, which becomes `timedelta.max`."""
 
     name = "TIME|forever"
 

@@ -1,4 +1,4 @@
-"""The options that every command that talks to Kafka has, and the settings that result from them."""
+"""The options of all commands that talk to Kafka, and the client settings that result from them."""
 
 import functools
 import logging
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class ConnectionSettings:
     """The settings of a Kafka client. They can hold secrets, so neither `repr` nor any message shows them.
 
-    `assumes_servers` is True if the user did not say where Kafka is.
+    `assumes_servers` is True if the user gave no address of Kafka.
     """
 
     config: dict[str, Any] = field(repr=False)
@@ -42,13 +42,13 @@ class ConnectionSettings:
     read_again: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     def over(self, declared: Config) -> dict[str, Any]:
-        """Return those of this connection's settings that take precedence over a worker's declared settings."""
+        """Return the settings that take precedence over the settings that a worker declares."""
         says_servers = SERVERS in declared or SERVERS_TOO in declared
         left_out = SERVERS if self.assumes_servers and says_servers else None
         return {key: value for key, value in self.config.items() if key != left_out}
 
     def renewed(self) -> "ConnectionSettings":
-        """Return the connection with its settings file read again, because a password may have been renewed there."""
+        """Return the connection after reading its settings file again, which may have a new password."""
         if self.read_again is None:
             return self
         try:
@@ -98,7 +98,7 @@ def kafka_options(command: F) -> F:
         "--config-file",
         type=click.Path(exists=True, dir_okay=False, path_type=Path),
         envvar=FILE_VARIABLE,
-        help="A file of settings, each a line key=value. Unlike options, they do not show in process lists. [env "
+        help="A file of settings, one key=value per line. Unlike options, they do not show in process lists. [env "
         f"{FILE_VARIABLE}]",
     )
     @functools.wraps(command)
@@ -118,7 +118,7 @@ def kafka_options(command: F) -> F:
 def connect(
     bootstrap_servers: str | None, settings: Iterable[tuple[str, str]], config_file: Path | None
 ) -> ConnectionSettings:
-    """Combine a client's settings: an option wins over -X, -X over the file, and the file over the environment."""
+    """Combine the settings of a client. Options override -X, -X overrides the file, and the file the environment."""
     options = dict(settings)
 
     def read() -> dict[str, Any]:
@@ -126,10 +126,10 @@ def connect(
 
     config = read()
     find_own_modules(config)
-    said = bootstrap_servers or said_servers(config)
-    servers = said or local_broker()
+    given = bootstrap_servers or said_servers(config)
+    servers = given or local_broker()
 
     def read_again() -> dict[str, Any]:
         return with_servers(read(), servers)
 
-    return ConnectionSettings(with_servers(config, servers), not said, read_again if config_file else None)
+    return ConnectionSettings(with_servers(config, servers), not given, read_again if config_file else None)

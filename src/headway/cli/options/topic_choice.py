@@ -1,4 +1,4 @@
-"""The topics that a command reads or writes: topics with levels, or existing topics with one level each."""
+"""The topics that a command reads or writes: topics with levels, or Kafka topics with one level each."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -39,10 +39,10 @@ class TopicChoice:
 
 
 def choose_topics(names: Sequence[str], kafka_topics: Mapping[str, int], levels: int | None) -> TopicChoice:
-    """Find out which topics these names mean. A name can give its topic a level, as `payments=2`.
+    """Find the topics that these names stand for. A name can give its topic a level, such as `payments=2`.
 
-    If neither the names nor `levels` say otherwise, a topic is read without levels if Kafka lists that very name but
-    not its lowest level. Raises `ConfigError` for topics that do not exist, and for a mixture of both kinds.
+    Without `levels`, a topic has no levels if Kafka lists its bare name but not its lowest level. Raises `ConfigError`
+    for topics that do not exist, and for a mixture of topics with and without levels.
 
     >>> choose_topics(["payments=2", "clicks=0"], {"payments": 1, "clicks": 1}, None)
     TopicChoice(names=['payments', 'clicks'], levels=3, priorities={'payments': 2, 'clicks': 0})
@@ -71,7 +71,7 @@ def _is_plain(name: str, listed: Mapping[str, int]) -> bool:
 
 
 def topic_and_level(name: str) -> tuple[str, int]:
-    """Split `payments=2` into its parts. Raises `ConfigError` for other text."""
+    """Split `payments=2` into topic and level. Raises `ConfigError` for any other text."""
     topic, equals, level = name.rpartition("=")
     if not equals or not topic or not level.isdecimal() or len(level) > 3 or int(level) >= MOST_LEVELS:
         raise ConfigError(

@@ -1,1 +1,1 @@
-"""Lines of input as records, and records as lines of output."""
+"""Turns lines of input into records, and records into lines of output."""

@@ -1,4 +1,4 @@
-"""Writing records to a file, and committing those that were written."""
+"""Writes records to a file, and commits the records that were written."""
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -17,8 +17,8 @@ from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
 Start = Literal["beginning", "end", "committed"]
 
-_COMMIT_EVERY = 1.0
-_LONGEST_WAIT = 0.5
+_COMMIT_EVERY = 1.0  # seconds
+_LONGEST_WAIT = 0.5  # seconds; so commits are sent and Ctrl-C is noticed while no records arrive
 
 
 class Consumption:
@@ -70,27 +70,27 @@ class Consumption:
         return 1 if self._failed else 0
 
     def _polls(self, limit: int | None, timeout: float | None) -> Iterator[list[ConsumerRecord]]:
-        heard = time.monotonic()
+        arrived = time.monotonic()
         while limit is None or self._records < limit:
-            wait = _LONGEST_WAIT if timeout is None else min(_LONGEST_WAIT, heard + timeout - time.monotonic())
+            wait = _LONGEST_WAIT if timeout is None else min(_LONGEST_WAIT, arrived + timeout - time.monotonic())
             if wait <= 0:
                 return
             records = self._poll(wait)
             yield records
             if records:
-                heard = time.monotonic()
+                arrived = time.monotonic()
 
     def _write_all(self, polls: Iterable[list[ConsumerRecord]], limit: int | None, progress: ProgressLine) -> None:
         for records in polls:
             if records:
                 self._write(records if limit is None else records[: limit - self._records])
-            self._commit_now_and_then()
+            self._commit_if_due()
             progress.show(self._records, self._records)
 
     def _poll(self, timeout: float) -> list[ConsumerRecord]:
         try:
             return self._consumer.poll(timeout)
-        except FetchError as error:  # the other levels go on, and this one resumes when it can
+        except FetchError as error:  # the other levels continue, and this one resumes when it can
             self._failed = True
             self._complaint.say(str(error))
             return []
@@ -108,7 +108,7 @@ class Consumption:
         self._bytes += len(lines)
         self._last = time.monotonic()
 
-    def _commit_now_and_then(self) -> None:
+    def _commit_if_due(self) -> None:
         now = time.monotonic()
         if self._last > self._committed_at and now - self._committed_at > _COMMIT_EVERY:
             self._committed_at = now
@@ -121,7 +121,7 @@ class Consumption:
             self._complaint.say(f"{str(error).rstrip('.')}. Records written since the last commit may be read again.")
 
     def _starter(self, start: Start) -> OnRebalance | None:
-        """Return a callback that seeks in partitions assigned for the first time. Others go on where they were."""
+        """Return a callback that seeks in newly assigned partitions. Reassigned partitions continue where they were."""
         if start == "committed":
             return None
         seek = self._consumer.seek_to_beginning if start == "beginning" else self._consumer.seek_to_end
@@ -145,11 +145,11 @@ class Consumption:
 
 @contextmanager
 def writing(path: str, *, committed: bool = True) -> Iterator[IO[bytes]]:
-    """Open a file to append to, or stdout for `-`. Raises `HeadwayError` if it cannot be written."""
+    """Open a file for appending, or stdout for `-`. Raises `HeadwayError` if the file cannot be written."""
     try:
         with click.open_file(path, "ab") as file:
             yield file
     except OSError as error:
         name = "stdout" if path == "-" else path
-        hint = " Records written before are committed; start again to go on." if committed else ""
+        hint = " The records written before are committed; start again to continue." if committed else ""
         raise HeadwayError(f"{name} cannot be written: {error.strerror}.{hint}") from error

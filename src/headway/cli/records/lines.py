@@ -1,4 +1,4 @@
-"""Lines of input, and the records that they become."""
+"""Reads lines of input and parses them into records."""
 
 import itertools
 import json
@@ -11,7 +11,7 @@ from typing import IO, Any, NamedTuple
 import click
 
 _END = b"\r\n"
-_AT_A_TIME = 1_048_576
+_CHUNK = 1_048_576
 
 
 class LinePosition(NamedTuple):
@@ -33,7 +33,7 @@ class Draft(NamedTuple):
 
 
 Parse = Callable[[bytes], Draft | None]
-"""Returns a line's record, or None for a line that holds none. Raises `ValueError` to say what is wrong with it."""
+"""Parses a line into a record, or into None if it is empty. Raises `ValueError` with what is wrong with the line."""
 
 
 class LongLine(NamedTuple):
@@ -51,20 +51,20 @@ def read_lines(files: Iterable[str], longest: int) -> Iterator[tuple[LinePositio
                 if not line:
                     break
                 is_whole = len(line.rstrip(_END)) <= longest
-                yield LinePosition(file, number), line if is_whole else LongLine(len(line) + _pass_over(lines, line))
+                yield LinePosition(file, number), line if is_whole else LongLine(len(line) + _skip_rest(lines, line))
 
 
-def _pass_over(lines: IO[bytes], part: bytes) -> int:
-    """Read to the end of a line that began with this part, and return how many bytes followed."""
+def _skip_rest(lines: IO[bytes], chunk: bytes) -> int:
+    """Read to the end of the line that begins with this chunk, and return how many bytes followed the chunk."""
     size = 0
-    while part and not part.endswith(b"\n"):
-        part = lines.readline(_AT_A_TIME)
-        size += len(part)
+    while chunk and not chunk.endswith(b"\n"):
+        chunk = lines.readline(_CHUNK)
+        size += len(chunk)
     return size
 
 
 def size_of(files: Iterable[str]) -> int | None:
-    """Return how many bytes there are to read, or None if one of the files is a pipe or a terminal."""
+    """Return the total size of the files, or None if one of them is a pipe or a terminal."""
     try:
         found = [os.fstat(sys.stdin.fileno()) if file == "-" else os.stat(file) for file in files]
     except (OSError, ValueError):
@@ -85,7 +85,7 @@ class JsonLines:
     """Parses lines of JSON. A line is sent unchanged; key and level can be taken from its fields.
 
     A line in which the level field is missing or null gets the default level. A line without the key field is an error,
-    because its record would lose its place in the order of its key; null means no key. A key that is not a string is
+    because the records of a key must keep their order; null means no key. A key that is not a string is
     sent as JSON. Empty lines are skipped.
     """
 

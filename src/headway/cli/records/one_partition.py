@@ -1,4 +1,4 @@
-"""Writing the records of one partition from an offset on, without a group."""
+"""Writes the records of one partition, starting at an offset, without a group."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ _key, _value = methodcaller("key"), methodcaller("value")
 
 @dataclass(frozen=True, slots=True)
 class OnePartition:
-    """A partition, an offset or time to start at, and how many records to write at most."""
+    """A partition, the offset or time to start at, and the most records to write."""
 
     partition: int
     level: int | None
@@ -33,7 +33,7 @@ class OnePartition:
     limit: int | None
 
     def write(self, config: Config, topics: TopicChoice, file: IO[bytes], encode: Encode) -> str:
-        """Write the records up to the partition's present end, and return a summary.
+        """Write the records up to the current end of the partition, and return a summary.
 
         Raises `ConfigError` for a partition or an offset that does not exist.
         """
@@ -92,12 +92,12 @@ def _records(config: Config, wanted: Range) -> Iterator[ConsumerRecord]:
     at = wanted.partition
     suffix = "" if isinstance(at, PlainPartition) else level_topic("", at.level)
     source = RecordSource(at.level, suffix, _key, _value)
-    with RangeReader({**fetched_ahead([wanted]), **_of_readers(config)}) as reader:
+    with RangeReader({**fetched_ahead([wanted]), **_without_group(config)}) as reader:
         for _, messages in reader.read([wanted]):
             for message in messages:
                 yield ConsumerRecord(message, source, message.value())
 
 
-def _of_readers(config: Config) -> Config:
+def _without_group(config: Config) -> Config:
     """Return the settings without `group.id`, which the reader sets itself."""
     return {name: value for name, value in config.items() if name != "group.id"}

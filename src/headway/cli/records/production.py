@@ -1,4 +1,4 @@
-"""Sending lines as records, and counting what becomes of each."""
+"""Sends lines as records, and counts their outcomes."""
 
 import time
 from collections.abc import Iterable, Sequence
@@ -15,7 +15,7 @@ from headway.priority.producer import Producer
 from headway.records.record_types import Header, RecordMetadata
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
-_LOOK_FOR_CTRL_C_EVERY = 0.2
+_CHECK_FOR_CTRL_C_EVERY = 0.2  # seconds
 
 
 class Production:
@@ -37,7 +37,7 @@ class Production:
         self._topics = topics
         self._parse = parse
         self._headers = list(headers) or None
-        self._expires = expires  # seconds, counted from the sending of each record
+        self._expires = expires  # seconds, counted from when each record is sent
         self._complaint = complaint
         self._stop_on_error = stop_on_error
         self._longest = longest
@@ -64,9 +64,9 @@ class Production:
         """Print a summary on stderr, and return the exit code."""
         metrics = self._producer.metrics()
         lost = sum(metrics.sent) - sum(metrics.delivered) + self._too_long
-        said = summary("delivered", metrics.delivered, self._bytes, self._seconds)
-        # Without levels, the producer counts a single level, which the user never asked for.
-        click.echo(said if self._topics.priorities is None else said.partition("\n")[0], err=True)
+        text = summary("delivered", metrics.delivered, self._bytes, self._seconds)
+        # For a topic without levels, the producer counts a single level, which would only confuse the user.
+        click.echo(text if self._topics.priorities is None else text.partition("\n")[0], err=True)
         if self._bad:
             click.echo(f"{count(self._bad, 'line')} left out", err=True)
         if lost:
@@ -81,7 +81,7 @@ class Production:
             self._lines += 1
             if isinstance(line, LongLine):
                 self._bytes += line.size
-                self._give_up(place, line)
+                self._reject_long_line(place, line)
             else:
                 self._bytes += len(line)
                 self._send(place, line)
@@ -95,7 +95,7 @@ class Production:
             if draft is not None:
                 self._hand_over(draft, partial(self._reported, place))
         except ValueError as reason:
-            self._leave_out(place, reason)
+            self._reject_line(place, reason)
 
     def _hand_over(self, draft: Draft, reported: OnDelivery) -> None:
         value, key, level = draft
@@ -105,7 +105,7 @@ class Production:
         else:
             self._producer.send(self._topics.only_topic(level), value, key, **options)
 
-    def _give_up(self, place: LinePosition, line: LongLine) -> None:
+    def _reject_long_line(self, place: LinePosition, line: LongLine) -> None:
         self._too_long += 1
         self._stopped = self._stop_on_error
         self._complaint.say(
@@ -113,7 +113,7 @@ class Production:
             "message.max.bytes with -X if the topic accepts larger records."
         )
 
-    def _leave_out(self, place: LinePosition, reason: ValueError) -> None:
+    def _reject_line(self, place: LinePosition, reason: ValueError) -> None:
         self._bad += 1
         self._stopped = self._stop_on_error
         hint = " Nothing after it was sent. Use --on-error skip to leave out such lines." if self._stopped else ""
@@ -125,7 +125,7 @@ class Production:
             self._complaint.say(f"{place}: {error}")
 
     def _deliver(self, interrupt: Interrupt) -> None:
-        while self._producer.flush(_LOOK_FOR_CTRL_C_EVERY):
+        while self._producer.flush(_CHECK_FOR_CTRL_C_EVERY):
             if interrupt.requested:
                 self._complaint.say("Delivering the lines read so far. Press Ctrl-C again to give them up.")
         self._interrupted = interrupt.requested

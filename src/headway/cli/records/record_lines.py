@@ -1,4 +1,4 @@
-"""Consumed records as lines of output."""
+"""Formats consumed records as lines of output."""
 
 from base64 import b64encode
 from collections.abc import Callable
@@ -18,7 +18,7 @@ def text_line(record: ConsumerRecord) -> bytes:
 def json_line(record: ConsumerRecord) -> bytes:
     """Format a whole record as a JSON object.
 
-    A value that is not UTF-8 is in Base64, and its name says so: `value_base64` in place of `value`.
+    A value that is not UTF-8 is encoded in Base64, in the field `value_base64` instead of `value`.
     """
     fields = {
         "topic": record.topic,
@@ -34,7 +34,7 @@ def json_line(record: ConsumerRecord) -> bytes:
 
 
 def text_or_base64(name: str, content: Any) -> dict[str, str | None]:
-    """Return a key or value as a JSON field. Bytes that are not UTF-8 are in Base64, under a name that says so."""
+    """Return a key or value as a JSON field, in Base64 and named such as `key_base64` if it is not UTF-8."""
     if isinstance(content, bytes):
         try:
             return {name: content.decode()}

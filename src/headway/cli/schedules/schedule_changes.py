@@ -1,4 +1,4 @@
-"""Adding, cancelling and rescheduling for `headway schedule`; kept apart so that its reading commands load quickly."""
+"""Adds, cancels and reschedules for `headway schedule`. A separate module, so that its other commands load quickly."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -25,7 +25,7 @@ from headway.kafka.topic_listing import TopicListing
 from headway.runtime.lifecycle import time_left_of
 
 _UNANSWERED = "not answered"
-_IN_SILENCE = 2.0  # seconds to wait for a relay before a message says so
+_IN_SILENCE = 2.0  # seconds to wait for a relay before printing that the command is waiting
 _WHY_UNKNOWN = (
     "Unknown means that no such schedule is pending: it never existed, or it was delivered or cancelled more than a "
     "minute ago. `headway schedule list` shows pending schedules."
@@ -62,27 +62,25 @@ def schedule_lines(
             else:
                 handle = scheduler.send_later(key, value, topic, when, **more)  # type: ignore[arg-type]
             if handle.answer is not None:
-                _tell_of_wait([handle.answer], ANSWER_WITHIN)
+                _wait_briefly([handle.answer], ANSWER_WITHIN)
             handle.wait()
             click.echo(str(handle))
-            if (
-                missing
-            ):  # shown once the first is stored: for an invalid name nothing is stored, and the error is enough
+            if missing:  # shown after the first record is stored; an invalid name raises an error before that
                 click.echo(f"headway: {missing}", err=True)
                 missing = ""
 
 
 def _has_only_levels(topic: str, existing: TopicListing) -> bool:
-    """Return whether Kafka is known to have levels of a topic but no topic of that very name."""
+    """Return whether the listed topics include the lowest level of a topic, but not the bare name."""
     return topic not in existing.seen and level_topic(topic, 0) in existing.seen
 
 
 def _why_missing(target: str, topic: str, existing: TopicListing, dead: str) -> str:
-    """Say what becomes of records for a topic that does not exist. Returns "" if it exists, or might."""
+    """Explain what will happen to records for a topic that does not exist. Returns "" if it may exist."""
     try:
         if target in existing:
             return ""
-    except AuthorizationError:  # it may exist, and the relay may be allowed to see it
+    except AuthorizationError:  # the topic may exist, and the relay may have the right to see it
         return ""
     levels = 0 if target == topic else count_levels(topic, existing.seen)
     has = f" {topic} has {count(levels, 'level')}, from 0." if levels else ""
@@ -96,21 +94,21 @@ def cancel_all(
     handles: Sequence[str], timeout: float, name: str, connection: ConnectionSettings
 ) -> list[Settled | str]:
     """Ask the relays to cancel schedules, print each outcome, and return the outcomes."""
-    return _asked_of_all(handles, timeout, name, connection, Scheduler.cancel)
+    return _request_all(handles, timeout, name, connection, Scheduler.cancel)
 
 
 def reschedule_all(
     handles: Sequence[str], due: When, timeout: float, name: str, connection: ConnectionSettings
 ) -> list[Settled | str]:
-    """Ask the relays to give schedules another due time. Otherwise like `cancel_all`."""
+    """Ask the relays to change the due time of schedules. Otherwise like `cancel_all`."""
 
     def ask(scheduler: Scheduler, handle: str) -> ChangeRequest:
         return scheduler.reschedule(handle, due)
 
-    return _asked_of_all(handles, timeout, name, connection, ask)
+    return _request_all(handles, timeout, name, connection, ask)
 
 
-def _asked_of_all(
+def _request_all(
     handles: Sequence[str],
     timeout: float,
     name: str,
@@ -121,11 +119,11 @@ def _asked_of_all(
         HandleParts.read(handle)  # check all handles first, so that a mistake in one changes nothing
     with Scheduler(connection.config, name=name) as scheduler:
         # Ask for all before waiting for the first answer: the requests are stored even if no relay is running.
-        asked = [ask(scheduler, handle) for handle in handles]
+        requests = [ask(scheduler, handle) for handle in handles]
         left = time_left_of(timeout)
         if timeout > _IN_SILENCE:
-            _tell_of_wait([each.answer for each in asked if each.answer], timeout - _IN_SILENCE)
-        outcomes = [_outcome(each, left() or 0.0) for each in asked]
+            _wait_briefly([each.answer for each in requests if each.answer], timeout - _IN_SILENCE)
+        outcomes = [_outcome(each, left() or 0.0) for each in requests]
     for handle, outcome in zip(handles, outcomes, strict=True):
         click.echo(f"{handle}: {outcome}")
     if Settled.UNKNOWN in outcomes:
@@ -135,8 +133,8 @@ def _asked_of_all(
     return outcomes
 
 
-def _tell_of_wait(answers: Collection[Future[Settled]], longest: float) -> None:
-    """Wait two seconds for answers. If some are missing then, say how much longer the command waits."""
+def _wait_briefly(answers: Collection[Future[Settled]], longest: float) -> None:
+    """Wait two seconds for answers. If some are missing then, print how much longer the command will wait."""
     if wait(answers, _IN_SILENCE).not_done:
         click.echo(
             f"headway: No relay has answered yet. Waiting up to {longest:.3g} s more; start one with `headway relay`.",

@@ -1,6 +1,6 @@
-"""`headway worker` at work: one process for each member of a group, and one that keeps them alive.
+"""The processes of `headway worker`: one for each member of a group, and a supervisor that keeps them alive.
 
-The supervisor starts each member as `python -m headway.cli.workers.member` and talks with it over a socket. The
-supervisor says what to run and when to end, the member reports its progress. The socket closes when either dies, for
-any reason.
+The supervisor starts each member as `python -m headway.cli.workers.member` and talks to it over a socket. It sends the
+job, and later the order to end; the member sends its progress. The socket closes when either process dies, for any
+reason, so each notices the death of the other.
 """

@@ -1,4 +1,4 @@
-"""A member's handler, wrapped so that whatever it logs names the record."""
+"""Wraps a member's handler so that all its logs name the record."""
 
 import functools
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ def with_record_in_logs(worker: Worker) -> WithContext:
 
 @dataclass(frozen=True)
 class HandlingElsewhere:
-    """A handler for the child processes of `executor="process"`, where only its name and its log style are sent.
+    """A handler for the child processes of `executor="process"`, to which only its name and log style are sent.
 
     Errors show it as `handler`, the user's function.
     """
@@ -52,20 +52,20 @@ class HandlingElsewhere:
         vars(self)["__qualname__"] = self.handler
 
     def __call__(self, record: Handled, context: Any) -> Any:
-        return _handler(self)(record, context)
+        return _find_handler(self)(record, context)
 
     def __reduce__(self) -> tuple[Any, ...]:
-        return _arrive, (self.worker, self.handler, self.index, self.logs)
+        return _restore, (self.worker, self.handler, self.index, self.logs)
 
 
-def _arrive(worker: str, handler: str, index: int, logs: LogStyle) -> HandlingElsewhere:
+def _restore(worker: str, handler: str, index: int, logs: LogStyle) -> HandlingElsewhere:
     """Build the handler in the child process, which logs like its parent from now on."""
     log_to_stderr(logs, worker, index)
     return HandlingElsewhere(worker, handler, index, logs)
 
 
 @functools.cache
-def _handler(elsewhere: HandlingElsewhere) -> WithContext:
+def _find_handler(elsewhere: HandlingElsewhere) -> WithContext:
     """Find the worker's handler."""
     [worker] = find_workers([elsewhere.worker]).values()
     return with_record_in_logs(worker)

@@ -1,6 +1,6 @@
-"""Logs on stderr: one line per event, for people or as JSON, with the record that it concerns.
+"""Logs on stderr, as text or JSON, one line per event. A line names the record that the event concerns.
 
-Only the command installs this. The library itself only logs, and leaves the configuration to its users.
+Only commands install this. The library itself never configures logging, and leaves that to its users.
 """
 
 import hashlib
@@ -30,7 +30,7 @@ Handled = ConsumerRecord | Sequence[ConsumerRecord]
 """The record, or the records of a batch, that a handler is called with."""
 
 handled_record: ContextVar[Handled | None] = ContextVar("handled_record", default=None)
-"""The record or batch whose handler is running here, so that whatever it logs names the record."""
+"""The record or batch whose handler runs in this context. All its logs name the record."""
 
 _PLAIN = vars(logging.makeLogRecord({})).keys() | {"message", "asctime", "taskName"}
 
@@ -153,13 +153,13 @@ def _time(record: logging.LogRecord) -> datetime:
 
 
 def _record_of(event: logging.LogRecord) -> Handled | None:
-    """Return the record or batch that an event concerns: the one whose handler logged it, or one in its arguments."""
+    """Return the record or batch whose handler logged the event, or a record in the event's arguments."""
     named = (each for each in event.args or () if isinstance(each, ConsumerRecord))
     return handled_record.get() or next(named, None)
 
 
 def _shown_key(record: ConsumerRecord, how: str) -> str | None:
-    """Return a record's key in the form that logs show. Returns None if it has none, or if keys are hidden."""
+    """Return a record's key in the form that logs show, or None if it has no key or keys are hidden."""
     key = record.raw_key
     if key is None or how == "hidden":
         return None

@@ -46,11 +46,11 @@ log = logging.getLogger("headway.worker")
 _REPORT_EVERY = 0.25  # seconds
 _LONGEST_SENTENCE = 10_000  # characters; a sentence can contain a handler's error, which can be of any length
 LEAVE_WITHIN = 10.0
-"""Seconds in which a member must leave its group once no record runs, and then as long again to end its process."""
+"""Seconds that a member may take to leave its group once no record runs, and as many again to end its process."""
 
 
 class WorkingMember:
-    """Runs a job until it is told to stop."""
+    """Runs a job until the supervisor or SIGTERM stops it."""
 
     def __init__(self, supervisor: socket.socket, table: int) -> None:
         self._supervisor = supervisor
@@ -60,7 +60,7 @@ class WorkingMember:
         self._consumer: ParallelConsumer | None = None
         self._supervision: Supervision | None = None
         self._suspects = list(self._job.suspects)
-        self._supervising = threading.Lock()  # so that no suspect is lost between the list and the supervision
+        self._supervising = threading.Lock()  # so that no suspect gets lost while the list is handed to the supervision
 
     def run(self) -> Code:
         """Do the job, and return the exit code."""
@@ -68,7 +68,7 @@ class WorkingMember:
         # A second SIGTERM changes nothing, because a process manager may send it to the supervisor and to its members
         # at once.
         signal.signal(signal.SIGTERM, lambda *_: self._end(Order.DRAIN))
-        threading.Thread(target=self._obey, name="headway-orders", daemon=True).start()
+        threading.Thread(target=self._follow_orders, name="headway-orders", daemon=True).start()
         try:
             [worker] = find_workers([self._job.worker]).values()
             consumer = worker.consumer(self._job.config, self._job.max_concurrency, self._job.index)
@@ -86,26 +86,26 @@ class WorkingMember:
             return self._end_of(error)
 
     def _end_of(self, error: Exception) -> Code:
-        """Tell the supervisor, or the log, why this process ends, and return the exit code."""
+        """Report why this process ends, to the supervisor or in the log, and return the exit code."""
         if isinstance(error, (ConfigError, AuthorizationError, OffsetError, OffsetMapError)):
-            return self._say_mistake(str(error), Code.MISTAKE)
+            return self._report_mistake(str(error), Code.MISTAKE)
         if isinstance(error, LifespanError):
-            return self._say_mistake(f"{self._job.worker}: {error}", Code.MISTAKE)
+            return self._report_mistake(f"{self._job.worker}: {error}", Code.MISTAKE)
         if isinstance(error, HandlerError):
-            return self._say_mistake(f"{self._job.worker}: {error}", Code.FAILED_FOR_GOOD)
+            return self._report_mistake(f"{self._job.worker}: {error}", Code.FAILED_FOR_GOOD)
         if isinstance(error, AuthenticationError) and not error.was_connected:
-            return self._say_mistake(f"{self._job.worker}: {error}", Code.MISTAKE)
+            return self._report_mistake(f"{self._job.worker}: {error}", Code.MISTAKE)
         if isinstance(error, AuthenticationError):  # with renewed files the brokers may let the next process in
             log.critical("This process ends: %s", error)
         else:
             why = f"{kind_of(error)}: {text_of(error)}"
             is_known = isinstance(error, HeadwayError) or why == self._job.last_crash
             log.critical("This process ends: %s", why, exc_info=None if is_known else error)
-            self._say(MemberReport(crash=why[:_LONGEST_SENTENCE]))
+            self._send(MemberReport(crash=why[:_LONGEST_SENTENCE]))
         return Code.CRASHED
 
-    def _say_mistake(self, sentence: str, code: Code) -> Code:
-        self._say(MemberReport(mistake=sentence[:_LONGEST_SENTENCE]))
+    def _report_mistake(self, sentence: str, code: Code) -> Code:
+        self._send(MemberReport(mistake=sentence[:_LONGEST_SENTENCE]))
         return code
 
     def _handle(self, consumer: ParallelConsumer, run: Callable[[], None]) -> Code:
@@ -118,7 +118,7 @@ class WorkingMember:
         finally:
             ended.set()
             counts = consumer.metrics()
-            self._say(_report_of(counts))
+            self._send(_report_of(counts))
             log.info(
                 "Ended: %d handled, %d of them dead letters; %d attempts failed.",
                 counts.done,
@@ -134,25 +134,25 @@ class WorkingMember:
 
     def _report(self, consumer: ParallelConsumer, ended: Flag) -> None:
         """Report progress to the supervisor, no more often than a person could follow."""
-        said = None
+        last = None
         while not ended.wait(_REPORT_EVERY):
             report = _report_of(consumer.metrics())
-            if report != said:
-                said = report
-                self._say(report)
+            if report != last:
+                last = report
+                self._send(report)
 
-    def _say(self, report: MemberReport) -> None:
-        with contextlib.suppress(OSError):  # the supervisor is gone, which `_obey` handles
+    def _send(self, report: MemberReport) -> None:
+        with contextlib.suppress(OSError):  # the supervisor is gone, which `_follow_orders` handles
             self._supervisor.sendall(to_line(report))
 
-    def _obey(self) -> None:
+    def _follow_orders(self) -> None:
         with contextlib.suppress(OSError):  # the supervisor ended before it read the last report
             for line in self._orders:
-                said = order_from_line(line)
-                if isinstance(said, Warn):
-                    self._suspect(said.suspects)
+                order = order_from_line(line)
+                if isinstance(order, Warn):
+                    self._suspect(order.suspects)
                 else:
-                    self._end(said)
+                    self._end(order)
         # The supervisor is gone, so nothing else would kill this process if it does not end by itself.
         self._end(Order.DRAIN)
         time.sleep(self._job.drain_timeout + SHUT_DOWN_WITHIN + LEAVE_WITHIN)
@@ -177,12 +177,12 @@ def _report_of(counts: ParallelMetrics) -> MemberReport:
 
 
 def main() -> None:
-    """Do the job that arrives on the socket. The last argument is there only to be seen in process lists."""
+    """Run the job that arrives on the socket. The last argument is only for people who read process lists."""
     supervisor, table = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     for descriptor in (supervisor.fileno(), table):
         os.set_inheritable(descriptor, False)  # processes that a handler starts must not inherit it
     code = WorkingMember(supervisor, table).run()
-    # A handler may have started a thread that never ends, and Python would wait for it.
+    # A handler may have started a thread that never ends, and Python would wait for that thread.
     last_resort = threading.Timer(LEAVE_WITHIN, os._exit, [code])
     last_resort.daemon = True
     last_resort.start()

@@ -13,7 +13,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class LogStyle:
-    """How to log on stderr. `over_progress` is True if a line of progress may be there to overwrite.
+    """How to log on stderr. `over_progress` is True if log lines must overwrite a progress line.
 
     `keys` is how a record's key is shown: as it is (`shown`), as the start of its SHA-256 (`hashed`), or not at all
     (`hidden`).
@@ -52,14 +52,14 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """More records that were running in a member that died. Any member may be assigned the partition of one."""
+    """More records that were running in a member that died. Any member can be assigned such a record's partition."""
 
     suspects: list[Suspect]
 
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """The progress of a member. `mistake` is why it must not be restarted; `crash` is the error that ended it."""
+    """The progress of a member. `mistake` is a reason not to restart it, and `crash` the error that ended it."""
 
     handled: int = 0
     failed: int = 0
@@ -81,5 +81,5 @@ def from_line(line: bytes, kind: type[T]) -> T:
 
 def order_from_line(line: bytes) -> Order | Warn:
     """Decode a message that the supervisor sent after the job."""
-    said: Order | Warn = msgspec.json.decode(line, type=Order | Warn)
-    return said
+    order: Order | Warn = msgspec.json.decode(line, type=Order | Warn)
+    return order

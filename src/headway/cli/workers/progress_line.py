@@ -1,4 +1,4 @@
-"""A line that shows the progress of all members together."""
+"""The progress line of `headway worker`, which adds up all members."""
 
 import shutil
 from collections import deque
@@ -13,11 +13,11 @@ _RATE_OVER = 10  # calls of `text`
 
 
 class ProgressLine:
-    """A line of progress, which the next one, or a log line, overwrites."""
+    """A progress line on a terminal. The next progress line or log line overwrites it."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
-        self._looks: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
+        self._samples: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
 
     def show(self, reports: Iterable[MemberReport], processes: int, now: float) -> None:
         """Show the sum of the reports."""
@@ -27,8 +27,8 @@ class ProgressLine:
     def text(self, reports: list[MemberReport], processes: int, now: float) -> str:
         """Format the line. Its rate is averaged over the last ten calls."""
         handled = sum(report.handled for report in reports)
-        self._looks.append((now, handled))
-        (then, before) = self._looks[0]
+        self._samples.append((now, handled))
+        then, before = self._samples[0]
         rate = (handled - before) / (now - then) if now > then else 0
         text = f"{handled:,} done, {rate:,.0f}/s, {sum(report.running for report in reports):,} running, "
         text += f"{sum(report.waiting for report in reports):,} waiting"

@@ -1,4 +1,4 @@
-"""Checks, before any worker starts, that Kafka has the topics of all of them."""
+"""Checks that Kafka has the topics of all workers, before any worker starts."""
 
 from collections.abc import Mapping
 
@@ -13,7 +13,7 @@ from headway.settings.connection_settings import connection_of
 from headway.workers.worker import Worker
 
 
-def look_at_topics(workers: Mapping[str, Worker], connection: ConnectionSettings) -> dict[str, TopicListing]:
+def list_topics(workers: Mapping[str, Worker], connection: ConnectionSettings) -> dict[str, TopicListing]:
     """Return, for each worker, Kafka's topics as seen with the connection settings that it declares.
 
     Workers with the same settings share one query. Raises `KafkaError` if no broker answers.
@@ -31,7 +31,7 @@ def look_at_topics(workers: Mapping[str, Worker], connection: ConnectionSettings
 
 
 def require_topics(workers: Mapping[str, Worker], kafka_topics: Mapping[str, Mapping[str, int]]) -> None:
-    """Raise `ConfigError` if a topic is missing, with how to create it, or if two workers would split their records.
+    """Raise `ConfigError` if a topic is missing, with how to create it, or if two workers would share its records.
 
     `kafka_topics` are the topics that each worker sees.
     """
@@ -41,10 +41,8 @@ def require_topics(workers: Mapping[str, Worker], kafka_topics: Mapping[str, Map
             _require(name, worker, topic, there)
         written = there.wanting("Write") if isinstance(there, TopicListing) else there
         letters = [] if worker.options.dead_letter_topic is None else [worker.options.dead_letter_topic]
-        for topic, what in (
-            *((each, "dead letters") for each in letters),
-            *((each, "outputs") for each in worker.produces),
-        ):
+        targets = [(each, "dead letters") for each in letters] + [(each, "outputs") for each in worker.produces]
+        for topic, what in targets:
             if not topic.endswith("*") and topic not in written:
                 hint = f"{near_topic(topic, written)}{how_to_create(topic)}"
                 raise ConfigError(f"Kafka has no topic {topic}, where {what} of {name} go. {hint}")
@@ -65,9 +63,9 @@ def _require(name: str, worker: Worker, topic: str, kafka_topics: Mapping[str, i
         require_levels(topic, kafka_topics, worker.levels)
     elif topic not in kafka_topics:
         levels = count_levels(topic, dict(kafka_topics))
-        todo = f"It has {topic} with {levels} levels. Declare levels={levels}." if levels else how_to_create(topic)
+        advice = f"It has {topic} with {levels} levels. Declare levels={levels}." if levels else how_to_create(topic)
         near = "" if levels else near_topic(topic, kafka_topics)
-        raise ConfigError(f"Kafka has no topic {topic}, which {name} reads. {near}{todo}")
+        raise ConfigError(f"Kafka has no topic {topic}, which {name} reads. {near}{advice}")
 
 
 def _require_own_records(workers: Mapping[str, Worker]) -> None:

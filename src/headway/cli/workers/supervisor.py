@@ -27,8 +27,8 @@ from headway.execution.running_table import make_table_file, read_table
 
 log = logging.getLogger("headway.worker")
 
-_LAST_WORDS_WITHIN = 1.0
-_SHOW_EVERY = 0.5
+_LAST_REPORT_WITHIN = 1.0  # seconds
+_SHOW_EVERY = 0.5  # seconds
 _TASKS = Path("/proc/self/task")
 
 
@@ -75,7 +75,7 @@ class MemberProcess:
         """Wait for the end of the process. Returns its exit code, or minus the number of the signal that ended it."""
         code = await self._process.wait()
         with contextlib.suppress(TimeoutError):  # a child of the process may keep the socket open
-            await asyncio.wait_for(self._listening, _LAST_WORDS_WITHIN)
+            await asyncio.wait_for(self._listening, _LAST_REPORT_WITHIN)
         self._writer.close()
         self.ran = read_table(self._table)
         os.close(self._table)
@@ -161,7 +161,7 @@ class Supervisor:
             else:
                 crash = process.crash
                 self._suspect(process, how_it_ended(code))
-                await self._mourn(process, how_it_ended(code), lived, deaths)
+                await self._wait_to_restart(process, how_it_ended(code), lived, deaths)
 
     async def _live(self, process: MemberProcess) -> tuple[int, float]:
         """Start a process and wait for its end. Returns its exit code and how many seconds it lived."""
@@ -199,12 +199,12 @@ class Supervisor:
                 records,
             )
 
-    async def _mourn(self, process: MemberProcess, how: str, lived: float, deaths: RestartPolicy) -> None:
-        """Wait until the process should be restarted, or give up."""
+    async def _wait_to_restart(self, process: MemberProcess, how: str, lived: float, deaths: RestartPolicy) -> None:
+        """Wait until the process should be restarted, or end the command if it keeps dying."""
         name, delay = name_of(process.job), deaths.delay(lived, by_records=bool(process.ran))
         if delay is None:
-            row = f"{MOST_DEATHS} times in a row, the last time {how} after {lived:.1f} s"
-            sentence = f"{name} died {row}. It is not restarted."
+            how_often = f"{MOST_DEATHS} times in a row, the last time {how} after {lived:.1f} s"
+            sentence = f"{name} died {how_often}. It is not restarted."
             why = f"Its error: {process.crash}" if process.crash else "Its own log is above."
             others = "" if len(self._jobs) == 1 else " All other processes stop too."
             self._end(Order.DRAIN, Conclusion(Code.KEPT_DYING, f"{sentence}{others} {why}"))
@@ -221,7 +221,7 @@ class Supervisor:
 
     def _terminate(self) -> None:
         again = self._ending.is_set()
-        log.info("SIGTERM: %s.", "not waiting for running records" if again else "waiting for running records")
+        log.info("SIGTERM: %s.", "not waiting for running handlers" if again else "waiting for running handlers")
         self._end(Order.STOP if again else Order.DRAIN, Conclusion(Code.DONE))
 
     def _interrupt(self) -> None:
@@ -237,8 +237,8 @@ class Supervisor:
         self._ending.set()
         for process in self._living:
             process.tell(order)
-        patience = 2 * LEAVE_WITHIN + SHUT_DOWN_WITHIN + (self._drain_timeout if order is Order.DRAIN else 0.0)
-        asyncio.get_running_loop().call_later(patience, self._kill)
+        longest = 2 * LEAVE_WITHIN + SHUT_DOWN_WITHIN + (self._drain_timeout if order is Order.DRAIN else 0.0)
+        asyncio.get_running_loop().call_later(longest, self._kill)
 
     def _kill(self) -> None:
         for process in self._living:
@@ -246,7 +246,7 @@ class Supervisor:
             process.kill()
 
     def _conclude(self, outcome: Conclusion) -> None:
-        """Keep the first outcome that is not `DONE`, as the outcome of the command."""
+        """Keep the first outcome that is not `DONE`. It decides the command's exit code."""
         if self._outcome.code == Code.DONE:
             self._outcome = outcome
 
@@ -274,19 +274,21 @@ def _outcome(code: int, mistake: str) -> Conclusion:
     if mistake:
         return Conclusion(Code.FAILED_FOR_GOOD if code == Code.FAILED_FOR_GOOD else Code.MISTAKE, mistake)
     if code != Code.DONE:
-        return Conclusion(Code.UNFINISHED, "Some running records could not end; they are handled again later.")
+        return Conclusion(
+            Code.UNFINISHED, "Some running handlers did not finish; their records are handled again later."
+        )
     return Conclusion(Code.DONE)
 
 
 def collect_orphans(own: Collection[int]) -> None:
-    """Collect all orphans that have ended. Linux only, where containers are.
+    """Collect all orphans that have ended. This works on Linux only, where containers run.
 
     An orphan is a process that a handler left behind. In a container without an init process, `headway worker` is
-    process 1 and so its parent: one that has ended remains as a zombie until it is collected, and zombies use up the
-    container's process ids.
+    process 1 and adopts the orphan. When the orphan ends, it remains as a zombie until it is collected, and zombies use
+    up the container's process ids.
 
-    `own` are the processes that asyncio waits for. Each of them leads a session of its own, so an orphan belongs to
-    another session than this process. A child in this process's session was started by a library, which waits for it.
+    `own` are the processes that asyncio waits for. Each of them leads its own session, so their orphans are not in this
+    process's session. A child that is in this session was started by a library, which waits for it.
     """
     session = os.getsid(0)
     for child in _children():
