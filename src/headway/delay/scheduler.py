@@ -26,7 +26,7 @@ from headway.kafka.producer.client import ProducerClient, closed_in_callback
 from headway.kafka.producer.delivery import DeliveryFuture, Destination, OnDelivery
 from headway.kafka.serialization import key_writer, value_writer
 from headway.records.record_types import Header
-from headway.runtime.end_steps import EndSteps
+from headway.runtime.end_steps import EndSteps, construction
 from headway.runtime.lifecycle import Closable, time_left_of
 from headway.settings.config import Config, OutputSettings
 from headway.settings.connection_settings import connection_of
@@ -61,14 +61,15 @@ class Scheduler(Closable):
         self._encoder = ScheduleEncoder(
             self._names, key_writer(settings.key_serializer), value_writer(settings.value_serializer)
         )
-        self._client = ProducerClient({"enable.idempotence": True, **limits.DEFAULTS, **settings.kafka})
-        self._destinations: dict[str, Destination] = {}
-        self._commands = Commands(connection, self._names, self._choice.partitions, self._send_command)
-        self._closed = self._is_forked = False
-        self._steps_to_end = EndSteps(lambda: [self._commands.close, self._close_client])
-        self._closing_within = time_left_of(None)
-        self._unstored = 0  # schedules that were not stored when the client was closed
-        register_for_forks(self)
+        with construction(lambda: self.close(0)):
+            self._client = ProducerClient({"enable.idempotence": True, **limits.DEFAULTS, **settings.kafka})
+            self._destinations: dict[str, Destination] = {}
+            self._commands = Commands(connection, self._names, self._choice.partitions, self._send_command)
+            self._closed = self._is_forked = False
+            self._steps_to_end = EndSteps(lambda: [self._commands.close, self._close_client])
+            self._closing_within = time_left_of(None)
+            self._unstored = 0  # schedules that were not stored when the client was closed
+            register_for_forks(self)
 
     def send_later(
         self,

@@ -29,6 +29,7 @@ from headway.priority.producer import REQUEST_TIMEOUT, Producer, ProducerMetrics
 from headway.priority.producers_scheduler import AsyncProducersScheduler
 from headway.priority.record_fields import fields_of, fields_of_now
 from headway.records.record_types import Header, ProducerRecord, RecordMetadata, TopicPartition
+from headway.runtime.end_steps import construction
 from headway.runtime.lifecycle import time_left_of
 from headway.settings.config import Config
 
@@ -70,10 +71,11 @@ class AsyncProducer:
         self._waiters: dict[_Place, Waiters] = {}
         self._waiting: dict[asyncio.Task[RecordMetadata], AwaitedRecord] = {}  # first for room, then for their delivery
         self._turns = ThreadPoolExecutor(1, "headway-sends-in-turn")  # has a thread from the first call in turn on
-        self._producer = Producer(
-            _awaited(config), policy=policy, distributor=distributor, after_reports=self._after_reports
-        )
-        self._scheduler = AsyncProducersScheduler(lambda: self._producer.scheduler, self._in_turn)
+        with construction(lambda: self._producer.close(0)):
+            self._producer = Producer(
+                _awaited(config), policy=policy, distributor=distributor, after_reports=self._after_reports
+            )
+            self._scheduler = AsyncProducersScheduler(lambda: self._producer.scheduler, self._in_turn)
 
     def send(
         self,

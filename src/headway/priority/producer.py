@@ -29,7 +29,7 @@ from headway.priority.producer_transactions import ProducerTransactions
 from headway.priority.producers_scheduler import ProducersScheduler
 from headway.priority.record_fields import fields_of, fields_of_now
 from headway.records.record_types import Header, ProducerRecord, TopicPartition
-from headway.runtime.end_steps import EndSteps
+from headway.runtime.end_steps import EndSteps, construction
 from headway.runtime.lifecycle import Closable, time_left_of
 from headway.settings.config import Config, ProducerSettings
 
@@ -92,33 +92,34 @@ class Producer(Closable):
         levels = settings.levels or 1
         limits = Limits(settings.memory, settings.reserve, settings.window, settings.delivery_timeout)
         turns = make_turn_policy(policy, distributor, levels, max_wait=settings.max_wait)
-        self.sender = Sender(
-            settings.kafka,
-            Accumulator(levels, turns, limits),
-            RECORD_TAKES,
-            settings.least_size,
-            self._serialize if self._write_key or self._write_value else None,
-            after_reports,
-            settings.partitioner,
-        )
-        self.destinations = Destinations(self.sender, settings.levels)
-        self._transactions = ProducerTransactions(self.sender, self.destinations)
-        # Outside a transaction a schedule is stored on its own, and the delay lines limit its size.
-        kafka = {
-            key: value
-            for key, value in settings.kafka.items()
-            if not key.startswith("transaction") and key != "message.max.bytes"
-        }
-        serializers = {"key.serializer": settings.key_serializer, "value.serializer": settings.value_serializer}
-        self._scheduler_config = kafka | {key: function for key, function in serializers.items() if function}
-        self._scheduler_name = settings.scheduler
-        self._scheduler: Scheduler | None = None
-        self._making_scheduler = threading.Lock()
-        self.is_closed = self._is_forked = False
-        self._steps_to_end = EndSteps(lambda: [self._close_sender, self._close_scheduler])
-        self._closing_within = time_left_of(None)
-        self._undelivered = 0  # by the end
-        register_for_forks(self)
+        with construction(lambda: self.close(0)):
+            self.sender = Sender(
+                settings.kafka,
+                Accumulator(levels, turns, limits),
+                RECORD_TAKES,
+                settings.least_size,
+                self._serialize if self._write_key or self._write_value else None,
+                after_reports,
+                settings.partitioner,
+            )
+            self.destinations = Destinations(self.sender, settings.levels)
+            self._transactions = ProducerTransactions(self.sender, self.destinations)
+            # Outside a transaction a schedule is stored on its own, and the delay lines limit its size.
+            kafka = {
+                key: value
+                for key, value in settings.kafka.items()
+                if not key.startswith("transaction") and key != "message.max.bytes"
+            }
+            serializers = {"key.serializer": settings.key_serializer, "value.serializer": settings.value_serializer}
+            self._scheduler_config = kafka | {key: function for key, function in serializers.items() if function}
+            self._scheduler_name = settings.scheduler
+            self._scheduler: Scheduler | None = None
+            self._making_scheduler = threading.Lock()
+            self.is_closed = self._is_forked = False
+            self._steps_to_end = EndSteps(lambda: [self._close_sender, self._close_scheduler])
+            self._closing_within = time_left_of(None)
+            self._undelivered = 0  # by the end
+            register_for_forks(self)
 
     # Sending
 

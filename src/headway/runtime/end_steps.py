@@ -2,14 +2,42 @@
 
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 
 from headway.runtime.call_stacks import is_on_stack
 from headway.runtime.deferred_signals import allow_signals, defer_signals
 
 Step = Callable[[], object]
 
-_MOST_TRIES = 4
+_MAX_TRIES = 4
+_this_thread = threading.local()
+
+
+@contextmanager
+def construction(close: Callable[[], object]) -> Iterator[None]:
+    """Run the part of a constructor that starts threads and clients, so that an interrupt leaves none of them behind.
+
+    Interrupts are deferred until the block is complete. One that arrived is raised then, after `close` has released
+    what the block started. User code in the block, which may take long, must run in `allow_signals`. Within another
+    construction this does nothing: the outer one defers interrupts, and closes everything.
+    """
+    if getattr(_this_thread, "is_constructing", False):
+        yield
+        return
+    is_complete = False
+    try:
+        with defer_signals():
+            _this_thread.is_constructing = True
+            try:
+                yield
+                is_complete = True
+            finally:
+                _this_thread.is_constructing = False
+    except BaseException:
+        if is_complete:
+            close()
+        raise
 
 
 class EndSteps:
@@ -66,7 +94,7 @@ class EndSteps:
             except BaseException as error:
                 self._note(error)
                 # More than once: a second interrupt can arrive before signals are deferred again.
-                if not isinstance(error, Exception) and self._tries < _MOST_TRIES:
+                if not isinstance(error, Exception) and self._tries < _MAX_TRIES:
                     continue
             self._left.popleft()
             self._tries = 0

@@ -17,7 +17,7 @@ from headway.kafka.binding.forks import keep_alive_in_forks
 from headway.kafka.binding.known_settings import known_settings
 from headway.kafka.binding.oauth import with_oauth
 from headway.kafka.binding.served import serve
-from headway.runtime.deferred_signals import defer_signals
+from headway.runtime.deferred_signals import allow_signals, defer_signals
 from headway.settings.config import Config, check_servers, check_settings, explain_refused
 
 P = ParamSpec("P")
@@ -67,7 +67,8 @@ def make_client(kind: Callable[[dict[str, Any]], T], config: Config, connection:
     callbacks = {name: _guarded(name, config[name]) for name in _CALLBACKS if config.get(name)}
     guarded = {**_RECONNECT, **config, **callbacks}
     guarded |= (connection or Connection()).settings(guarded)
-    guarded = with_oauth(guarded)  # last, so that all callbacks learn of a failed token
+    with allow_signals():  # a user's `oauth_cb` may take long
+        guarded = with_oauth(guarded)  # last, so that all callbacks learn of a failed token
     try:
         with defer_signals():  # the binding would report an interrupt as a setting without a name
             client: T = _REFERABLE.get(kind, kind)(guarded)
@@ -90,8 +91,9 @@ def together(*makes: Callable[[], T], close: Callable[[T], object] = _close) -> 
     If one fails, this raises its error and closes the others.
     """
     threads = ThreadPoolExecutor(len(makes), "headway-making")
-    made = [threads.submit(make) for make in makes]
+    made = list[Future[T]]()
     try:
+        made += [threads.submit(make) for make in makes]
         return [each.result() for each in made]
     except BaseException:
         for each in made:

@@ -32,7 +32,7 @@ from headway.kafka.producer.headers import size_of_headers
 from headway.kafka.producer.report_pump import ReportPump
 from headway.runtime.background import in_background
 from headway.runtime.deferred_signals import heed_signals
-from headway.runtime.end_steps import EndSteps
+from headway.runtime.end_steps import EndSteps, construction
 from headway.settings.config import Config
 
 if TYPE_CHECKING:
@@ -109,15 +109,16 @@ class ProducerClient:
         self._renewing = threading.Lock()
         self._asking = threading.Lock()  # held while any thread asks brokers, so that the producer is not closed then
         self._is_forked = False
-        self._make_producer()
-        register_for_forks(self)
-        self.after_reports = after_reports
-        self.reports = ReportPump(self._take_reports, serving)
-        self.reports.watch(self.producer)
-        self._steps_to_end = EndSteps(
-            lambda: [self._stop_renewing, self.reports.stop, self._release_current, self.reports.close]
-        )
-        self.reports.start()
+        with construction(lambda: self.close(0)):
+            self._make_producer()
+            register_for_forks(self)
+            self.after_reports = after_reports
+            self.reports = ReportPump(self._take_reports, serving)
+            self.reports.watch(self.producer)
+            self._steps_to_end = EndSteps(
+                lambda: [self._stop_renewing, self.reports.stop, self._release_current, self.reports.close]
+            )
+            self.reports.start()
 
     def _make_producer(self, batches_of_one: bool = False) -> None:
         self.batches_of_one = batches_of_one
