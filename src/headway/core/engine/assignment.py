@@ -1,12 +1,12 @@
-"""One partition while it is assigned: from `assign` to `revoke`, or until it is read from elsewhere.
+"""One partition while it is assigned: from `assign` to `revoke`, or until a seek moves it to another offset.
 
-Invariants: an assignment that has ended never becomes current again, so its works are stale for good. Its bytes are the
-sizes of its incomplete works, plus those of its outputs with their works. A finished work is in the progress and, if it
-has outputs, in `outputs`: both or neither.
+Invariants: an assignment that has ended never becomes current again, so its works stay stale. Its bytes are the sizes
+of its incomplete works, and of its outputs with their works. A finished work with outputs is in both the progress and
+`outputs`, or in neither.
 
-Failed attempts are counted here for the commits: of works that failed in `tried`, and in `earlier` those that an
-earlier owner committed, of records that are yet to come. A record that is done leaves `tried` with the next commit, so
-that the way of a record that never fails has no step for it.
+Failed attempts are counted here for the commits. `tried` has those of received records, and `earlier` has those that an
+earlier owner committed for records that have not arrived yet. A record that is done leaves `tried` only with the next
+commit, so that a record that never fails costs nothing.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ R = TypeVar("R")
 OutputSet = tuple[Sequence[int], int, Sequence[Any]]
 """The outputs of a record, or of a batch: (offsets, bytes of records and outputs, outputs)."""
 
-# Encoding a map takes up to some milliseconds. A change (a record received or done) seldom adds more than a character.
-# So the next measurement comes after as many changes as the last one left characters, and at least after this many.
+# Encoding a map can take some milliseconds. A change (a record was received or is done) seldom adds more than one
+# character. So the next measurement is due after as many changes as there were characters left, and at least this many.
 _MEASURE_EVERY = 512
 
-_MOST_BESIDE = 33  # bytes beside a map: its trailer without attempts, and the frames for compressed run lengths
+_MOST_BESIDE = 33  # bytes besides a map: its trailer without attempts, and the frames of compressed run lengths
 
 _NOT_KEPT = "its earlier attempts were made before a restart, a rebalance or a seek, and only their number was kept"
 
 
 class Assignment(Generic[R]):
-    """The state of one assignment epoch."""
+    """The state of one assignment of a partition."""
 
     __slots__ = (
         "_few",
@@ -81,42 +81,42 @@ class Assignment(Generic[R]):
         self.state = PartitionState.READING
         self.progress = Progress(committed)
         self.remembered = committed  # as of the last commit that succeeded
-        self.log = log  # the mark of the topic's id; empty if it is not known
+        self.log = log  # the mark of the topic's id; empty if not known
         self.earlier = earlier
         self.tried: dict[int, Tried] = {}
         self.lanes: Lanes[R] = Lanes()
         self.bytes = 0
-        self.of_outputs = 0  # the part of `bytes` that outputs take
-        self.withheld = 0  # the part of `of_outputs` that no commit would remember as done
-        self.finished = 0  # grows with each change that is worth a commit
+        self.of_outputs = 0  # the bytes of `bytes` that outputs and their records take
+        self.withheld = 0  # the bytes of `of_outputs` that no commit can contain yet
+        self.finished = 0  # grows with each change that should be committed
         self.saved = 0  # `finished` as of the last commit that succeeded
         self.outputs: list[OutputSet] = []  # since the last tick
         self.pressed = False
-        self.held: list[Work[R]] | None = None  # the heads of its lanes while the user has paused it
+        self.held: list[Work[R]] | None = None  # the heads of its lanes while it is held; otherwise None
         self._known_end = committed.end
         self.limit_map(map_limit)
 
     @property
     def current(self) -> bool:
-        """True until the partition is lost, or read from elsewhere."""
+        """True until the assignment has ended."""
         return self.state is not PartitionState.GONE
 
     def on(self, event: PartitionEvent) -> None:
-        """Change the state as the table of partition states says."""
+        """Change the state by an event, as in the table of partition states."""
         self.state = after(self.state, event)
 
     def limit_map(self, characters: int) -> None:
         """Limit the map to this many characters from now on."""
         self._map_limit = characters
         self._measure_at = 0
-        # A map is below the pressure limit while its bitset is, or while its runs of four bytes are. So most partitions
-        # are never measured.
+        # A map is below the pressure limit if its bitset is, or if its runs of four bytes each are. So most partitions
+        # need no measurement.
         size = max(0, pressure(characters) // 4 * 3 - _MOST_BESIDE)  # bytes
         self._narrow = max(LEAST_WINDOW, 8 * (size - 7))  # offsets
         self._few = max(0, size - 1) // 8  # incomplete offsets; each makes at most two runs
 
     def finish(self, work: Work[R], outputs: Sequence[Any], size: int) -> None:
-        """Mark a work as done, with all its outputs; they take `size` bytes and keep the work's record."""
+        """Mark a work as done, with all its outputs, which take `size` bytes and keep the work's record in memory."""
         self.progress.complete(work.offset)
         self.finished += 1
         if outputs:
@@ -127,7 +127,7 @@ class Assignment(Generic[R]):
             self.bytes -= work.size
 
     def finish_together(self, works: Sequence[Work[R]], outputs: Sequence[Any], size: int) -> int:
-        """Mark the works of a batch as done; return how many bytes its outputs, of `size`, and its records keep."""
+        """Mark the works of a batch as done. Returns the bytes of its records and of its outputs (`size` bytes)."""
         offsets = [work.offset for work in works]
         for offset in offsets:
             self.progress.complete(offset)
@@ -139,7 +139,7 @@ class Assignment(Generic[R]):
         return kept
 
     def note_failure(self, offset: int, failure: FailedAttempts) -> None:
-        """Note that an attempt failed: its count is worth a commit."""
+        """Note that an attempt failed. The next commit contains the count."""
         self.tried[offset] = Tried(failure.attempts, failure.untried)
         self.finished += 1
 
@@ -154,7 +154,9 @@ class Assignment(Generic[R]):
             if work.failure is None:
                 error = EarlierAttemptError("headway.EarlierAttemptError", _NOT_KEPT)
                 work.failure = FailedAttempts(error, now, now, tried.attempts, tried.untried, error)
-            elif work.failure.attempts < tried.attempts:  # after `RetryLater` the record brings the first along
+            elif (
+                work.failure.attempts < tried.attempts
+            ):  # after `RetryLater` the record's headers have earlier attempts
                 work.failure = work.failure._replace(attempts=tried.attempts, untried=tried.untried)
         self.earlier = {offset: tried for offset, tried in self.earlier.items() if offset >= end}
 
@@ -168,11 +170,11 @@ class Assignment(Generic[R]):
         return to_come | self.tried
 
     def commit(self) -> Commit:
-        """Return the offset and map of this moment."""
+        """Return the present offset and map."""
         return self.commit_of(self.progress.snapshot())
 
     def commit_of(self, snapshot: OffsetMap) -> Commit:
-        """Build the commit for a snapshot; offsets that an earlier commit remembered as done stay remembered."""
+        """Build the commit for a snapshot. Offsets that an earlier commit marked as done stay marked."""
         trailer = Trailer(snapshot.offset, self.log, self.all_tried())
         commit = commit_of(snapshot, self._map_limit, self.remembered, trailer)
         self.pressed = commit.pressed
@@ -181,9 +183,9 @@ class Assignment(Generic[R]):
         return commit
 
     def is_pressed(self) -> bool:
-        """Return whether the map is so large that new records would cause it to be dropped.
+        """Return whether the map is so large that new records could make it exceed its limit.
 
-        Records that were committed above, in the map, are not new: without them the pressure would never ease.
+        Records that a commit's map covers are not new. They must be received, or the pressure would never ease.
         """
         if self._cannot_be_pressed():
             self.pressed = False
@@ -199,7 +201,7 @@ class Assignment(Generic[R]):
         return incomplete <= self._few or progress.highest_complete - progress.committable < self._narrow
 
     def end(self) -> None:
-        """End the assignment: the partition is lost, or is read from elsewhere."""
+        """End the assignment, because the partition was revoked or lost, or is read from another offset."""
         self.on(PartitionEvent.ENDED)
         self.lanes.clear()
         self.held = None

@@ -1,9 +1,9 @@
 """Commit ticks: offsets, maps and outputs that are committed together or not at all.
 
 Invariants: a tick is a snapshot of one moment. The outputs of a finished work stay in its assignment until they are in
-Kafka. So every tick with its offset has them too, whatever became of earlier ticks. That a tick was committed may be
-said again. The records that a shortened map leaves out come again after a restart, so their outputs wait for a tick
-that remembers them. The outputs of a batch wait for all its records, and its records for each other.
+Kafka, so every tick with its offset has them too, even if earlier ticks failed. A tick can be acknowledged more than
+once. Records that a shortened map leaves out are delivered again after a restart, so their outputs wait for a tick
+whose map has them. A tick has all records of a batch with outputs, or none of them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,9 +16,9 @@ from headway.records.record_types import TopicPartition
 
 
 class TickPart(NamedTuple):
-    """The part of a tick from one assignment: all until `finished`, with `sets` output sets of `size` bytes.
+    """The part of a tick from one assignment: its progress up to `finished`, with `sets` output sets of `size` bytes.
 
-    The tick leaves the `withheld` sets out. `remembered` is the state that counts as done once the tick is committed.
+    The `withheld` sets are not in the tick. `remembered` has the offsets that are marked as done once it is committed.
     """
 
     assignment: Assignment[Any]
@@ -31,7 +31,7 @@ class TickPart(NamedTuple):
 
 
 class CommitTick(NamedTuple):
-    """Offset and map of each partition, and the outputs of the records that they cover, to commit together."""
+    """The offset and map of each partition, and the outputs of the records that these mark as done."""
 
     commits: dict[TopicPartition, Commit]
     outputs: list[Any]
@@ -39,7 +39,7 @@ class CommitTick(NamedTuple):
 
 
 def take(assignments: Iterable[Assignment[Any]]) -> CommitTick:
-    """Return the commits due for these assignments; nothing changes, so a tick that is dropped loses nothing."""
+    """Return the commits due for these assignments. Nothing changes, so a tick that is not committed loses nothing."""
     tick = CommitTick({}, [], [])
     for each in assignments:
         if each.finished > each.saved:
@@ -62,9 +62,9 @@ def take(assignments: Iterable[Assignment[Any]]) -> CommitTick:
 
 
 def _with_whole_sets(assignment: Assignment[Any], snapshot: OffsetMap, commit: Commit) -> tuple[OffsetMap, Commit]:
-    """Return a snapshot and its commit that has all records of each batch with outputs as done, or none of them.
+    """Return a snapshot and its commit, in which all records of a batch with outputs are done, or none of them.
 
-    A map that was shortened may have some of them. They then count as not done, which can lengthen the map again.
+    A shortened map can have some of them. Then all of them count as not done, which can make the map longer again.
     """
     batches = [one[0] for one in assignment.outputs if len(one[0]) > 1]
     while batches and commit.kept is not None:
@@ -80,7 +80,7 @@ def _with_whole_sets(assignment: Assignment[Any], snapshot: OffsetMap, commit: C
 
 
 def acknowledge(tick: CommitTick) -> Iterator[tuple[Assignment[Any], int]]:
-    """Note that the tick is in Kafka, and yield each assignment with the bytes of outputs that it need not keep."""
+    """Note that the tick is in Kafka, and yield each assignment with the bytes of its committed outputs."""
     for assignment, finished, outputs, sets, size, withheld, remembered in tick.parts:
         if finished >= assignment.saved:
             assignment.saved = finished

@@ -1,8 +1,8 @@
-"""Lanes: the records that must run one after the other.
+"""Lanes of records that must run one after the other.
 
-Invariants: a lane is a chain of works in offset order. Only its head may run, and it stays the head until it is done,
-through all its attempts. Lanes belong to one assignment of one partition, so equal keys of two topics or partitions
-never meet. Keys are compared by value: a lane's name is the key's bytes.
+Invariants: a lane is a chain of works in offset order. Only its head can run, and a record stays the head through all
+its attempts, until it is done. Lanes belong to one assignment of one partition, so equal keys of two topics or
+partitions never share a lane. Keys are compared by value: a lane's name is the key's bytes.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ R = TypeVar("R")
 _BEHIND = WorkState.BEHIND
 
 LaneNames = Callable[[Sequence[Any]], Iterable[Hashable]]
-"""(records of one partition) -> the name of each one's lane; `ALONE` for a record that has none."""
+"""(records of one partition) -> the name of each record's lane, or `ALONE` for a record without a lane."""
 
-ALONE: Final = object()  # names a lane of its own, which is never looked up
+ALONE: Final = object()  # the name for a record that shares its lane with no other, so it needs no look-up
 
 
 def by_key(records: Sequence[Any]) -> Iterable[Hashable]:
-    """Return a lane for each key's bytes; records without a key share one lane, since their order may matter."""
+    """Return a lane for each key. Records without a key share one lane, because their order can matter."""
     return map(_raw_key, records)
 
 
 def by_key_if_any(records: Sequence[Any]) -> Iterable[Hashable]:
-    """Return a lane for each key's bytes; a record without a key is a lane of its own."""
+    """Return a lane for each key. Each record without a key has its own lane."""
     return [ALONE if key is None else key for key in map(_raw_key, records)]
 
 
@@ -53,10 +53,10 @@ OrderingName = Literal["key", "key_if_any", "partition", "unordered"]
 
 
 class Ordering(enum.StrEnum):
-    """The records that must run in order: those with the same key, those of the same partition, or none.
+    """Which records run in order: those with the same key, those of the same partition, or none.
 
-    Records without a key count as one key, or with `KEY_IF_ANY` as a key each. Wherever an ordering is expected, its
-    text is accepted, too, as in `ordering="partition"`.
+    With `KEY`, all records without a key count as one key; with `KEY_IF_ANY`, each counts as its own key. An ordering
+    can also be given as text, as in `ordering="partition"`.
     """
 
     KEY = "key"
@@ -78,7 +78,7 @@ class Ordering(enum.StrEnum):
 class Lanes(Generic[R]):
     """The lanes of one assignment.
 
-    A lane exists while it has a work: it is no more than an entry for its last work and the links from its head.
+    A lane exists while it has works. It consists of an entry for its last work, and the links from work to work.
     """
 
     __slots__ = ("_last",)
@@ -91,7 +91,7 @@ class Lanes(Generic[R]):
         return len(self._last)
 
     def extend(self, works: Iterable[Work[R]]) -> list[Work[R]]:
-        """Put each work at the end of its lane, and return those that are now a lane's head."""
+        """Append each work to its lane, and return the works that are now heads."""
         heads = []
         last = self._last
         for work in works:
@@ -107,10 +107,10 @@ class Lanes(Generic[R]):
         return heads
 
     def advance(self, last: Work[R], again: Sequence[Work[R]]) -> Work[R] | None:
-        """Replace a lane's first works, up to `last`, which have run, by those of `again`; return the new head."""
+        """Replace the works of a lane that have run, up to `last`, by their next attempts. Returns the new head."""
         behind = last.next
         if behind is not None:
-            last.next = None  # so that a reference to a finished work does not keep its lane
+            last.next = None  # so that a reference to a finished work does not keep its whole lane in memory
         elif last.lane is not ALONE:
             if again:
                 self._last[last.lane] = again[-1]

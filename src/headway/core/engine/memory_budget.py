@@ -1,9 +1,9 @@
 """The memory budget of one level, and which of its partitions must be paused.
 
 Invariants: one half of the budget is reserved, in equal shares, for the level's partitions. The other half goes to
-whichever partition needs it first, so many busy partitions can fill the budget. So records behind stuck lanes stop only
-their own partitions, and the level holds no more than its budget plus one fetch. Uncommitted outputs and their records
-count too: while they alone fill the budget, no more works of the level start.
+whichever partition needs it first; a flood of all partitions can fill the budget. So records behind stuck lanes stop
+only their own partitions, and the level holds no more than its budget plus one fetch. Uncommitted outputs and their
+records count too: while they alone fill the budget, no more works of the level start.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
 """The life of a partition at a consumer: its states, and the events that lead from one to the next.
 
-`parallel/fetching.py` holds a partition while it starts, and the engine's `Assignment` from then on, which changes its
-state through `after` alone. When offsets go back, another assignment takes its place.
+While a partition starts, `parallel/fetching.py` holds its state. After that the engine's `Assignment` does, and changes
+it only through `after`. If offsets go back, a new assignment replaces the old one.
 """
 
 from enum import StrEnum
@@ -11,15 +11,15 @@ class PartitionState(StrEnum):
     """A state of a partition at its consumer."""
 
     GONE = "gone"
-    """Not ours: never assigned, or given up."""
+    """Not assigned to this member: never assigned, or given up."""
     STARTING = "starting"
-    """Assigned to this member; the committed offset is yet to be read."""
+    """Assigned to this member, but the committed offset has not been read yet."""
     READING = "reading"
     """Fetched, and its works run."""
     PAUSED = "paused"
-    """Not fetched, since its share of memory is full or its offset map too large; its works run."""
+    """Not fetched, because its share of memory is full or its offset map is too large. Its works run."""
     LEAVING = "leaving"
-    """About to be revoked: nothing starts, what runs may end, what is done is committed."""
+    """About to be revoked. No works start, running works can end, and works that are done are committed."""
 
 
 class PartitionEvent(StrEnum):

@@ -1,12 +1,12 @@
-"""The ledger of deaths, and the consequences of a death for the records that ran in the process.
+"""The ledger of processes that died, and the consequences for the records that ran in them.
 
-A dead process does not say which record ended it. All records that ran in it are suspects: its death is a failed
-attempt of each. A suspect runs alone the next time, so the next death names its cause.
+Nothing shows which of its records ended a process. So all records that ran in it are suspects, and its death is a
+failed attempt of each. A suspect runs alone the next time, so that the next death has only one possible cause.
 
-Invariants: a death raises the attempts of each record that ran by at least one. A record becomes a dead letter only by
-a death in which nothing else ran. So a record that kills whenever it runs becomes a dead letter after `max_attempts`
-deaths, or `MOST_DEATHS` if there is no such bound. If it had neighbours, that takes at least two deaths. A neighbour
-never becomes one.
+Invariants: a death adds at least one attempt to each record that ran. A record becomes a dead letter only by a death
+while it ran alone. So a record that always kills its process becomes a dead letter after `max_attempts` deaths, or
+after `MOST_DEATHS` if there is no such bound. If other records ran beside it at first, that takes at least two deaths.
+Those other records never become dead letters because of it.
 """
 
 import signal
@@ -19,14 +19,14 @@ from headway.core.retry import Again, DeadLetter, Retries, Verdict
 from headway.errors import ProcessDiedError
 
 MOST_DEATHS = 3
-"""The deaths after which a record is a dead letter where `max_attempts` sets no bound."""
+"""The number of deaths after which a record is a dead letter if there is no `max_attempts`."""
 
 MOST_SUSPECTS = 10_000
-"""The number of suspects that are remembered."""
+"""The highest number of suspects to remember."""
 
 
 class RecordId(NamedTuple):
-    """One record in Kafka; the timestamp tells it from a record at the same offset of a recreated topic."""
+    """The identity of a record. By the timestamp it differs from a record at the same offset of a recreated topic."""
 
     topic: str
     partition: int
@@ -35,7 +35,7 @@ class RecordId(NamedTuple):
 
 
 class RunningAttempt(NamedTuple):
-    """A record that ran when its process died, the number of this attempt, and how many earlier ones ended untried."""
+    """A record that ran when its process died, the number of the attempt, and the number of untried attempts before."""
 
     record: RecordId
     attempt: int
@@ -52,7 +52,7 @@ class Suspect:
         untried: The number of attempts that do not count.
         deaths: The number of processes that died while it ran.
         alone: True if nothing else ran in the last process that died.
-        how: The way in which that process ended.
+        how: How that process ended, as returned by `how_it_ended`.
         first_at: The time of the first death, in seconds since the epoch.
         at: The time of the last death.
     """
@@ -67,11 +67,11 @@ class Suspect:
     at: float
 
     def error(self) -> ProcessDiedError:
-        """Return the error that the attempt failed with."""
+        """Return the error with which the last attempt failed."""
         return died(self.how, self.deaths, alone=self.alone)
 
     def failure(self, wall_to_now: float) -> FailedAttempts | None:
-        """Return the failures before the last; `wall_to_now` turns seconds since the epoch into the clock's."""
+        """Return the failed attempts before the last. `wall_to_now` converts seconds since the epoch to the clock's."""
         if self.attempts <= 1:
             return None
         error, first_at = self.error(), self.first_at + wall_to_now
@@ -79,18 +79,18 @@ class Suspect:
 
 
 class Suspects:
-    """The ledger of deaths, kept by a process that outlives the others; beyond `most` records it forgets the oldest."""
+    """The ledger of deaths, in a process that outlives the others. Beyond `most` records it forgets the oldest."""
 
     def __init__(self, most: int = MOST_SUSPECTS) -> None:
         self._most = most
         self._known: dict[RecordId, Suspect] = {}
 
     def died(self, running: Sequence[RunningAttempt], how: str, now: float) -> list[Suspect]:
-        """Note that a process died while these records ran; return the suspects among them. `now` is wall time."""
+        """Note that a process died while these records ran, and return the new suspects. `now` is the wall time."""
         return self.note(self._after_death(attempt, len(running) == 1, how, now) for attempt in running)
 
     def note(self, suspects: Iterable[Suspect]) -> list[Suspect]:
-        """Take over suspects that another ledger has found, and return those that were news."""
+        """Add suspects from another ledger, and return those that this one did not have yet."""
         news = []
         for suspect in suspects:
             known = self._known.get(suspect.record)
@@ -103,7 +103,7 @@ class Suspects:
         return news
 
     def all(self) -> list[Suspect]:
-        """Return all that are known, the oldest first."""
+        """Return all remembered suspects, the oldest first."""
         return list(self._known.values())
 
     def _after_death(self, attempt: RunningAttempt, alone: bool, how: str, now: float) -> Suspect:
@@ -139,7 +139,7 @@ def decide(
 
 
 def died(how: str, deaths: int, *, alone: bool) -> ProcessDiedError:
-    """Return the error for a record whose process has died, as `how_it_ended` says.
+    """Return the error for a record whose process has died. `how` is the result of `how_it_ended`.
 
     >>> print(died(how_it_ended(-9), 2, alone=True))
     The process of the handler was ended by signal 9 (SIGKILL) while it was at this record.
@@ -164,8 +164,8 @@ def is_suspect(failure: FailedAttempts | None) -> bool:
 
 
 def as_death(error: BaseException | None) -> ProcessDiedError | None:
-    """Return the error if it says that a process died, else None."""
-    # Look at the type: `isinstance` asks for `__class__`, which a user's own exception may define as it likes.
+    """Return the error if it is a `ProcessDiedError`, or None."""
+    # Check the type: `isinstance` reads `__class__`, and an exception of the user's can define that in any way.
     return cast(ProcessDiedError, error) if issubclass(type(error), ProcessDiedError) else None
 
 
@@ -176,7 +176,7 @@ def how_it_ended(code: int | None) -> str:
     ('ended with exit code 7', 'was ended by signal 9 (SIGKILL)', 'was ended by signal 40')
     """
     if code is None:
-        return "ended, nobody knows how,"
+        return "ended, for an unknown reason,"
     if code >= 0:
         return f"ended with exit code {code}"
     try:

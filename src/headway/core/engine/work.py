@@ -1,7 +1,8 @@
 """A work: one attempt at a record.
 
-Invariants: a work is tried once. A retry is another work for the same record. So a late report of an earlier attempt is
-known by its work, and ignored. A work is running from `take` until it is reported; its states are in `work_states.py`.
+Invariants: a work runs once, and a retry is another work for the same record. So a late report about an earlier attempt
+is recognised by its work, and ignored. A work is running from `take` until it is reported. `work_states.py` has its
+states.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ _READY, _BEHIND = WorkState.READY, WorkState.BEHIND
 
 
 class FailedAttempts(NamedTuple):
-    """The failed attempts so far: the last error and its time, the first and its time, and their number.
+    """The failed attempts so far: the last error with its time, the first error with its time, and their number.
 
     `untried` is the number of attempts that ended before anything was tried.
     """
@@ -40,9 +41,9 @@ class FailedAttempts(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """The parts of a work that its record's headers bring along, and the bytes that these headers take.
+    """The data from a record's headers: the attempts that failed elsewhere, and when the record expires.
 
-    They tell of attempts that failed elsewhere, and of when the record expires.
+    `bytes` is the size of the headers.
     """
 
     failure: FailedAttempts | None = None
@@ -54,7 +55,7 @@ NOTHING_BROUGHT: Mapping[Any, Brought] = {}
 
 
 class FinalOutcome(NamedTuple):
-    """An attempt's error, and the verdict by which its record is stored elsewhere; None if the record is dropped."""
+    """The error of a last attempt, and the verdict by which its record is stored elsewhere, or None to drop it."""
 
     error: BaseException
     verdict: DeadLetter | Later | None
@@ -83,10 +84,10 @@ class Work(Generic[R]):
         "tenant",
     )
 
-    # Only a `TenantWork` has these; a process of handlers sets `started`, too.
+    # Only a `TenantWork` has these. A process that runs handlers also sets `started`.
     tenant: str
-    started: float  # when its handler began, as far as that is known
-    charged: float  # seconds, when it started
+    started: float  # when its handler began, if known
+    charged: float  # the seconds that its tenant was charged when it started
 
     def __init__(
         self,
@@ -107,11 +108,11 @@ class Work(Generic[R]):
         self.order = order  # the order of arrival, over all partitions
         self.next: Work[R] | None = None  # the work behind this one in its lane
         self.not_before = 0.0
-        self.not_after = _NEVER  # its record expires then, and is not started any more
-        self.state = _READY  # the end of its partition changes what it means, and not this: see `work_states.py`
+        self.not_after = _NEVER  # when its record expires; it is not started after that
+        self.state = _READY  # not changed when its partition ends: see `work_states.py`
         self.failure: FailedAttempts | None = None
         self.batch: WorkBatch[R] | None = None
-        self.outcome: FinalOutcome | None = None  # set while a final failure of this attempt is not stored yet
+        self.outcome: FinalOutcome | None = None  # set while the result of a final failure is being stored
 
     @property
     def partition(self) -> TopicPartition:
@@ -139,9 +140,9 @@ class Work(Generic[R]):
         return 0 if self.failure is None else self.failure.untried
 
     def again(self, not_before: float, error: BaseException | None, now: float, untried: bool = False) -> Work[R]:
-        """Return the next attempt after this one failed, or without an error the same attempt.
+        """Return the next attempt after this one failed, or if there is no error the same attempt again.
 
-        An `untried` attempt failed before anything was tried. The lane puts the returned work in its place.
+        An `untried` attempt failed before anything was tried. The returned work takes this one's place in the lane.
         """
         again = self._copy()
         if error is None:
@@ -187,7 +188,7 @@ class TenantWork(Work[R]):
 
 
 class WorkBatch(Generic[R]):
-    """Works that run together in one slot; their lane goes on when the last of them was reported."""
+    """Works that run together in one slot. Their lane continues when all of them were reported."""
 
     __slots__ = ("_again", "_running", "works")
 
@@ -197,14 +198,14 @@ class WorkBatch(Generic[R]):
         self._again: list[Work[R]] = []
 
     def leave(self) -> bool:
-        """Note that one work no longer runs; return whether it was the last, which frees the slot."""
+        """Note that one work has ended. Returns whether it was the last one, so that the slot is free."""
         self._running -= 1
         return not self._running
 
     def report(self, again: Sequence[Work[R]]) -> tuple[Work[R], Sequence[Work[R]]] | None:
-        """Note that one work of a lane was reported.
+        """Note that one work was reported, with its next attempt if there is one.
 
-        Return None while others run, then the last work and the works to try again, in order.
+        Returns None while other works run, and then the last work of the batch and the next attempts, in order.
         """
         self._again += again
         if self._running:
