@@ -21,7 +21,7 @@ def late(known: DataFrame) -> DataFrame:
 
 
 def main(servers: str, topic: str, output: str) -> None:
-    """Read what is there now, and write the late flights of it."""
+    """Read the flights that exist now, and write the late ones."""
     spark = SparkSession.builder.appName("late flights").getOrCreate()
     tables = flights_pipeline.read_tables(spark)
     records = flights_pipeline.source(spark, {"bootstrap.servers": servers}, topic, levels=3)

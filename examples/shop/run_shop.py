@@ -41,7 +41,7 @@ async def run(orders: int, servers: str, directory: str) -> None:
             stack.push_async_callback(stop, process)
 
         await start("shop_bank.py", str(bank))
-        await start("shop_api.py", str(api))  # which creates the topics
+        await start("shop_api.py", str(api))  # this creates the topics
         await until_up(session, url)
         await start(*HEADWAY, "worker", "shop_workers", "--log-level", "warning")
         await start(*HEADWAY, "relay", "--name", os.environ.get("SHOP", "shop"), "--log-level", "warning")
@@ -53,7 +53,7 @@ async def run(orders: int, servers: str, directory: str) -> None:
 
 
 async def place(session: aiohttp.ClientSession, url: str, count: int) -> None:
-    """Place orders and show how far each one is, until all customers are reminded."""
+    """Place orders and show their states until all customers are reminded."""
     states: dict[str, str] = {}
     for number in range(count):
         order = {"customer": f"customer {number % 3}", "cents": 995, "express": number % 2 == 1}

@@ -1,4 +1,4 @@
-"""The shop's HTTP API: it takes orders into Kafka, and tells how far they are.
+"""The shop's HTTP API: it writes orders to Kafka, and shows their state.
 
 HEADWAY_CONFIG_FILE=client.properties python shop_api.py 8080
 """
@@ -21,7 +21,7 @@ PRODUCER = web.AppKey("producer", AsyncProducer)
 
 
 async def producer(app: web.Application) -> AsyncIterator[None]:
-    """Have one producer for as long as the application runs; FastAPI's `lifespan` is the same."""
+    """Keep one producer while the application runs, as FastAPI's `lifespan` does."""
     settings = settings_from_environment()
     for topic, levels in ((f"{SHOP}-orders", LEVELS), (f"{SHOP}-reminders", None), (f"{SHOP}-dead", None)):
         create_topic(settings, topic, levels=levels, partitions=4, exist_ok=True)
@@ -30,7 +30,7 @@ async def producer(app: web.Application) -> AsyncIterator[None]:
 
 
 async def post_order(request: web.Request) -> web.Response:
-    """Take an order: it is in Kafka, on all replicas, when the customer has the answer."""
+    """Take an order. When the customer gets the answer, the order is in Kafka, on all replicas."""
     try:
         given: dict[str, Any] = await request.json()
         order = Order(
@@ -42,13 +42,13 @@ async def post_order(request: web.Request) -> web.Response:
         await request.app[PRODUCER].send(
             f"{SHOP}-orders", json.dumps(asdict(order)), key=order.customer, level=int(order.express)
         )
-    except DeliveryError:  # an order that is sent again with its id is one order
+    except DeliveryError:  # the customer can send it again: with the same id it stays one order
         raise web.HTTPServiceUnavailable(text=f"Try again, with the id {order.id}.") from None
     return web.json_response({"id": order.id}, status=202)
 
 
 async def get_order(request: web.Request) -> web.Response:
-    """Tell how far an order is."""
+    """Return the state of an order."""
     database = open_database()
     found = database.execute("select state from orders where id = ?", (request.match_info["id"],)).fetchone()
     database.close()

@@ -1,4 +1,4 @@
-"""The bank that the shop asks for payments: a stand-in, which is out of order for each third payment at first.
+"""The bank that the shop asks for payments: a stand-in, which is at first out of order for every third payment.
 
 python shop_bank.py 8090
 """
@@ -13,7 +13,7 @@ ASKED = web.AppKey("asked", Counter[str])
 
 
 async def post_payment(request: web.Request) -> web.Response:
-    """Take a payment once for each Idempotency-Key; 409 says that it was taken before."""
+    """Take a payment once per Idempotency-Key. Status 409 means that it was taken before."""
     app, payment = request.app, request.headers["Idempotency-Key"]
     app[ASKED][payment] += 1
     if len(app[ASKED]) % 3 == 0 and app[ASKED][payment] == 1:

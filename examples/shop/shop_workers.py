@@ -14,7 +14,7 @@ from typing import Any
 from headway import AsyncScheduler, ConsumerRecord, Context, Retries, exponential_backoff, worker
 from headway.http import HttpHandler, Request
 
-SHOP = os.environ.get("SHOP", "shop")  # what topics, groups and the scheduler begin with
+SHOP = os.environ.get("SHOP", "shop")  # the prefix of topics, groups and the scheduler
 DATABASE = os.environ.get("SHOP_DATABASE", "shop.db")
 BANK = os.environ.get("SHOP_BANK", "http://127.0.0.1:8090")
 REMIND_AFTER = float(os.environ.get("SHOP_REMIND_AFTER", "259200"))  # seconds; three days
@@ -53,11 +53,11 @@ async def shared(settings: dict[str, Any]) -> AsyncIterator[Shared]:
 def to_payment(record: ConsumerRecord) -> Request:
     order: Order = record.value
     payment = {"order": order.id, "customer": order.customer, "cents": order.cents}
-    # The order's own id, since a customer may press the button twice: that makes two records.
+    # The key is the order's id, because a customer who presses the button twice sends two records.
     return Request("POST", f"{BANK}/payments", json=payment, headers={"Idempotency-Key": order.id})
 
 
-pay = HttpHandler(to_payment, timeout=10, per_host=20, accept={409})  # 409: it was paid before
+pay = HttpHandler(to_payment, timeout=10, per_host=20, accept={409})  # 409: the order was paid before
 
 
 @worker(
@@ -71,7 +71,7 @@ pay = HttpHandler(to_payment, timeout=10, per_host=20, accept={409})  # 409: it 
     lifespan=shared,
 )
 async def take_order(record: ConsumerRecord, context: Context) -> None:
-    """Store an order, have it paid, and plan the reminder: each step is the same if it is done twice."""
+    """Store an order, request its payment, and schedule the reminder. Each step can be repeated without harm."""
     order: Order = record.value
     shop: Shared = context.state
     shop.orders.execute(
