@@ -2,7 +2,7 @@
 
 import sys
 
-INTERRUPTED = 130  # as shells have it for Ctrl-C
+INTERRUPTED = 130  # the exit code of shells after Ctrl-C
 
 
 if __name__ == "__main__":

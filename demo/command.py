@@ -26,7 +26,7 @@ FOLLOWED_UP = 6_000
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run the demo; the exit code is 1 when a promise was broken, or the demo could not run. Ctrl-C goes through."""
+    """Run the demo and return its exit code: 1 if a promise was broken or the demo failed. Ctrl-C is not caught."""
     options = _parse(arguments)
     console = Console(highlight=False)
     try:
@@ -104,11 +104,11 @@ def _by_priority(
 def _later_and_through_spark(
     servers: str, machine: Machine, options: argparse.Namespace, console: Console
 ) -> list[Promise]:
-    # PySpark takes a second to import, and step 1 can do without.
+    # PySpark takes a second to import, and step 1 does not need it.
     from demo import pipeline  # noqa: PLC0415
     from headway.spark.session.interruptible import beside  # noqa: PLC0415
 
-    with beside(pipeline.session) as starting:  # which takes as long as step 2, and that mostly waits
+    with beside(pipeline.session) as starting:  # Spark starts during step 2, which mostly waits
         made = _later(servers, options, console)
         with Working(console, "Spark starts …"):
             spark = starting.result()

@@ -1,4 +1,4 @@
-"""What the consumer saw of each level, and whether it is what was promised.
+"""Records what the consumer saw of each level, and checks it against the promises.
 
 Pure: time comes with the records, and nothing here knows Kafka.
 """
@@ -9,22 +9,22 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 NUMBER = "number"
-"""The header that says as which record of all it was sent."""
+"""The header with the number of the record, in the order of sending."""
 
 BACKLOG_POLLS = 10
-"""A backlog is what so many polls can return, or more. Only under backlog can priority be seen, however fast all is."""
+"""A backlog is at least as many records as this many polls can return. Priority shows only under a backlog."""
 
-# Work conservation, less what it takes to notice that something has come.
+# Below 1, because new records take a moment to be noticed.
 LEAST_USED = 0.95
 
-# A stop of the whole machine delays neighbours alike. What is left is what the partitions of a level do to each other.
+# Below 1, because the partitions of a level delay each other. A pause of the machine delays neighbouring records alike.
 LEAST_AHEAD = 0.95
 _NEVER = -1
-_FEWEST = 10  # records, or polls: of fewer, a share says nothing
+_FEWEST = 10  # records, or polls; a fraction of fewer means nothing
 
 
 class Record(Protocol):
-    """What is looked at of a consumed record."""
+    """The fields of a consumed record that the evidence needs."""
 
     @property
     def level(self) -> int: ...
@@ -42,7 +42,7 @@ class Record(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Promise:
-    """What was promised and what was seen; `kept` is None where this run cannot tell, and `seen` says why."""
+    """A promise and what was seen. `kept` is None if this run cannot decide, and `seen` then says why."""
 
     promised: str
     seen: str
@@ -50,44 +50,44 @@ class Promise:
 
 
 class Order:
-    """Counts the records that come behind a later one of their lane."""
+    """Counts the records that arrive after a later record of their lane."""
 
     def __init__(self) -> None:
         self.violations = 0
         self._last: dict[Hashable, int] = {}
 
     def note(self, lane: Hashable, number: int) -> None:
-        """Take the next record of a lane into account."""
+        """Count the next record of a lane."""
         self.violations += number <= self._last.get(lane, -1)
         self._last[lane] = number
 
     def __len__(self) -> int:
-        """How many lanes there are."""
+        """The number of lanes."""
         return len(self._last)
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """So many of so many, of what could be counted."""
+    """A count out of a total."""
 
     count: int
     of: int
 
     @property
     def share(self) -> float:
-        """The share of the whole, 1 of nothing."""
+        """The fraction of the total, or 1 if the total is 0."""
         return self.count / self.of if self.of else 1.0
 
 
 class Evidence:
-    """Of every record when it was returned and how long it had waited, in arrays: records would fill the memory."""
+    """When each record was returned and how long it had waited, in arrays: the records would fill the memory."""
 
     def __init__(self, levels: int, records: int, capacity: int) -> None:
         self.capacity = capacity
         self.returned_s = [array("d") for _ in range(levels)]  # since the start
         self.waits_ms = [array("q") for _ in range(levels)]  # from the producer's timestamp to the return of poll
         self.partitions, self.keys = Order(), Order()
-        self.polls = self.largest_poll = self.repeated = 0  # repeated: how many records were returned once more
+        self.polls = self.largest_poll = self.repeated = 0  # repeated: records that were returned again
         self.poll_of = array("l", [_NEVER]) * records
         self.level_of = bytearray(records)
         self.under_backlog = bytearray()  # by poll
@@ -95,22 +95,22 @@ class Evidence:
 
     @property
     def per_level(self) -> list[int]:
-        """How many records of each level were returned, lowest first."""
+        """The number of returned records by level, lowest first."""
         return list(map(len, self.waits_ms))
 
     @property
     def total(self) -> int:
-        """How many records were returned."""
+        """The number of returned records."""
         return sum(self.per_level)
 
     @property
     def capacity_used(self) -> Part:
-        """Of the records that the polls under backlog had room for, those that they returned."""
+        """The returned records, out of all that the polls under backlog could have returned."""
         return Part(self._returned_under_backlog, sum(self.under_backlog) * self.capacity)
 
     @property
     def ahead(self) -> Part:
-        """Of the highest level's records that met a backlog, those that passed their neighbour of the lowest level.
+        """The records of the highest level that overtook their neighbour of the lowest, of those that met a backlog.
 
         The neighbour is the record of the lowest level that was sent last before. Whatever delays both, a slow machine
         or a broker that pauses, does not count: without priority, the one that was sent first is returned first.
@@ -127,7 +127,7 @@ class Evidence:
         return Part(passed, met)
 
     def note_poll(self, records: Collection[Record], backlog: int, at: float, now_ms: int) -> None:
-        """Take a poll into account; `backlog` is how many records waited before it, `at` is since the start."""
+        """Count a poll. `backlog` is the number of records that waited before it, `at` the seconds since the start."""
         under_backlog = backlog >= BACKLOG_POLLS * self.capacity
         self.under_backlog.append(under_backlog)
         self._returned_under_backlog += under_backlog * len(records)
@@ -141,7 +141,7 @@ class Evidence:
         self.returned_s[level].append(at)
         self.waits_ms[level].append(max(0, now_ms - record.timestamp))
         self.partitions.note((level, record.partition), record.offset)
-        if key is not None:  # without one, no order is promised
+        if key is not None:  # without a key, no order is promised
             self.keys.note((level, key), number)
         if self.poll_of[number] == _NEVER:
             self.poll_of[number], self.level_of[number] = self.polls, level
@@ -150,7 +150,7 @@ class Evidence:
 
 
 def percentile(values: Sequence[int], percent: float) -> int:
-    """The value that so many percent of the values are not above; 0 of none.
+    """The value that is not exceeded by this percentage of the values, or 0 if there are no values.
 
     >>> percentile([30, 10, 20], 50), percentile([30, 10, 20], 99), percentile([], 50)
     (20, 30, 0)
@@ -160,7 +160,7 @@ def percentile(values: Sequence[int], percent: float) -> int:
 
 
 def promises(evidence: Evidence, sent: Sequence[int], *, conserves_work: bool) -> list[Promise]:
-    """What Headway promises of this run. `sent` is by level; `conserves_work` is whether the policy does."""
+    """Check the promises for this run. `sent` is by level; `conserves_work` is True if the policy conserves work."""
     polls = f"{evidence.largest_poll} of {evidence.capacity} at most, in {evidence.polls:,} polls"
     return [
         _every_record_once(evidence, sent),

@@ -11,7 +11,7 @@ from datetime import timedelta
 from typing import Any
 
 from pyspark.sql import Column, DataFrame
-from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from pyspark.sql import functions as F  # noqa: N812  # as in Spark's documentation
 
 from headway.core.levels.naming import level_topic
 from headway.delay.topic_names import DEFAULT_NAME
@@ -39,7 +39,7 @@ _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 
 @dataclass(frozen=True, slots=True)
 class Outputs:
-    """Where results go: a directory, two topics with the levels of the flights, and one for dead letters.
+    """The targets of results: a directory, two topics with the levels of the flights, and one for dead letters.
 
     `kafka` is librdkafka's settings. A follow-up is delivered `follow_up_after` its flight was handled, if a relay of
     this scheduler is running (`headway relay`).

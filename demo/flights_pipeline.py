@@ -13,7 +13,7 @@ from typing import Any
 
 from pyarrow import csv  # type: ignore[import-untyped]
 from pyspark.sql import DataFrame, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from pyspark.sql import functions as F  # noqa: N812  # as in Spark's documentation
 from pyspark.sql.streaming.query import StreamingQuery
 
 from demo.flight_outputs import Outputs, from_notices, to_send
@@ -186,7 +186,7 @@ def run(spark: SparkSession, records: DataFrame, tables: Tables, outputs: Output
 
     It handles all that are there now. With `once=False` it goes on until one of the two queries is stopped or fails.
     """
-    spark.streams.resetTerminated()  # otherwise the end of an earlier query would end the wait
+    spark.streams.resetTerminated()  # otherwise the wait would end at once if an earlier query has ended
     handling = start(records, tables, outputs, once=once)
     if once:
         handling.awaitTermination()
@@ -201,7 +201,7 @@ def run(spark: SparkSession, records: DataFrame, tables: Tables, outputs: Output
 
 
 def start(records: DataFrame, tables: Tables, outputs: Outputs, *, once: bool = True) -> StreamingQuery:
-    """Start to handle the flights in the records: those that are there now, or all from now on.
+    """Start a query that handles the flights in the records: those that exist now, or all from now on.
 
     All records made from a flight go to Kafka in one transaction. A restart continues from the query's checkpoint in
     the outputs' directory, and writes nothing twice.
@@ -212,7 +212,7 @@ def start(records: DataFrame, tables: Tables, outputs: Outputs, *, once: bool = 
 
 
 def keep(spark: SparkSession, outputs: Outputs, levels: int, *, once: bool = True) -> StreamingQuery:
-    """Start to write the flights in notices to the directory `flights`: those there now, or all from now on."""
+    """Start a query that writes flights from notices to the directory `flights`: those that exist now, or all."""
     notices = from_notices(source(spark, connection_of(outputs.kafka), outputs.notices, levels))
     writer = notices.writeStream.foreachBatch(parquet_writer(f"{outputs.directory}/flights"))
     return triggered(writer.option("checkpointLocation", f"{outputs.directory}/checkpoint/kept"), once).start()

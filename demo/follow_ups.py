@@ -1,4 +1,4 @@
-"""The follow-ups that the pipeline has scheduled: relayed while it runs, and audited when the last is due."""
+"""Relays the follow-ups that the pipeline has scheduled, and audits them when the last one is due."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from pyspark.sql import functions as F  # noqa: N812  # as in Spark's documentation
 from pyspark.sql.streaming.query import StreamingQuery
 
 from demo.evidence import Promise
@@ -21,19 +21,19 @@ from headway.spark.delay import audit, summary
 
 NAME = "flights-delay"
 
-_GIVE_UP_AFTER_S = 60.0  # after the last that came, or was due
+_GIVE_UP_AFTER_S = 60.0  # after the last one arrived, or was due
 _LOOK_EVERY_S = 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class Audit:
-    """The sums of an audit, and how many follow-ups came due after they were stored: only those could be early."""
+    """The sums of an audit, and how many follow-ups fell due after they were stored: only those could be early."""
 
     totals: Row
     due_later: int
 
     def promises(self) -> list[Promise]:
-        """That each came once, and not early; how late includes how long each waits until it is stored."""
+        """Check that each arrived once, and not early. The lateness includes the wait until it was stored."""
         totals = self.totals
         once = totals["delivered"] + totals["early"]
         return [
@@ -51,7 +51,7 @@ class Audit:
 
 
 def relay(servers: str) -> AbstractContextManager[Relay]:
-    """A relay, beside whatever else runs."""
+    """Run a relay until the end of the block."""
     config = {"bootstrap.servers": servers}
     create_topics(config, NAME, Ladder.exponential(1, 2, 4), 2)
     return Relay(config, name=NAME).running()
@@ -65,7 +65,7 @@ def audited(
     stored: Sequence[datetime],
     say: Callable[[str], None],
 ) -> Audit:
-    """Audit the follow-ups, once all have come or should have.
+    """Audit the follow-ups once all have arrived, or should have.
 
     `stored` says when each micro-batch that scheduled some was stored, in order.
     """
@@ -73,7 +73,7 @@ def audited(
     later = follow_ups(handled, outputs.follow_up_after)
     scheduled = later.select(F.col("value").alias("id"), "due").cache()
     expected = scheduled.agg(F.count("*").alias("all"), F.max("due").alias("last")).collect()[0]
-    # A DataFrame reads to where its topics ended when it was first asked: each look needs one of its own.
+    # A DataFrame reads up to the ends that its topics had at its first use, so each check needs a new one.
     _wait(lambda: _delivered(spark, outputs, levels).count(), expected["all"], expected["last"], say)
     due_later = sum(
         follow_ups(handled.where(F.col("done").between(before, at)), outputs.follow_up_after)
@@ -85,7 +85,7 @@ def audited(
 
 
 def stored(query: StreamingQuery) -> list[datetime]:
-    """Return when each micro-batch of a query was stored, and with it what it schedules."""
+    """Return when each micro-batch of a query, with the schedules in it, was stored."""
     return [_ended(batch) for batch in query.recentProgress if batch["numInputRows"]]
 
 

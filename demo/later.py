@@ -18,30 +18,30 @@ from headway.kafka.admin import Admin
 TOPIC = "departures"
 NAME = "demo-delay"
 
-_OVER_S = 5.0  # all departures happen within so many seconds,
-_PER_S = 80  # or a few of them at this rate
-_LEAD_S = 2.0  # before the first of them
-_AHEAD_S = 0.5  # each is due so much after it was scheduled, however long that takes for all
-_GIVE_UP_AFTER_S = 60.0  # after the last that came, or was due
+_OVER_S = 5.0  # seconds within which all departures happen,
+_PER_S = 80  # unless they are few: then at this rate per second
+_LEAD_S = 2.0  # before the first departure
+_AHEAD_S = 0.5  # the least time from scheduling a follow-up until it is due
+_GIVE_UP_AFTER_S = 60.0  # after the last one arrived, or was due
 
 
 @dataclass(slots=True)
 class Outcome:
-    """How many follow-ups were scheduled; by number how many milliseconds late they came; how many came once more."""
+    """The number of scheduled follow-ups, the lateness of each in milliseconds, and the number of repeated ones."""
 
     scheduled: int
     late_ms: dict[int, int] = field(default_factory=dict)
     repeats: int = 0
 
     def note(self, number: int, late_ms: int) -> None:
-        """A follow-up has come."""
+        """Count a follow-up that has arrived."""
         if number in self.late_ms:
             self.repeats += 1
         else:
             self.late_ms[number] = late_ms
 
     def promises(self) -> list[Promise]:
-        """What was promised, and what was seen."""
+        """The promises, and what was seen."""
         came, late = len(self.late_ms), list(self.late_ms.values())
         seen = f"{came:,} of {self.scheduled:,}" + (f", and {self.repeats:,} again" if self.repeats else "")
         return [Promise("every follow-up once", seen, came == self.scheduled and not self.repeats), _never_early(late)]
@@ -56,7 +56,7 @@ def _never_early(late_ms: list[int]) -> Promise:
 
 
 def run(servers: str, flights: Iterable[FlightRecord], say: Callable[[str], None] = lambda _: None) -> Outcome:
-    """Schedule the follow-ups of late departures, and read them as they are delivered; `say` is told how far it is."""
+    """Schedule the follow-ups of late departures, and read them as they are delivered. `say` shows the progress."""
     config = {"bootstrap.servers": servers}
     Admin(config).create([f"{TOPIC}-0"], 2, config={"message.timestamp.type": "LogAppendTime"})
     create_topics(config, NAME, Ladder.exponential(1, 2, 5), 2)
@@ -67,7 +67,7 @@ def run(servers: str, flights: Iterable[FlightRecord], say: Callable[[str], None
 
 
 def _late_departure(flight: FlightRecord) -> float | None:
-    """When it left, in seconds since the epoch, if that was late."""
+    """Return when the flight departed, in seconds since the epoch, or None if it was not late."""
     row = json.loads(flight.value)
     if not row["dep_delay"] or row["dep_delay"] <= 0:
         return None
@@ -77,7 +77,7 @@ def _late_departure(flight: FlightRecord) -> float | None:
 
 
 def _compressed(departures: list[tuple[float, FlightRecord]]) -> list[tuple[float, FlightRecord]]:
-    """The same, each at so many seconds from now."""
+    """Compress the departures into seconds from now."""
     first, last = min(at for at, _ in departures), max(at for at, _ in departures)
     scale = min(_OVER_S, len(departures) / _PER_S) / max(1.0, last - first)
     return [((at - first) * scale, flight) for at, flight in departures]
@@ -95,7 +95,7 @@ def _schedule(config: dict[str, str], departures: list[tuple[float, FlightRecord
 
 
 def delay_until(due: float) -> float:
-    """The seconds until then; of what was due before it could be scheduled, none could be early."""
+    """Return the seconds until a departure. One that is due before it can be scheduled cannot be early."""
     return max(_AHEAD_S, due - time.time())
 
 

@@ -1,4 +1,4 @@
-"""What goes on while a step runs: it changes in place on a terminal, and is a line now and then where there is none."""
+"""Shows the progress of a step: in place on a terminal, and as an occasional line without one."""
 
 import threading
 import time
@@ -17,16 +17,17 @@ from rich.table import Table
 from demo.evidence import Evidence
 
 MEANINGS = ("on time, at most 15 min late", "over 15 min late", "cancelled or over 60 min late")
-"""What the levels of the flights are, lowest first."""
+"""The meanings of the levels, lowest first."""
 
 _REDRAW_S = 0.25
 _LINE_S = 5.0
 _BAR_WIDTH = 78
-FIRST_LINE_S, _LINE_PART = 10.0, 0.25  # without a terminal there is a line after so long, and each quarter longer
+# Without a terminal: the seconds until the first line, and then the wait for the next as a fraction of the time spent.
+FIRST_LINE_S, _LINE_FRACTION = 10.0, 0.25
 
 
 class Working:
-    """Says what is going on, and for how long; `say` changes it, from any thread."""
+    """Shows the current activity and its duration. `say` changes the activity, from any thread."""
 
     def __init__(self, console: Console, doing: str) -> None:
         self._console = console
@@ -55,20 +56,20 @@ class Working:
             self._lines.join()
 
     def say(self, doing: str) -> None:
-        """Go on to something else, or tell how far it is."""
+        """Show another activity, or its progress."""
         self._doing = doing
         if self._bar and self._task is not None:
             self._bar.update(self._task, description=doing)
 
     def _print_lines(self) -> None:
         spent = 0.0
-        while not self._over.wait(max(FIRST_LINE_S, _LINE_PART * spent)):
+        while not self._over.wait(max(FIRST_LINE_S, _LINE_FRACTION * spent)):
             spent = time.monotonic() - self._began
             self._console.print(f"{spent:6.1f} s  {self._doing}", soft_wrap=True)
 
 
 class Display:
-    """Shows how the consumer gets on; call `show` as often as you like."""
+    """Shows the progress of the consumer. Call `show` as often as you like."""
 
     def __init__(self, console: Console, records: int, shares: Sequence[int]) -> None:
         self._console = console
@@ -92,7 +93,7 @@ class Display:
             self._live.stop()
 
     def show(self, at: float, delivered: Sequence[int], evidence: Evidence, *, last: bool = False) -> None:
-        """Show how things are `at` seconds after the start, if it is time to."""
+        """Show the state `at` seconds after the start, if it is time to show it again."""
         if at - self._shown_at < self._every and not last:
             return
         if self._live:
@@ -106,9 +107,8 @@ class Display:
         table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD)
         table.add_column("level", min_width=max(map(len, MEANINGS)) + 3)
         for name in ("backlog", "share", "burst", "records/s", "total"):
-            table.add_column(
-                name, justify="right", min_width=5 if name in ("share", "burst") else 7
-            )  # so 80 columns do
+            # These widths fit into 80 columns.
+            table.add_column(name, justify="right", min_width=5 if name in ("share", "burst") else 7)
         lately = Lately(at - self._shown_at, evidence.polls - self._polls, self._counts)
         for row in rows(self._shares, delivered, evidence.per_level, lately):
             table.add_row(*row)
@@ -117,7 +117,7 @@ class Display:
 
 @dataclass(frozen=True, slots=True)
 class Lately:
-    """How many seconds and polls ago it was shown last, and what was consumed of each level then."""
+    """The seconds and polls since the state was last shown, and the records by level that were consumed then."""
 
     seconds: float
     polls: int
@@ -127,7 +127,7 @@ class Lately:
 def rows(
     shares: Sequence[int], delivered: Sequence[int], consumed: Sequence[int], lately: Lately
 ) -> list[tuple[str, ...]]:
-    """A row for each level, highest first: share and burst are records in a poll, the burst what is above the share.
+    """Return a row per level, highest first. The burst is the number of records in a poll above the share.
 
     >>> rows([2, 4], [900, 80], [500, 80], Lately(0.5, 10, [400, 60]))[1]
     ('0  on time, at most 15 min late', '400', '2', '8', '200', '500')
@@ -143,7 +143,7 @@ def rows(
 
 
 def line(at: float, delivered: Sequence[int], consumed: Sequence[int]) -> str:
-    """The same in a few words; what waits is by level, highest first.
+    """Return the state in one line, with the waiting records by level, highest first.
 
     >>> line(5, [900, 80], [500, 80])
     '   5.0 s      980 in Kafka      580 consumed  waiting 0 + 400'

@@ -1,4 +1,4 @@
-"""How long the demo takes on this machine, by what it did so far; nothing but what is shown depends on that."""
+"""Estimates how long the demo takes on this machine. Only what it shows depends on the estimates."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -7,47 +7,47 @@ from demo.flights import COUNT
 from demo.priority import Plan
 
 SAMPLE = 30_000
-"""So many flights are read and sent to warm up and to measure."""
+"""The number of flights that are read and sent to warm up and to measure."""
 
 _READ_S = 0.8  # for the sample, on the quiet machine with two cores on which all figures here were measured
-_SHORTEST_S, _YEAR_S = 25.0, 50.0  # of what follows step 1, and how much longer that is for a year
+_SHORTEST_S, _YEAR_S = 25.0, 50.0  # the steps after step 1, and the extra time for a year of flights
 _SLOWEST = 6.0
-_AT_ONCE = 170_000  # so that a year is two micro-batches, each of which costs seconds besides its flights
-_STORED_S, _YEAR_STORED_S = 15.0, 10.0  # within which a micro-batch is stored, once its flights were handled
+_AT_ONCE = 170_000  # a year is then two micro-batches, each of which costs some seconds besides its flights
+_STORED_S, _YEAR_STORED_S = 15.0, 10.0  # time to store a micro-batch after its flights were handled
 
 
 @dataclass(frozen=True, slots=True)
 class Machine:
-    """A machine that sends so many records a second, and how many times as long as a quiet one it takes to compute."""
+    """How many records per second a machine sends, and its computing time relative to a quiet machine."""
 
     sent_per_s: float
     slowdown: float
 
     @classmethod
     def measured(cls, read_s: float, sent_per_s: float) -> "Machine":
-        """By the seconds in which it read the sample, and by how many records a second it sent then."""
+        """Estimate from the seconds for reading the sample, and from the records per second that were sent."""
         return cls(sent_per_s, _bounded(read_s / _READ_S))
 
     def having_sent(self, per_s: float, plan: Plan) -> "Machine":
-        """The same, once it has sent so many records a second of those planned."""
+        """Correct the estimate by the records per second that were sent of the planned ones."""
         return replace(self, slowdown=max(self.slowdown, _bounded(plan.sent_per_s / per_s)))
 
     def seconds(self, records: int) -> float:
-        """How long the demo may take with so many flights, once it has warmed up."""
+        """Estimate the seconds that the demo takes after the warm-up, with this many flights."""
         sent_per_s = min(self.sent_per_s, Plan(COUNT).sent_per_s / self.slowdown)
         return Plan(records).seconds(sent_per_s) + self.seconds_after_sending(records)
 
     def seconds_after_sending(self, records: int) -> float:
-        """The same without step 1."""
+        """Estimate the seconds without step 1."""
         return self.slowdown * (_SHORTEST_S + _YEAR_S * records / COUNT)
 
     @property
     def flights_at_once(self) -> int:
-        """How many flights a micro-batch has: they are handled within a third of what its transaction may take."""
+        """The flights of a micro-batch, which are handled within a third of the longest time of its transaction."""
         return round(_AT_ONCE / self.slowdown)
 
     def follow_up_after(self, records: int) -> timedelta:
-        """A delay that is longer than it takes from handling a flight to storing its follow-up.
+        """A delay that is longer than the time from handling a flight to storing its follow-up.
 
         What is stored when it is due already cannot come early, and so shows nothing.
         """
@@ -55,12 +55,12 @@ class Machine:
 
 
 def _bounded(slowdown: float) -> float:
-    """One look says little of a machine that is very busy just then, and follow-ups wait that much longer."""
+    """Limit the slowdown, because one measurement says little of a machine that is very busy at that moment."""
     return min(max(1.0, slowdown), _SLOWEST)
 
 
 def minutes(seconds: float) -> str:
-    """About how long that is.
+    """Format a time roughly.
 
     >>> minutes(40), minutes(100), minutes(400)
     ('a minute', '2 minutes', '7 minutes')

@@ -1,4 +1,4 @@
-"""The flights through the pipeline that comes with Headway, and what they show."""
+"""Runs the flights through the demo's pipeline, and checks the results."""
 
 import shutil
 import time
@@ -10,7 +10,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, Row, SparkSession
-from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
+from pyspark.sql import functions as F  # noqa: N812  # as in Spark's documentation
 from pyspark.sql.streaming.query import StreamingQuery
 from rich.console import Console
 from rich.table import Table
@@ -27,12 +27,12 @@ _STARTS = 5
 _NO_WORKER = "Python worker failed to connect back"
 
 
-Say = Callable[[str], None]  # what goes on
+Say = Callable[[str], None]  # shows the current activity
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What arrived, and how many seconds it took to read, join, handle and write it back to Kafka."""
+    """What arrived, and the seconds for reading, joining, handling and writing it back to Kafka."""
 
     expected: int
     rows: int
@@ -47,7 +47,7 @@ class Outcome:
 
     @property
     def each_once(self) -> bool:
-        """Whether every flight arrived, and none twice."""
+        """True if every flight arrived exactly once."""
         return self.rows == self.distinct == self.expected
 
     @property

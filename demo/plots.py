@@ -30,7 +30,7 @@ def rates(at: Floats, edges: Floats) -> Floats:
 
 
 def percentiles(at: Floats, values: Floats, edges: Floats, percent: float) -> Floats:
-    """A percentile of the values between each two edges, NaN where there is none.
+    """Return a percentile of the values between each two edges, NaN if there are no values.
 
     >>> percentiles(np.array([0.1, 0.2, 0.7]), np.array([5.0, 9.0, 7.0]), np.array([0.0, 0.5, 1.0, 1.5]), 50).tolist()
     [7.0, 7.0, nan]

@@ -28,7 +28,7 @@ PARTITIONS = 6
 _LINGER_MS = 20
 
 AIM_PER_S = 20_000
-"""So many flights are sent a second, if the machine sends so many."""
+"""The flights sent per second, on a machine that is fast enough."""
 
 KEEPS_UP_WITH = 0.75
 """The part of what is sent that the consumer's work keeps up with."""
@@ -58,7 +58,7 @@ class Plan:
         return max((1 << LEVELS) - 1, round(KEEPS_UP_WITH * self.sent_per_s * 0.008))
 
     def seconds(self, per_s: float) -> float:
-        """How long it takes to send and consume all, on a machine that sends so many records a second."""
+        """Estimate the seconds to send and consume all records, on a machine that sends this many per second."""
         return self.records / min(per_s, self.sent_per_s) / KEEPS_UP_WITH
 
 
@@ -108,7 +108,7 @@ class Sending:
                     if self._stop.is_set():
                         return
                     self._send(number, flight)
-                    if number == 0:  # it waits until librdkafka has an identity, which says nothing about the machine
+                    if number == 0:  # it waits for librdkafka's producer id, which is no measure of the machine
                         self._producer.flush()
                         self._began = time.monotonic()
                     if number % _BATCH == 0:
@@ -117,14 +117,14 @@ class Sending:
             self._ended = time.monotonic()
 
     def stop(self) -> None:
-        """Send no more."""
+        """Stop sending."""
         self._stop.set()
 
     def worked_off(self) -> float:
-        """How many records work that keeps up with a part of them is through with by now.
+        """Return how many records the simulated work has handled so far.
 
-        It never is through with more than that part of what is in Kafka while more is being sent: a backlog grows,
-        however fast or slow the machine is. When all is sent, the work goes on at its average speed.
+        While records are sent, it has handled a fixed fraction of those in Kafka, so a backlog grows on any
+        machine. After that, the work continues at its average speed.
         """
         delivered = sum(self.delivered)
         if math.isnan(self._ended):
@@ -139,7 +139,7 @@ class Sending:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What was sent at each level, how many a second, and what the consumer saw of it."""
+    """The records sent at each level, their rate, and the evidence of the consumer."""
 
     sent: list[int]
     sent_per_s: float
@@ -154,7 +154,7 @@ def run(
     display: Display | None = None,
     topic: str = TOPIC,
 ) -> Outcome:
-    """Send the flights and consume them at the same time, until all that was sent has come or no more comes."""
+    """Send the flights and consume them at the same time, until all have arrived or no more arrive."""
     create_topics(servers, topic)
     config = {
         "bootstrap.servers": servers,
@@ -177,9 +177,9 @@ def run(
 
 
 def warm_up(servers: str, flights: Iterable[FlightRecord]) -> float:
-    """The same with some flights and topics of its own, as fast as can be: how many are sent a second, after that.
+    """Run with some flights and other topics at full speed. Returns how many were sent per second.
 
-    A Java that has just started takes seconds to be quick.
+    A JVM that has just started takes seconds to become fast.
     """
     flights = list(flights)
     return run(servers, flights, Plan(len(flights), at_least_s=0.1), "fair", topic="warm-up").sent_per_s
@@ -191,7 +191,7 @@ def create_topics(servers: str, topic: str) -> None:
 
 
 def _ready(flights: Iterable[FlightRecord]) -> Iterator[FlightRecord]:
-    """The first flight takes as long as reading all of them."""
+    """Read the first flight, which takes as long as reading all of them."""
     remaining = iter(flights)
     return chain([next(remaining)], remaining)
 
