@@ -10,13 +10,13 @@ from typing import NamedTuple
 _MOST_BROKERS = 64
 _GAP = 30.0
 """Seconds between two refusals; after a longer gap the second one begins a new series."""
-_RECENT = 60.0  # seconds for which the last reason is worth telling
+_RECENT = 60.0  # seconds for which the last reason is reported
 
 _ABOUT_A_BROKER = re.compile(r"(?:[a-z_]+://)?([^\s/]+:\d+)(?:/\w+)?: (.+)", re.DOTALL)
-# What is cut off: " (after 0ms in state CONNECT, 5 identical error(s) suppressed)".
+# The counters to remove: " (after 0ms in state CONNECT, 5 identical error(s) suppressed)".
 _COUNTERS = re.compile(r" \(after \d+ms in state (?:[^()]|\([^()]*\))*\)")
 
-# How the end of a connection is worded; a broker that is shutting down ends them with the same words.
+# Signs of a closed connection. A broker that shuts down causes the same messages, so they are not certain refusals.
 _CLOSED = "Disconnected", "unexpected eof", "reset by peer"
 _CERTAIN = "SSL routines", "SSL handshake failed", "SASL", "certificate"
 _ELSEWHERE = "Connect to", "Failed to resolve", "timed out"

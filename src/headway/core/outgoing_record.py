@@ -1,4 +1,4 @@
-"""A record on its way to Kafka, in the form that producers' clients take."""
+"""A record on its way to Kafka, in the form that producer clients accept."""
 
 from typing import Any
 

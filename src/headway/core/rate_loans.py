@@ -1,16 +1,16 @@
-"""One member's part of its group's rates: its base, minus what it lends to other members, plus what it borrows.
+"""One member's fraction of its group's rates: its base, minus its loans to other members, plus its loans from them.
 
 The base is the member's fraction of the group's partitions. All bases together are at most the whole rate, so a group
-whose members cannot reach each other keeps its limit. A member that needs more asks all others in a message. Each of
-them lends what it does not use, for `LEASE` seconds, and renews the loan as long as it is asked.
+whose members cannot reach each other keeps its limit. A member that needs more sends a request to all others. Each of
+them lends the fraction that it does not use, for `LEASE` seconds, and renews the loan while it is requested.
 
-Invariant: at any moment all members together have at most the whole rate, whatever messages are lost, late, doubled or
-out of order, and whoever dies, sleeps or joins. Three rules ensure it:
-- For its lender, a loan begins when the lender answers; for its borrower, when the borrower asked, which was earlier.
-  So it ends for the borrower first, without a common clock.
-- A lender's later loan does not end its earlier one: the borrower uses the largest that has not ended, and the lender
-  withholds the largest, since it cannot know which of them has arrived.
-- A base that grows counts only after `LEASE` seconds: the member that had it before may have lent it until then.
+Invariant: at any moment all members together have at most the whole rate, even if messages are lost, late, repeated or
+out of order, and if members die, sleep or join. Three rules ensure it:
+- For its lender, a loan begins when the lender answers. For its borrower, it begins when the borrower sent its request,
+  which was earlier. So it ends for the borrower first, without a common clock.
+- A lender's later loan does not end its earlier one: the borrower uses the largest loan that has not ended, and the
+  lender withholds the largest, because it cannot know which of them has arrived.
+- A base that grows counts only after `LEASE` seconds, because the member that had it before could lend it until then.
 
 A loan is tied to one name: the group's own rate, or that of a tenant. Bases and loans are fractions of a rate, so all
 names have the same base.
@@ -24,18 +24,18 @@ from typing import Final
 from headway.core.levels.naming import is_topic_name
 
 LEASE: Final = 2.0
-"""The seconds that a loan lasts, after which a lender has its whole base again."""
+"""The seconds that a loan lasts. After that the lender has its whole base again."""
 
-_KEEPS = 0.02  # of its base; a lender keeps this much, so that its first record needs no loan
-_SMALLEST = 0.001  # of a rate; smaller loans are not worth a message
-_MOST_ASKED = 200  # names in a message, those that need most; with thousands, each message would take megabytes
+_KEEPS = 0.02  # the fraction of its base that a lender always keeps, so that its first record needs no loan
+_SMALLEST = 0.001  # the smallest fraction of a rate that is worth a message
+_MOST_ASKED = 200  # names in a message, of the greatest needs; thousands would make a message megabytes large
 
 Fractions = Mapping[str, float]
 """Fractions of rates, by the names of the rates."""
 
 
 def rates_topic(group: str) -> str:
-    """Return the topic of a group's messages; it is hashed if no topic could have the group's name.
+    """Return the topic for a group's messages. A group's name that is not valid in a topic is hashed.
 
     >>> rates_topic("billing"), rates_topic("billing: EU")
     ('headway-rates-billing', 'headway-rates-6857ce9c52bb3574')
@@ -46,7 +46,7 @@ def rates_topic(group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a member needs of a rate, as fractions of it: what it uses now, and what it would use if it could."""
+    """The fractions of a rate that a member uses now, and that it would use if it could."""
 
     used: float
     wanted: float
@@ -54,9 +54,9 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class LoanMessage:
-    """What a member tells all others: what it asks for beyond its base, and what it lends, by the borrowers' names.
+    """A member's message to all others: its requests beyond its base, and its loans, by the borrowers' names.
 
-    A loan carries the number of the message that it answers.
+    A loan has the number of the request that it answers.
     """
 
     member: str
@@ -72,25 +72,25 @@ class _Loan:
 
 
 class Loans:
-    """The books of one member: `hear` takes in messages, and `turn` returns the next one. No I/O."""
+    """The loans of one member. `receive` takes in messages, and `next_message` returns the one to send. No I/O."""
 
     def __init__(self, member: str) -> None:
         self._member = member
         self._number = 0
-        # Each with the time when it became known: those within the last two LEASEs, and the one before them.
+        # Pairs of a time and the base since then: those of the last two LEASEs, and the one before them.
         self._bases: list[tuple[float, float]] = []
         self._asked_at: dict[int, float] = {}  # the member's own messages that can still be answered
-        self._heard: dict[str, int] = {}  # the last message number of each member
+        self._heard: dict[str, int] = {}  # the number of the last message from each member
         self._requests: dict[str, tuple[int, Fractions]] = {}  # requests that are not answered yet
         self._lent: dict[str, list[_Loan]] = {}  # to each member, loans that have not ended
         self._borrowed: dict[str, list[_Loan]] = {}  # from each member, loans that have not ended
 
     def rebase(self, base: float, now: float) -> None:
-        """Note the fraction of the partitions that this member has from now on."""
+        """Set the fraction of the partitions that this member has from now on."""
         self._bases.append((now, base))
 
     def base(self, now: float) -> float:
-        """Return the base that counts now: the least of the last `LEASE` seconds."""
+        """Return the base that counts now: the lowest of the last `LEASE` seconds."""
         return self._least_since(now - LEASE)
 
     def _least_since(self, since: float) -> float:
@@ -99,8 +99,8 @@ class Loans:
             least = base if at <= since else min(least, base)
         return least
 
-    def hear(self, message: LoanMessage, now: float) -> None:
-        """Take in another member's message; one that is older than that member's last is ignored."""
+    def receive(self, message: LoanMessage, now: float) -> None:
+        """Take in another member's message. It is ignored if it is older than that member's last one."""
         sender = message.member
         if sender == self._member or message.number <= self._heard.get(sender, -1):
             return
@@ -114,10 +114,10 @@ class Loans:
         if asked_at is not None:
             self._borrowed.setdefault(sender, []).append(_Loan(asked_at + LEASE, fractions))
 
-    def turn(self, needs: Mapping[str, Need], now: float) -> LoanMessage | None:
-        """Return the message to send now, None if there is nothing to say.
+    def next_message(self, needs: Mapping[str, Need], now: float) -> LoanMessage | None:
+        """Return the message to send now, or None if there are no requests and no loans.
 
-        `share` withholds what the message lends from now on, before anybody hears of it.
+        From now on `share` withholds the loans of the message, even before it has been sent.
         """
         self._expire(now)
         base = self.base(now)
@@ -139,11 +139,11 @@ class Loans:
         return max(0.0, self.base(now) - lent) + borrowed
 
     def names(self, now: float) -> set[str]:
-        """Return the names of the rates of which some part is lent or borrowed now."""
+        """Return the names of the rates that are partly lent or borrowed now."""
         return {name for loan in self._loans() if loan.until > now for name in loan.fractions}
 
     def next_change(self, now: float) -> float | None:
-        """Return the time at which the next loan ends or a new base counts, if nothing else happens."""
+        """Return when the next loan ends or a new base begins to count, or None if neither will happen."""
         times = [loan.until for loan in self._loans()]
         times += [at + LEASE for at, _ in self._bases]
         return min((at for at in times if at > now), default=None)

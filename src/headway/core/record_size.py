@@ -1,4 +1,4 @@
-"""The size of a record in memory: the one definition that every budget uses.
+"""The size of a record in memory, which all memory budgets use.
 
 A record takes the bytes of its value, its key, and its headers with their names. Added to these are the objects that
 hold them, in Python, the binding and librdkafka, at the rates below. All records of a topic share its name.

@@ -1,4 +1,4 @@
-"""Rights on a Kafka that denies by default, as `kafka-acls` names them, and the sentence that names a missing right.
+"""Rights on a Kafka that denies access by default, as `kafka-acls` names them, and the errors for missing ones.
 
 Read, Write, Delete and Alter include Describe.
 """
@@ -75,7 +75,7 @@ class Right:
         return named and (self.operation == other.operation or implied)
 
     def missing(self, config: Mapping[str, Any] | None = None) -> str:
-        """Return the sentences that name this missing right, the principal that needs it, and the command to grant it.
+        """Return an error text that names this missing right, the principal that needs it, and the command to grant it.
 
         >>> print(Right("Read", "Topic", "orders-0").missing())
         The topic orders-0 cannot be read: this client lacks the right. Grant Read on it to the principal of \
@@ -101,7 +101,7 @@ def topic_rights(operation: str, *topics: str) -> list[Right]:
 
 
 def principal_of(config: Mapping[str, Any]) -> str | None:
-    """Return the name that brokers know a client by, if its settings tell; a broker's own mapping can change it.
+    """Return the principal of a client, if its settings show it. A broker's own mapping can change it.
 
     >>> principal_of({"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "app"})
     'User:app'

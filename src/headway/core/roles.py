@@ -1,4 +1,4 @@
-"""The rights that each role needs: the one table that the page, the command and the tests use."""
+"""The rights that each role needs. This table is the only source for the page, the command and the tests."""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,7 +10,7 @@ _PLACEHOLDER = re.compile(r"<([^>]+)>")
 
 
 class RolePart(NamedTuple):
-    """The rights that a role needs in one case; `case` is empty for the ones that it always needs."""
+    """The rights that a role needs in one case. `case` is empty for the rights that it always needs."""
 
     case: str
     said: str
@@ -18,7 +18,7 @@ class RolePart(NamedTuple):
 
 
 class Role(NamedTuple):
-    """A role of the page: its title and its parts. Names in `<>` are placeholders."""
+    """A role: its title on the page, and its parts. Names in `<>` are placeholders."""
 
     title: str
     parts: tuple[RolePart, ...]
@@ -164,9 +164,9 @@ ROLES: Final[Mapping[str, Role]] = {
 
 
 def rights_of(role: str, cases: Collection[str], names: Mapping[str, Sequence[str]]) -> list[Right]:
-    """Return the rights of a role in some of its cases, each once, without those that another one includes.
+    """Return the rights of a role in some of its cases, each once, without those that another right includes.
 
-    `names` has the values for each name in `<>`; a name that ends with `*` stands for all names with that beginning.
+    `names` has the values of each placeholder. A value that ends with `*` stands for all names with that beginning.
 
     >>> [str(right) for right in rights_of("consumer", [], {"topic": ["orders-0", "orders-1"], "group": ["billing"]})]
     ['Read on Topic orders-0', 'Read on Topic orders-1', 'Read on Group billing']
@@ -185,7 +185,7 @@ def _filled(text: str, names: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def literal_beginning(pattern: str) -> str:
-    """Return the name for a right on all topics that match a pattern: the beginning that their names share, then `*`.
+    """Return the name for a right on all topics that match a pattern: the common beginning of their names, and `*`.
 
     >>> literal_beginning("^shop_.*"), literal_beginning("^(a|b)c"), literal_beginning("^orders$")
     ('shop_*', '*', 'orders')

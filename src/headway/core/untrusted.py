@@ -1,7 +1,7 @@
-"""Reads JSON from Kafka's topics. Anybody with the right to write there may have written it, so none of it is trusted.
+"""Reads JSON from Kafka's topics. It is not trusted, because anybody with the right to write there can have written it.
 
-Invariants: whatever the bytes, only `UnreadableError` is raised. Their number bounds time and memory, and `most` bounds
-their number. Every number, and every text that becomes a key or stays in memory, has a type with bounds.
+Invariants: only `UnreadableError` is raised, whatever the bytes are. Time and memory are bounded by the number of
+bytes, which `most` bounds. Every number, and every text that becomes a key or stays in memory, has a type with bounds.
 """
 
 from typing import Annotated, TypeVar
@@ -24,7 +24,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
 
 _MOST_BYTES = 65_536
-_MOST_SAID = 500  # characters of an error, which can quote the refused value
+_MOST_SAID = 500  # characters of the decoder's error, which can quote the refused value
 
 
 def read_json(
@@ -34,7 +34,7 @@ def read_json(
     error: type[UnreadableError] = UnreadableError,
     most: int = _MOST_BYTES,
 ) -> T:
-    """Return the value of a JSON text; `whose` begins the sentence of the error.
+    """Return the value of a JSON text. The text of an error begins with `whose`.
 
     Raises:
         UnreadableError: There is no value, it has more than `most` bytes, or it is not JSON of the decoder's type.
@@ -42,7 +42,7 @@ def read_json(
     if value is None:
         raise error(f"{whose} cannot be read: it has no value.")
     if len(value) > most:
-        raise error(f"{whose} cannot be read: it has {len(value):,} bytes, but may have at most {most:,}.")
+        raise error(f"{whose} cannot be read: it has {len(value):,} bytes, but can have at most {most:,}.")
     try:
         return decoder.decode(value)
     except (msgspec.MsgspecError, ValueError, OverflowError, RecursionError) as reason:

@@ -136,10 +136,10 @@ class GroupRate:
                 if 0 < base < 1:
                     self._messages.open()
                 for message in self._messages.take():
-                    self._loans.hear(message, now)
+                    self._loans.receive(message, now)
                 message_to_others = None
                 if now >= lent_at + _LEND_EVERY:
-                    message_to_others = self._loans.turn(self._needs(now - lent_at, now), now)
+                    message_to_others = self._loans.next_message(self._needs(now - lent_at, now), now)
                     lent_at = now
                 # Before others hear of a loan, this member must have stopped using what it lends.
                 self._apply(now)

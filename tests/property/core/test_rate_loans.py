@@ -34,12 +34,12 @@ def test_members_never_have_more_than_the_whole_rate_together(data: st.DataObjec
                 index = data.draw(st.integers(0, members - 1))
                 wanted = data.draw(st.sampled_from([0.0, 0.1, 0.4, 1.0]))
                 needs = {name: Need(wanted / 2, wanted) for name in data.draw(st.sets(st.sampled_from(["", "a"])))}
-                if message := books[index].turn(needs, now + skew[index]):
+                if message := books[index].next_message(needs, now + skew[index]):
                     under_way += [(other, message) for other in range(members)]
             case "deliver" if under_way:
                 which = data.draw(st.integers(0, len(under_way) - 1))
                 to, message = under_way[which]
-                books[to].hear(message, now + skew[to])
+                books[to].receive(message, now + skew[to])
                 if data.draw(st.booleans()):  # or it comes again
                     under_way.pop(which)
             case "move":
@@ -64,10 +64,10 @@ def run(needs: list[dict[str, Need]], seconds: float) -> list[Loans]:
         book.rebase(1 / len(needs), 0.0)
     for step in range(int(seconds * 2)):
         now = LEASE + step * 0.5
-        said = [message for book, need in zip(books, needs, strict=True) if (message := book.turn(need, now))]
+        said = [message for book, need in zip(books, needs, strict=True) if (message := book.next_message(need, now))]
         for message in said:
             for book in books:
-                book.hear(message, now + 0.1)
+                book.receive(message, now + 0.1)
     return books
 
 
@@ -88,12 +88,12 @@ def test_each_name_is_lent_for_itself_and_comes_back_when_its_lender_needs_it() 
     assert books[0].share("a", until) >= 0.95
     assert books[1].share("b", until) >= 0.95
     for step in range(6):
-        books[0].turn({"b": Need(0.0, 1.0)}, until + step * 0.5)
+        books[0].next_message({"b": Need(0.0, 1.0)}, until + step * 0.5)
     assert books[0].share("b", until + 3) == 0.5
 
 
 def test_a_member_without_needs_says_nothing() -> None:
     book = Loans("a")
     book.rebase(0.5, 0.0)
-    assert book.turn({"": Need(0.4, 0.5)}, LEASE) is None
+    assert book.next_message({"": Need(0.4, 0.5)}, LEASE) is None
     assert book.next_change(LEASE) is None
