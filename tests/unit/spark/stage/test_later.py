@@ -207,7 +207,7 @@ def test_what_has_no_slot_until_the_deadline_comes_again_without_an_attempt_in_t
         assert [number for number, _ in found] == sorted(number for number, _ in found)
         assert [at for _, at in found] == sorted(at for _, at in found)
         done = [row["value"] for row in came if row["outcome"] == "ok" and row["key"] == key]
-        assert max(done) < found[0][0]
+        assert max(done, default=-1) < found[0][0]
 
 
 def test_an_attempt_after_the_deadline_is_not_waited_for_and_what_is_behind_it_comes_after_it() -> None:
@@ -262,23 +262,32 @@ def test_the_deadline_counts_from_the_first_rows_of_the_task() -> None:
 
 def test_a_call_that_began_late_counts_as_no_attempt_at_the_deadline_up_to_fifty_times() -> None:
     """Else a queue that is behind makes dead letters of healthy rows: those that begin last, three times."""
+    first_takes = 0.0
 
     async def call(row: InputRow, context: Context) -> int:
         if row.key == b"busy":
             raise RetriableError("busy", untried=True)
-        await asyncio.sleep(30 if row.value else 1.2)
+        await asyncio.sleep(30 if row.value else first_takes)
         return 1
 
     one_attempt = Retries(fixed_backoff(60), max_attempts=1)
     one_by_one = replace(SETTINGS, max_concurrency=1, retries=one_attempt, deadline=2)
 
     def behind_a_long_call(late: dict[str, Any]) -> list[dict[str, Any]]:
-        batches = [pa.RecordBatch.from_pylist([row], SCHEMA) for row in (record(0, b"a"), late)]
-        return [row for out in Stage(call, one_by_one).run(iter(batches)) for row in out.to_pylist()]
+        nonlocal first_takes
+        for deadline in (2, 5, 12):  # on a busy machine the late call may not even begin, which shows nothing
+            first_takes = 0.6 * deadline
+            batches = [pa.RecordBatch.from_pylist([row], SCHEMA) for row in (record(0, b"a"), late)]
+            stage = Stage(call, replace(one_by_one, deadline=deadline))
+            came = [row for out in stage.run(iter(batches)) for row in out.to_pylist()]
+            came.sort(key=lambda row: int(row["value"]))
+            if came[0]["outcome"] == "ok" and "had not ended at the deadline" in came[1]["error"]["message"]:
+                break
+        return came
 
     first, late = behind_a_long_call(record(1, b"b"))
     assert (first["outcome"], late["outcome"], late["attempts"]) == ("ok", "later", 1)
-    assert "this does not count as an attempt, since it had begun only 0." in late["error"]["message"]
+    assert "this does not count as an attempt, since it had begun only " in late["error"]["message"]
 
     often = [record(1, b"busy")]
     for _ in range(50):
@@ -317,10 +326,11 @@ def test_no_call_begins_after_the_deadline_while_the_rows_behind_are_waited_for(
 
     came = [row for out in Stage(call, replace(SETTINGS, deadline=0.5)).run(rows()) for row in out.to_pylist()]
     assert Counter(row["value"] for row in came) == Counter(range(40))
-    assert max(began) - min(began) < 0.5
-    assert [row["value"] for row in sorted(came, key=lambda row: row["value"]) if row["outcome"] == "later"] == list(
-        range(len(began), 40)
-    )
+    assert len(began) <= 11  # each takes at least 0.05 s, and they run one by one
+    later = sorted(row["value"] for row in came if row["outcome"] == "later")
+    assert later == list(range(later[0], 40))
+    # On a busy machine, the last call may still be running when the task notices that its deadline has passed.
+    assert len(began) - 1 <= later[0] <= len(began)
 
 
 def test_a_coroutine_that_holds_up_its_loop_ends_the_task_some_seconds_after_the_deadline(
