@@ -14,7 +14,7 @@ from headway.errors import ConfigError
 KAFKA_PREFIX = "kafka."
 SERVERS = f"{KAFKA_PREFIX}bootstrap.servers"
 
-_SECONDS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
+_UNITS = {"ms": 0.001, "s": 1, "m": 60, "h": 3600, "d": 86400}
 LARGEST = 2**63 - 1
 """The largest of Kafka's offsets and times, and of Spark's whole numbers."""
 
@@ -42,6 +42,13 @@ def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) 
             near = get_close_matches(name, [*known, SERVERS], n=1)
             hint = f"Did you mean {known.get(near[0], near[0])}?" if near else f"It has {', '.join(names)} and kafka.*."
             raise ConfigError(f"The headway {kind} has no option {name}. {hint}")
+
+
+def kafka_settings(kind: str, options: Mapping[str, str]) -> dict[str, str]:
+    """Return librdkafka's settings from the options `kafka.*`. Raises `ConfigError` without bootstrap servers."""
+    if not options.get(SERVERS, "").strip():
+        raise ConfigError(f'The headway {kind} needs the option {SERVERS}, as in .option("{SERVERS}", "host:9092").')
+    return {name.removeprefix(KAFKA_PREFIX): value for name, value in options.items() if name.startswith(KAFKA_PREFIX)}
 
 
 def whole_number(name: str, value: str, least: int, meaning: str, most: int = LARGEST) -> int:
@@ -86,7 +93,7 @@ def duration(name: str, value: str) -> float:
     found = _DURATION.fullmatch(value.strip().lower())
     if not found:
         raise ConfigError(f"The option {name} is {shown(value)}; it must be a duration: 500ms, 30s, 15m, 12h or 7d.")
-    return int(found[1]) * _SECONDS[found[2]]
+    return int(found[1]) * _UNITS[found[2]]
 
 
 def moment_ms(value: str) -> int | None:

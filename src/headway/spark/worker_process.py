@@ -34,7 +34,7 @@ STOP = b"stop"
 
 _LOOK_FOR_TASK_EVERY = 0.2  # seconds
 _LEAVE_WITHIN = 10.0  # seconds; how long a process may take to leave its group once its task is gone
-_IN_ONE_RECORD = 500  # suspects, each of a few hundred bytes at most
+_IN_ONE_RECORD = 500  # suspects; each takes at most a few hundred bytes, and a record may have a megabyte
 
 
 class Task(Protocol):
@@ -66,7 +66,7 @@ class TaskSupervisor:
         self._stopped = threading.Event()
 
     def hear(self, word: bytes) -> None:
-        """Receive a message to all tasks of the run. Can be called from any thread."""
+        """Act on a message to all tasks of the run. Can be called from any thread."""
         with self._lock:
             if word == STOP:
                 self._stopped.set()
@@ -132,9 +132,8 @@ class _WorkerProcess:
     """A worker's process, as seen from its task."""
 
     def __init__(self, task: Task, suspects: list[Suspect]) -> None:
-        context = multiprocessing.get_context(
-            "spawn"
-        )  # a fork would share the task's socket to Spark, and its Kafka clients
+        # A forked process would share the task's socket to Spark, and its Kafka clients.
+        context = multiprocessing.get_context("spawn")
         self._table = make_table_file()
         self._pipe, theirs = context.Pipe()
         self._process = context.Process(target=_serve, args=(theirs, task, suspects))
@@ -171,7 +170,7 @@ class _WorkerProcess:
 
     def close(self) -> None:
         """End the process if it has not ended by itself, and release everything that it held."""
-        self._pipe.close()  # this ends the process
+        self._pipe.close()  # the process ends once it notices that its pipe is closed
         self._process.join(_LEAVE_WITHIN)
         self._process.kill()
         self._process.join()

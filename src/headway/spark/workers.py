@@ -1,9 +1,8 @@
 """`run_workers`: `@worker` handlers as long-running tasks on a cluster.
 
 Each worker is a Spark job with one task. If its executor dies, Spark starts the task elsewhere, without disturbing
-other
-workers. To end a task, Spark would kill its Python process within two seconds. So instead, a stop message through Kafka
-tells workers to drain and leave their groups.
+other workers. If Spark ended a task, it would kill its Python process within two seconds. So instead, a stop message
+through Kafka tells workers to drain and leave their groups.
 """
 
 import logging
@@ -41,7 +40,7 @@ from headway.workers.find_workers import find_workers
 log = logging.getLogger(__name__)
 
 CONTROL_TOPIC = "headway-control"
-_LEAVE_WITHIN = 30.0  # seconds to leave a group and end, once no record is running
+_LEAVE_WITHIN = 30.0  # seconds that a worker may take to leave its group and end, once no record is running
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +113,6 @@ def run_workers(
 
     They are the same workers that `headway worker` runs: each record is acknowledged individually, and a worker that
     dies with its executor is replaced. Each worker occupies a core for as long as it runs.
-    its executor is replaced. Each worker occupies a core for as long as it runs.
 
     Args:
         spark: The session; its cluster needs a free core for each worker.

@@ -1,4 +1,4 @@
-"""Markers of parts: which rows a marker of the sink stands for, and whether the present rows are the same.
+"""Markers of the sink: each stands for the rows that one task has written, so that another run can compare its own.
 
 The numbers of a task and a batch are not enough. After a start from an older checkpoint, Spark reuses them for other
 rows, and on other cores it divides the same rows into other tasks. So a marker also has a digest of its rows, and a
@@ -17,6 +17,7 @@ from headway.spark.sink.digest import RowsDigest, target_of
 from headway.spark.sink.row_sample import SampledRows, in_common
 
 MOST_REMEMBERED = 32
+"""How many earlier versions a marker has the digests of. A checkpoint may be this many micro-batches old."""
 
 
 class WritePart(NamedTuple):
@@ -136,11 +137,11 @@ class Marked(NamedTuple):
         return done < part.version and self.newest <= part.version and not self.is_misfit(part)
 
     def is_misfit(self, part: WritePart) -> bool:
-        """Return whether a task of the part's run has different rows from what an earlier run's tasks suggest."""
+        """Return whether a task of the part's run found rows that do not match those of an earlier run."""
         return self.misfit is not None and (self.misfit.version, self.misfit.run) == (part.version, part.run)
 
     def may_be_closed(self, part: WritePart) -> bool:
-        """Return whether no marker shows that the part's version, or a later one, is complete."""
+        """Return whether the part's version can still be closed: neither it nor a later one is known to be complete."""
         done = -1 if self.closed is None else self.closed.version
         return done < part.version and self.newest <= part.version
 
@@ -274,8 +275,7 @@ def refusal_of_all(part: WritePart, rows: int, closed: Marker, newest: int, mark
 
 _WRITE_MICRO_BATCH = (
     "If the checkpoint is an older copy, continue from the latest one. Or write everything since the copy, some of it "
-    "a "
-    'second time, with .option("markerTopic", "{}-2") from now on.'
+    'a second time, with .option("markerTopic", "{}-2") from now on.'
 )
 _WRITE = "If these are new rows, write them under another txnAppId, or with a txnVersion above {}."
 _KEEP = (

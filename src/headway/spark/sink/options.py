@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from difflib import get_close_matches
-from typing import Final, Literal, cast
+from typing import Final, Literal, cast, get_args
 
 from pyspark.sql.types import (
     ArrayType,
@@ -21,7 +21,14 @@ from pyspark.sql.types import (
 
 from headway.delay.topic_names import DEFAULT_NAME
 from headway.errors import ConfigError
-from headway.spark.option_parsing import KAFKA_PREFIX, SERVERS, refuse_unknown, topic_priorities, whole_number
+from headway.spark.option_parsing import (
+    KAFKA_PREFIX,
+    choice,
+    kafka_settings,
+    refuse_unknown,
+    topic_priorities,
+    whole_number,
+)
 
 Delivery = Literal["exactly_once", "at_least_once"]
 
@@ -76,12 +83,11 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         raise ConfigError(
             "The option txnAppId is empty. Give the name of the job, which stays the same when it runs again."
         )
-    delivery = _delivery(options)
+    delivery = cast("Delivery", choice("delivery", options.get("delivery", "exactly_once"), get_args(Delivery)))
     keep_version = options.get("keepversion")
-    if keep_version is not None and delivery == "at_least_once":
-        raise ConfigError("The option keepVersion applies to delivery=exactly_once only. Remove it.")
-    if "markertopic" in options and delivery == "at_least_once":
-        raise ConfigError("The option markerTopic applies to delivery=exactly_once only. Remove it.")
+    for name in ("keepVersion", "markerTopic"):
+        if name.lower() in options and delivery == "at_least_once":
+            raise ConfigError(f"The option {name} applies to delivery=exactly_once only. Remove it.")
     if app_id is not None and delivery == "at_least_once":
         raise ConfigError(
             "The options txnAppId and txnVersion identify rows that are already written, but delivery=at_least_once "
@@ -120,23 +126,12 @@ def for_batch(options: SinkOptions) -> SinkOptions:
 
 
 def _kafka(options: Mapping[str, str]) -> dict[str, str]:
-    if not options.get(SERVERS, "").strip():
-        raise ConfigError(f'The headway sink needs the option {SERVERS}, as in .option("{SERVERS}", "host:9092").')
-    settings = {
-        name.removeprefix(KAFKA_PREFIX): value for name, value in options.items() if name.startswith(KAFKA_PREFIX)
-    }
+    settings = kafka_settings("sink", options)
     if (timeout := settings.get(_TRANSACTION)) is not None:
         whole_number(f"{KAFKA_PREFIX}{_TRANSACTION}", timeout, 1, "milliseconds, such as 300000 for five minutes")
     for name in filter(settings.__contains__, _OWN):
         raise ConfigError(f"The option {KAFKA_PREFIX}{name} cannot be set: the option delivery decides it. Remove it.")
     return settings
-
-
-def _delivery(options: Mapping[str, str]) -> Delivery:
-    value = options.get("delivery", "exactly_once")
-    if value not in ("exactly_once", "at_least_once"):
-        raise ConfigError(f"The option delivery is {value!r}. Choose exactly_once or at_least_once.")
-    return cast("Delivery", value)
 
 
 def _is_bytes(kind: DataType) -> bool:

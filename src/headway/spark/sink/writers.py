@@ -3,16 +3,15 @@
 Exactly once: the rows of a task and a marker with the batch's number are written in one transaction. A task first takes
 the transactional id of its query and partition, which fences off all earlier attempts and ends their transactions. Then
 it reads the markers. If it has a marker from this same run, an earlier attempt committed and died before Spark knew. If
-it has one from another run, with the same rows, the batch is a replay after a restart. In both cases nothing is
-written.
+it has one from another run, with the same rows, the batch is a replay after a restart. In both cases the task writes
+nothing.
 
 If there is no marker of its own, its rows may still be there: the same rows may have been divided into other tasks. So
 the driver closes each batch with a marker for all its rows, and no task writes rows of a batch that is closed, or older
 than a closed one. In a batch that is not closed, a task whose rows are found in the marker of another task commits
 nothing and reports a doubt. The driver adds up the digests of all tasks, and sees from the sum whether Kafka has
-exactly
-these rows. If it has different ones, an error is raised: skipping the rows would lose them, and writing them would
-duplicate others.
+exactly these rows. If it has different ones, an error is raised: skipping the rows would lose them, and writing them
+would duplicate others.
 """
 
 import logging
@@ -49,7 +48,7 @@ from headway.spark.sink.scheduled_rows import DueRows, SchedulerLines, find_line
 
 log = logging.getLogger(__name__)
 
-_LOOK_FOR_COMMIT_EVERY = 0.5
+_LOOK_FOR_COMMIT_EVERY = 0.5  # seconds
 _NO_ROWS_WITHIN = 0.005  # seconds; a task without rows ends within this time
 _PREPARED_FOR = 10.0  # seconds; Spark creates a writer for each micro-batch, which need not ask Kafka again
 
@@ -66,10 +65,10 @@ class Written(WriterCommitMessage):
 
 
 class Target(NamedTuple):
-    """Where rows go. `lines` are for rows that are due later, if there is a column for due times.
+    """The destination of the rows. `lines` has the delay topics, if there is a column for due times.
 
-    A write that is `named` may be repeated after a restart; an unnamed one never is. `place` identifies the cluster and
-    the topics.
+    A `named` write can be repeated after a restart; an unnamed one never is. `place` identifies the cluster and the
+    topics.
     """
 
     options: SinkOptions
@@ -154,7 +153,7 @@ def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: boo
 
 
 def _checked(schema: StructType, options: SinkOptions, *, named: bool) -> Target:
-    """Return the target. A `named` write is one of many, as in a query or `foreachBatch`; others are never repeated."""
+    """Return the target after checking the columns and Kafka. For `named`, see `Target`."""
     check_columns(schema, options)
     if not named:
         options = replace(options, marker_topic=f"{options.marker_topic}-unnamed")
@@ -173,10 +172,10 @@ def _place(cluster: str, topics: Sequence[str]) -> str:
 def _prepare(
     marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...], named: bool, now: int
 ) -> tuple[SchedulerLines | None, str]:
-    """Check Kafka, on the driver and before any task. Creates the topic for markers, and finds or creates the lines.
+    """Check Kafka, on the driver and before any task. Creates the topic for markers and missing delay topics.
 
-    Returns the lines and the id of the cluster. A new `now` makes it ask again, because topics can be deleted and Spark
-    keeps this process for later queries.
+    Returns the scheduler's delay topics and the id of the cluster. `now` is part of the cache's key, so that Kafka is
+    asked again after a while: topics can be deleted, and Spark keeps this process for later queries.
     """
     admin = Admin(dict(kafka), BROKER_RESTARTS_WITHIN if named else 0.0)
     if marker_topic:
@@ -279,11 +278,11 @@ def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], p
 
 
 def _compared(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], part: WritePart) -> WriteReport:
-    """Report on rows that must not be written, whatever they are."""
+    """Read rows that must not be written, and report whether Kafka has them."""
     options, digest, before = target.options, RowsDigest(target.place), 0
     producer, _, marked = slot
     for batch in batches:
-        deque(_chunks(batch, options, producer, digest=digest, first=before), maxlen=0)
+        deque(_chunks(batch, options, producer, digest=digest, first=before), maxlen=0)  # only for the digest
         before += batch.num_rows
     if marked.has(part, digest, options.keep_version):
         return marked.report(part, digest, options.keep_version)
@@ -295,7 +294,7 @@ def _compared(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], par
 def _note_misfit(target: Target, slot: Slot, part: WritePart) -> None:
     """Stop further tasks of this run from writing, because its rows, or their division, differ from an earlier run's.
 
-    Otherwise whatever they wrote would have to match the tasks of both runs for anyone to continue from there.
+    Otherwise Kafka would have rows of both runs, and a later run would have to match the tasks of each of them.
     """
     topic, key = target.options.marker_topic, part.misfit_key
     slot.producer.mark(topic, partition_of(key), key, Marker(part.version, 0, run=part.run).encode())

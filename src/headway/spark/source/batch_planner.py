@@ -1,4 +1,4 @@
-"""Plans each micro-batch on the driver: it asks Kafka what there is, and the policy how to share it."""
+"""Plans each micro-batch on the driver: finds what can be read from Kafka, and lets the policy divide the limit."""
 
 import logging
 import os
@@ -26,9 +26,9 @@ log = logging.getLogger(__name__)
 IDLE_PAUSE_S = 0.15
 """How often an idle query asks Kafka, in seconds. Spark asks 80 times a second, which takes an eighth of a core."""
 
-_SIGHTINGS_PER_WAIT = 16
-_LEAST_LIMIT = 16
-_TOO_OFTEN = 10
+_SIGHTINGS_PER_WAIT = 16  # how precisely strictMaxWait is kept: to a sixteenth of it
+_LEAST_LIMIT = 16  # records, to which targetTriggerTime may lower the limit
+_TOO_OFTEN = 10  # late micro-batches in a row, after which a warning is logged
 
 
 class Bridged(NamedTuple):
@@ -39,7 +39,7 @@ class Bridged(NamedTuple):
 
 
 class BatchPlanner:
-    """Plans the micro-batches of one run of a query. Its memory only serves its policy, so a restart can lose it."""
+    """Plans the micro-batches of one run of a query. Only its policy uses its state, so a restart can lose that."""
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -71,7 +71,7 @@ class BatchPlanner:
         return StreamOffset(offsets, topic_ids, begun=offsets)
 
     def stop_at_what_is_there(self) -> None:
-        """Fix the query's end: it reads only what is there now."""
+        """Fix the query's end: it reads only the records that exist now."""
         self._target = self._ends()
 
     def next(self, begin: StreamOffset, *, limited: bool) -> StreamOffset:
@@ -154,7 +154,7 @@ class BatchPlanner:
         return replace(seen, offsets=seen.offsets | unlisted) if unlisted else seen
 
     def _with_unfinished(self, begin: StreamOffset, seen: StreamOffset) -> StreamOffset:
-        """Do not let an end fall behind what was read while Kafka still has it.
+        """Raise each end that is below the offset which the query has reached, if Kafka still has that offset.
 
         A query whose isolation.level was changed to read_committed may have read records of open transactions.
         """
@@ -225,7 +225,7 @@ class BatchPlanner:
             time.sleep(max(0, self._found_nothing_at + IDLE_PAUSE_S - time.monotonic()))
 
     def _commit(self, offsets: Offsets) -> None:
-        """Commit to the level groups that everything before a micro-batch's start is done."""
+        """Commit these offsets, where a micro-batch starts, to the level groups: everything before them is done."""
         if self._commits is not None and offsets != self._committed:
             self._commits.commit(offsets)
             self._committed = offsets

@@ -23,7 +23,6 @@ class HeadwayDataSource(DataSource):
 
     The columns are those of Spark's Kafka source, plus `level`. These are the options; `kafka.bootstrap.servers` and
     one of the first four are required:
-    the first four are required:
 
     | option | default | what |
     |---|---|---|

@@ -12,6 +12,8 @@ from headway.core.levels.policies import Fair, Policy
 from headway.kafka.reading.range_reader import Offsets
 from headway.records.record_types import TopicPartition
 
+# See `Sightings`: the age up to which all times are kept, in spacings; the fraction of its age by which an older time
+# may be apart from its neighbour; and the most times kept.
 _DENSE = 32
 _PART_OF_AGE = 8
 _SIGHTINGS = 128
@@ -20,9 +22,8 @@ _SIGHTINGS = 128
 class Sightings:
     """The ends of partitions at past times: a record before such an end has been waiting at least since then.
 
-    Times are kept `spacing` seconds apart. Those older than 32 times that are thinned out to an eighth of their age,
-    and
-    only the last 128 are kept. So waits are known for days, and are at most an eighth too short.
+    Times are `spacing` seconds apart. Those older than 32 times the spacing are thinned out to distances of an eighth
+    of their age, and only the last 128 are kept. So waits are known for days, and are at most an eighth too short.
     """
 
     def __init__(self, spacing: float = 0) -> None:
@@ -149,8 +150,8 @@ def _by_level(partitions: Offsets, levels: int) -> list[list[TopicPartition]]:
 def _in_turns(partitions: Sequence[TopicPartition], start: Offsets, end: Offsets, count: int) -> Offsets:
     """Return the stops for `count` records, divided equally among partitions that have enough.
 
-    Whose turn it is follows from how much has been read before. So if `count` is below the number of partitions, every
-    partition gets its turn, and only the offsets need to be remembered.
+    The first partition is chosen by how much has been read before. So if `count` is below the number of partitions,
+    each partition gets its turn without any state beside the offsets.
     """
     turn = sum(start[partition] for partition in partitions) % max(1, len(partitions))
     # Among equal claims, `Fair` serves the last one first.

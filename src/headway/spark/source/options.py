@@ -11,7 +11,7 @@ from headway.errors import ConfigError
 from headway.kafka.reading.range_reader import OURS, RangeReader
 from headway.kafka.reading.topic_naming import TopicNaming
 from headway.spark import option_parsing as values
-from headway.spark.option_parsing import KAFKA_PREFIX, SERVERS, refuse_unknown
+from headway.spark.option_parsing import KAFKA_PREFIX, refuse_unknown
 from headway.spark.source import topic_selection
 from headway.spark.source.offset_bounds import Bound, parse_bound
 from headway.spark.source.range_packing import TaskOptions
@@ -19,18 +19,10 @@ from headway.spark.source.topic_selection import Selection, parse_selection
 
 NAMES = (
     *topic_selection.NAMES,
-    *("levels", "startingOffsets", "endingOffsets"),
-    *(
-        "maxRecordsPerTrigger",
-        "targetTriggerTime",
-        "policy",
-        "distributor",
-        "strictMaxWait",
-        "minRecordsPerTrigger",
-        "maxTriggerDelay",
-    ),
-    *("minPartitions", "maxRecordsPerPartition", "splitPartitions"),
-    *("failOnDataLoss", "isolation", "group.id", "includeHeaders", "timestampLateness"),
+    *("levels", "startingOffsets", "endingOffsets", "maxRecordsPerTrigger", "targetTriggerTime", "policy"),
+    *("distributor", "strictMaxWait", "minRecordsPerTrigger", "maxTriggerDelay", "minPartitions"),
+    *("maxRecordsPerPartition", "splitPartitions", "failOnDataLoss", "isolation", "group.id", "includeHeaders"),
+    "timestampLateness",
 )
 
 _ISOLATIONS = ("read_committed", "read_uncommitted")
@@ -41,8 +33,9 @@ _DISTRIBUTORS: Mapping[str, Distributor] = {"exponential": exponential_shares, "
 _MOST_TASKS = 100_000
 
 _OFFSET_RESET = "auto.offset.reset"
-_MOST_UNDER_TARGET = 10_000_000
-_LEAST_TARGET_S = 0.25
+
+_MOST_UNDER_TARGET = 10_000_000  # records, up to which targetTriggerTime can raise the limit on its own
+_LEAST_TARGET_S = 0.25  # twice the time that an empty micro-batch takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,13 +135,6 @@ def _naming(selection: Selection, options: Mapping[str, str]) -> TopicNaming:
     )
 
 
-def _required(name: str, options: Mapping[str, str]) -> str:
-    value = options.get(name, "").strip()
-    if not value:
-        raise ConfigError(f'The headway source needs the option {name}, as in .option("{name}", …).')
-    return value
-
-
 def _limit(name: str, options: Mapping[str, str]) -> int | None:
     value = options.get(name.lower())
     return None if value is None else values.whole_number(name, value, 1, "the number of records in one micro-batch")
@@ -227,10 +213,7 @@ def _distributor(text: str) -> Distributor:
 
 
 def _kafka(options: Mapping[str, str]) -> dict[str, str]:
-    _required(SERVERS, options)
-    settings = {
-        name.removeprefix(KAFKA_PREFIX): value for name, value in options.items() if name.startswith(KAFKA_PREFIX)
-    }
+    settings = values.kafka_settings("source", options)
     for name in settings.keys() & _OWN_OPTION.keys():
         raise ConfigError(f"The option {KAFKA_PREFIX}{name} cannot be set. Use the option {_OWN_OPTION[name]}.")
     for name in settings.keys() & {*OURS, _OFFSET_RESET}:

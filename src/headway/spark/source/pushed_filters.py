@@ -1,8 +1,7 @@
 """Turns a query's filters on columns of the source into bounds on what must be read.
 
 Spark also applies every filter to the rows itself. So a bound may let through rows that a filter rejects, but must
-never
-leave out one that all filters accept.
+never leave out one that all filters accept.
 """
 
 from collections.abc import Collection, Iterable

@@ -1,9 +1,8 @@
 """Divides the ranges of a micro-batch into tasks: pure functions over offsets.
 
-Invariants: a partition's range is split only if that is asked for. Ranges and tasks depend only on the start and the
-end, which Spark keeps in its checkpoint. So a replayed micro-batch reads exactly what it read before, in the same
-tasks,
-on any machine. The sink relies on this: it tells from a task's number which rows it has written.
+Invariants: a partition's range is split only if the options allow it. Ranges and tasks depend only on the start and
+the end, which Spark keeps in its checkpoint. So a replayed micro-batch reads exactly what it read before, in the same
+tasks, on any machine. The sink relies on this: it recognises the rows of a task by the task's number.
 """
 
 from collections.abc import Collection, Iterable
@@ -16,16 +15,16 @@ from headway.records.record_types import TopicPartition
 from headway.spark.source.stream_offset import StreamOffset
 
 RECORDS_PER_TASK = 100_000
-"""For this many records, another task pays off: a wave of tasks costs about the time to read a third of them."""
+"""Another task pays off for this many records: starting a wave of tasks takes about as long as reading a third."""
 
 RECORDS_FOR_ONE = 1_000
-"""Up to this many records, one task has read all of them before two would have started."""
+"""One task has read this many records before two tasks would have started."""
 
 RANGES_FOR_ONE = 100
-"""Up to this many ranges, the same holds: each costs a task 0.3 ms, or 1.5 ms if it has a backlog behind it."""
+"""One task is enough for this many ranges, too: each costs it 0.3 ms, or 1.5 ms if more records wait behind it."""
 
 RECORDS_OF_A_RANGE = 300
-"""This many records take as long to read as it takes to start a range."""
+"""Starting a range takes as long as reading this many records."""
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:

@@ -19,8 +19,7 @@ class StreamOffset:
     read the micro-batch that ends here, and `split` is whether ranges are split for them. A replay uses the same values
     on any machine and with any options, so that each task gets the same rows.
     `begun` is the start of the micro-batch if it is a query's first: Spark's log has no offset before it, and Spark
-    asks
-    for it again. `limit` is the one that targetTriggerTime has led to, which a restarted query continues with.
+    asks for it again. `limit` is the one that targetTriggerTime has led to, with which a restarted query continues.
     """
 
     offsets: Offsets

@@ -1,8 +1,7 @@
 """`spark.readStream.format("headway")`: micro-batches by priority.
 
 Spark owns the progress: `latestOffset` decides what each micro-batch reads, and Spark's checkpoint keeps it. This
-module
-translates between Spark's calls and the planner.
+module translates between Spark's calls and the planner.
 """
 
 from collections.abc import Iterator
@@ -42,7 +41,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Note what is available now. The query reads this and no more."""
+        """Fix the query's end: it reads only the records that exist now."""
         with one_sentence():
             self._plan().stop_at_what_is_there()
 

@@ -35,7 +35,7 @@ ERROR = StructType(
 
 
 OBSERVED_STAGE, OBSERVED_OUTPUTS = "headway parallel_map of ", "headway outputs with dead letters in "
-"""How the names begin under which a query's progress counts stages and outputs, in `observedMetrics`."""
+"""The prefixes of names in `observedMetrics`, for the counts of stages and of outputs in a query's progress."""
 
 _numbers = count(1)
 
@@ -47,7 +47,7 @@ def observed_outcomes(rows: DataFrame, handler: str) -> DataFrame:
 
 
 def observed_records(rows: DataFrame, dead_letter_topic: str) -> DataFrame:
-    """Return rows with a `record`, possibly null, so that their query's progress counts records and dead letters."""
+    """Return the rows, whose column `record` can be null, so that their query's progress counts records and letters."""
     is_letter = sf.col("record.topic") == dead_letter_topic
     return rows.observe(
         _unique(OBSERVED_OUTPUTS + dead_letter_topic),
@@ -98,7 +98,7 @@ class RowOutcome:
     again_at: float | None = None
 
 
-def failure(error: BaseException, reason: str) -> tuple[str, str, str]:
+def error_value(error: BaseException, reason: str) -> tuple[str, str, str]:
     """Return an error as a value of the column `error`."""
     exception, message = name_and_text(error)
     return clean(exception), clean(message), clean(reason)

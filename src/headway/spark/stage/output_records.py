@@ -49,10 +49,10 @@ class Output:
         level: A whole number.
         headers: An array of structs of `key` and `value`.
         due: The time at which a relay delivers the record; null means now.
-        expires: The time after which nobody handles the record any more; null means never.
+        expires: The time after which the record is no longer handled; null means never.
         where: The condition for making the record, as SQL text or as a Spark expression; None means always.
-        each: The array of whose elements records are made, such as `result` of a handler that returns a list; null
-            counts as an empty one.
+        each: An array, with one record for each of its elements, such as `result` if the handler returns a list. Null
+            counts as an empty array.
     """
 
     topic: str
@@ -80,16 +80,15 @@ def outputs(
     records of one row are in one task, and so in one transaction of the sink. So they arrive once and complete,
     whatever dies when, and whatever handlers answer when they are called again. This needs the same rows in the same
     tasks on every run, so shuffle nothing between `parallel_map` and the sink.
-    `parallel_map` to the sink.
 
     A row that is `later` becomes its own record again, for its own topic and partition. A relay (`headway relay`)
     delivers that when it is due, with the attempts so far in a header. A row that is `expired` becomes nothing, or a
     dead letter with `on_expired="dead_letter"`.
 
-    `identity` tells the sink which row it is when a restart calls its handler again: a string, binary or a whole
-    number, different for each row. By default it is made of the source's columns topic, level, partition and offset, if
-    they exist. Without an identity, the sink refuses a restart in which a handler answers differently, and its error
-    says what to do.
+    By its `identity`, the sink recognises a row when a restart calls its handler again. It is a string, binary or a
+    whole number, and different for each row. By default it is made of the source's columns topic, level, partition and
+    offset, if they exist. Without an identity, the sink refuses a restart in which a handler answers differently, and
+    its error says what to do.
 
     Dead letters have the key, the value and the headers of the row, and the headers of a `ParallelConsumer`'s dead
     letters, so `headway dead` shows them and sends them again. They use whichever of the source's columns exist.
@@ -130,8 +129,8 @@ def outputs(
     if known_by is None:
         exploded = outcomes.select(sf.explode(each).alias("record"))
         return observed_records(exploded, dead_letter_topic).select("record.*")
-    # A row without records this time counts, too, because next time it may have some. The sink also tells writes apart
-    # by their topics, since it knows the rows by their identity alone.
+    # A row without records counts, too, because it may have some when it is handled again. The sink also compares the
+    # topics of writes, since it only sees the identities of rows.
     targets = {TARGETS: sorted({dead_letter_topic, *(record.topic for record in records)})}
     identified = known_by.alias("identity", metadata=targets)
     exploded = outcomes.select(identified, sf.explode_outer(each).alias("record"))
@@ -152,10 +151,8 @@ def check_comes_again(df: DataFrame) -> None:
 
 def _again(outcomes: DataFrame, times: Sequence[str]) -> Column:
     """Return the record of a row that comes back later, as a struct."""
-    at = {
-        "due": sf.col(AGAIN_AT),
-        "expires": sf.lit(None).cast("timestamp"),
-    }  # one of its own headers says when it expires
+    # If the record expires, one of its own headers has the time, so the column stays null.
+    at = {"due": sf.col(AGAIN_AT), "expires": sf.lit(None).cast("timestamp")}
     own = sf.filter(_headers(outcomes), lambda header: header["key"] != HISTORY)
     history = sf.struct(sf.lit(HISTORY).alias("key"), sf.encode("history", "UTF-8").alias("value"))
     return sf.struct(
@@ -169,7 +166,7 @@ def _again(outcomes: DataFrame, times: Sequence[str]) -> Column:
 
 
 def _headers(outcomes: DataFrame) -> Column:
-    """Return the row's own headers; an empty array without the column."""
+    """Return the headers of the row's record; an empty array if there is no column `headers`."""
     none = sf.array().cast(_HEADERS)
     return sf.coalesce(sf.col("headers").cast(_HEADERS), none) if "headers" in outcomes.columns else none
 
@@ -219,7 +216,7 @@ class _Part:
         return [sf.try_element_at(sf.filter(found, sf.isnotnull), sf.lit(1))]
 
     def kind(self, given: Given) -> DataType:
-        """Return the Spark type of a column."""
+        """Return the Spark type of a column of the output."""
         kind = self.outcomes.select(self.array(lambda _, element: _given(given, element))).schema[0].dataType
         return kind.elementType  # type: ignore[attr-defined, no-any-return]
 

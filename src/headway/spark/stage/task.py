@@ -1,4 +1,4 @@
-"""One task of a parallel stage: it takes rows, handles each in its turn, and yields their outcomes.
+"""One task of a parallel stage: it takes rows, calls the handler for each, and yields the rows with their outcomes.
 
 The engine and the executors are those of the `ParallelConsumer`. Spark's batches take the place of fetched records, and
 putting rows out takes the place of commits. Invariants:
@@ -17,6 +17,7 @@ import logging
 import math
 import time
 from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
+from functools import partial
 from itertools import groupby
 from operator import attrgetter
 from typing import Any
@@ -49,9 +50,8 @@ from headway.spark.stage.deadline import Deadline, Due, Returned, retries_until
 from headway.spark.stage.handler_loop import answers, handler_loop
 from headway.spark.stage.held_rows import HeldRows
 from headway.spark.stage.input_batch import InputBatch, StageRow
-from headway.spark.stage.input_row import ColumnValues, InputRow, place_of
-from headway.spark.stage.outcomes import OutcomeColumns, RowOutcome
-from headway.spark.stage.outcomes import failure as _failure
+from headway.spark.stage.input_row import InputRow, place_of
+from headway.spark.stage.outcomes import OutcomeColumns, RowOutcome, error_value
 from headway.spark.stage.python_worker import Shared
 from headway.spark.stage.rate_grants import GrantedStarts
 from headway.spark.stage.rate_office import RateClient
@@ -65,10 +65,10 @@ log = logging.getLogger(__name__)
 
 _ROWS = TopicPartition("rows", partition=0)  # to the engine, all rows of a task are one partition
 _LEAST_BUFFER = 1_000
-_UNBOUNDED = 2**62  # the engine's own limit: a row's part of a batch says nothing about the memory it keeps
+_UNBOUNDED = 2**62  # for the engine's limit in bytes: one waiting row keeps its whole batch in memory (`HeldRows`)
 _AT_A_TIME = 5_000
-_LONGEST_WAIT = 0.1  # seconds; needed because nothing wakes the task when room becomes free
-_SHORTEST_WAIT = 0.01  # seconds; after the deadline, for calls that were about to begin and will notice it
+_LONGEST_WAIT = 0.1  # seconds; bounded because nothing wakes the task when memory becomes free
+_SHORTEST_WAIT = 0.01  # seconds; past the deadline, calls that are about to begin still have to notice it
 
 _LATEST = LATEST / 1000 - 86_400  # seconds; a day before the limit, because another time zone can be a day ahead
 
@@ -99,11 +99,8 @@ class Stage:
         # With a priority, the task reads everything that it has memory for, and never waits to read more.
         buffer = _UNBOUNDED if settings.priority else max(_LEAST_BUFFER, 2 * settings.max_concurrency)
         self._refill_below = -1 if settings.priority else buffer // 2
-        names = (
-            (lambda rows: [ALONE] * len(rows)) if not settings.key else lambda rows: map(attrgetter("raw_key"), rows)
-        )
         self._engine: Engine[Any] = Engine(
-            names,
+            partial(map, attrgetter("raw_key")) if settings.key else lambda rows: [ALONE] * len(rows),
             buffer=buffer,
             room=_UNBOUNDED,
             size_of=lambda _: 1,
@@ -118,7 +115,7 @@ class Stage:
         self._granted = GrantedStarts(settings.max_concurrency, ready=self._ready, ask=self._ask)
         gates: list[Gate] = [AdaptiveLimit(settings.max_concurrency)] if settings.adaptive else []
         if settings.rate:
-            gates.append(self._granted)  # the last: it asks for starts where all else would let a row start
+            gates.append(self._granted)  # last, so that starts are requested only if all other gates are open
         self._expiry = ExpiryGate(keeps=True)
         retries = settings.retries
         if settings.deadline is not None:
@@ -215,17 +212,11 @@ class Stage:
 
     def _make_executor(self) -> Executor:
         settings = self._settings
-        limits = [limit for limit in (settings.time_limit, settings.deadline) if limit is not None]
-        in_batches = settings.batches is not None
-        if is_coroutine_function(self._handler):
-            calls = self._calls(self._call_async, in_batches=in_batches)
-            return EventLoop(calls, handler_loop(), min(limits, default=None))
-        return Threads(
-            self._calls(self._call, in_batches=in_batches), settings.max_concurrency, min(limits, default=None)
-        )
-
-    def _calls(self, call: Callable[[Job], Any], *, in_batches: bool) -> Handlers:
-        return Handlers(call, self._done, self._raised, self._dispatch.give_up, self._handler, in_batches)
+        limit = min((each for each in (settings.time_limit, settings.deadline) if each is not None), default=None)
+        is_async, in_batches = is_coroutine_function(self._handler), settings.batches is not None
+        call = self._call_async if is_async else self._call
+        calls = Handlers(call, self._done, self._raised, self._dispatch.give_up, self._handler, in_batches)
+        return EventLoop(calls, handler_loop(), limit) if is_async else Threads(calls, settings.max_concurrency, limit)
 
     async def _call_async(self, job: Job) -> Any:
         works = self._begin(job, asyncio.current_task())
@@ -244,7 +235,7 @@ class Stage:
         return self._handler(rows, [Context(work) for work in works])
 
     def _begin(self, job: Job, task: asyncio.Task[Any] | None = None) -> Sequence[Any]:
-        """Return the works to call the handler with: none after the deadline, and none that is parked or returned."""
+        """Return the works to call the handler with: all but parked and returned ones, and none after the deadline."""
         self._running.begin(job, task)
         if self._dispatch.ending or self._deadline.is_over():
             return ()
@@ -255,7 +246,7 @@ class Stage:
         return works
 
     def _called(self, job: Job) -> Sequence[Any]:
-        """Return the works of a job that are not behind a row of their key that parks them or that comes back later."""
+        """Return the works of a job that no earlier row of their key has parked or returned for later."""
         lane = job[0].lane
         if lane not in self._parks and lane not in self._returned:
             return job
@@ -276,11 +267,8 @@ class Stage:
                 self._put_unhandled(work)
             return self._dispatch.complete(job)
         if self._settings.batches is None:
-            return (
-                self._dispatch.done(job[0])
-                if (refused := self._check(job[0], result)) is None
-                else self._fail(job, refused)
-            )
+            refused = self._check(job[0], result)
+            return self._dispatch.done(job[0]) if refused is None else self._settle(job, {job[0]: refused})
         called = self._put_uncalled(job)
         try:
             if self._settings.arrow_columns:
@@ -289,13 +277,11 @@ class Stage:
                 results = results_of_batch(result, len(called))
         except BaseException as error:  # for a wrong number of results, from Arrow, or from a user's own class
             return self._settle(job, dict.fromkeys(called, FatalError(text_of(error))))
-        return self._settle(
-            job,
-            {work: refused for work, each in zip(called, results, strict=True) if (refused := self._check(work, each))},
-        )
+        checked = zip(called, results, strict=True)
+        return self._settle(job, {work: refused for work, each in checked if (refused := self._check(work, each))})
 
     def _put_uncalled(self, job: Job) -> Sequence[Any]:
-        """Put out the works of a batch that the handler was not given; return the others."""
+        """Put out the works of a batch that the handler did not get. Returns the others."""
         called = self._called(job)
         if len(called) < len(job):
             for work in job:
@@ -304,7 +290,7 @@ class Stage:
         return called
 
     def _check(self, work: Any, result: Any) -> FatalError | None:
-        """Put out a row that is done, or return an error if its result is not of the schema's type."""
+        """Put out a row that is done. Returns an error instead if its result is not of the schema's type."""
         try:
             checked, size = self._results.checked(result)
         except BaseException as error:  # from Arrow, from Python (OverflowError), or from a user's own class
@@ -317,34 +303,30 @@ class Stage:
         if not self._running.end(job[0]):
             return None
         if self._settings.batches is None:
-            return self._fail(job, error)
+            return self._settle(job, {job[0]: error})
         called = self._put_uncalled(job)
         failures = failures_of(called, error)
-        done = [work for work in called if work not in failures]
-        for work in done:
-            self._check(work, None)
+        for work in called:
+            if work not in failures:
+                self._check(work, None)
         return self._settle(job, failures)
-
-    def _fail(self, job: Job, error: BaseException) -> Job | None:
-        return self._settle(job, dict.fromkeys(job, error))
 
     def _settle(self, job: Job, failures: Mapping[Any, BaseException]) -> Job | None:
         """Mark the works of a job as failed with these errors, and the others as done."""
         if self._settings.on_time_limit:
             failures = self._without_late_ones(failures)
-        failed = [
-            (
-                work,
-                FatalError(_NOT_LATER) if issubclass(type(error), RetryLater) and not self._settings.later else error,
-            )
-            for work, error in failures.items()
-        ]
+        if not self._settings.later:
+            refused = FatalError(_NOT_LATER)
+            failures = {
+                work: refused if issubclass(type(error), RetryLater) else error for work, error in failures.items()
+            }
+        failed = list(failures.items())
         return self._dispatch.complete_each([(work, ()) for work in job if work not in failures], failed)
 
     def _without_late_ones(self, failures: Mapping[Any, BaseException]) -> Mapping[Any, BaseException]:
-        """Put out rows whose call took too long with the result of `on_time_limit`; return the other failures.
+        """Put out rows whose call took too long with the result of `on_time_limit`. Returns the other failures.
 
-        A row for which that function fails has failed with the function's error.
+        If that function raises, the row has failed with its error.
         """
         left: dict[Any, BaseException] = {}
         for work, error in failures.items():
@@ -361,7 +343,7 @@ class Stage:
     # The deadline
 
     def _return_the_rest(self) -> None:
-        """Begin no more calls, leave those that run, and put out all rows that are here, to come back later."""
+        """Start no more calls, abandon the running ones, and put out all rows, so that they come back later."""
         self._dispatch.end()
         for job, error in self._running.leave():
             self._dispatch.complete_elsewhere(job, error)
@@ -387,12 +369,12 @@ class Stage:
         elif work.not_after <= time.monotonic():
             self._held.put(row, RowOutcome("expired", attempts, error=(None, None, _EXPIRED), history=history))
         else:
-            error = _failure(failure.error, _NOT_BEGUN) if failure else (None, None, _NOT_BEGUN)
+            error = error_value(failure.error, _NOT_BEGUN) if failure else (None, None, _NOT_BEGUN)
             again_at = self._again_at(work, time.time())
             self._held.put(row, RowOutcome("later", attempts, error=error, history=history, again_at=again_at))
 
     def _again_at(self, work: Any, at: float) -> float:
-        """Return when a row comes back: not before the earlier rows of its key, nor after the later ones."""
+        """Return the time at which a row comes back, in the order of its key: no earlier than the rows before it."""
         at = min(at, _LATEST)
         if work.lane is ALONE:
             return at
@@ -408,20 +390,18 @@ class Stage:
         return at
 
     def _schedule(self, work: Any, error: BaseException, delay: Any) -> None:
-        """Put out a row that is tried again later; the engine believes that this stores its schedule."""
+        """Put out a row that is tried again later. To the dispatch, this stores its schedule."""
         row: StageRow = work.record
         if isinstance(delay, Due):
-            again_at, failure = (
-                self._again_at(work, wall_time(delay.at)),
-                failure_after(work, error, untried=delay.untried),
-            )
+            again_at = self._again_at(work, wall_time(delay.at))
+            failure = failure_after(work, error, untried=delay.untried)
         else:
             try:
                 again_at, failure = due_at(delay, time.time()) / 1000, failure_after(work, error)
             except BaseException as refused:  # the delay's own code can raise anything, too
                 self._dispatch.not_scheduled(work, ConfigError(f"RetryLater cannot be kept: {text_of(refused)}"))
                 return
-        told, history = _failure(error, _LATER), history_after(row.row, failure)
+        told, history = error_value(error, _LATER), history_after(row.row, failure)
         self._held.put(
             row, RowOutcome("later", work.attempt, None, 0, told, row.started, time.time(), history, again_at)
         )
@@ -435,9 +415,9 @@ class Stage:
             return
         if self._holds_up():
             raise self._running.holding_up(handler_loop())
-        for work in self._running.overdue():  # some may have ended since, if the loop went on
+        for work in self._running.overdue():  # asked again, since some may have ended while the loop was tested
             if given_up := self._running.give_up(work):
-                self._park_behind(work)  # since its call may still run
+                self._park_behind(work)  # its call may still run, and rows of a key must not run at the same time
                 if isinstance(self._executor, Threads):
                     self._executor.replace_one()
                 self._dispatch.complete_elsewhere(*given_up)
@@ -447,7 +427,7 @@ class Stage:
         return isinstance(self._executor, EventLoop) and not answers(handler_loop())
 
     def send(self, work: Any, error: BaseException, reason: str) -> None:
-        """Put out a row that has failed for good; the engine believes that this stores its dead letter."""
+        """Put out a row that has failed for good. To the dispatch, this stores its dead letter."""
         row: StageRow = work.record
         if issubclass(type(error), ExpiredError):
             history = history_after(row.row, work.failure)
@@ -455,12 +435,12 @@ class Stage:
         else:
             if self._settings.park_behind_failed:
                 self._park_behind(work)
-            told, history = _failure(error, reason), history_after(row.row, failure_after(work, error))
+            told, history = error_value(error, reason), history_after(row.row, failure_after(work, error))
             self._held.put(row, RowOutcome("failed", work.attempt, None, 0, told, row.started, time.time(), history))
         self._dispatch.stored(work)
 
     def _park_behind(self, work: Any) -> None:
-        """Let no later row of its key be handled."""
+        """Park the later rows of this row's key, so that they are not handled."""
         if work.lane is not ALONE:
             self._parks[work.lane] = min(work.offset, self._parks.get(work.lane, work.offset))
 
@@ -472,10 +452,10 @@ class Stage:
     def _put_out(self, at_least: int = 1) -> Iterator[pa.RecordBatch]:
         for batch in self._held.put_out(at_least):
             yield batch
-            self._feed()  # in case no handler was called because there were too many results
+            self._feed()  # handlers may have been paused because the results took too much memory
 
     def _await(self, outcomes: int) -> None:
-        """Wait for room, for this many outcomes, or until all rows are done; start rows that fall due meanwhile."""
+        """Wait for this many outcomes, for memory, or until all rows are done. Meanwhile, due rows are started."""
         now = time.monotonic()
         is_time = self._held.wake_at(outcomes)
         with self._dispatch.lock:
@@ -494,14 +474,14 @@ class Stage:
 
 
 class LaterRows:
-    """Stands in for the store of rows that are tried again later, in the form that the dispatch expects."""
+    """Adapts a function to the dispatch's protocol for a store of schedules."""
 
     def __init__(self, send: Callable[[Any, BaseException, Any], None]) -> None:
         self.send = send
 
 
 def results_of_batch(result: Any, count: int) -> Sequence[Any]:
-    """Return the result of each row of a batch: a list has one for each, and any other result is that of all rows.
+    """Return the result of each row of a batch. A list has one for each; any other value is the result of every row.
 
     Raises `ValueError` for a list of another length than `count`.
     """
@@ -517,15 +497,11 @@ def results_of_batch(result: Any, count: int) -> Sequence[Any]:
 def record_batch(rows: Sequence[InputRow], names: Sequence[str]) -> pa.RecordBatch:
     """Return these columns of these rows, in their order, without converting them to Python values."""
     places = [place_of(row) for row in rows]  # read once for each row, because the stage may copy its batch meanwhile
-    parts = [
-        _columns_of(run).taken(names, [index for _, index in run])
-        for run in (list(run) for _, run in groupby(places, lambda place: id(place[0])))
-    ]
+    parts = []
+    for _, of_one_batch in groupby(places, lambda place: id(place[0])):
+        run = list(of_one_batch)
+        parts.append(run[0][0].taken(names, [index for _, index in run]))
     if len(parts) == 1:
         return parts[0]
     columns = [pa.concat_arrays([part.column(number) for part in parts]) for number in range(len(names))]
     return pa.RecordBatch.from_arrays(columns, schema=parts[0].schema)
-
-
-def _columns_of(run: Sequence[tuple[ColumnValues, int]]) -> ColumnValues:
-    return run[0][0]
