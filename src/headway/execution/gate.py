@@ -1,8 +1,7 @@
-"""The questions that a dispatch asks of its gates, with the answers of a gate that does nothing.
+"""The base class of gates: optional features that can hold back works, or that watch them start and end.
 
-A gate is an optional feature that has a say in which works start, or that watches them start and end: a rate, the
-circuit breaker, expiry. The dispatch asks only the gates that exist, so a feature that is not in use costs a record
-nothing. `docs/design/engine.md` has the steps to add one.
+Examples are a rate limit, the circuit breaker and expiry. The dispatch asks only the gates that exist, so a feature
+that is not in use costs a record nothing. `docs/design/engine.md` has the steps to add a gate.
 """
 
 from collections.abc import Mapping
@@ -15,73 +14,73 @@ from headway.execution.jobs import Job, RecordWork
 class Gate:
     """A gate that lets everything through.
 
-    All but `log` and `metrics` are called with the dispatch's lock: they must be quick, and call no user's code.
-    `running` is the number of jobs that have a slot, the one in question included once it has one.
+    All methods but `log` are called with the dispatch's lock. They must be quick and must not call users' code.
+    `running` is the number of jobs that have a slot.
     """
 
     # Before a start
 
     def slots(self, slots: int) -> int:
-        """Return how many of these slots may be used, taken ones included."""
+        """Return how many of these slots can be used, including the taken ones."""
         return slots
 
     def may_start(self, running: int, now: float) -> bool:
-        """Return whether another job may start now."""
+        """Return whether another job can start now."""
         return True
 
     def opens_at(self) -> float | None:
-        """Return when `may_start` may become true by time alone: -inf if it is, None if only an event can help."""
+        """Return when time alone makes `may_start` true: -inf if it is true, None if only an event can change it."""
         return -float("inf")
 
     def batch_size(self, size: int) -> int:
-        """Return how many works the next job may have at most, up to this size."""
+        """Return the maximum number of works of the next job, at most `size`."""
         return size
 
     def changes_wait(self, now: float) -> bool:
-        """Return whether the control thread must look again for how long to wait; asked after each look for a job."""
+        """Return whether the control thread must compute its wait again. Called after each attempt to take a job."""
         return False
 
     def admit(self, job: Job, now: float) -> Job:
-        """Return the works of a job that may start.
+        """Return the works of a job that can start.
 
-        A work that is left out goes back to its lane; if the gate has given it an `outcome`, it ends with that instead.
+        A work that is left out returns to its lane. If the gate has set its `outcome`, it ends with that instead.
         """
         return job
 
     # From its start to its end
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Note that a job has got a slot. Return True to keep it back, to be started by `kept_back` later."""
+        """Note that a job has taken a slot. Return True to keep it back until `kept_back` returns it."""
         return False
 
     def kept_back(self, running: int) -> Job | None:
-        """Return a job that was kept back and starts now, before any other; None if there is none."""
+        """Return a job that was kept back and must start now, before any other. None if there is no such job."""
         return None
 
     def timed_out(self, now: float, *, ending: bool) -> tuple[RecordWork, float] | None:
-        """Return a work that was kept back for too long, and the time before which it must not run again."""
+        """Return a work that was kept back for too long, and the time at which it can be taken again."""
         return None
 
     def judged(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> Verdict:
-        """Note that an attempt failed; return the verdict, or another one."""
+        """Note that an attempt failed. Return the verdict on it, or another one."""
         return verdict
 
     def done(self, work: RecordWork, now: float) -> bool:
-        """Note that a record is done, or stored elsewhere; return whether the control thread must act on it."""
+        """Note that a record is done or was stored elsewhere. Return whether to wake the control thread."""
         return False
 
     def put_back(self, work: RecordWork) -> None:
-        """Note that a work which had a slot has not begun; it will start again as if it had not been taken."""
+        """Note that a work had a slot, but its handler was not called. It will start again as if it were new."""
 
     def ended(self, work: RecordWork, running: int, now: float) -> bool:
-        """Note that a work has left its slot; return whether the control thread must act on it, as others may start."""
+        """Note that a work has left its slot. Return whether to wake the control thread."""
         return False
 
-    # Without the lock
+    # Observations
 
     def log(self, now: float, *, at_end: bool = False) -> None:
-        """Log what has happened since the last call; called now and then, and once as the run ends."""
+        """Log what has happened since the last call. Called often, and once at the end of the run."""
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return the fields of `ParallelMetrics` that this gate knows."""
+        """Return the fields of `ParallelMetrics` that this gate provides."""
         return {}

@@ -1,8 +1,8 @@
-"""A table of the running records, in memory that outlives the process: its supervisor reads which records ran.
+"""A table of the running records in shared memory, from which a supervisor reads which records ran in a dead process.
 
-The process writes a row before it calls a handler and takes it back afterwards, with plain stores to a shared mapping.
-No system call is needed, and nothing is lost however the process ends. A row's first byte is set last and cleared
-first, so a half-written row does not count.
+The process writes a row before it calls a handler and clears it afterwards, with plain stores to a shared mapping. That
+needs no system call, and the table stays readable however the process ends. The first byte of a row is set last and
+cleared first, so a half-written row does not count.
 """
 
 import mmap
@@ -10,7 +10,7 @@ import os
 import struct
 import tempfile
 from collections.abc import Sequence
-from typing import Final, Protocol
+from typing import Final
 
 from headway.core.engine.suspects import RecordId, RunningAttempt
 from headway.execution.jobs import RecordWork
@@ -20,19 +20,11 @@ _LONGEST_TOPIC: Final = 249  # bytes; Kafka allows no more
 _SOURCE = struct.Struct(f"<iB{_LONGEST_TOPIC}s")  # partition, length of the topic, topic
 _ROW = struct.Struct(f"<xxxxxxxxqqII{_SOURCE.size}s")  # offset, timestamp, attempt, untried, source
 _ROW_SIZE: Final = (_ROW.size + 7) // 8 * 8
-_MOST_SOURCES = 10_000  # remembered in their packed form
-
-
-class Table(Protocol):
-    """The table in which a dispatch notes the running records."""
-
-    def enter(self, work: RecordWork) -> None: ...
-    def leave(self, work: RecordWork) -> None: ...
-    def clear(self) -> None: ...
+_MOST_SOURCES = 10_000  # partitions that are cached in their packed form
 
 
 class RunningTable:
-    """The table, for the process that writes it: `most` rows in the file of a descriptor. Not thread-safe."""
+    """The table as its writer uses it: `most` rows in the file of a descriptor. Not thread-safe."""
 
     def __init__(self, descriptor: int, most: int) -> None:
         self._descriptor = descriptor
@@ -41,14 +33,14 @@ class RunningTable:
         self._sources: dict[TopicPartition, bytes] = {}
 
     def make_room(self, most: int) -> None:
-        """Have this number of rows, none of which is in use."""
+        """Set the number of rows. No row must be in use."""
         self._size = size = most * _ROW_SIZE
         os.ftruncate(self._descriptor, size)
         self._bytes = mmap.mmap(self._descriptor, size)
         self._free = list(range(0, size, _ROW_SIZE))
 
     def enter(self, work: RecordWork) -> None:
-        """Note that a record runs; without a free row it is not noted."""
+        """Note that a record is running. If there is no free row, nothing is noted."""
         if not self._free:
             return
         self._rows[work] = row = self._free.pop()
@@ -59,14 +51,14 @@ class RunningTable:
         self._bytes[row] = 1
 
     def leave(self, work: RecordWork) -> None:
-        """Note that a record does not run any more."""
+        """Note that a record is no longer running."""
         row = self._rows.pop(work, None)
         if row is not None:
             self._bytes[row] = 0
             self._free.append(row)
 
     def clear(self) -> None:
-        """Note that nothing runs."""
+        """Note that no record is running."""
         for row in range(0, self._size, _ROW_SIZE):
             self._bytes[row] = 0
 
@@ -80,7 +72,7 @@ class RunningTable:
 
 
 def make_table_file() -> int:
-    """Return the descriptor of an empty file without a name, in memory if the system can."""
+    """Return the descriptor of an empty file without a name, which is in memory if the system supports that."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("headway-running", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:
@@ -88,7 +80,7 @@ def make_table_file() -> int:
 
 
 def read_table(descriptor: int) -> Sequence[RunningAttempt]:
-    """Return the records that ran when the writer of a table died, in the order of their offsets."""
+    """Return the records that were running when the writer of a table died, in the order of their offsets."""
     size = os.fstat(descriptor).st_size
     if not size:  # the writer died before it had begun
         return []

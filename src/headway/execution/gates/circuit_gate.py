@@ -1,4 +1,4 @@
-"""The circuit breaker of a run: while nearly all attempts fail, one record at a time is tried, without counting."""
+"""The circuit breaker: while nearly all attempts fail, one record at a time is tried, and its failures do not count."""
 
 import logging
 import math
@@ -14,12 +14,14 @@ from headway.execution.jobs import Job, RecordWork
 
 log = logging.getLogger(__name__)
 
-_MOST_UNCOUNTED = 50  # attempts of a record that failed while the circuit was open: one that always fails ends, too
-_AFTER_AN_OUTAGE = 1.0  # seconds until a record is tried again that would have become a dead letter
+# Failures of a record that do not count because the circuit is open. Without a bound, a record that always fails would
+# be tried forever.
+_MOST_UNCOUNTED = 50
+_AFTER_AN_OUTAGE = 1.0  # seconds until the next attempt at a record that would have become a dead letter
 
 
 class CircuitGate(Gate):
-    """The gate of one circuit, and its log."""
+    """The gate of a circuit breaker, which also logs when the circuit opens and closes."""
 
     def __init__(self, bounds: CircuitBreaker) -> None:
         self._circuit = Circuit(bounds)
@@ -29,36 +31,36 @@ class CircuitGate(Gate):
 
     @property
     def is_open(self) -> bool:
-        """True while one record at a time is tried."""
+        """True while only one record at a time is tried."""
         return self._circuit.is_open
 
     def slots(self, slots: int) -> int:
-        """Return 1 under an open circuit.
+        """Return 1 while the circuit is open.
 
-        The share of records that failed before is a share of this one. If they went first, a few that always fail
-        would be every probe, and the circuit would stay open though all others could succeed.
+        The engine computes the fraction of retries from this number. With more slots, every probe could be one of a few
+        records that always fail, and the circuit would stay open although all other records could succeed.
         """
         return 1 if self._circuit.is_open else slots
 
     def may_start(self, running: int, now: float) -> bool:
-        """Return whether the circuit is closed, or its next probe may start."""
+        """Return whether the circuit is closed, or its next probe can start."""
         return self._circuit.allows(now)
 
     def opens_at(self) -> float | None:
-        """Return when the next probe may start; None while one runs."""
+        """Return when the next probe can start, or None while one is running."""
         return self._circuit.next_probe() if self._circuit.is_open else -math.inf
 
     def batch_size(self, size: int) -> int:
-        """Return 1 under an open circuit: one bad record would fail a batch of healthy ones, probe after probe."""
+        """Return 1 while the circuit is open, because one bad record would fail every probe of a whole batch."""
         return 1 if self._circuit.is_open else size
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Note the probe, if the circuit is open."""
+        """If the circuit is open, note the job as its probe."""
         self._circuit.started(job)
         return False
 
     def judged(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> Verdict:
-        """Count a failure. While the circuit is open, the attempt does not count and the record is tried again."""
+        """Count a failure. While the circuit is open, the record is tried again, and the attempt does not count."""
         if not may_concern_all(error, verdict):
             return verdict
         was_open = self._circuit.is_open
@@ -73,20 +75,20 @@ class CircuitGate(Gate):
         return Again(min(now + _AFTER_AN_OUTAGE, max(now, work.not_after)), untried=True)
 
     def done(self, work: RecordWork, now: float) -> bool:
-        """Count a success; a record that is only stored elsewhere says nothing of what the handler calls."""
+        """Count a success for the circuit, unless the handler was not called because the record expired or failed."""
         if not work.outcome:
             self._circuit.succeeded(_key_of(work), work, now)
         return False
 
     def ended(self, work: RecordWork, running: int, now: float) -> bool:
-        """Return whether the end of this probe has closed the circuit, so that all slots are free again."""
+        """Return whether the end of this probe has closed the circuit, so that all slots can be used again."""
         return self._circuit.ended(work, now)
 
     def log(self, now: float, *, at_end: bool = False) -> None:
         """Log that the circuit has opened, with the last failure, or that it has closed."""
         if self._circuit.is_open == self._logged_open:
             return
-        with self._logging:  # each change is logged once, by whichever thread comes first
+        with self._logging:  # the first thread logs a change, and others find it logged
             is_open = self._circuit.is_open
             if is_open == self._logged_open:
                 return
@@ -96,8 +98,8 @@ class CircuitGate(Gate):
             failed, keys = self._circuit.opened_with
             last = f" The last: {description_of(failure_behind(error))}" if error else ""
             log.warning(
-                "The circuit breaker is open, as %d of %d keys failed: one attempt at a time is made until some "
-                "succeed again, and those that fail do not count.%s",
+                "The circuit breaker is open because %d of %d keys failed. One attempt at a time is made until some "
+                "succeed again, and failed ones do not count.%s",
                 failed,
                 keys,
                 last,
@@ -111,6 +113,6 @@ class CircuitGate(Gate):
 
 
 def _key_of(work: RecordWork) -> Hashable:
-    """Return the key by which a record counts; a record without one counts for itself."""
+    """Return the key that a record counts for. A record without a key counts for itself."""
     key = work.record.raw_key
     return (work.partition, work.offset) if key is None else key

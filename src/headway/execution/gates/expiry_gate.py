@@ -1,6 +1,6 @@
-"""Records that expired before they could be started are counted, and dropped or kept as dead letters.
+"""Counts records that expired before they could be started, and drops them or makes them dead letters.
 
-A handler that runs is left alone: a record is set aside only when it is about to start.
+A record is checked only when it is about to start; a running handler is never interrupted.
 """
 
 import logging
@@ -22,7 +22,7 @@ _LOG_EVERY = 10.0  # seconds
 
 
 class ExpiryGate(Gate):
-    """The expired records of a run; with `keeps` they become dead letters, otherwise they are dropped."""
+    """The gate for expired records. With `keeps` they become dead letters, otherwise they are dropped."""
 
     def __init__(self, *, keeps: bool = False) -> None:
         self._keeps = keeps
@@ -32,7 +32,7 @@ class ExpiryGate(Gate):
         self._last: RecordWork | None = None
 
     def admit(self, job: Job, now: float) -> Job:
-        """Return the works that have not expired; one that waits to be stored elsewhere need not be in time."""
+        """Return the works that have not expired. A work whose dead letter or schedule is to be sent never expires."""
         expired = [work for work in job if work.not_after <= now and not work.outcome]
         if not expired:
             return job
@@ -51,7 +51,7 @@ class ExpiryGate(Gate):
             self._logged, self._log_at = self._count, now + _LOG_EVERY
             became = "became dead letters" if self._keeps else "were dropped"
             record = self._last and self._last.record
-            log.info("%d records expired before they could be started, and %s; the last: %r", count, became, record)
+            log.info("%d records expired before they could be started and %s. The last one: %r", count, became, record)
 
     def metrics(self) -> Mapping[str, Any]:
         """Return how many records expired."""

@@ -1,6 +1,6 @@
-"""The records that waited for too long between the fetch and their first attempt: counted, and logged in sums.
+"""Counts and logs the records that waited too long between their fetch and their first attempt.
 
-Invariant: at most one line in ten seconds is logged for each topic, and it has all records since the line before.
+Invariant: each topic has at most one log line in ten seconds, which covers all records since its previous line.
 """
 
 import logging
@@ -21,7 +21,7 @@ _LOG_EVERY = 10.0  # seconds
 
 @dataclass(slots=True)
 class _LateRecords:
-    """The records of one topic since the last line."""
+    """The late records of one topic since its last log line."""
 
     log_at: float
     count: int = 0
@@ -29,18 +29,18 @@ class _LateRecords:
 
 
 class QueueTimes(Gate):
-    """The counter of records that waited longer than `limit` seconds."""
+    """Counts the records that waited for more than `limit` seconds."""
 
     def __init__(self, limit: float) -> None:
         self._limit = limit
         self._late = 0
         self._topics: dict[str, _LateRecords] = {}
         self._log_at = math.inf  # while there is nothing to log
-        self._counted = set[tuple[TopicPartition, int]]()  # put back after they were counted
-        self._counting = threading.Lock()  # a line may be logged while another thread counts
+        self._counted = set[tuple[TopicPartition, int]]()  # works whose next start is not their first
+        self._counting = threading.Lock()  # for `log`, which is called without the dispatch's lock
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Count the works that waited for too long; a later attempt waited for its back-off, and does not count."""
+        """Count the works that waited too long. Later attempts do not count, because they waited for their back-off."""
         for work in job:
             waited = now - work.arrived
             if waited > self._limit and work.failure is None and not self._was_counted(work):
@@ -80,7 +80,7 @@ class QueueTimes(Gate):
         for topic, about in due.items():
             log.warning(
                 "%d records of %s waited for more than %g s before they started, the longest for %.3g s. Handlers do "
-                "not keep up: let more run at a time (max_concurrency, further members), or make them quicker.",
+                "not keep up: raise max_concurrency, add members, or make the handlers faster.",
                 about.count,
                 topic,
                 self._limit,
@@ -88,5 +88,5 @@ class QueueTimes(Gate):
             )
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return how many records waited for too long."""
+        """Return how many records waited too long."""
         return {"late": self._late}

@@ -1,7 +1,6 @@
-"""The rate at which jobs start: a token bucket, of which this member of a group may have only a share.
+"""A limit on the number of works that start per second: a token bucket with this member's share of the group's rate.
 
-Invariant: over any stretch of time no more works start than the rate allows, plus one burst of a twentieth of a second
-(or one work).
+Invariant: in any period, no more works start than the rate allows, plus a burst of a twentieth of a second or one work.
 """
 
 import math
@@ -13,16 +12,16 @@ from headway.execution.gate import Gate
 from headway.execution.jobs import Job
 
 GROUP: Final = "group"
-"""The name of the group's rate among those that members lend each other."""
+"""The name of the group's rate among the rates that members lend to each other."""
 
-_BURST = 0.05  # seconds' worth of the rate: a wake-up that comes this late costs no start
-_MUCH = 0.7  # of the rate: a member that starts more, and has works left, is limited by it
-_GRAIN = 0.01  # wait for this many seconds' worth at a time, or one work: one wait costs as much as many works
+_BURST = 0.05  # seconds of the rate that are saved up, so that a wake-up that is this late costs no start
+_MUCH = 0.7  # of the rate; a member that starts more than this fraction and has works left is limited by the rate
+_GRAIN = 0.01  # seconds of the rate to wait for at a time, because a wait costs as much as the start of many works
 _ROUNDING = 1e-9
 
 
 class StartRate(Gate):
-    """A rate per second.
+    """A limit on starts per second.
 
     >>> rate = StartRate(2)
     >>> rate.may_start(running=0, now=0.0), rate.started([None], running=1, now=0.0)
@@ -37,14 +36,14 @@ class StartRate(Gate):
         self._burst = max(1.0, rate * _BURST)
         self._tokens = self._burst
         self._filled_at = -math.inf
-        self._started = 0  # since `needs` was last asked
+        self._started = 0  # since the last call of `needs`
 
     def may_start(self, running: int, now: float) -> bool:
         """Return whether the rate allows one more start."""
         return self.allowed(now) >= 1
 
     def opens_at(self) -> float | None:
-        """Return when the rate allows the next starts; None if this member has no share of it."""
+        """Return when the rate allows the next starts, or None if this member has no share of it."""
         if not self._rate:
             return None
         if self._tokens >= 1:
@@ -66,23 +65,23 @@ class StartRate(Gate):
 
     @property
     def is_shared(self) -> bool:
-        """True: the rate is the group's, and this member may have a share of it."""
+        """True, because the members of a group share this rate."""
         return True
 
     def needs(self, ready: int, seconds: float, now: float) -> dict[str, tuple[float, float]]:
-        """Return the fraction of the rate that was used in the last `seconds`, and how much waits for it, per second.
+        """Return the fractions of the rate that were used in the last `seconds`, and that waiting works need.
 
-        `ready` works could start if the rate let them.
+        `ready` is the number of works that could start if the rate allowed it.
         """
         started, self._started = self._started, 0
-        # A permit that has just come does not mean plenty, nor does one that a busy machine has not used yet.
+        # A free permit alone does not prove that the rate suffices: it can be new, or the machine too busy to use it.
         hungry = ready > 0 and (not self.may_start(0, now) or started >= _MUCH * seconds * self._rate)
         if not started and not hungry:
             return {}
         return {GROUP: (started / seconds / self._limit_of_all, ready / self._limit_of_all if hungry else 0.0)}
 
     def share(self, share: float, now: float, others: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Use this share of the rate, from 0 for none to 1 for all of it; one in `others` takes precedence."""
+        """Use this fraction of the rate, from 0 to 1, or the one for the group's rate in `others` if there is one."""
         self._fill(now)
         self._rate = self._limit_of_all * others.get(GROUP, share)
         self._burst = max(1.0, self._rate * _BURST)
@@ -90,6 +89,6 @@ class StartRate(Gate):
 
     def _fill(self, now: float) -> None:
         if now > self._filled_at:
-            if self._rate:  # after no time at all an infinite wait would be worth nothing
+            if self._rate:  # 0 times the infinite time since the start would be NaN
                 self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate)
             self._filled_at = now

@@ -1,7 +1,7 @@
-"""The gate of a supervised process: a table of the running records, and suspects that run alone.
+"""The gate of a supervised process: it keeps the table of running records, and lets suspects run alone.
 
-A suspect is a record that ran in a process that died. Here its attempt fails as it did there, without a call of the
-handler, so the retries decide as about any other failure. The suspect's next attempt runs while nothing else does.
+A suspect is a record that was running in a process that died. Its attempt of then is made to fail here, without a call
+of the handler, so that the retries decide about it as about any other failure. Its next attempt runs alone.
 """
 
 import time
@@ -17,15 +17,15 @@ from headway.execution.jobs import Job, RecordWork
 from headway.execution.running_table import RunningTable
 
 PATIENCE = 60.0
-"""The seconds that a suspect waits for others to end, and that others wait for it: a handler may take forever."""
+"""The seconds that a suspect waits for other records to end, and that they wait for it. A handler can run forever."""
 
 _RecordPlace = tuple[str, int, int]
 
 
 class Supervision(Gate):
-    """The table of running records, and the suspects among those that come.
+    """The gate that keeps the table of running records and treats suspects.
 
-    `suspect` may be called from any thread, and `fail_as_before` is for the executor.
+    Any thread can call `suspect`. `fail_as_before` is for the executor.
     """
 
     def __init__(self, table: RunningTable, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> None:
@@ -34,13 +34,13 @@ class Supervision(Gate):
         self._suspects: dict[_RecordPlace, Suspect] = {}
         self._condemned: set[_RecordPlace] = set()
         self.alone: RecordWork | None = None
-        """The suspect that runs while nothing else may start, or that waits to."""
+        """The suspect that runs alone, or that waits until it can. Nothing else starts meanwhile."""
         self._is_waiting = False
         self._since = 0.0
         self.suspect(suspects)
 
     def suspect(self, suspects: Iterable[Suspect]) -> None:
-        """Take care of these suspects from now on."""
+        """Add suspects."""
         for suspect in suspects:
             record = suspect.record
             self._suspects[record.topic, record.partition, record.offset] = suspect
@@ -48,13 +48,14 @@ class Supervision(Gate):
             self._suspects.pop(address, None)
 
     def fail_as_before(self, call: Callable[[Job], Any]) -> Callable[[Job], Any]:
-        """Return the same call, which for a suspect whose attempt ended with its process raises that death."""
+        """Wrap a call so that it raises `ProcessDiedError` for a suspect whose last attempt ended with its process."""
 
         def supervised(job: Job) -> Any:
             if not self._suspects:
                 return call(job)
             failed = {index: error for index, work in enumerate(job) if (error := self._failed_before(work))}
-            if len(failed) < len(job):  # a batch that started before this was known: the others would count as done
+            # A batch can have started before its suspects were known. A `BatchError` would count the others as done.
+            if len(failed) < len(job):
                 return call(job)
             raise BatchError(failed) if job[1:] else failed[0]
 
@@ -68,16 +69,16 @@ class Supervision(Gate):
         return suspect.error()
 
     def expect_batches(self, slots: int, max_size: int) -> None:
-        """Make room in the table for batches; call it before any record runs."""
+        """Enlarge the table for batches. Call it before any record runs."""
         self._table.make_room(max(slots, min(slots * max_size, MOST_SUSPECTS)))
 
     # For the dispatch
 
     def admit(self, job: Job, now: float) -> Job:
-        """Return the part of a batch that may go on.
+        """Return the part of a batch that can start.
 
-        Suspects whose attempt has failed before are called for without the others, and one that is to run alone is a
-        batch of its own. What is before it in its lane goes first.
+        Suspects whose last attempt ended with its process form a batch, which then fails. A suspect that must run alone
+        is a batch of its own, after the works before it in its lane.
         """
         if not self._suspects or not job[1:]:
             return job
@@ -89,11 +90,11 @@ class Supervision(Gate):
         return job[: max(1, suspects[0][0])]
 
     def may_start(self, running: int, now: float) -> bool:
-        """Return whether no suspect is alone, or waits to be."""
+        """Return False while a suspect runs alone or waits to."""
         return self.alone is None
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Enter the job in the table; keep a suspect back that must wait until it is alone."""
+        """Enter the job in the table, or keep it back if it is a suspect that must wait until it is alone."""
         work = job[0]
         if self._suspects and (suspect := self._find(work)):
             if self._has_failed(work, suspect):
@@ -106,7 +107,7 @@ class Supervision(Gate):
         return False
 
     def kept_back(self, running: int) -> Job | None:
-        """Return the suspect that has waited to run alone, if everything else has ended."""
+        """Return the suspect that was waiting to run alone, if everything else has ended."""
         if self.alone is None or not self._is_waiting or running > 1:
             return None
         self._since, self._is_waiting = time.monotonic(), False
@@ -114,9 +115,9 @@ class Supervision(Gate):
         return [self.alone]
 
     def timed_out(self, now: float, *, ending: bool) -> tuple[RecordWork, float] | None:
-        """End the turn of a suspect that has been alone, or has waited for that, for too long.
+        """Let other records start again if a suspect has run alone, or has waited for that, for too long.
 
-        Returns the suspect that must wait again. One that will not start any more does not wait.
+        Returns a waiting suspect that must give back its slot, and the time at which it can be taken again.
         """
         work = self.alone
         if work is None:
@@ -130,15 +131,18 @@ class Supervision(Gate):
         return None
 
     def judged(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> Verdict:
-        """Note a record that killed its processes and becomes a dead letter: it never runs again, even if refused."""
+        """Remember a record that becomes a dead letter because it killed processes, so that it never runs again.
+
+        Kafka could refuse the dead letter, and then the record is taken again.
+        """
         if isinstance(verdict, DeadLetter) and as_death(error):
             self._condemned.add(_address(work))
         return verdict
 
     def done(self, work: RecordWork, now: float) -> bool:
-        """Return whether a suspect is done: its offset must be committed before another record kills the process.
+        """If the work is a suspect, forget it, request a commit, and return True.
 
-        Otherwise all of it would happen again.
+        If another record killed the process before the commit, the suspect would be handled and kill again.
         """
         if not self._suspects or self._find(work) is None:
             return False
@@ -148,17 +152,17 @@ class Supervision(Gate):
         return True
 
     def ended(self, work: RecordWork, running: int, now: float) -> bool:
-        """Take a work out of the table; return whether it was alone, so that others may start now."""
+        """Remove a work from the table. Return True if it ran alone, because others can start now."""
         self._table.leave(work)
         if work is not self.alone:
             return False
-        if not self._is_waiting:  # the suspect has run alone, and the process lives
+        if not self._is_waiting:  # it has run alone, and the process is still alive, so it is no longer suspect
             self._suspects.pop(_address(work), None)
         self.alone = None
         return True
 
     def clear(self) -> None:
-        """Note that the run has ended: no record causes the process's later acts."""
+        """Clear the table at the end of the run. No record is to blame if the process dies later."""
         self._table.clear()
 
     def _find(self, work: RecordWork) -> Suspect | None:
