@@ -32,7 +32,7 @@ class ExpiryGate(Gate):
         self._last: RecordWork | None = None
 
     def admit(self, job: Job, now: float) -> Job:
-        """Return the works that have not expired. A work whose dead letter or schedule is to be sent never expires."""
+        """Return the works that have not expired. A work whose dead letter or schedule must be sent never expires."""
         expired = [work for work in job if work.not_after <= now and not work.outcome]
         if not expired:
             return job
