@@ -13,10 +13,8 @@ _AUTHORITY_YEARS = 10
 _LIFETIME = timedelta(days=365)
 _BACKDATED = timedelta(minutes=5)  # containers and virtual machines on this machine may have slightly different clocks
 
-_NAMED = (
-    "-pkeyopt",
-    "ec_param_enc:named_curve",
-)  # otherwise LibreSSL writes the curve's parameters, which Java cannot read
+# Otherwise LibreSSL writes the curve's parameters, which Java cannot read.
+_NAMED_CURVE = ("-pkeyopt", "ec_param_enc:named_curve")
 _CONFIG, _KEY, _REQUEST = "openssl.cnf", "key.pem", "request.pem"
 
 # One file for all commands, so that the system's own openssl.cnf does not matter.
@@ -111,7 +109,7 @@ def _begin(work: Path, name: str, hosts: Sequence[str] = ()) -> bytes:
     alternatives = ", ".join(f"{'IP' if host[0].isdigit() else 'DNS'}:{host}" for host in hosts)
     text = _SETTINGS.format(name=name, alternatives=f"subjectAltName = {alternatives}" if alternatives else "")
     (work / _CONFIG).write_text(text, encoding="utf-8")
-    key = _openssl(str(work), "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", *_NAMED)
+    key = _openssl(str(work), "genpkey", "-algorithm", "EC", "-pkeyopt", "ec_paramgen_curve:P-256", *_NAMED_CURVE)
     write_private(work / _KEY, key)
     return key
 

@@ -1,17 +1,16 @@
 """The directory of a local Apache Kafka: its content, and the conditions for starting there."""
 
 import fcntl
-import json
 import os
 import shutil
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import asdict, dataclass
 from os import PathLike
 from pathlib import Path
 from typing import IO
 
+import msgspec
 import platformdirs
 
 from headway.broker.node import Node, client_addresses
@@ -59,8 +58,7 @@ def canonical(data_dir: str | PathLike[str]) -> Path:
     return path
 
 
-@dataclass(frozen=True, slots=True)
-class NodeDescription:
+class NodeDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The ports of a node."""
 
     id: int
@@ -69,8 +67,7 @@ class NodeDescription:
     tls_port: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Description:
+class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The content of `broker.json`: the cluster in a data directory."""
 
     cluster_id: str
@@ -81,9 +78,8 @@ class Description:
 
     def write(self, data_dir: Path) -> None:
         """Write the description, completely or not at all."""
-        text = json.dumps(asdict(self), indent=2)
         unfinished = data_dir / f"{_DESCRIPTION}.new"
-        unfinished.write_text(text, encoding="utf-8")
+        unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2))
         unfinished.replace(data_dir / _DESCRIPTION)
 
     def nodes_in(self, data_dir: Path) -> list[Node]:
@@ -96,9 +92,7 @@ class Description:
 def read_description(data_dir: Path) -> Description | None:
     """Read the description of the cluster in `data_dir`. Returns None if there is none."""
     try:
-        found = json.loads((data_dir / _DESCRIPTION).read_text(encoding="utf-8"))
-        nodes = [NodeDescription(**node) for node in found.pop("nodes")]
-        return Description(**found, nodes=nodes)
+        return msgspec.json.decode((data_dir / _DESCRIPTION).read_bytes(), type=Description)
     except (FileNotFoundError, NotADirectoryError):
         return None
     except OSError as error:
@@ -106,7 +100,7 @@ def read_description(data_dir: Path) -> Description | None:
             f"{data_dir / _DESCRIPTION} cannot be read ({error.strerror}). Choose another --data-dir, or run this as "
             "the user who owns that broker."
         ) from error
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except ValueError as error:  # msgspec's own errors are ValueErrors, too
         raise LocalBrokerError(
             f"{data_dir / _DESCRIPTION} is damaged ({error}). Restore it from a backup, or delete {data_dir} to "
             "start without its records."
@@ -128,9 +122,8 @@ def starting_in(data_dir: Path) -> Iterator[None]:
     """
     _require_outside_of_others(data_dir)  # before anything is created there
     with _lock(data_dir):
-        _require_outside_of_others(
-            data_dir
-        )  # check again: if another broker started just now, either it sees our lock or we see its file
+        # Check again: if another broker was starting just now, either it sees our lock or we see its file.
+        _require_outside_of_others(data_dir)
         yield
 
 
@@ -209,10 +202,8 @@ def remove_stopped(data_dir: Path) -> None:
     """Delete the files of a stopped ephemeral broker, unless another one has started there in the meantime."""
     if not data_dir.exists():
         return
-    with (
-        suppress(LocalBrokerError),
-        starting_in(data_dir),
-    ):  # a broker that is starting there clears the directory itself
+    # The error that is ignored means that a broker is starting there, which clears the directory itself.
+    with suppress(LocalBrokerError), starting_in(data_dir):
         left = read_description(data_dir)
         if left is not None and left.ephemeral:
             _require_stopped(data_dir, left)

@@ -26,8 +26,8 @@ from headway.broker.data_dir import (
 )
 from headway.broker.guard import Guard
 from headway.broker.node import Node, client_addresses
-from headway.broker.ports import choose_ports
-from headway.broker.properties import HOST, render, server_properties
+from headway.broker.ports import HOST, choose_ports
+from headway.broker.properties import render, server_properties
 from headway.broker.runtime import ClassData, Runtime, find_runtime
 from headway.broker.security import ADMIN, APP, Security, new_password
 from headway.errors import ConfigError, LocalBrokerError, PortTakenError

@@ -13,8 +13,7 @@ from pathlib import Path
 
 import psutil
 
-from headway.broker.ports import is_listening, require_free
-from headway.broker.properties import HOST
+from headway.broker.ports import HOST, is_listening, require_free
 from headway.errors import LocalBrokerError, PortTakenError
 
 _POLL_SECONDS = 0.01
@@ -220,7 +219,7 @@ def _sentence(node: Node, log: str) -> str:
     if refused := _REFUSED_SETTING.search(log):
         return f"Apache Kafka refuses a property: {refused[1].rstrip('.')}. Correct it and start again."
     return (
-        f"Node {node.id} stopped during its start ({_reason(log)}). If its data are damaged, {_begin_anew(node)}. "
+        f"Node {node.id} stopped during its start ({_reason(log)}). If its data are damaged, {_how_to_recover(node)}. "
         f"Its log is {node.log_file}."
     )
 
@@ -233,11 +232,11 @@ def missing_metadata(node: Node) -> str | None:
     """
     topics = (path for path in node.data_dir.glob("*-*/") if not path.name.startswith("__cluster_metadata"))
     if "The metadata log appears to be empty" in _log(node) and any(topics):
-        return f"The metadata in {node.data_dir} were damaged, so its topics are gone: {_begin_anew(node)}."
+        return f"The metadata in {node.data_dir} were damaged, so its topics are gone: {_how_to_recover(node)}."
     return None
 
 
-def _begin_anew(node: Node) -> str:
+def _how_to_recover(node: Node) -> str:
     return f"restore {node.directory.parent} from a backup, or delete it to start without its records"
 
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 import psutil
 
-from headway.broker.properties import HOST
 from headway.errors import LocalBrokerError, PortTakenError
+
+HOST = "127.0.0.1"
 
 # The candidates are below the range of ports for outgoing connections, so that no connection takes the port of a node
 # that is down for a while.
@@ -43,9 +44,8 @@ def free_ports(count: int) -> list[int]:
 def is_free(port: int) -> bool:
     """Return whether a broker could listen on the port."""
     with socket.socket() as probe:
-        probe.setsockopt(
-            socket.SOL_SOCKET, socket.SO_REUSEADDR, 1
-        )  # as Java does, so that a port in TIME_WAIT counts as free
+        # Java sets this option, too. With it, a port in TIME_WAIT counts as free.
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError as error:

@@ -3,27 +3,12 @@
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Protocol
 
-HOST = "127.0.0.1"
-
-
-class NodeAddress(Protocol):
-    """What the settings need to know about a node."""
-
-    @property
-    def id(self) -> int: ...
-    @property
-    def port(self) -> int: ...
-    @property
-    def controller_port(self) -> int: ...
-    @property
-    def tls_port(self) -> int | None: ...
+from headway.broker.node import Node
+from headway.broker.ports import HOST
 
 
-def server_properties(
-    node: NodeAddress, nodes: Sequence[NodeAddress], data_dir: Path, extra: Mapping[str, str]
-) -> dict[str, str]:
+def server_properties(node: Node, nodes: Sequence[Node], data_dir: Path, extra: Mapping[str, str]) -> dict[str, str]:
     """Return all properties of `node` in a cluster of `nodes`, secured if they have a `tls_port`. `extra` wins."""
     several = _replication(len(nodes)) | _patience(len(nodes))
     return _identity(node, nodes, data_dir) | _quick_and_small() | several | dict(extra)
@@ -39,7 +24,7 @@ def render(properties: Mapping[str, str]) -> str:
     return "".join(f"{key}={json.dumps(value)[1:-1]}\n" for key, value in properties.items())
 
 
-def _identity(node: NodeAddress, nodes: Sequence[NodeAddress], data_dir: Path) -> dict[str, str]:
+def _identity(node: Node, nodes: Sequence[Node], data_dir: Path) -> dict[str, str]:
     if node.tls_port is None:
         listeners = f"PLAINTEXT://{HOST}:{node.port}"
     else:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headway.broker.certificates import Authority, write_private
-from headway.broker.properties import HOST
+from headway.broker.ports import HOST
 from headway.errors import ConfigError, LocalBrokerError
 
 ADMIN = "admin"
