@@ -65,9 +65,8 @@ class PendingReader(Closable):
         self._names = TopicNames(name)
         self._partitions = partitions
         self._reader = TopicReader(config)
-        self._inspector: GroupInspector | None = (
-            None  # created when needed, because its clients take a while to connect
-        )
+        # Created when it is needed, because its clients take a while to connect.
+        self._inspector: GroupInspector | None = None
 
     def close(self) -> None:
         """Close the connections."""
@@ -159,9 +158,8 @@ class _LinePartition:
         self._line = line
         self._number = number
         self._state = state
-        self._done = deque(
-            state.line(line).complete if line != MEMORY else ()
-        )  # ascending, like the offsets that are read
+        # The ranges ascend, like the offsets that are read, so they are dropped from the left.
+        self._done = deque(state.line(line).complete if line != MEMORY else ())
         self.start = state.mark.offset if line == MEMORY else state.line(line).offset
 
     def pending(self, message: Message) -> Pending | None:

@@ -32,7 +32,7 @@ _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "4194304", "min.cleanable.dirty.ratio": "0.1"}
 LADDER_KEY = "ladder"
 _ladder_decoder = msgspec.json.Decoder(tuple[Time, ...])
-_ASK_AGAIN_AFTER = 0.05
+_ASK_AGAIN_AFTER = 0.05  # seconds
 _LADDER_STORED_WITHIN = 30.0
 
 
@@ -143,20 +143,21 @@ def add_lines(config: Mapping[str, Any], name: str, delay: float = math.inf) -> 
         layout = layout_seen_by(reader, name, "Write")
         if layout is None:  # all topics were deleted
             return create_topics(config, name, delay=delay)
-        lines = layout.ladder.up_to(delay)
-        missing = [_line_topic(names, line, layout.partitions) for line in lines if line not in layout.lines]
-        if not missing:
-            return layout
-        _create(reader.admin, names, missing, None)
-        return _checked(names, _await(reader.admin, names, [new.name for new in missing]), layout.ladder)
+        missing = [line for line in layout.ladder.up_to(delay) if line not in layout.lines]
+        existing = create_lines(reader.admin, names, missing, layout.partitions)
+        return layout if existing is None else _checked(names, existing, layout.ladder)
 
 
-def create_lines(admin: Admin, names: TopicNames, lines: Iterable[int], partitions: int) -> None:
-    """Create the topics of lines, and wait until the brokers know them. Raises as `create_topics` does."""
+def create_lines(admin: Admin, names: TopicNames, lines: Iterable[int], partitions: int) -> TopicListing | None:
+    """Create the topics of lines, and wait until the brokers know them. Raises as `create_topics` does.
+
+    Returns all existing topics, or None if no line was given.
+    """
     missing = [_line_topic(names, line, partitions) for line in lines]
-    if missing:
-        _create(admin, names, missing, None)
-        _await(admin, names, [new.name for new in missing])
+    if not missing:
+        return None
+    _create(admin, names, missing, None)
+    return _await(admin, names, [new.name for new in missing])
 
 
 def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, partitions: int) -> list[NewTopic]:
@@ -207,11 +208,11 @@ def _create(admin: Admin, names: TopicNames, topics: list[NewTopic], replication
                 f"that may create them run `headway schedule init --name {names.name}` once: it creates all topics."
             ) from refused
         except KafkaError:
-            if _all_there(admin, new_names) is None:  # otherwise another scheduler created them first
+            if _await_listed(admin, new_names) is None:  # otherwise another scheduler created them first
                 raise
 
 
-def _all_there(admin: Admin, topics: Collection[str]) -> TopicListing | None:
+def _await_listed(admin: Admin, topics: Collection[str]) -> TopicListing | None:
     """Return all existing topics as soon as these are among them, or None if that takes too long."""
     deadline = time.monotonic() + CREATED_TOPIC_KNOWN_WITHIN
     while time.monotonic() < deadline:
@@ -224,7 +225,7 @@ def _all_there(admin: Admin, topics: Collection[str]) -> TopicListing | None:
 
 def _await(admin: Admin, names: TopicNames, created: Collection[str]) -> TopicListing:
     """Wait until these topics are known, because brokers learn of new ones one after another. Returns all topics."""
-    existing = _all_there(admin, created)
+    existing = _await_listed(admin, created)
     if existing is None:
         raise KafkaError(
             f"The topics of {names.name} were created, but the brokers do not know them {CREATED_TOPIC_KNOWN_WITHIN:g} "
@@ -245,10 +246,9 @@ class _InUse(NamedTuple):
 
 
 def _read_ladder(reader: TopicReader, names: TopicNames, existing: Mapping[str, int]) -> _InUse:
-    place = names.ladder, 0
-    if names.ladder not in existing or not reader.bounds().ends([place]).get(
-        place
-    ):  # the topic may have just been deleted
+    partition = names.ladder, 0
+    # The topic may have been deleted since it was listed, and then has no end.
+    if names.ladder not in existing or not reader.bounds().ends([partition]).get(partition):
         return _InUse(None, is_stored=False)
     stored = reader.compacted(names.ladder, [0], LOG_BOUNDS_TOLD_WITHIN)[0]
     if ladder := ladder_from(names, LADDER_KEY.encode(), stored.get(LADDER_KEY)):

@@ -59,14 +59,13 @@ def _put_off() -> dict[signal.Signals, _DeferredSignal]:
 
 
 def _handle_as_before(later: dict[signal.Signals, _DeferredSignal]) -> None:
-    for number, each in reversed(
-        later.items()
-    ):  # restore Ctrl-C last: if it struck now, the others would stay deferred forever
+    # Restore Ctrl-C last: if it arrived in between, the others would stay deferred forever.
+    for number, each in reversed(later.items()):
         signal.signal(number, each.handle)
 
 
 def heed_signals() -> None:
-    """Handle now the signals that a `defer_signals` around this call has put off: for a loop of waits inside it."""
+    """Handle the signals that an enclosing `defer_signals` has deferred so far. For loops that wait inside it."""
     if _is_main():
         for handle in map(signal.getsignal, _SIGNALS):
             if isinstance(handle, _DeferredSignal):

@@ -6,8 +6,7 @@ descriptors. So here `select` waits for a single descriptor: that of epoll itsel
 
 It waits for at least a third of a millisecond. With a thousand timers, one is due at any moment, and a turn of the loop
 for each would cost more than the handlers. With 1,000 handlers that sleep for 10 ms: 62k records/s without this
-minimum,
-70k with it, 65k with epoll.
+minimum, 70k with it, 65k with epoll.
 """
 
 import asyncio

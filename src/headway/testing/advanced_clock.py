@@ -8,7 +8,7 @@ from headway.delay.pending import Pending
 
 @dataclass(slots=True)
 class _DueTimes:
-    """A due time as Kafka has it, and by the clock, where it is None once the record has been delivered."""
+    """A schedule's due time in Kafka and its due time by the clock, which is None once the record is delivered."""
 
     stored: int
     by_clock: int | None

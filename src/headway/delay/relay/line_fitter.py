@@ -138,7 +138,7 @@ class LineFitter:
             self._restored |= stored_delays.keys()
 
     def close(self) -> None:
-        """Wait for an examination that is running, but not longer than a few seconds, since brokers might not answer."""
+        """Wait a few seconds for an examination that is running; brokers might not answer it."""
         if self._examining is None:
             self._examiner.close()
             return

@@ -268,9 +268,8 @@ class Relay(Closable):
 
     def _store_rest(self) -> None:
         """Store all progress, before another relay, or this one, starts from the stored state."""
-        ticks = (
-            self._relays.unstored(self._timing.now()) if self._relays else {}
-        )  # without partitions, the brokers' time may be unknown
+        # Without partitions, the brokers' time may be unknown.
+        ticks = self._relays.unstored(self._timing.now()) if self._relays else {}
         try:
             if self._output:
                 if ticks:
