@@ -1,1 +1,1 @@
-"""The accumulator of the producer: records that were sent and not yet reported on."""
+"""The accumulator of a producer: records between their sending and their delivery reports."""

@@ -1,24 +1,24 @@
-"""The accumulator: the records that were sent and not yet reported on, their memory, and the order in which they leave.
+"""The accumulator of a producer: tracks records until they are reported, limits their memory, and orders their sending.
 
-Most records wait nowhere. Their queue is *admitted* to hand over at once, on *credit* for about a request's bytes, and
-the accumulator keeps only their sizes. A record waits if it would overtake another, or has no window or room left. It
-waits in the queue of its partition, or in its topic's *undesignated* queue if any partition will do. A *raw* record,
-not serialised yet, waits in its topic's raw queue until it is sorted into one of these. Records that were handed over
-are *in flight* until they are reported, within their queue's window (`FlowControl`). The Kafka client finds the
-partition of a record with a key quicker than we do. Such records are *unplaced*: they go through one queue, as long as
-it has room and no record of the topic waits.
+Most records never wait. Their queue is *admitted* to hand over at once, on *credit* for roughly one request, and the
+accumulator only counts their sizes. A record waits if it would overtake another record, or if its queue's window or the
+buffer is full. It waits in the queue of its partition, or, if any partition will do, in its topic's *undesignated*
+queue. A *raw* record, which is not serialised yet, waits in its topic's raw queue until it is sorted into one of these.
+Records that were handed over are *in flight* until they are reported; the window of their queue limits them
+(`FlowControl`). librdkafka finds the partition of a key faster than Python code. So records with a key are *unplaced*:
+they go through one common queue, as long as that has space and no record of the topic is waiting.
 
-Each level has an equal part of the memory to itself. In it a topic, and in a topic a queue, may use at most `1 -
-reserve` of the room that it would find alone. So a flood leaves room for the next sender, and two floods leave room for
-a third. (Dynamic thresholds, Choudhury and Hahne 1998: the number of topics need not be known.)
+Each level has an equal share of the memory to itself. Of the space that it would find if it were alone, a topic may use
+at most `1 - reserve`, and so may each queue of the topic. A flood therefore leaves space for the next sender, and two
+floods leave space for a third. (Dynamic thresholds, Choudhury and Hahne 1998, which work for any number of topics.)
 
 Invariants:
-- A level never uses more than its part.
-- The records of a partition leave in the order in which they came, also those that came raw.
-- A partition that cannot send holds up only itself.
-- Levels get their shares of the bytes handed over; topics of a level and queues of a topic take turns.
-- All costs are per record or per turn, never per queue.
-- A queue with nothing on its way holds no credit.
+- A level never uses more than its share of the memory.
+- The records of a partition leave in the order in which they arrived, even if they were raw.
+- A partition that cannot send delays only its own records.
+- Levels get their shares of the bytes that are handed over. Topics of a level, and queues of a topic, take turns.
+- The cost is per record or per turn, never per queue.
+- A queue with nothing in flight holds no credit.
 - While a broker throttles the client, no queue holds credit, and little is in flight: see `Throttle`.
 """
 
@@ -33,29 +33,29 @@ from headway.core.producer.queues import NOTHING, Batch, Level, Queue, R, TopicQ
 from headway.core.producer.throttle import AVERAGED_OVER, Throttle
 from headway.core.producer.turn_policies import TurnPolicy, Turns
 
-# The bytes of a credit; at most a level's memory divided by _CREDITS. A record that must ask for credit takes ten times
-# as long as one that need not.
+# The size of a credit in bytes, which is at most a level's memory divided by _CREDITS. A record that has to ask for
+# credit takes ten times as long as one that finds some.
 _CREDIT = 256 * 1024
 _CREDITS = 64
-# Unplaced records are stuck if none of them was reported for this many seconds.
+# The seconds without a report of any unplaced record after which these records count as stuck.
 STUCK_AFTER = 0.5
 
 
 class Limits(NamedTuple):
-    """The bytes that may wait, and the seconds for which they may."""
+    """The limits of an accumulator: in bytes, and for `patience` in seconds."""
 
     memory: int = 64 * 1024 * 1024
-    reserve: float = 0.2  # the part of its free room that each topic or queue leaves to the others
-    window: int = 4 * 1024 * 1024  # in flight for one partition; the last record may exceed it
+    reserve: float = 0.2  # the fraction of the free space that each topic or queue leaves to the others
+    window: int = 4 * 1024 * 1024  # in flight for one partition; the last record can exceed it
     patience: float = 300.0
 
 
 class Accumulator(Generic[R]):
-    """The records of several levels, taken one by one and given out in batches. For one thread at a time.
+    """The records of several levels, taken one by one and returned in batches. Only one thread at a time may use it.
 
-    The caller makes its records with `size` and `since`, and gets `TopicQueues` once per topic. It hands over records
-    whose queue has credit or is admitted, and puts the others into their queues. Then it drains, and settles the
-    reports.
+    The caller sets `size` and `since` of its records, and gets the `TopicQueues` of each topic once. It hands over a
+    record whose queue has credit or is admitted, and puts any other record into its queue. Then it calls `drain` for
+    the waiting records, and `settle` for the reports.
     """
 
     def __init__(self, levels: int, turns: TurnPolicy, limits: Limits = Limits()) -> None:  # noqa: B008 - immutable
@@ -68,16 +68,16 @@ class Accumulator(Generic[R]):
         self._turns = turns
         self._wire: FlowControl[R] = FlowControl()
         self._throttle: Throttle | None = None
-        # What each level had delivered, once a second, for as long as a quota's average.
+        # The bytes that each level had delivered, recorded once a second for as long as a quota averages.
         self._delivered_by: deque[tuple[float, list[int]]] = deque([(-math.inf, [0] * levels)])
         self._topics: dict[str, TopicQueues[R]] = {}
         self._raw: deque[TopicQueues[R]] = deque()
         self._expired: list[R] = []
-        self._look_at = 0.0
-        self.reported: list[Queue[R]] = []  # the queues that have `returned`
+        self._check_at = 0.0
+        self.reported: list[Queue[R]] = []  # the queues whose `returned` is not 0
 
     def topic(self, kafka_topic: str, level: int) -> TopicQueues[R]:
-        """Return the queues of a topic; they are made at the first call."""
+        """Return the queues of a topic, which the first call creates."""
         found = self._topics.get(kafka_topic)
         if found is None:
             found = self._topics[kafka_topic] = TopicQueues(
@@ -92,20 +92,20 @@ class Accumulator(Generic[R]):
 
     @property
     def used(self) -> int:
-        """The bytes of all records that wait or are in flight."""
+        """The total size of all records that wait or are in flight, in bytes."""
         return sum(level.used for level in self._levels)
 
     @property
     def waiting(self) -> int:
-        """The number of records that were not handed over yet."""
+        """The number of records that are not handed over yet."""
         return sum(topic.waiting for topic in list(self._topics.values()))
 
     # At once
 
     def admit(self, queue: Queue[R], size: int, now: float) -> bool:
-        """Return whether a record may be handed over now, past the queue; the queue then has credit for it and others.
+        """Return whether a record may be handed over directly; its queue then has credit for it and for more records.
 
-        The record is refused if it would overtake a waiting one, or if window or room is used up.
+        A record is not admitted if it would overtake a waiting one, or if the window or the buffer is full.
         """
         topic = queue.topic
         if self._throttle is not None or (
@@ -115,9 +115,9 @@ class Accumulator(Generic[R]):
         if queue.in_flight >= queue.window:
             return False
         more = size - queue.credit
-        room = min(self._room(queue), max(more, queue.window - queue.in_flight))
-        more = max(more, min(self._credit, int(room)))
-        if more > room and (topic.level.used or more > self._level_memory):
+        space = min(self._space_of(queue), max(more, queue.window - queue.in_flight))
+        more = max(more, min(self._credit, int(space)))
+        if more > space and (topic.level.used or more > self._level_memory):
             return False
         self._wire.handed_over(queue, size, now)
         self._charge(queue, more)
@@ -126,7 +126,7 @@ class Accumulator(Generic[R]):
         return True
 
     def admit_any(self, topic: TopicQueues[R], size: int, now: float) -> Queue[R] | None:
-        """Return the queue by which a record for any partition may be handed over now, if any: see `admit`."""
+        """Return a queue that admits a record for any partition, as `admit` does; None if there is none."""
         if not topic.partition_count:
             return topic.unplaced if self.admit(topic.unplaced, size, now) else None
         queue = None if topic.undesignated.records else sticky_queue(topic)
@@ -144,9 +144,9 @@ class Accumulator(Generic[R]):
         now: float,
         partition_of: Callable[[str | bytes, int], int],
     ) -> tuple[Queue[R], bool]:
-        """Return the queue of a record whose first choice has no credit, and whether it may be handed over at once.
+        """Choose the queue of a record for which `queue` has no credit, and return whether it can be handed over now.
 
-        A record that `is_placed` is for one partition only, which may be the sticky one as well.
+        A record that `is_placed` has a given partition, which can also be the sticky one.
         """
         topic = queue.topic
         if key is None and not is_placed:
@@ -157,24 +157,24 @@ class Accumulator(Generic[R]):
         if is_placed or key is None or not topic.partition_count:
             return queue, False
         queue = topic.queue(partition_of(key, topic.partition_count))
-        if self.has_room_soon(queue, size, now):
+        if self.has_space_soon(queue, size, now):
             return topic.unplaced, False
         return queue, self.admit(queue, size, now)
 
-    def has_room_soon(self, queue: Queue[R], size: int, now: float) -> bool:
-        """Return whether a record with a key should wait for the unplaced queue's room, not go by its own partition.
+    def has_space_soon(self, queue: Queue[R], size: int, now: float) -> bool:
+        """Return whether a record with a key should wait for space in the unplaced queue, not in its partition's.
 
-        A flood uses up the unplaced queue's room, and gets it back record by record. Finding partitions for the records
-        that come meanwhile would double the flood's cost. So each partition takes only a credit's worth, which is
-        enough for a sender of few records. If no unplaced record is reported any more, they are stuck, and the
-        partitions may use all of their own room.
+        A flood fills the unplaced queue, and frees its space record by record. Finding the partitions of all records
+        that arrive meanwhile would double the cost of the flood. So each partition accepts only one credit's worth of
+        them, which is enough for a sender of few records. If unplaced records are no longer reported, they are stuck,
+        and the partitions may use all of their own space.
         """
         unplaced = queue.topic.unplaced
-        is_full = not queue.topic.waiting and self._room(unplaced) < size
+        is_full = not queue.topic.waiting and self._space_of(unplaced) < size
         return is_full and queue.used >= self._credit and now - unplaced.reported_at < STUCK_AFTER
 
     def throttled(self, seconds: float, now: float) -> None:
-        """Keep little in flight from now on, as a broker reads nothing of this client for this many seconds."""
+        """Keep little in flight from now on, because a broker will ignore this client for this many seconds."""
         self._forget_delivered(now)
         before = self._delivered_by[0][1]
         delivered = [level.delivered - size for level, size in zip(self._levels, before, strict=True)]
@@ -190,17 +190,17 @@ class Accumulator(Generic[R]):
                 turns.charge(topic.level.index, self._throttle.counted(queue, now))
 
     def _forget_delivered(self, now: float) -> None:
-        """Let the first of the sums be that of ten seconds ago."""
+        """Drop old sums, so that the first one is about ten seconds old."""
         while len(self._delivered_by) > 1 and now - self._delivered_by[1][0] >= AVERAGED_OVER:
             self._delivered_by.popleft()
 
     def take_back(self, queue: Queue[R], size: int) -> None:
-        """Take back bytes that were handed over on credit and refused at once."""
+        """Subtract bytes that are no longer in flight, for example because librdkafka refused the record at once."""
         queue.in_flight -= size
         self._charge(queue, -size)
 
     def revoke_all(self) -> None:
-        """Revoke all credit: every queue must be admitted before it hands over again."""
+        """Revoke all credit, so that every queue must be admitted again before it hands over."""
         for topic in self._topics.values():
             for queue in topic.queues():
                 self._revoke(queue)
@@ -211,22 +211,22 @@ class Accumulator(Generic[R]):
             self.take_back(queue, queue.credit)
             queue.credit = 0
 
-    def _room(self, queue: Queue[R]) -> float:
+    def _space_of(self, queue: Queue[R]) -> float:
         topic, keep, reserve = queue.topic, self._keep, self._reserve
         return keep * (keep * (self._level_memory - topic.level.used) - reserve * topic.used) - reserve * queue.used
 
     # In
 
     def put(self, queue: Queue[R], record: R, *, raw: bool = False) -> bool:
-        """Take a record for a queue; return False, and keep nothing, if the queue has no room.
+        """Put a record into a queue and return True, or return False if the queue has no space.
 
-        A raw record counts for the queue but waits to be sorted. While its topic `has_raw`, every record for a
-        partition must be put as raw too.
+        The size of a raw record is counted for the queue, but the record waits to be sorted. While its topic `has_raw`,
+        every record for a partition must be put as a raw one, too.
         """
         topic, size = queue.topic, record.size
         self._revoke(queue)
         self._revoke(topic.unplaced)
-        if size > self._room(queue) and (topic.level.used or size > self._level_memory):
+        if size > self._space_of(queue) and (topic.level.used or size > self._level_memory):
             return False
         record.queue = queue
         self._charge(queue, size)
@@ -247,7 +247,7 @@ class Accumulator(Generic[R]):
         queue.topic.level.used += size
 
     def learn(self, topic: TopicQueues[R], partition_count: int, leaders: Collection[int]) -> list[R]:
-        """Note a topic's partitions and those with a leader; return the waiting records of missing partitions."""
+        """Note the partitions of a topic, and those with a leader; return the waiting records of missing partitions."""
         topic.partition_count = partition_count
         topic.leaders = frozenset(leaders)
         if topic.sticky is not None and topic.sticky.partition not in topic.leaders:
@@ -260,13 +260,13 @@ class Accumulator(Generic[R]):
     # Sorting
 
     def take_raw(self, limit: int) -> list[R]:
-        """Return up to `limit` raw records, in order, if their topic's partitions are known; sort or drop each."""
+        """Return up to `limit` raw records of topics with known partitions. Then `sort` or `drop` each of them."""
         taken: list[R] = []
         for _ in range(len(self._raw)):
             topic = self._raw.popleft()
-            records, room = topic.raw.records, limit - len(taken)
+            records, space = topic.raw.records, limit - len(taken)
             if topic.partition_count:
-                batch = [records.popleft() for _ in range(min(room, len(records)))]
+                batch = [records.popleft() for _ in range(min(space, len(records)))]
                 topic.sorting.update(dict.fromkeys(batch))
                 taken += batch
             if records:
@@ -274,10 +274,10 @@ class Accumulator(Generic[R]):
         return taken
 
     def sort(self, record: R, partition: int | None, size: int) -> None:
-        """Put a raw record into the queue of its partition, with its serialised size, behind those sorted before.
+        """Put a raw record with its serialised size into the queue of its partition, behind those sorted before.
 
-        While one record for a queue is raw, all later ones are. So its records wait in order, and the first is the
-        first to expire. A record that was purged since it was taken is ignored.
+        While one record for a queue is raw, all later ones are raw, too. So the records of a queue are in order, and
+        the first one is the first to expire. A record that was purged after `take_raw` is ignored.
         """
         topic = record.queue.topic
         if record not in topic.sorting:
@@ -287,15 +287,15 @@ class Accumulator(Generic[R]):
         record.size = size
         record.queue = queue = topic.queue(partition)
         self._charge(queue, size)
-        # The record was in no queue when `expired` last looked.
-        self._look_at = min(self._look_at, record.since + self._limits.patience)
+        # The record was in no queue when `expired` last checked them.
+        self._check_at = min(self._check_at, record.since + self._limits.patience)
         if queue.records is NOTHING:
             queue.records = deque()
         queue.records.append(record)
         list_queue(queue)
 
     def drop(self, record: R) -> bool:
-        """Give up a raw record that was taken; return False if it was purged since."""
+        """Give up a raw record from `take_raw`; return False if it was purged in the meantime."""
         if record not in record.queue.topic.sorting:
             return False
         del record.queue.topic.sorting[record]
@@ -305,13 +305,13 @@ class Accumulator(Generic[R]):
     # Out
 
     def drain(self, limit: int, now: float) -> list[Batch[R]]:
-        """Return the batches to hand over now: turns until they come to `limit` bytes, or no queue can send."""
+        """Return the batches to hand over now, turn by turn, up to `limit` bytes or until no queue can send."""
         batches: list[Batch[R]] = []
         turns: Turns = self._turns
         if self._throttle is not None:
             turns = self._throttle.turns
             in_flight = sum(self._throttle.counted(each, now) for topic in self.topics for each in topic.queues())
-            limit = min(limit, self._throttle.room(in_flight, now))
+            limit = min(limit, self._throttle.space(in_flight, now))
         while limit > 0 and (level := turns.pick([each.oldest() for each in self._levels], now)) is not None:
             batch = self._take_turn(self._levels[level], now)
             if batch is not None:
@@ -323,7 +323,7 @@ class Accumulator(Generic[R]):
         return batches
 
     def _take_turn(self, level: Level[R], now: float) -> Batch[R] | None:
-        """Take the turn of a level: a turn of its next topic, which is a turn of that topic's next queue."""
+        """Give a level its turn, which goes to its next topic, and there to the next queue."""
         topic = level.turns.popleft()
         queue = topic.turns.popleft()
         queue.listed = False
@@ -342,12 +342,12 @@ class Accumulator(Generic[R]):
         target = sticky_queue(topic) if queue is topic.undesignated else queue
         if target is None or not queue.records:
             return None
-        room = min(TURN, target.window - target.in_flight)
+        space = min(TURN, target.window - target.in_flight)
         if target is not queue:
-            room = min(room, topic.sticky_left)
+            space = min(space, topic.sticky_left)
         records, taken, size = queue.records, list[R](), 0
         self._wire.handed_over(target, records[0].size, now)
-        while records and size < room:
+        while records and size < space:
             record = records.popleft()
             size += record.size
             taken.append(record)
@@ -362,7 +362,7 @@ class Accumulator(Generic[R]):
         return Batch(target, taken, size)
 
     def settle(self, now: float) -> None:
-        """Take the reported bytes out of flight: their room is free again, and so is the credit of idle queues."""
+        """Count the reported bytes as no longer in flight, which frees their space, and the credit of idle queues."""
         queues = self.reported[:]
         self.reported.clear()
         for queue in queues:
@@ -387,29 +387,29 @@ class Accumulator(Generic[R]):
     # Expiry and purges
 
     @property
-    def next_room(self) -> float:
-        """The time at which a quota lets something be handed over, infinite if there is none."""
-        return math.inf if self._throttle is None else self._throttle.next_room
+    def next_permit(self) -> float:
+        """The time from which a quota permits records to be handed over; infinite without a quota."""
+        return math.inf if self._throttle is None else self._throttle.next_permit
 
     def next_expiry(self) -> float:
-        """Return when to call `expired` next: no record expires before."""
-        return self._look_at
+        """Return the time before which no record expires, when `expired` should be called."""
+        return self._check_at
 
     def expired(self, now: float) -> list[R]:
-        """Return the records that waited longer than they may, and forget them."""
-        if now >= self._look_at:
-            self._look_at = now + self._limits.patience
+        """Remove and return the records that have waited longer than `patience`."""
+        if now >= self._check_at:
+            self._check_at = now + self._limits.patience
             for topic in self._topics.values():
                 if sum(self._expire(queue, now) for queue in topic.queues()):
                     relist(topic)
                 for queue in topic.queues():
                     if queue.records:
-                        self._look_at = min(self._look_at, queue.records[0].since + self._limits.patience)
+                        self._check_at = min(self._check_at, queue.records[0].since + self._limits.patience)
         expired, self._expired = self._expired, []
         return expired
 
     def purge(self, topics: Iterable[TopicQueues[R]]) -> list[R]:
-        """Forget the records of some topics that wait or are being sorted, and return them.
+        """Remove and return the records of some topics that wait, or are being sorted.
 
         Records in flight will still be reported.
         """

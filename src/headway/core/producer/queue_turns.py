@@ -1,21 +1,21 @@
-"""The turns of queues: which of them can send, and are listed for a turn of their topic and level.
+"""Lists the queues that can send, so that they take turns within their topic and level.
 
-A queue is listed once, as long as it has records that can be sent. All costs are per record or per turn.
+A queue is listed once while it has records that can be sent. The cost is per record or per turn, never per queue.
 """
 
 from headway.core.producer.queues import ANY_PARTITION, Queue, R, TopicQueues
 
 TURN = 64 * 1024
-"""The bytes of a turn, and of the undesignated records that stick to one partition: about a request."""
+"""The size of a turn in bytes, about one request. Records for any partition go to the same partition for as long."""
 
 
 def can_send(queue: Queue[R]) -> bool:
-    """Return whether a partition has a leader and its queue has window left."""
+    """Return whether the partition of a queue has a leader, and its window is not full."""
     return queue.partition in queue.topic.leaders and queue.in_flight < queue.window
 
 
 def sticky_queue(topic: TopicQueues[R]) -> Queue[R] | None:
-    """Return the queue for records without a partition: the last until it had a batch, then the emptiest."""
+    """Return the queue for records without a partition: the last one until it got a batch, then the emptiest."""
     sticky = topic.sticky
     if sticky is None or topic.sticky_left <= 0 or not can_send(sticky):
         last = ANY_PARTITION if sticky is None else sticky.partition
@@ -27,7 +27,7 @@ def sticky_queue(topic: TopicQueues[R]) -> Queue[R] | None:
 
 
 def list_queue(queue: Queue[R]) -> None:
-    """Give a queue turns, if it can use one."""
+    """List a queue for turns, if it has records and can send."""
     topic = queue.topic
     if queue.listed or not queue.records or queue is topic.raw:
         return
@@ -40,7 +40,7 @@ def list_queue(queue: Queue[R]) -> None:
 
 
 def relist(topic: TopicQueues[R]) -> None:
-    """Give out a topic's turns again, after a rare change."""
+    """List all queues of a topic again, after a rare change."""
     if topic.listed:
         topic.level.turns.remove(topic)
         topic.listed = False

@@ -1,8 +1,9 @@
-"""The accumulator's state for a level, a topic and a partition: the records that wait, and sums of bytes."""
+"""The state of the accumulator for each level, topic and partition: waiting records and byte counts."""
 
 import math
 from collections import deque
 from collections.abc import Collection, Iterator
+from dataclasses import dataclass, field
 from operator import index
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
@@ -10,11 +11,11 @@ ANY_PARTITION = -1  # the Kafka client's number for it
 
 
 NOTHING: deque[Any] = deque()
-"""The records of each queue in which none has waited yet: an empty deque of its own takes 620 bytes."""
+"""The `records` of every queue in which no record has waited yet, because each empty deque takes 620 bytes."""
 
 
 class Waiting(Protocol):
-    """A record as the accumulator sees it: the bytes it counts for, the time since when it waits, and its queue."""
+    """A record as the accumulator sees it: its size in bytes, the time at which it started to wait, and its queue."""
 
     size: int
     since: float
@@ -24,114 +25,83 @@ class Waiting(Protocol):
 R = TypeVar("R", bound=Waiting)
 
 
+@dataclass(slots=True, eq=False)
 class Queue(Generic[R]):
-    """The records that wait for one partition, or for none in particular, and the bytes it has in flight.
+    """The records that wait for one partition, or for any partition, and the number of its bytes in flight.
 
-    Whoever appends to `records` first replaces `NOTHING`.
+    Whoever is the first to append to `records` must replace `NOTHING`.
 
-    A caller that hands over on credit subtracts the size from `credit`. A caller that takes a report adds the size to
-    `returned`, and appends the queue to `reported` if `returned` was 0.
+    A caller that hands a record over on credit subtracts its size from `credit`. A caller that takes a report adds the
+    size to `returned`, and appends the queue to `reported` if `returned` was 0.
     """
 
-    __slots__ = (
-        "credit",
-        "delivered",
-        "in_flight",
-        "last_tick",
-        "listed",
-        "measured",
-        "narrowed",
-        "partition",
-        "quickest",
-        "rate",
-        "records",
-        "reported",
-        "reported_at",
-        "returned",
-        "ticks",
-        "timed",
-        "timed_since",
-        "topic",
-        "used",
-        "widest",
-        "window",
-    )
+    topic: "TopicQueues[R]"
+    partition: int
+    widest: float
+    records: deque[R] = field(default_factory=lambda: NOTHING)
+    used: int = 0  # bytes, in flight or waiting
+    in_flight: int = 0  # bytes
+    credit: int = 0  # the bytes of `in_flight` that are not handed over yet
+    returned: int = 0
+    reported_at: float = -math.inf
+    listed: bool = False
+    # The measurements on which its window is based: see `FlowControl`.
+    delivered: int = 0
+    timed: int = 0
+    timed_since: float = 0.0
+    narrowed: bool = False
+    quickest: float = math.inf
+    measured: float = 0.0
+    rate: float = 0.0
+    last_tick: float = 0.0
+    ticks: int = 0
+    reported: "list[Queue[R]]" = field(init=False)
+    window: float = field(init=False)  # the limit of `in_flight`
 
-    def __init__(self, topic: "TopicQueues[R]", partition: int, widest: float) -> None:
-        self.topic = topic
-        self.partition = partition
-        self.records: deque[R] = NOTHING
-        self.used = 0  # bytes, in flight or waiting
-        self.in_flight = 0
-        self.credit = 0  # the part of `in_flight` that is not handed over yet
-        self.returned = 0
-        self.reported = topic.reported
-        self.reported_at = -math.inf
-        self.listed = False
-        self.window = self.widest = widest  # the bound of `in_flight`
-        # The measurements that its window follows from: see `FlowControl`.
-        self.delivered = self.timed = 0
-        self.timed_since = 0.0
-        self.narrowed = False
-        self.quickest = math.inf
-        self.measured = 0.0
-        self.rate = self.last_tick = 0.0
-        self.ticks = 0
+    def __post_init__(self) -> None:
+        self.reported = self.topic.reported
+        self.window = self.widest
 
 
+@dataclass(slots=True, eq=False)
 class TopicQueues(Generic[R]):
     """The queues of one level of a topic; `kafka_topic` names it."""
 
-    __slots__ = (
-        "kafka_topic",
-        "leaders",
-        "level",
-        "listed",
-        "partition_count",
-        "partitions",
-        "raw",
-        "reported",
-        "sorting",
-        "sticky",
-        "sticky_left",
-        "turns",
-        "undesignated",
-        "unplaced",
-        "used",
-        "waiting",
-        "window",
-    )
+    kafka_topic: str
+    level: "Level[R]"
+    reported: list[Queue[R]]
+    window: float
+    partitions: dict[int, Queue[R]] = field(default_factory=dict)
+    partition_count: int = 0  # 0 if not known yet
+    leaders: Collection[int] = frozenset()  # the partitions that have a leader
+    turns: deque[Queue[R]] = field(default_factory=deque)
+    listed: bool = False
+    used: int = 0
+    waiting: int = 0  # the number of records that are not handed over
+    sorting: dict[R, None] = field(default_factory=dict)  # raw records that were taken and are in no queue, in order
+    sticky_left: int = 0
+    undesignated: Queue[R] = field(init=False)
+    unplaced: Queue[R] = field(init=False)
+    raw: Queue[R] = field(init=False)
+    sticky: Queue[R] | None = field(init=False)
 
-    def __init__(self, kafka_topic: str, level: "Level[R]", reported: list[Queue[R]], window: float) -> None:
-        self.kafka_topic = kafka_topic
-        self.level = level
-        self.reported = reported
-        self.window = window
-        self.undesignated: Queue[R] = Queue(self, ANY_PARTITION, math.inf)
-        self.unplaced: Queue[R] = Queue(self, ANY_PARTITION, math.inf)
-        self.raw: Queue[R] = Queue(self, ANY_PARTITION, math.inf)
-        self.partitions: dict[int, Queue[R]] = {}
-        self.partition_count = 0  # 0 while not known
-        self.leaders: Collection[int] = frozenset()  # the partitions that can be sent to
-        self.turns: deque[Queue[R]] = deque()
-        self.listed = False
-        self.used = self.waiting = 0  # `waiting` counts records that were not handed over
-        self.sorting: dict[R, None] = {}  # raw records that were taken and are in no queue, in order
-        self.sticky: Queue[R] | None = self.unplaced
-        self.sticky_left = 0
+    def __post_init__(self) -> None:
+        self.undesignated = Queue(self, ANY_PARTITION, math.inf)
+        self.sticky = self.unplaced = Queue(self, ANY_PARTITION, math.inf)
+        self.raw = Queue(self, ANY_PARTITION, math.inf)
 
     @property
     def has_raw(self) -> bool:
-        """True if records wait to be sorted, or are being sorted: later records for a partition wait behind them."""
+        """True if raw records are waiting to be sorted, or are being sorted. Later records must wait behind them."""
         return bool(self.raw.records or self.sorting)
 
     def queue(self, partition: int | None) -> Queue[R]:
-        """Return the queue of a partition, or the undesignated one."""
+        """Return the queue of a partition, or the undesignated queue for None."""
         if partition is None:
             return self.undesignated
         found = self.partitions.get(partition)
         if found is None:
-            number = index(partition)  # raise for 3.0: as a key it would stand for 3 too, and be refused
+            number = index(partition)  # raises for 3.0, an equal key that librdkafka would refuse
             found = self.partitions[number] = Queue(self, number, self.window)
         return found
 
@@ -143,24 +113,22 @@ class TopicQueues(Generic[R]):
         yield from self.partitions.values()
 
 
+@dataclass(slots=True, eq=False)
 class Level(Generic[R]):
-    """One level: the bytes it uses, those that were delivered, and the topics that take turns."""
+    """One level: the bytes that it uses and has delivered, and its topics that take turns."""
 
-    __slots__ = ("delivered", "index", "turns", "used")
-
-    def __init__(self, index: int) -> None:
-        self.index = index
-        self.used = 0
-        self.delivered = 0
-        self.turns: deque[TopicQueues[R]] = deque()
+    index: int
+    used: int = 0
+    delivered: int = 0
+    turns: deque[TopicQueues[R]] = field(default_factory=deque)
 
     def oldest(self) -> float | None:
-        """Return since when the next record waits; it is the oldest up to one round of turns."""
+        """Return when the next record started to wait. It is the oldest one, give or take one round of turns."""
         return self.turns[0].turns[0].records[0].since if self.turns else None
 
 
 class Batch(NamedTuple, Generic[R]):
-    """Records for one partition, in order; `size` is the bytes they count for."""
+    """Records for one partition, in order, with their total size in bytes."""
 
     queue: Queue[R]
     records: list[R]

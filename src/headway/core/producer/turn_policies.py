@@ -1,8 +1,8 @@
-"""The policies that decide which level hands over next, when each turn moves another number of bytes.
+"""The policies that decide which level hands over next. A turn can move any number of bytes.
 
-Invariants: only a level that waits is picked, and one is picked whenever any waits. Under `fair`, levels that always
-wait get their shares of the bytes, to within one turn. Under `strict`, the highest level that waits is picked, unless
-another has waited too long.
+Invariants: a level is picked whenever any level is waiting, and only waiting levels are picked. Under `fair`, levels
+that always wait get their shares of the bytes, to within one turn. Under `strict`, the highest waiting level is picked,
+unless another level has waited too long.
 """
 
 import math
@@ -12,34 +12,34 @@ from typing import Protocol
 from headway.core.levels.capacity import Distributor, distribute, strides
 from headway.core.levels.policies import PolicyName, check_policy, highest_and_overdue
 
-_PARTS = 1_000  # the capacity that a distributor splits
+_CAPACITY = 1_000  # the capacity that a distributor splits
 
 
 class Turns(Protocol):
-    """The turns of the levels."""
+    """Decides the turns of the levels."""
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
-        """Return the level whose turn it is, given since when each waits; None if none waits."""
+        """Return the level whose turn it is, or None. `oldest` has the time since which each level waits, or None."""
         ...
 
     def charge(self, level: int, size: int) -> None:
-        """Note that a level's turn is over, and that it moved this many bytes."""
+        """Note that a level moved this many bytes in its turn."""
         ...
 
 
 class TurnPolicy(Turns, Protocol):
-    """The way in which the levels take turns."""
+    """A policy for the turns of the levels."""
 
     def under_quota(self, moved: Sequence[int], now: float) -> Turns:
-        """Return the turns while a broker throttles, given the bytes that each level has moved in the last seconds."""
+        """Return the policy while a broker throttles; `moved` has the bytes that each level moved recently."""
         ...
 
 
 class FairTurns:
     """The policy that gives each turn to the level furthest behind its share.
 
-    A level that comes back from idleness neither owes nor has saved up. (Start-time fair queueing, Goyal, Vin and Cheng
-    1996, in whole numbers.)
+    A level that was idle has neither debts nor savings. (Start-time fair queueing, Goyal, Vin and Cheng 1996, in whole
+    numbers.)
     """
 
     def __init__(self, shares: Sequence[int]) -> None:
@@ -49,7 +49,7 @@ class FairTurns:
         self._virtual_time = 0
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
-        """Return the level with the earliest start; of equal ones the highest."""
+        """Return the level with the earliest start time; the highest one among equals."""
         chosen, starts = None, self._starts
         for level, since in enumerate(oldest):
             if since is None:
@@ -65,27 +65,28 @@ class FairTurns:
         return chosen
 
     def charge(self, level: int, size: int) -> None:
-        """Put off the level's next turn by the bytes over its share."""
+        """Move the level's start time back, by the bytes divided by its share."""
         self._starts[level] += size * self._strides[level]
 
     def under_quota(self, moved: Sequence[int], now: float) -> "QuotaTurns":
-        """Return turns by the same shares, for which it counts what was moved before."""
+        """Return a policy with the same shares, which also counts the bytes that were moved before."""
         return QuotaTurns(self._strides, moved, now)
 
 
 class QuotaTurns:
-    """The turns under a quota: the level goes first that has moved least of its share in the last half minute.
+    """The policy under a quota: the level that has moved least of its share in the last half minute goes first.
 
-    A quota is an average over some ten seconds, so what one level has sent is missing for the others afterwards. Under
-    `FairTurns` that costs all levels alike. Here a level that used more than its share waits until the others have
-    caught up. Bytes count less the older they are, so a level is not shut out for long, and cannot save up for long.
+    A quota averages over about ten seconds, so the bytes that one level has sent are not available to the others
+    afterwards. `FairTurns` would charge that to all levels alike. Here a level that used more than its share waits
+    until the others have caught up. Older bytes count less, so a level is neither shut out for long, nor can it save up
+    for long.
     """
 
     REMEMBERED = 30.0
-    """The seconds after which moved bytes count for 1/e. The levels that a burst held up have only what they do not
-    use of the quota to catch up with, which takes them longer than the quota's ten seconds."""
+    """The seconds after which moved bytes count for 1/e. Levels that a burst held up need longer than the quota's ten
+    seconds to catch up, because they can only use what is left of the quota."""
 
-    _DECAYS_EVERY = 1.0
+    _DECAY_INTERVAL = 1.0
 
     def __init__(self, strides: Sequence[int], moved: Sequence[int], now: float) -> None:
         self._strides = strides
@@ -93,8 +94,8 @@ class QuotaTurns:
         self._decayed = now
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
-        """Return the waiting level that has moved least of its share; of equal ones the highest."""
-        if now - self._decayed >= self._DECAYS_EVERY:
+        """Return the waiting level that has moved least of its share; the highest one among equals."""
+        if now - self._decayed >= self._DECAY_INTERVAL:
             kept = math.exp((self._decayed - now) / self.REMEMBERED)
             self._moved = [size * kept for size in self._moved]
             self._decayed = now
@@ -107,35 +108,35 @@ class QuotaTurns:
 
 
 class StrictTurns:
-    """The policy that gives each turn to the highest level that waits.
+    """The policy that gives each turn to the highest waiting level.
 
-    The level that has waited longest goes first if it has waited more than `max_wait` seconds.
+    If a level has waited for more than `max_wait` seconds, the one that has waited longest goes first.
     """
 
     def __init__(self, max_wait: float) -> None:
         self._max_wait = max_wait
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
-        """Return an overdue level, or the highest."""
+        """Return the level that is overdue for longest, or else the highest waiting level."""
         highest, overdue = highest_and_overdue(oldest, now - self._max_wait)
         return highest if overdue is None else overdue
 
     def charge(self, level: int, size: int) -> None:
-        """Do nothing: the bytes that a level has moved play no part."""
+        """Do nothing, because this policy ignores the bytes."""
 
     def under_quota(self, moved: Sequence[int], now: float) -> "StrictTurns":
-        """Return the same policy: the highest level goes first in any case."""
+        """Return this policy, which ignores quotas."""
         return self
 
 
 def make_turn_policy(
     policy: PolicyName, distributor: Distributor | None, levels: int, *, max_wait: float
 ) -> TurnPolicy:
-    """Return the policy of that name; by default each level has twice the share of the one below.
+    """Return the policy with this name. By default each level has twice the share of the level below.
 
-    Raises `ConfigError` for another name, and for a distributor where shares play no part.
+    Raises `ConfigError` for an unknown name, and for a distributor if the policy has no shares.
     """
     check_policy(policy, distributor, known=("fair", "strict"))
     if policy == "strict":
         return StrictTurns(max_wait)
-    return FairTurns(distribute(distributor, levels, _PARTS) if distributor else [2**i for i in range(levels)])
+    return FairTurns(distribute(distributor, levels, _CAPACITY) if distributor else [2**i for i in range(levels)])

@@ -364,7 +364,7 @@ class Sender:
         while not self._stopped:
             until = math.inf
             if self._waits:
-                until = min(self._accumulator.next_expiry(), self._accumulator.next_room)
+                until = min(self._accumulator.next_expiry(), self._accumulator.next_permit)
             self._stirred.wait(max(_A_MOMENT, until - time.monotonic()))
             try:
                 while self._sort():

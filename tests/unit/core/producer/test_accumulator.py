@@ -237,16 +237,16 @@ def test_a_flood_by_key_waits_for_its_room_and_only_who_sends_little_goes_by_its
     accumulator, topic = with_topic()
     while hand_over(accumulator, topic.unplaced, 1_000):
         pass
-    assert not accumulator.has_room_soon(topic.queue(0), 1_000, 0.0)  # none was reported yet: they may be stuck
+    assert not accumulator.has_space_soon(topic.queue(0), 1_000, 0.0)  # none was reported yet: they may be stuck
     returned(topic.unplaced, 1_000)
     accumulator.settle(1.0)
     while hand_over(accumulator, topic.unplaced, 1_000):
         pass
-    assert not accumulator.has_room_soon(topic.queue(0), 1_000, 1.0)
+    assert not accumulator.has_space_soon(topic.queue(0), 1_000, 1.0)
     assert hand_over(accumulator, topic.queue(0), 1_000)
-    assert accumulator.has_room_soon(topic.queue(0), 1_000, 1.0)
-    assert not accumulator.has_room_soon(topic.queue(1), 1_000, 1.0)
-    assert not accumulator.has_room_soon(topic.queue(0), 1_000, 2.0)  # stuck, by now
+    assert accumulator.has_space_soon(topic.queue(0), 1_000, 1.0)
+    assert not accumulator.has_space_soon(topic.queue(1), 1_000, 1.0)
+    assert not accumulator.has_space_soon(topic.queue(0), 1_000, 2.0)  # stuck, by now
 
 
 def test_who_would_overtake_a_record_that_waits_is_not_told_to_wait_for_room() -> None:
@@ -258,7 +258,7 @@ def test_who_would_overtake_a_record_that_waits_is_not_told_to_wait_for_room() -
     while hand_over(accumulator, topic.unplaced, 1_000):
         pass
     accumulator.put(topic.queue(0), Record(CREDIT))
-    assert not accumulator.has_room_soon(topic.queue(0), 1_000, 1.0)
+    assert not accumulator.has_space_soon(topic.queue(0), 1_000, 1.0)
 
 
 def test_any_partition_will_do_until_the_partitions_are_known_and_then_one_that_has_a_leader() -> None:

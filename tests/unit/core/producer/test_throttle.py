@@ -192,6 +192,6 @@ def test_a_record_of_any_size_is_sent_under_a_throttle(size: int) -> None:
     assert not producer.accumulator.admit(queue, size, 0.0)
     assert producer.accumulator.put(queue, Record(size, queue=queue))
     assert producer.accumulator.drain(512 * 1024, 0.0) == []
-    assert producer.accumulator.next_room < 3
+    assert producer.accumulator.next_permit < 3
     [batch] = producer.accumulator.drain(512 * 1024, 3.0)
     assert batch.size == size
