@@ -1,4 +1,4 @@
-"""Dead letters as records: the headers, the size and the shortening of a record that failed for good."""
+"""Dead letters: the headers about a failure, and the shortening of records that are too large for their topic."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,18 +18,19 @@ from headway.records.record_types import ConsumerRecord, Header
 
 PREFIX = "headway.error."
 MOST_BYTES = 67_108_864
-"""The senders' `message.max.bytes`, so that each topic decides by itself what it accepts.
+"""The `message.max.bytes` of clients that send dead letters, so that only the topic's own limit counts.
 
-A broker ends the connection of a client that sends a larger request than its `socket.request.max.bytes`, 100 MiB by
-default, and gives no reason. This value is well below.
+If a request is larger than `socket.request.max.bytes`, 100 MiB by default, the broker closes the connection without a
+reason. This value is well below that.
 """
 
 _SHORTENED = PREFIX + "shortened"
 _TEXTS = [PREFIX + name for name in ("exception", "message", "reason", "first.exception", "first.message")]
 _A_HEADER = 12  # bytes that a header takes at most, besides its name and value
-_LEAST_KEPT = 1000  # bytes of the key and the value together that stay, however long the headers are
+_LEAST_KEPT = 1000  # bytes of the key and the value together that are kept, even if the headers are long
 _LEAST_OF_A_TEXT = 100  # bytes
-_LEAST_OF_A_TOPIC = 4096  # bytes; the headers about the failure alone, with short texts, take about a quarter
+# The least max.message.bytes of a dead-letter topic. The headers about a failure take about a quarter of it.
+_LEAST_OF_A_TOPIC = 4096
 
 R = TypeVar("R", bound=OutgoingRecord)
 
@@ -46,9 +47,9 @@ class FailedWork(Protocol):
 
 
 def name_and_text(error: BaseException) -> tuple[str, str]:
-    """Return the name of an error's class, with its module, and the error's text, as dead letters give them.
+    """Return the name of an error's class, with its module, and the text of the error, as they stand in dead letters.
 
-    For a `RetryLater` these are of the error behind it, and for an earlier attempt of the error that it failed with.
+    A `RetryLater` is represented by the error that it was raised from, and an `EarlierAttemptError` by the original.
     """
     error = failure_behind(error)
     if issubclass(type(error), EarlierAttemptError):
@@ -65,11 +66,10 @@ def letter_headers(
     group: str | None = None,
     origin: Origin | None = None,
 ) -> list[Header]:
-    """Return the record's own headers and those about its failure, without those of an earlier dead letter.
+    """Return the headers of a dead letter: the record's own, and those about its failure.
 
-    `topic` is that of the dead letter. In it the record keeps its origin, or gets the given one. `group` is the group
-    that gave the record up.
-    that gave the record up.
+    Headers of an earlier dead letter are left out. `topic` is the topic of the dead letter, and `group` is the consumer
+    group that gave up the record. The origin is that of the record unless another one is given.
     """
     record, now, before = work.record, time.time(), work.failure
     first = now if before is None else now - (time.monotonic() - before.first_at)
@@ -94,12 +94,12 @@ def letter_headers(
     if (expiry := expiry_of(headers)) is not None:  # the letter itself does not expire
         story["expires"] = str(expiry)
     own = [(name, value) for name, value in headers if not name.startswith(PREFIX) and name not in (HEADER, EXPIRES)]
-    told = [(PREFIX + name, text.encode(errors="replace")) for name, text in story.items()]
-    return [*own, *told, History(topic, origin or record.origin).header()]
+    described = [(PREFIX + name, text.encode(errors="replace")) for name, text in story.items()]
+    return [*own, *described, History(topic, origin or record.origin).header()]
 
 
 def size_of(record: OutgoingRecord) -> int:
-    """Return roughly how many bytes a record takes, and never fewer than it does."""
+    """Estimate the bytes that a record takes in a request. The estimate is never too low."""
     return _size(record.value, record.key, record.headers or ())
 
 
@@ -109,14 +109,14 @@ def _size(value: bytes | None, key: bytes | None, headers: Sequence[Header]) -> 
 
 
 def fitting(letter: R, most: int) -> R:
-    """Return a dead letter unchanged if it takes at most `most` bytes, or else its beginning, as `shortened` does."""
+    """Return a dead letter unchanged if it takes at most `most` bytes, and shortened otherwise."""
     return letter if size_of(letter) <= most else shortened(letter, most)
 
 
 def shortened(letter: R, most: int) -> R:
-    """Return the beginning of a dead letter: about `most` bytes in all, with the headers about its failure.
+    """Cut a dead letter to about `most` bytes. The headers about the failure stay.
 
-    The record's own headers are left out. A header gives the full sizes.
+    The record's own headers are left out, and a header gives the full sizes.
     """
     headers = letter.headers or []
     story = {name: content for name, content in headers if name.startswith(PREFIX) or name == HEADER}
@@ -133,9 +133,9 @@ def shortened(letter: R, most: int) -> R:
 
 
 def halved(letter: R) -> R | None:
-    """Return about the first half of a dead letter that Kafka refuses for its size; None if nothing more can go.
+    """Halve a dead letter that Kafka refuses for its size. Returns None if it cannot be made smaller.
 
-    The size that a topic accepts cannot be known in advance: the limit is the brokers', and counts compressed bytes.
+    The size that a topic accepts cannot be known in advance, because the brokers count compressed bytes.
     """
     size = size_of(letter)
     shorter = shortened(letter, size // 2)
@@ -143,14 +143,14 @@ def halved(letter: R) -> R | None:
 
 
 def why_not_kept(topic: str, settings: Mapping[str, str]) -> str | None:
-    """Return a sentence that says why a topic with these settings cannot keep dead letters; None if it can.
+    """Return a sentence that says why a topic with these settings cannot keep dead letters, or None if it can.
 
     >>> why_not_kept("dead", {"cleanup.policy": "delete", "max.message.bytes": "1048588"})
     """
     policy = settings.get("cleanup.policy", "")
     if "compact" in policy:
         return (
-            f"The topic {topic} has cleanup.policy={policy}, so it refuses records without a key, and keeps only the "
+            f"The topic {topic} has cleanup.policy={policy}, so it refuses records without a key and keeps only the "
             "last dead letter of each key. Set its cleanup.policy to delete."
         )
     most = settings.get("max.message.bytes", "")

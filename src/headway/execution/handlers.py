@@ -1,8 +1,9 @@
-"""Calls of handlers, for one record or for a batch, and the outcome of what they return or raise.
+"""Calls handlers with a record or a batch, and reports their outcomes to the dispatch.
 
-An executor makes the call, reports its outcome, and is given the next job in return.
+An executor makes the call, reports its outcome, and gets the next job in return.
 """
 
+import contextlib
 import inspect
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
@@ -18,20 +19,20 @@ from headway.execution.jobs import Job, RecordWork
 from headway.records.record_types import ConsumerRecord, ProducerRecord
 
 WithContext = Callable[[Any, Any], Any]
-"""A handler as executors call it, `handler(record, context)`; for a batch with lists of both."""
+"""A handler as executors call it: `handler(record, context)`, or with batches `handler(records, contexts)`."""
 
 Handler = Callable[[ConsumerRecord, Context], Any] | Callable[[ConsumerRecord], Any]
-"""A handler as users declare it: without a second parameter it gets no context."""
+"""A handler as users declare it, with or without a second parameter for the context."""
 
 BatchHandler = Callable[[Sequence[ConsumerRecord], Sequence[Context]], Any] | Callable[[Sequence[ConsumerRecord]], Any]
 _NAMES_OF_CONTEXTS = ("context", "contexts")
 
 TakeResult = Callable[[Job, Any], Job | None]
-"""A function (job, its handler's result) -> the next job."""
+"""A function that takes a job and the return value of its handler, and returns the next job."""
 
 
 class Handlers(NamedTuple):
-    """The functions of an executor for a job: `call`, and those that report its outcome."""
+    """The functions that an executor needs: `call` runs a job, and the others report its outcome."""
 
     call: Callable[[Job], Any]
     returned: Callable[[Job, Any], Job | None]
@@ -49,9 +50,9 @@ class Executor(Protocol):
 
 
 class _WithoutContext(partial[Any]):
-    """A handler of one argument, called with two; as a `partial` it shows what kind of function it calls."""
+    """A handler of one argument that can be called with two. As a `partial` it is recognised as async if it is."""
 
-    alone: Callable[[Any], Any]  # the handler; a `partial` takes another one's function and arguments apart
+    alone: Callable[[Any], Any]  # the handler itself: if it is a `partial`, the constructor merges it with this one
 
     def __new__(cls, handler: Callable[[Any], Any]) -> Self:
         made = super().__new__(cls, handler)
@@ -63,10 +64,10 @@ class _WithoutContext(partial[Any]):
 
 
 def with_context(handler: Callable[..., Any], first: str = "record", second: str = "context") -> WithContext:
-    """Return the handler to be called with two arguments, though it may take only the first: decided here, once.
+    """Return a handler that can be called with two arguments, even if the given one takes only the first.
 
-    A handler that can take both gets both. But a second parameter with a default keeps it, unless its name or its
-    annotation says that it is the context. Raises `ConfigError` for a handler that can take neither one nor two.
+    A handler that can take both gets both. But a second parameter with a default keeps its default, unless its name or
+    annotation shows that it is the context. Raises `ConfigError` for a handler that can take neither one nor two.
     """
     if isinstance(handler, _WithoutContext):
         return handler
@@ -81,14 +82,14 @@ def with_context(handler: Callable[..., Any], first: str = "record", second: str
             f"The handler {called(handler)} cannot be called with ({first}), nor with ({first}, {second}). Declare one "
             "or two parameters, and give others before, as functools.partial does."
         )
-    if takes_one and takes_two:  # it may be a decorator's, which passes on to one that takes less
+    if takes_one and takes_two:  # perhaps a decorator with `*args` that passes them to a handler that takes only one
         takes_two = takes(handler, 2, as_promised=True) or not takes(handler, 1, as_promised=True)
         takes_two = takes_two and not _keeps_its_default(handler)
     return handler if takes_two else _WithoutContext(handler)
 
 
 def _keeps_its_default(handler: Callable[..., Any]) -> bool:
-    """Return whether the second parameter has a default of the user's own, as `factor` in `lambda row, factor=2`."""
+    """Return whether the second parameter has a default and is not the context, such as `lambda row, factor=2`."""
     try:
         given = inspect.signature(handler).parameters.values()
     except Exception:  # of a builtin, or of a user's own `__signature__`
@@ -106,12 +107,12 @@ def _is_context(annotation: Any) -> bool:
 
 
 def needs_no_context(handler: WithContext) -> bool:
-    """Return whether a handler takes the record alone."""
+    """Return whether a handler takes only the record."""
     return isinstance(handler, _WithoutContext)
 
 
 def for_each_record(handler: WithContext, take_result: TakeResult | None, dispatch: Dispatch) -> Handlers:
-    """Return the calls of `handler(record, context)`; `take_result` takes the result, without it the record is done."""
+    """Return the functions for a handler of single records. Without `take_result`, the record is done on return."""
     done, failed = dispatch.done, dispatch.complete
 
     def returned(job: Job, result: Any) -> Job | None:
@@ -129,7 +130,8 @@ def for_each_record(handler: WithContext, take_result: TakeResult | None, dispat
     def call_alone(job: Job) -> Any:
         return alone(job[0].record)
 
-    alone: Any = handler.alone if isinstance(handler, _WithoutContext) else None  # then no context need be made
+    # Calling the handler directly saves the making of a context.
+    alone: Any = handler.alone if isinstance(handler, _WithoutContext) else None
     return Handlers(
         call_alone if alone else call,
         returned,
@@ -141,9 +143,9 @@ def for_each_record(handler: WithContext, take_result: TakeResult | None, dispat
 
 
 def for_batches(handler: WithContext, take_result: TakeResult | None, dispatch: Dispatch) -> Handlers:
-    """Return the calls of `handler(records, contexts)`; a `BatchError` names the failed ones, else all or none did.
+    """Return the functions for a handler of batches. Without `take_result`, all records are done on return.
 
-    `take_result` takes the result; without it all records are done.
+    After a `BatchError` only the records that it names have failed, and after any other exception all of them.
     """
 
     def returned(job: Job, result: Any) -> Job | None:
@@ -171,17 +173,16 @@ def for_batches(handler: WithContext, take_result: TakeResult | None, dispatch: 
 
 
 def not_noted(error: BaseException) -> HandlerError:
-    """Return the error for a job whose end cannot be noted any more: its slot would stay taken."""
+    """Return the error that ends the run if the outcome of a job cannot be reported, since its slot stays taken."""
     failure = HandlerError(
-        f"What became of a record could not be noted: {description_of(error)}. It is not done, and comes again "
-        "after a restart."
+        f"The outcome of a record could not be reported: {description_of(error)}. The next run will handle it again."
     )
     failure.__cause__ = error
     return failure
 
 
 def collecting(handler: WithContext) -> WithContext:
-    """Return a handler that returns the outputs it yields as a list, so that its whole body is within the call."""
+    """Return a handler that returns its yielded outputs as a list, so that its whole body runs within the call."""
     if is_async_generator_function(handler):
 
         async def collect(record: ConsumerRecord, context: Context) -> list[Any]:
@@ -197,19 +198,23 @@ def _collect(handler: WithContext, record: ConsumerRecord, context: Context) -> 
 
 
 def not_run(result: Any, name: str = "The handler") -> ConfigError | None:
-    """Return the error for a call that returned something to run; a decorator or a lambda hides that before."""
-    if not issubclass(type(result), (Coroutine, Generator, AsyncGenerator)):  # by its type, not by what it claims to be
+    """Return the error for a call that returned a coroutine or generator, which nobody would run; None otherwise.
+
+    A decorator or a lambda can hide what kind of function it calls, so this shows only when the handler returns.
+    """
+    # The type is asked, because an object can claim any `__class__`.
+    if not issubclass(type(result), (Coroutine, Generator, AsyncGenerator)):
         return None
     if inspect.iscoroutine(result) and inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
-        result.close()  # otherwise Python warns of each one that it was never awaited
+        result.close()  # otherwise Python warns that it was never awaited
     return ConfigError(
         f"{name} returned a {type(result).__name__}, of which nothing has run. If it is a decorator or a lambda "
-        "around an async def, write it as an async def that awaits; if it yields, write it without yield."
+        "around an async def, write it as an async def that awaits. If it yields, write it without yield."
     )
 
 
 def _unsent(handler: WithContext, result: Any) -> ConfigError | None:
-    """Return the error for a returned record that nothing would send; None for any other result."""
+    """Return the error for a returned `ProducerRecord` that would not be sent. None for any other result."""
     results = result if type(result) in (list, tuple) else (result,)
     if not any(issubclass(type(each), ProducerRecord) for each in results):
         return None
@@ -222,12 +227,10 @@ def _unsent(handler: WithContext, result: Any) -> ConfigError | None:
 
 
 def failures_of(job: Job, error: BaseException) -> Mapping[RecordWork, BaseException]:
-    """Return the works of a batch that failed, with their errors: those that a `BatchError` names, or else all."""
-    try:
+    """Return the failed works of a batch with their errors: those that a `BatchError` names, or all of them."""
+    with contextlib.suppress(BaseException):  # of an index out of bounds, or of a user's subclass: all have failed
         if issubclass(type(error), BatchError):
             return _named_failures(job, error)  # type: ignore[arg-type]
-    except BaseException:  # an index out of bounds, or a user's own class: the meaning is unknown
-        return dict.fromkeys(job, error)
     return dict.fromkeys(job, error)
 
 

@@ -1,4 +1,4 @@
-"""The counts that a parallel consumer tells of itself."""
+"""The metrics of a parallel consumer."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,16 +6,22 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ParallelMetrics:
-    """The counts since the start, and of the records here now.
+    """Counts since the start of the consumer, and of the records that it has now.
 
-    `done` counts records, those that are dead letters or expired among them; `failed` counts attempts. `dead_letters`
-    are stored, in transactions committed. `expired` records could not be started in time, and `late` ones waited for
-    more than the `queue_time_warning` before they started. `running` records have a slot, `ready` ones could have one,
-    and `remaining` are all that were fetched and are not done. `abandoned` ones still ran when the run ended, and come
-    again. `refused` names the missing right, if one is missing: records that need it wait. `busiest_tenants` are the
-    few that used the most seconds of handlers, the first of all first. `circuit_open` says whether the circuit breaker
-    lets one attempt at a time through. `deleted_unread` counts offsets that were deleted before
-    this consumer read them, by retention or by hand.
+    Attributes:
+        done: Records that are done, including dead letters and expired records.
+        failed: Failed attempts.
+        dead_letters: Dead letters that were stored and, with transactions, committed.
+        running: Records that have a slot.
+        ready: Records that could start if there were a free slot.
+        remaining: Records that were fetched and are not done.
+        abandoned: Records that were still running when the run ended. The next run repeats them.
+        expired: Records that expired before they could be started.
+        late: Records that waited longer than the `queue_time_warning` before they started.
+        circuit_open: True while the circuit breaker lets only one attempt at a time through.
+        refused: A sentence that names a missing right, for which records are waiting; None if no right is missing.
+        busiest_tenants: The few tenants that used the most handler time, in seconds, the busiest first.
+        deleted_unread: Offsets that were deleted before this consumer read them, by retention or by hand.
     """
 
     done: int

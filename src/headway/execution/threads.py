@@ -12,9 +12,10 @@ from headway.runtime.switch_interval import one_thread_more
 
 
 class Threads:
-    """A pool of lasting threads, as many as were ever needed at a time; each takes its next job as it ends one.
+    """A pool of threads that last until `close`. Each takes its next job when it ends one.
 
-    There are at `most` as many as slots. If there are more jobs for a moment, a thread is about to be idle.
+    There are at most as many threads as slots (`most`). If there are more jobs for a moment, a thread is about to
+    become idle.
     """
 
     def __init__(self, calls: Handlers, most: int, time_limit: float | None = None) -> None:
@@ -26,7 +27,7 @@ class Threads:
         self._idle: SimpleQueue[None] = SimpleQueue()  # with an item for each idle thread; see `runtime.flag`
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Run these jobs, from any thread; a job never waits for a thread."""
+        """Run these jobs. Any thread can call this."""
         for job in jobs:
             self._queue.put(job)
             try:
@@ -36,7 +37,7 @@ class Threads:
                     self._add_thread()
 
     def replace_one(self) -> None:
-        """Let one more thread run, in place of one whose call does not end."""
+        """Allow one more thread, to replace one whose call does not end."""
         self._most += 1
 
     def _add_thread(self) -> None:
@@ -60,18 +61,18 @@ class Threads:
         while job:
             try:
                 result = call(job)
-            except BaseException as error:  # any error of a handler is that record's failure, not the thread's
+            except BaseException as error:  # of any kind: it is a failed attempt and must not end the thread
                 job = raised(job, error)
             else:
                 job = returned(job, result)
 
     def close(self, timeout: float) -> None:
-        """End the threads; waits for running handlers, up to `timeout` seconds in all."""
+        """End the threads. Waits up to `timeout` seconds in all for running handlers."""
         deadline = time.monotonic() + timeout
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
-            if thread.is_alive():  # one that another thread is about to start ends by itself
+            if thread.is_alive():  # a thread that was not started yet cannot be joined, and will end by itself
                 thread.join(max(0.0, deadline - time.monotonic()))
         if self._limit:
             self._limit.close()

@@ -1,4 +1,4 @@
-"""Tracebacks of handlers' errors for the log: each place in the code once in a while, not for every attempt."""
+"""Decides which failures are logged with a traceback: each place in the code once in ten minutes, not every attempt."""
 
 import threading
 import traceback
@@ -10,7 +10,7 @@ from headway.errors import FatalError, RetriableError, RetryLater
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
 
 _AGAIN_AFTER = 600.0  # seconds
-_MOST_PLACES = 1_000
+_MOST_PLACES = 1_000  # remembered; a bound on memory
 _LONGEST = 20_000  # characters
 
 _OURS = str(Path(__file__).parents[1])
@@ -20,9 +20,9 @@ _CodePlace = tuple[type[BaseException], str, int]
 
 
 class Tracebacks:
-    """The choice of errors that are told with their traceback; to be used from any thread.
+    """Chooses the errors that are logged with their traceback. Thread-safe.
 
-    An error that a handler raises on purpose needs none, nor does one of Headway's own.
+    Errors that a handler raises on purpose, and Headway's own errors, are logged without one.
     """
 
     def __init__(self) -> None:
@@ -30,14 +30,14 @@ class Tracebacks:
         self._logged: dict[_CodePlace, float] = {}
 
     def of(self, error: BaseException, now: float) -> ExcInfo | None:
-        """Return an error as `logging` takes it, from the handler's code on; None if it should be logged without."""
+        """Return the `exc_info` for an error, beginning in the handler's code. None if it must be logged without."""
         if issubclass(type(error), _ON_PURPOSE):
             return None
         try:
             begin = _of_the_user(error.__traceback__)
             if begin is None or not self._is_new(_place_of(error, begin), now):
                 return None
-            # What an error's own code does while it is told must not end in the handlers of the log.
+            # Formatted here first, because an error's own code can raise, and would then raise in the log's handlers.
             size = sum(map(len, traceback.TracebackException(type(error), error, begin).format()))
         except BaseException:
             return None
@@ -54,7 +54,7 @@ class Tracebacks:
 
 
 def _of_the_user(frames: TracebackType | None) -> TracebackType | None:
-    """Return the traceback from the first frame on that is not Headway's."""
+    """Return the traceback without the frames of Headway at its beginning."""
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
         frames = frames.tb_next
     return frames
