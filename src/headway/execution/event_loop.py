@@ -1,4 +1,4 @@
-"""An event loop for handlers that are coroutine functions: the running one, or one in a thread of its own."""
+"""Runs coroutine functions as handlers, in the caller's event loop or in one in a thread of its own."""
 
 import asyncio
 import contextlib
@@ -16,13 +16,13 @@ from headway.runtime.precise_loop import precise_event_loop
 
 log = logging.getLogger(__name__)
 
-# A task that never waits gives way to others after this many jobs.
-_TURN = 16
+# After this many jobs, a task lets other tasks run even if its handler never waits.
+_YIELD_EVERY = 16
 _CLEAN_UP_WITHIN = 1.0  # seconds
 
 
 class LoopThread:
-    """An event loop in a thread of its own, which has this name."""
+    """An event loop in a thread of its own."""
 
     def __init__(self, name: str | None = None) -> None:
         self.loop = precise_event_loop()
@@ -33,17 +33,16 @@ class LoopThread:
         self._thread.start()
 
     def close(self, timeout: float) -> None:
-        """Cancel the tasks of the loop, and end it; waits for them up to `timeout` seconds."""
-        with contextlib.suppress(RuntimeError):  # an interrupted end calls this again, and the loop has ended
+        """Cancel the tasks of the loop, and end it. Waits up to `timeout` seconds for them."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended: an interrupted end of a run calls this again
             self.loop.call_soon_threadsafe(_set, self._ended)
         self._thread.join(timeout)
 
 
 class EventLoop:
-    """The handlers as tasks of a loop; a task takes its next job as it ends one, and ends if there is none.
+    """Runs handlers as tasks of a loop. A task takes its next job when it ends one, and ends if there is none.
 
-    `owner` is the task of a given loop that waits for the consumer. Objects that handlers share belong to the loop: a
-    lifespan makes them there.
+    Without a `loop`, the handlers get one in a thread of its own. `owner` is the task that waits for the consumer.
     """
 
     def __init__(
@@ -64,11 +63,11 @@ class EventLoop:
         self._loop = loop
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Run these jobs, from any thread."""
+        """Run these jobs. Any thread can call this."""
         self._loop.call_soon_threadsafe(self._start, jobs)
 
     def close(self, timeout: float) -> None:
-        """Cancel the running handlers; waits for them up to `timeout` seconds, or as long as cleaning up may take."""
+        """Cancel the running handlers. Waits up to `timeout` seconds for them, but at least a second."""
         self._closing = True
         within = max(timeout, _CLEAN_UP_WITHIN)
         if self._own:
@@ -78,9 +77,10 @@ class EventLoop:
             asyncio.run_coroutine_threadsafe(self._cancel(), self._loop).result(within)
 
     def _ends(self, task: asyncio.Task[Any]) -> bool:
-        """Return whether a handler's task ends with the run: `asyncio.run` cancels our owner along with its handlers.
+        """Return whether a handler's task was cancelled because the run ends.
 
-        Whether its handler raises another error then or none, the call was not completed.
+        The call then counts as not completed, even if the handler returns or raises another error. `asyncio.run`
+        cancels the owner together with the handlers.
         """
         return self._is_over() and task.cancelling() > 0
 
@@ -96,7 +96,8 @@ class EventLoop:
 
     def _leave(self, next_job: list[Job], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        if next_job and not self._is_over():  # a handler that cancels all tasks of the loop met one between its calls
+        # A handler that cancels all tasks of the loop can meet this one between two calls.
+        if next_job and not self._is_over():
             self._start(next_job)
 
     async def _cancel(self) -> None:
@@ -115,9 +116,9 @@ class EventLoop:
                 job = next_job.pop()
                 try:
                     result = await call(job)
-                except BaseException as error:  # a cancellation too: the attempt did not succeed
+                except BaseException as error:  # also a cancellation, after which the attempt has failed
                     if self._ends(task):
-                        return  # this does not count as an attempt: the record is handled again
+                        return  # the call does not count, and the next run handles the record again
                     following = raised(job, error)
                 else:
                     if self._ends(task):
@@ -126,16 +127,16 @@ class EventLoop:
                 if following:
                     next_job.append(following)
                 if task.cancelling():
-                    return  # the next call would meet this one's cancellation: `_leave` gives it a task of its own
+                    return  # `_leave` makes a new task for the next call, which would be cancelled in this one
                 count += 1
-                if count % _TURN == 0:
+                if count % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)
         except Exception as error:
             self._calls.give_up(not_noted(error))
 
 
 def _serve(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    # As `asyncio.run` ends: tasks left over are cancelled and awaited, generators are closed.
+    # Ends like `asyncio.run`: remaining tasks are cancelled and awaited, and generators are closed.
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         run_whatever_is_raised(runner.get_loop(), ended)
         if tasks := asyncio.all_tasks(loop):
@@ -161,6 +162,6 @@ def run_whatever_is_raised(loop: asyncio.AbstractEventLoop, ended: asyncio.Futur
         except RuntimeError:
             if ended.done() or loop.is_running():
                 raise
-            log.error("A handler stopped the event loop that all handlers share; it goes on.")
+            log.error("A handler stopped the event loop that all handlers share. The loop continues.")
         except (SystemExit, KeyboardInterrupt) as error:
-            log.error("A task beside the handlers raised %s; the consumer goes on.", description_of(error))
+            log.error("A task beside the handlers raised %s. The consumer continues.", description_of(error))

@@ -1,4 +1,4 @@
-"""The lifespan of a run, which its handlers share: it starts before the first record, and ends after the last."""
+"""The lifespan of a run: a context manager for objects that handlers share, around all calls of handlers."""
 
 import asyncio
 import contextlib
@@ -23,11 +23,11 @@ from headway.runtime.flag import Flag
 Entered = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
 
 Lifespan = Callable[[], Entered] | Callable[[dict[str, Any]], Entered]
-"""A function that makes a context manager, of the settings of the connection if it takes them."""
+"""A function that makes a context manager. If it has a parameter, it gets the settings of the connection."""
 
 
 class Consequences(NamedTuple):
-    """The sentences on what a failure means for what is handled."""
+    """Sentences for errors that say what a failure of the lifespan means for the records."""
 
     at_start: str = "No record was taken."
     at_end: str = "All records that are done are committed."
@@ -37,16 +37,19 @@ class Consequences(NamedTuple):
 _OF_RECORDS: Final = Consequences()
 
 SHUT_DOWN_WITHIN: Final = 10.0
-"""Seconds for the shut-down of what handlers share."""
+"""Seconds for the shut-down of a lifespan."""
 
-_GIVES_UP_WITHIN = 1.0  # seconds, after a cancellation, or for a start that is not waited for any more
-_LOOK_EVERY = 0.1
+_GIVES_UP_WITHIN = 1.0  # seconds after a cancellation, and for a start-up that is no longer waited for
+_CHECK_EVERY = 0.1
 _OURS = os.path.dirname(str(headway.__file__)) + os.sep
 _ADVICE = "Decorate a function that yields, with @asynccontextmanager or @contextmanager of contextlib."
 
 
 def check_lifespan(lifespan: Any, *, has_settings: bool = True) -> None:
-    """Raise `ConfigError` unless it is a function that makes a context manager, of settings if there are any."""
+    """Raise `ConfigError` for a value that is not a function that can make a context manager.
+
+    With `has_settings` the function can have a parameter for the settings of the connection.
+    """
     if not callable(lifespan):
         raise ConfigError(
             f"lifespan is {shown(lifespan)}; it must be a function that makes a context manager. {_ADVICE}"
@@ -56,8 +59,8 @@ def check_lifespan(lifespan: Any, *, has_settings: bool = True) -> None:
     takes_nothing = takes(lifespan, 0, as_promised=True)
     if not takes_nothing and not has_settings:
         raise ConfigError(
-            f"lifespan is {called(lifespan)}, which cannot be called with (). There are no settings of a connection to "
-            "give it here: declare no parameter."
+            f"lifespan is {called(lifespan)}, which cannot be called with (). Declare it without a parameter, because "
+            "there are no settings of a connection here."
         )
     if not takes_nothing and not _takes_settings(lifespan):
         raise ConfigError(
@@ -67,7 +70,7 @@ def check_lifespan(lifespan: Any, *, has_settings: bool = True) -> None:
 
 
 def check_lifespan_of(lifespan: Any, handler: Callable[..., Any]) -> None:
-    """Raise `ConfigError` for an async lifespan of a plain function: it could not await what the lifespan yields."""
+    """Raise `ConfigError` for an async lifespan with a plain handler, which could not await the shared objects."""
     inner = inspect.unwrap(lifespan)
     is_async = inspect.isasyncgenfunction(inner) or (isinstance(inner, type) and hasattr(inner, "__aenter__"))
     if is_async and not is_coroutine_function(handler):
@@ -78,7 +81,7 @@ def check_lifespan_of(lifespan: Any, handler: Callable[..., Any]) -> None:
 
 
 def make(lifespan: Lifespan, settings: Mapping[str, Any] | None) -> Entered:
-    """Return the context manager of a lifespan; with None for the settings it gets none."""
+    """Return the context manager of a lifespan. With None for `settings`, the function gets no settings."""
     gets_settings = settings is not None and _takes_settings(lifespan)
     made: Entered = lifespan(dict(settings or {})) if gets_settings else lifespan()  # type: ignore[call-arg]
     if not hasattr(type(made), "__aenter__") and not hasattr(type(made), "__enter__"):
@@ -87,12 +90,12 @@ def make(lifespan: Lifespan, settings: Mapping[str, Any] | None) -> Entered:
 
 
 def failed_at_start(lifespan: Lifespan, error: BaseException, then: Consequences = _OF_RECORDS) -> LifespanError:
-    """Return the error of a start-up that raised another."""
+    """Return the error for a start-up that raised this error."""
     return _failed(lifespan, error, "failed at its start", then.at_start)
 
 
 def failed_at_end(lifespan: Lifespan, error: BaseException, then: Consequences = _OF_RECORDS) -> LifespanError:
-    """Return the error of a shut-down that raised another."""
+    """Return the error for a shut-down that raised this error."""
     return _failed(lifespan, error, "failed at its end", then.at_end)
 
 
@@ -103,7 +106,7 @@ def _failed(lifespan: Lifespan, error: BaseException, how: str, then: str) -> Li
 
 
 def _place(error: BaseException) -> str:
-    """Return the innermost place of an error that is neither in the standard library nor in a file of ours."""
+    """Return the innermost place of an error in the user's code, in parentheses; empty if there is none."""
     standard = os.path.dirname(str(os.__file__)) + os.sep
     frames = [
         frame
@@ -118,9 +121,9 @@ def _takes_settings(lifespan: Callable[..., Any]) -> bool:
 
 
 class WithState(partial[Any]):
-    """A handler whose context gets the state; as a `partial` it shows what kind of function it calls."""
+    """A handler whose context gets the state. As a `partial` it is recognised as async if the handler is."""
 
-    inner: WithContext  # the handler; a `partial` takes another one's function and arguments apart
+    inner: WithContext  # the handler itself: if it is a `partial`, the constructor merges it with this one
     state_of: Callable[[], Any]
     in_batches: bool
 
@@ -137,24 +140,25 @@ class WithState(partial[Any]):
 
 
 def with_state(handler: WithContext, state_of: Callable[[], Any], *, in_batches: bool) -> WithContext:
-    """Return a handler whose context, or each of whose contexts, has the state."""
+    """Return a handler whose context, or with batches each context, has the state."""
     return handler if needs_no_context(handler) else WithState(handler, state_of, in_batches)
 
 
 class Life:
-    """The life of what handlers share in this process: on their event loop, or in a thread of its own.
+    """Runs a lifespan in this process: on the event loop of the handlers, or in a thread of its own.
 
-    An async handler's lifespan, async or not, runs as one task of the loop that runs the handlers. Any other has a
-    thread for itself: it starts and ends in the same one, which may be left if it does not end in time.
+    If the handler is async, the lifespan, async or not, runs in one task of the loop that runs the handlers. Otherwise
+    it has a thread of its own, so that it starts and ends in the same thread. A thread that does not end in time is
+    abandoned.
     """
 
     def __init__(
         self, lifespan: Lifespan, settings: Mapping[str, Any] | None, then: Consequences = _OF_RECORDS
     ) -> None:
         self.state: Any = None
-        """What the lifespan yields."""
+        """The object that the lifespan yields."""
         self.failure: LifespanError | None = None
-        """The error of the shut-down, if there was one."""
+        """The error of the shut-down, if any."""
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop of the lifespan and the handlers."""
         self._lifespan = lifespan
@@ -167,7 +171,7 @@ class Life:
         self._own_loop: LoopThread | None = None
 
     def check(self, handler: Callable[..., Any]) -> None:
-        """Raise `ConfigError` if the lifespan does not go with a handler."""
+        """Raise `ConfigError` if the lifespan cannot be used with this handler."""
         check_lifespan_of(self._lifespan, handler)
 
     def start(
@@ -177,10 +181,10 @@ class Life:
         is_stopping: Callable[[], bool],
         give_up: Callable[[LifespanError], None],
     ) -> None:
-        """Start, and wait until it has; raises `LifespanError` if it fails.
+        """Enter the lifespan, and wait until it has started. Raises `LifespanError` if it fails.
 
-        Without `owner_loop` an async handler's loop runs in a thread, until `close`. `give_up` is told when the
-        lifespan ends by itself. A run that is to stop does not wait for the start.
+        Without `owner_loop`, an async handler gets an event loop in a thread, until `close`. `give_up` is called if the
+        lifespan ends by itself. Once the run is stopping, this no longer waits.
         """
         if is_coroutine_function(handler):
             if owner_loop is None:
@@ -191,7 +195,7 @@ class Life:
             self._ended = Future()
             threading.Thread(target=self._serve, args=[self._ended], name="headway-lifespan", daemon=True).start()
         while not (self._started.done() or self._ended.done()):
-            wait([self._started, self._ended], _LOOK_EVERY, "FIRST_COMPLETED")
+            wait([self._started, self._ended], _CHECK_EVERY, "FIRST_COMPLETED")
             if is_stopping():
                 return
         if not self._started.done():
@@ -202,7 +206,7 @@ class Life:
     def _serve(self, ended: "Future[None]") -> None:
         try:
             self._live()
-        except BaseException as error:  # of a user's code, in a thread that nobody else looks at
+        except BaseException as error:  # of a user's code, in a thread whose errors nobody else would see
             ended.set_exception(error)
         else:
             ended.set_result(None)
@@ -239,7 +243,7 @@ class Life:
         give_up(_failed(self._lifespan, error, "ended while records were handled", self._then.of_an_early_end))
 
     def close(self, timeout: float) -> None:
-        """Shut down, within `SHUT_DOWN_WITHIN` however short the `timeout` is: handlers have used it up."""
+        """Leave the lifespan. It has `SHUT_DOWN_WITHIN` seconds even if handlers have used up the `timeout`."""
         if self._ended is None:
             return
         ended_itself = self._ended.done()
@@ -267,18 +271,18 @@ class Life:
             self.note(failed_at_end(self._lifespan, error, self._then))
 
     def for_process(self) -> tuple[Lifespan, Mapping[str, Any]]:
-        """Return the lifespan and the settings from which another process makes the same."""
+        """Return the lifespan and its settings, for another process."""
         return self._lifespan, (self._settings or {}) if _takes_settings(self._lifespan) else {}
 
     def endless(self) -> LifespanError:
-        """Return the error of a shut-down that took too long."""
+        """Return the error for a shut-down that takes too long."""
         return LifespanError(
-            f"The lifespan {called(self._lifespan)} did not end within {SHUT_DOWN_WITHIN:g} s, and was left. "
-            f"{self._then.at_end} Give what it waits for a shorter time limit."
+            f"The lifespan {called(self._lifespan)} did not end within {SHUT_DOWN_WITHIN:g} s and was abandoned. "
+            f"{self._then.at_end} Set a shorter time limit for its shut-down."
         )
 
     def note(self, failure: LifespanError | None) -> None:
-        """Keep the first failure of a shut-down, here or in another process."""
+        """Keep the first failure of a shut-down, in this process or in another."""
         self.failure = self.failure or failure
 
 

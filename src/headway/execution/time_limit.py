@@ -1,8 +1,8 @@
-"""A time limit for each call of a handler in a thread or a coroutine; the pool kills a process instead.
+"""Time limits for calls of handlers in threads and coroutines. The pool of processes kills the process instead.
 
-A coroutine is cancelled, and cancelled again if it goes on nevertheless. In a thread the error is raised between two
-steps of Python code. A call that never comes back to Python, such as one into a library that waits without a time
-limit, cannot be interrupted. It keeps its slot until it returns, so a record never runs twice at a time.
+A coroutine is cancelled, and cancelled again if it suppresses that. In a thread, an error is raised between two steps
+of Python code. A call that does not return to Python, such as one into a library that waits forever, cannot be
+interrupted. It keeps its slot until it returns, so that a record never runs twice at a time.
 """
 
 import asyncio
@@ -28,12 +28,12 @@ _NOTHING: Any = ctypes.py_object()  # takes back an error that was not raised ye
 
 
 def exceeded(seconds: float) -> TimeLimitError:
-    """Return the error of a call that took longer."""
+    """Return the error for a call that took longer."""
     return TimeLimitError(f"The handler did not end within its time limit of {seconds:g} s.")
 
 
 def limit_coroutine(call: JobCall, seconds: float) -> JobCall:
-    """Return the same call, failed with `TimeLimitError` if it took longer, however it handled its cancellation."""
+    """Wrap a call so that it fails with `TimeLimitError` if it takes longer, even if it handles its cancellation."""
 
     async def limited(job: Job) -> Any:
         limit = _CoroutineLimit(seconds)
@@ -51,10 +51,10 @@ def limit_coroutine(call: JobCall, seconds: float) -> JobCall:
 
 
 class _CoroutineLimit:
-    """The limit of one call of a coroutine function, in the task that makes it.
+    """The limit of one call of a coroutine function, in the task that makes the call.
 
-    A cancellation object that was freed before the call has ended was swallowed, and another one follows a limit later.
-    While the cancellation object lives, the handler cleans up and is left alone.
+    While the `CancelledError` object exists, the handler is cleaning up, and it is not cancelled again. If the object
+    is freed before the call ends, the handler has suppressed it, and is cancelled again after the next limit.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -63,7 +63,7 @@ class _CoroutineLimit:
         self._seconds = seconds
         self._cancelling = task.cancelling()
         self._cancels = 0
-        self._is_due = False  # a cancellation of ours comes
+        self._is_due = False  # True between our call of `cancel` and the CancelledError that follows
         self._thrown: weakref.ref[BaseException] | None = None
         self._timer = task.get_loop().call_later(seconds, self._interrupt)
 
@@ -76,7 +76,7 @@ class _CoroutineLimit:
 
     @types.coroutine
     def run(self, awaitable: Awaitable[Any]) -> Generator[Any, Any, Any]:
-        """Await it as `await` does, with our own cancellation in place of asyncio's."""
+        """Do what `await` does, but raise our own kind of `CancelledError` when the limit has cancelled the task."""
         steps: Any = awaitable.__await__()
         step: Any = partial(next, steps)
         while True:
@@ -84,7 +84,7 @@ class _CoroutineLimit:
                 awaited = step()
             except StopIteration as stop:
                 return stop.value
-            step = None  # a step keeps the thrown error
+            step = None  # it would keep the thrown error alive
             try:
                 step = partial(steps.send, (yield awaited))
             except asyncio.CancelledError as error:
@@ -99,7 +99,7 @@ class _CoroutineLimit:
         return ours
 
     def end(self) -> bool:
-        """Interrupt nothing any more; return whether the limit alone has ended the call."""
+        """End the limit. Returns whether only the limit, and nobody else, has cancelled the call."""
         self._timer.cancel()
         for _ in range(self._cancels):
             self._task.uncancel()
@@ -107,11 +107,11 @@ class _CoroutineLimit:
 
 
 class _LimitCancelledError(asyncio.CancelledError):
-    """A cancellation for the limit; the end of the object's life tells that no code handles it any more."""
+    """A cancellation by the limit. When the object is freed, no code is handling it any more."""
 
 
 class ThreadLimit:
-    """A limit for calls in threads: its own thread looks ten times in each limit and interrupts late calls."""
+    """A limit for calls in threads. Its own thread checks ten times within the limit, and interrupts late calls."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
@@ -121,7 +121,7 @@ class ThreadLimit:
         self._watcher.start()
 
     def limit(self, call: JobCall) -> JobCall:
-        """Return the same call, failed with `TimeLimitError` if it was interrupted, however it handled that."""
+        """Wrap a call so that it fails with `TimeLimitError` if it is interrupted, even if it handles that."""
 
         def limited(job: Job) -> Any:
             running = LimitedCall(self._seconds)
@@ -132,13 +132,13 @@ class ThreadLimit:
                 finally:
                     running.end()
             except _InterruptionError:
-                running.ended = True  # the interruption may have come before `end` had said so
+                running.ended = True  # the interruption can have come before `end` set it
                 raise exceeded(self._seconds) from None
 
         return limited
 
     def close(self) -> None:
-        """Interrupt nothing any more."""
+        """Stop checking calls."""
         self._closed.set()
 
     def _watch(self) -> None:
@@ -152,8 +152,8 @@ class ThreadLimit:
 class LimitedCall:
     """One call with a limit.
 
-    The call's thread and the watcher each first announce what they do and then look at the other's announcement. No
-    call is therefore interrupted after its end.
+    The thread of the call and the watcher both first set their own flag, and then check the flag of the other. So a
+    call is never interrupted after its end.
     """
 
     __slots__ = ("_interrupted", "_interrupting", "_seconds", "deadline", "ended")
@@ -164,11 +164,11 @@ class LimitedCall:
         self.allow_another_limit()
 
     def allow_another_limit(self) -> None:
-        """Let the call run for the limit once more."""
+        """Let the call run for another limit."""
         self.deadline = time.monotonic() + self._seconds
 
     def end(self) -> None:
-        """End the call, on its thread: later nothing is raised in it, but this method raises if it was interrupted."""
+        """Note, in the thread of the call, that it has ended. Raises if the call was interrupted, and only here."""
         self.ended = True
         while self._interrupting:
             time.sleep(0.001)
@@ -177,7 +177,7 @@ class LimitedCall:
             raise _InterruptionError
 
     def interrupt(self, thread: int) -> None:
-        """Raise in the thread, unless the call has ended; for the watcher."""
+        """Raise an error in the thread of the call, unless it has ended. For the watcher."""
         self._interrupting = True
         if not self.ended:
             self.deadline = math.inf
@@ -187,11 +187,11 @@ class LimitedCall:
 
 
 class _InterruptionError(BaseException):
-    """The interruption of a handler's thread, which a handler's `except Exception` does not catch.
+    """The interruption of a handler's thread. A handler's `except Exception` does not catch it.
 
-    The object lives while the handler cleans up. If it dies before the call ends, it was swallowed: by a bare `except`,
-    or by Python itself. Python drops errors raised in `__del__` or in a callback of the garbage collector. The call may
-    then be interrupted once more.
+    The object exists while the handler cleans up. If it is freed before the call ends, it was suppressed: by a bare
+    `except`, or by Python, which drops errors raised in `__del__` or in a callback of the garbage collector. The call
+    can then be interrupted again.
     """
 
     call: LimitedCall | None = None

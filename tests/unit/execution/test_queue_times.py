@@ -56,7 +56,7 @@ def test_the_sentence_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     assert sentence.startswith(
         "2 records of orders waited for more than 0.5 s before they started, the longest for 3.25 s."
     )
-    assert "let more run at a time" in sentence
+    assert "raise max_concurrency" in sentence
 
 
 @settings(suppress_health_check=[HealthCheck.function_scoped_fixture])
