@@ -19,6 +19,7 @@ from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]
 
 from headway.broker import LocalBroker
 from tests.one_broker import BrokerOfTheRun, broker_for
+from tests.processor_time import ProcessorTime
 from tests.quick_choice import leave_the_rest_to_test_all
 from tests.time_limit import TimeLimit
 
@@ -37,21 +38,29 @@ settings.load_profile("quick")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Add the time within which a run starts tests."""
+    """Add the options of the plugins that `pytest_configure` adds."""
     parser.addoption(
         "--within",
         type=float,
         metavar="SECONDS",
         help="start no test later than this after the run began; the summary names the files that were not reached",
     )
+    parser.addoption(
+        "--processor-time",
+        type=Path,
+        metavar="FILE",
+        help="write the processor time of each test to a CSV file, the costliest first",
+    )
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    """Add the plugins of a run of several processes, and of one with a time limit."""
+    """Add the plugins of a run of several processes, of one with a time limit, and of one that is measured."""
     if config.getoption("numprocesses", None):
         config.pluginmanager.register(BrokerOfTheRun())
     if within := config.getoption("within"):
         config.pluginmanager.register(TimeLimit(config, within))
+    if times := config.getoption("processor_time"):
+        config.pluginmanager.register(ProcessorTime(times))
 
 
 @pytest.fixture(scope="session")
