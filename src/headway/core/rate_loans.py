@@ -150,9 +150,8 @@ class Loans:
 
     def _answer(self, needs: Mapping[str, Need], base: float, now: float) -> dict[str, tuple[int, Fractions]]:
         lends: dict[str, tuple[int, Fractions]] = {}
-        lendable = self._least_since(
-            now - 2 * LEASE
-        )  # the least of a longer time, since what new partitions need is not known yet
+        # The lowest base of a longer time, because the needs of new partitions are not known yet.
+        lendable = self._least_since(now - 2 * LEASE)
         requests, self._requests = self._requests, {}
         sharing = {name: sum(name in asks for _, asks in requests.values()) for _, a in requests.values() for name in a}
         for member, (number, asks) in sorted(requests.items()):

@@ -75,9 +75,8 @@ class DueQueue:
     @property
     def is_restored(self) -> bool:
         """True if all records from before a restart are here again. Until then nothing must be taken."""
-        all_left = (
-            self._own.ended and self._own.head is None
-        )  # a record still in the window may be one that was delivered
+        # A record that is still in the window can be one that was delivered.
+        all_left = self._own.ended and self._own.head is None
         return all_left or self._own.progress.end >= self._restored.end
 
     def was_delivered(self, schedule: Schedule, fetched: Fetched) -> bool:

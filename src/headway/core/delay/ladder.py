@@ -30,11 +30,10 @@ FIRST_DELAYS = 8_000
 A running relay notices a new line within about five seconds, and the shortest of those keeps its first record for 16.
 """
 
-# A record leaves a line a little before the line's time is over, and may enter it a little late. So a delay of exactly
-# a
-# minute is made of 32, 16, 8 and 4 seconds, although each step takes some milliseconds.
+# A record leaves a line a little before the line's time is over, and can enter it a little late. So a delay of exactly
+# one minute is made of 32, 16, 8 and 4 seconds, although each step takes some milliseconds.
 _LEAVES_EARLIER = 100
-_MAY_ENTER_LATER = 50
+MAY_ENTER_LATER = 50
 _SHORTEST = range(500, 60_001)
 MOST_LINES = 64
 
@@ -102,7 +101,7 @@ class Ladder:
 
     def line_for(self, remaining: int) -> int:
         """Return the line for a record that is due in this many milliseconds, or `MEMORY` if none is short enough."""
-        index = bisect_right(self.lines, remaining + _MAY_ENTER_LATER)
+        index = bisect_right(self.lines, remaining + MAY_ENTER_LATER)
         return self.lines[index - 1] if index else MEMORY
 
     def up_to(self, delay: float) -> tuple[int, ...]:
@@ -113,7 +112,7 @@ class Ladder:
         >>> Ladder((1000, 2000, 4000)).up_to(0)
         (1000,)
         """
-        return self.lines[: max(1, bisect_right(self.lines, delay + _MAY_ENTER_LATER))]
+        return self.lines[: max(1, bisect_right(self.lines, delay + MAY_ENTER_LATER))]
 
     def reach(self, lines: Iterable[int]) -> float:
         """Return the shortest delay that needs a line other than these, or infinity if these are all.
@@ -122,7 +121,7 @@ class Ladder:
         1950
         """
         missing = set(self.lines).difference(lines)
-        return min(missing) - _MAY_ENTER_LATER if missing else math.inf
+        return min(missing) - MAY_ENTER_LATER if missing else math.inf
 
     def path(self, delay: int) -> Iterator[tuple[int, int]]:
         """Yield the lines that a record goes through, each with its start in ms, if moving took no time."""
@@ -146,7 +145,7 @@ class Ladder:
         """Yield the path as (first entry, line, count), because a record may enter one line a million times."""
         elapsed = 0
         for line in reversed(self.lines):
-            beyond = delay - elapsed + _MAY_ENTER_LATER - line
+            beyond = delay - elapsed + MAY_ENTER_LATER - line
             if beyond >= 0:
                 times = beyond // time_in(line) + 1
                 yield elapsed, line, times

@@ -13,7 +13,7 @@ Invariants:
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field
 
-from headway.core.delay.ladder import Ladder
+from headway.core.delay.ladder import MAY_ENTER_LATER, Ladder, time_in
 from headway.core.untrusted import LATEST
 
 PRICE = 0.1
@@ -26,8 +26,6 @@ URGENT_GAIN = 2.0
 """How much cost a change must save to be made although the last one has not settled yet."""
 
 _MOST_POPULAR = 16
-_MAY_ENTER_LATER = 50  # as in a ladder
-_LEAVES_EARLIER = 100
 
 
 @dataclass(frozen=True)
@@ -90,7 +88,7 @@ class _LineSearch:
         """Return the moves per record, as `Ladder.writes` counts them."""
         if not self._total:
             return 0.0
-        stays = [(line - _MAY_ENTER_LATER, max(1, line - _LEAVES_EARLIER)) for line in reversed(lines)]
+        stays = [(line - MAY_ENTER_LATER, time_in(line)) for line in reversed(lines)]
         moves = 0.0
         for delay, weight in self._delays:
             left = delay
@@ -149,7 +147,7 @@ def _candidates(now: LinesNow, delays: Mapping[int, float]) -> set[int]:
     """Return the lines to choose from: existing ones, powers of two of the shortest, and the most frequent delays."""
     shortest, longest = now.ladder[0], max(delays, default=0)
     popular = sorted(delays, key=delays.__getitem__, reverse=True)[:_MOST_POPULAR]
-    doubled = {line for line in Ladder.exponential(shortest / 1000).lines if line <= longest + _MAY_ENTER_LATER}
+    doubled = {line for line in Ladder.exponential(shortest / 1000).lines if line <= longest + MAY_ENTER_LATER}
     # A record whose delay equals the line's time does enter the line.
     return {
         line for line in {*now.with_topics, *doubled, *popular} if shortest < line <= LATEST and line not in now.barred

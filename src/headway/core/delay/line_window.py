@@ -20,9 +20,8 @@ from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
 from headway.errors import ScheduleError
 
-# Records leave in groups, so that few transactions concern lines. A record that entered its line quickly leaves at
-# least
-# `_DUE_AFTER` before it is due.
+# Records leave in groups, so that few transactions concern lines. A record that entered its line quickly leaves
+# `_DUE_AFTER` or more before it is due.
 LEAVES_WITHIN = 20
 _DUE_AFTER = 25
 

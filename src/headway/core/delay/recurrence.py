@@ -63,12 +63,7 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
             self._after(0)
         except UnknownZoneError:
             raise
-        except (
-            CronSimError,
-            ValueError,
-            OSError,
-            OverflowError,
-        ) as error:  # OSError, because a zone is read from a file
+        except (CronSimError, ValueError, OSError, OverflowError) as error:  # OSError: a zone is read from a file
             raise ConfigError(
                 f"The schedule {self.cron!r} in the zone {self.zone!r} cannot be read: {error}. Use five fields, such "
                 "as '0 17 * * MON-FRI', and a zone such as Europe/Berlin."

@@ -169,10 +169,6 @@ class Assignment(Generic[R]):
         to_come = {offset: tried for offset, tried in self.earlier.items() if not is_done(offset)}
         return to_come | self.tried
 
-    def commit(self) -> Commit:
-        """Return the present offset and map."""
-        return self.commit_of(self.progress.snapshot())
-
     def commit_of(self, snapshot: OffsetMap) -> Commit:
         """Build the commit for a snapshot. Offsets that an earlier commit marked as done stay marked."""
         trailer = Trailer(snapshot.offset, self.log, self.all_tried())
@@ -190,7 +186,7 @@ class Assignment(Generic[R]):
         if self._cannot_be_pressed():
             self.pressed = False
         elif self.progress.end + self.finished >= self._measure_at:
-            self.commit()
+            self.commit_of(self.progress.snapshot())
         return self.pressed
 
     def _cannot_be_pressed(self) -> bool:

@@ -87,7 +87,7 @@ class Lanes(Generic[R]):
         self._last: dict[Hashable, Work[R]] = {}
 
     def __len__(self) -> int:
-        """Return how many named lanes have work."""
+        """Return the number of named lanes with works."""
         return len(self._last)
 
     def extend(self, works: Iterable[Work[R]]) -> list[Work[R]]:

@@ -83,9 +83,8 @@ class FetchBuffer(Generic[P, R]):
         self._room = most
         self._partitions: dict[P, _BufferedPartition[P, R]] = {}
         self._waiting: set[P] = set()  # partitions with records that `take` can return
-        self._quiet: deque[_BufferedPartition[P, R]] = (
-            deque()
-        )  # partitions that had nothing, and have little; the next one first
+        # Partitions that had nothing and have little now, the next one first.
+        self._quiet: deque[_BufferedPartition[P, R]] = deque()
         self._topics: dict[str, _BufferedTopic[P, R]] = {}
         self._turns: deque[_BufferedTopic[P, R]] = deque()  # topics with partitions; the next one first
         self._aside: set[P] = set()

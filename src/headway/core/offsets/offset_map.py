@@ -1,9 +1,8 @@
 """Offset maps: the complete offsets above a committed one, as text in the commit's metadata.
 
-Java's reader decodes Base64, takes a magic byte, and reads the body after it. It does not look at bytes after a
-bitset's
-bits, and its decompressor skips any frame that the zstd format declares skippable. The trailer goes in these places:
-after a bitset, or in such a frame before a compressed body. Uncompressed run lengths have no place for it.
+Java's reader decodes Base64, takes a magic byte, and reads the body after it. It does not look at bytes after the bits
+of a bitset, and its decompressor skips any frame that the zstd format declares skippable. The trailer goes in these
+places: after a bitset, or in such a frame before a compressed body. Uncompressed run lengths have no place for it.
 
 Invariants:
 - Without a trailer, the text is byte for byte what the Java parallel consumer writes. With one, Java reads the same
@@ -286,9 +285,8 @@ def _encoded(offset_map: OffsetMap, trailer: bytes) -> bytes:
 def _encoded_with_trailer(runs: Sequence[int], trailer: bytes) -> bytes:
     """Return the smallest payload: a bitset followed by the trailer, or a frame preceded by it."""
     bodies = list(_plain_bodies(runs, more=_SKIPPABLE_HEADER + _LEAST_FRAME))
-    payloads = [
-        magic + body[:-1] for magic, body in bodies if magic in _BITSETS
-    ]  # without the zero byte that Java adds
+    # The last byte of a bitset is the zero byte that Java adds.
+    payloads = [magic + body[:-1] for magic, body in bodies if magic in _BITSETS]
     if min(map(len, payloads), default=_ZSTD_FROM_BYTES) >= _ZSTD_WITH_TRAILER_FROM_BYTES:
         skippable = _SKIPPABLE + struct.pack("<I", len(trailer))
         payloads = [payload + trailer for payload in payloads]
