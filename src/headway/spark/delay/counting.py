@@ -24,7 +24,7 @@ def hot_seconds(pending: DataFrame, count: int = 20) -> DataFrame:
 def delays(pending: DataFrame) -> dict[int, float]:
     """Count how often each delay in milliseconds is used, rounded to about one percent, as `fit` takes them."""
     milliseconds = F.unix_millis("due") - F.unix_millis("scheduled")
-    not_past = F.greatest(milliseconds, F.lit(0))  # negative for a row that took longer to schedule than it should wait
+    not_past = F.greatest(milliseconds, F.lit(0))  # negative if a row was already due when it was scheduled
     # Round to seconds first, so that few values go through Python.
     seconds = pending.select(F.round(not_past, -3).alias("delay")).groupBy("delay").count()
     found: Counter[int] = Counter()

@@ -77,7 +77,7 @@ def by_level(records: DataFrame) -> DataFrame:
 
 
 def by_window(records: DataFrame, seconds: int) -> DataFrame:
-    """Return the same per level and per window of the time at which records were done, with records per second."""
+    """Return the same figures per level and window, and the records per second. Windows are of the time of `done`."""
     window = F.window(DONE, f"{seconds} seconds").getField("start").alias("window")
     return (
         records.groupBy("level", window)

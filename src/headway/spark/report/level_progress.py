@@ -20,7 +20,7 @@ from headway.spark.stage.outcomes import OBSERVED_OUTPUTS, OBSERVED_STAGE
 
 
 class LevelProgress(NamedTuple):
-    """One level of a micro-batch: how many offsets it read, how many it left, and how long the oldest has waited.
+    """One level of a micro-batch: the offsets that it read, those that still wait, and the wait of the oldest.
 
     Each record has one offset. So do transaction markers and records that compaction removed, so there can be fewer
     records than offsets. The wait is in seconds since the query first saw the offset, or None if that is not known.
@@ -33,7 +33,7 @@ class LevelProgress(NamedTuple):
 
 
 def level_progress(source: Mapping[str, Any]) -> list[LevelProgress]:
-    """Return how much of each level a source has read in a micro-batch and how much still waits, highest level first.
+    """Return the progress of each level of a source in a micro-batch, highest level first.
 
     `source` is one of the `sources` in `query.lastProgress`. Use it for your own metrics. The list is empty for a
     source that is not Headway's.
@@ -91,8 +91,8 @@ def table(progress: Mapping[str, Any]) -> str:
         lines.append(f"  level {each.level}  {each.read:>11,} read {share}  {each.waiting:>11,} waiting{oldest}")
     # In the order in which the stages were created; Spark sorts them by name.
     for stage, counts in sorted(outcomes_of(progress).items(), key=lambda each: int(each[0].rpartition("#")[2])):
-        told = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in counts.items() if number)
-        lines.append(f"  {stage.removeprefix('headway ').rpartition(' #')[0]}: {told or 'nothing'}")
+        listed = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in counts.items() if number)
+        lines.append(f"  {stage.removeprefix('headway ').rpartition(' #')[0]}: {listed or 'nothing'}")
     return "\n".join(lines)
 
 

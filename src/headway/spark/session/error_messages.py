@@ -15,7 +15,7 @@ _OURS = re.compile(r"^.*headway\.errors\.\w+: (.+)$", re.MULTILINE)
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Make Spark show our errors without the worker's traceback, so that the error is what one sees."""
+    """Make Spark show our errors without the worker's traceback, which would hide the sentence."""
     try:
         yield
     except HeadwayError:
@@ -25,7 +25,7 @@ def one_sentence() -> Iterator[None]:
 
 @contextmanager
 def our_sentence() -> Iterator[None]:
-    """If an error of Spark contains one of ours, raise ours instead, for code that shows it to people."""
+    """If an error of Spark's contains one of ours, raise ours instead, for code that shows it to people."""
     try:
         yield
     except PySparkException as error:

@@ -1,4 +1,4 @@
-"""Tells the processes that plan a session's queries how many tasks its cluster runs at once.
+"""Passes the number of tasks that a cluster runs at once to the processes that plan a session's queries.
 
 Spark plans a Python source in a process without a `SparkContext`. That process shares with the driver the directory of
 the program's files, which Spark creates and removes. The driver writes the number there whenever it changes.
@@ -33,8 +33,10 @@ def follow_cluster(session: SparkSession) -> None:
     if directory in _followed:
         return
     _followed.add(directory)
-    told = _tell(context, directory, None)
-    threading.Thread(target=_follow, args=(context, directory, told), name="headway-parallelism", daemon=True).start()
+    written = _write(context, directory, None)
+    threading.Thread(
+        target=_follow, args=(context, directory, written), name="headway-parallelism", daemon=True
+    ).start()
 
 
 def cluster_parallelism() -> int | None:
@@ -50,18 +52,19 @@ def cluster_parallelism() -> int | None:
     return None
 
 
-def _follow(context: SparkContext, directory: str, told: int) -> None:
+def _follow(context: SparkContext, directory: str, written: int) -> None:
     pause = threading.Event()
     # If anything fails here, the session has ended.
     with suppress(Exception):
         while not pause.wait(_LOOK_EVERY):
-            told = _tell(context, directory, told)
+            written = _write(context, directory, written)
     _followed.discard(directory)
 
 
-def _tell(context: SparkContext, directory: str, told: int | None) -> int:
+def _write(context: SparkContext, directory: str, written: int | None) -> int:
+    """Write the number if it differs from the one written before, and return it."""
     count = context.defaultParallelism
-    if count != told:
+    if count != written:
         unfinished = Path(directory, f"{_FILE}.new")
         unfinished.write_text(str(count))
         os.replace(unfinished, Path(directory, _FILE))

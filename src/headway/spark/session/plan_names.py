@@ -5,7 +5,7 @@ from typing import Any
 
 
 def shown_as(name: str, function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return the same function of batches under a name, which Spark shows where it runs it."""
+    """Wrap a function of batches so that Spark shows it under this name."""
 
     def run(batches: Any) -> Any:
         return function(batches)

@@ -1,4 +1,4 @@
-"""Filters the stderr of Java and of Spark's Python workers: messages that every session prints and that mean nothing.
+"""Drops meaningless messages from the stderr of Java and of Spark's Python workers, which every session prints.
 
 Java warns about a module that Spark asks for at each start. And Spark ends Python workers by closing their connection:
 those that were idle for a minute, and those of a stream that is stopped. Each of them then prints stack traces.
@@ -52,7 +52,7 @@ def worth_reading(lines: Iterable[str]) -> Iterator[str]:
     ['out of memory\n']
     """
     held, unended = "", 0
-    dropped = chained = False  # chained means that this follows a stack trace that was let through
+    dropped = chained = False  # chained: the previous stack trace was let through, so its continuation must be, too
     for line in lines:
         if line == _BEGINS:
             unended += 1

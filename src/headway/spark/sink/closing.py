@@ -13,13 +13,13 @@ from headway.spark.sink.markers import MOST_REMEMBERED, Marker, WritePart, Write
 
 
 class Closing(NamedTuple):
-    """What the driver does at the end of a version: write `marker` if there is one, and log `told` unless it is empty.
+    """The driver's decision at the end of a version: the marker to write, and a warning to log unless it is empty.
 
     `marker` is None for a version that is already closed.
     """
 
     marker: Marker | None
-    told: str
+    warning: str
 
 
 def close(
@@ -41,13 +41,13 @@ def close(
             raise TransactionError(max(doubts, key=lambda each: each.rank).sentence)
         newest = max(closed.version, *(each.newest for each in reports))
         raise TransactionError(refusal_of_all(part, _rows(total), closed, newest, marker_topic))
-    told = _told(part, [each for each in reports if not each.is_new], len(reports), marker_topic)
+    warning = _warning(part, [each for each in reports if not each.is_new], len(reports), marker_topic)
     if is_past or total is None:
-        return Closing(None, told)
+        return Closing(None, warning)
     if not doubts and any(each.is_again and not each.is_kept for each in reports):
         _refuse_more(part, total, markers_in_kafka)
     before = closed.history[:MOST_REMEMBERED] if closed else ()
-    return Closing(Marker(part.version, _rows(total), *total, part.run, before), told)
+    return Closing(Marker(part.version, _rows(total), *total, part.run, before), warning)
 
 
 def _refuse_more(part: WritePart, total: tuple[str, str], markers_in_kafka: Callable[[], Iterable[Marker]]) -> None:
@@ -90,7 +90,7 @@ def _rows(total: tuple[str, str]) -> int:
     return int(total[0].partition(":")[0])
 
 
-def _told(part: WritePart, idle: Sequence[WriteReport], tasks: int, marker_topic: str) -> str:
+def _warning(part: WritePart, idle: Sequence[WriteReport], tasks: int, marker_topic: str) -> str:
     if not idle:
         return ""
     rows = sum(_rows((each.what, "")) for each in idle)

@@ -324,8 +324,8 @@ def close_version(target: Target, messages: Sequence[WriterCommitMessage | None]
 
     with one_sentence():
         closing = close(reports, markers_in_kafka, topic)
-        if closing.told:
-            log.warning("%s", closing.told)
+        if closing.warning:
+            log.warning("%s", closing.warning)
         if closing.marker is not None:
             with target.producer() as producer:
                 producer.partitions(topic)  # unless it is connected, librdkafka only starts after half a second

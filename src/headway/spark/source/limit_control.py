@@ -14,7 +14,7 @@ AIM = 0.8
 START = 256
 """The limit before anything is known. It doubles with each fast micro-batch."""
 
-_USED = 0.5  # a micro-batch below this fraction of the limit says little about it
+_USED = 0.5  # a micro-batch smaller than this fraction of the limit says little about the limit
 _MOST_FALL, _MOST_RISE = 4, 2  # in one step, because the machine may have paused during one micro-batch
 
 
@@ -48,11 +48,11 @@ class LimitControl:
         """Record that a micro-batch of this many records took this many seconds."""
         is_late = seconds > self.target
         # A small micro-batch says little about the limit. A late one may be a pause of the machine, but not two.
-        tells = records >= self.limit * _USED or (is_late and self._was_late)
+        is_telling = records >= self.limit * _USED or (is_late and self._was_late)
         self._was_late = is_late
         self._each = seconds / records if records > 0 else self._each
         self.at_least_for = self.at_least_for + 1 if is_late and self.limit == self.least else 0
-        if not tells or records <= 0:
+        if not is_telling or records <= 0:
             return
         # Correct the exact limit, not the rounded one that was used: near the aim each correction is a fraction of a
         # record, and rounding every time would stop a small limit several records short.

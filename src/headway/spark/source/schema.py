@@ -35,11 +35,11 @@ _OWN_NAMES = "headway.topicsUnderOwnNames"  # a key in the metadata of `level`, 
 def has_level_topics(df: DataFrame) -> bool:
     """Return whether the Kafka topic of a row has its level at the end, as in `orders-2`.
 
-    It has not for rows read without the option `levels`: there, the topic is Kafka's, and the level a priority.
+    Without the option `levels` it does not: the column `topic` has the name in Kafka, and the level is a priority.
     """
     if "level" not in df.columns or df.schema["level"].metadata.get(_OWN_NAMES, False):
         return False
-    sources = planned_sources(df)  # the metadata are lost in a user's own schema, and after a cast
+    sources = planned_sources(df)  # a user's own schema or a cast drops the metadata
     return not sources or any("levels" in source.options for source in sources)
 
 

@@ -1,8 +1,8 @@
 """The results of a handler that returns Arrow data: one array for the rows of its batch.
 
 The array is converted as a whole. If that fails, its rows are converted one by one, so that a value which does not fit
-fails only its own row. What is kept is a copy, since Arrow may share its memory with a NumPy array that the handler
-reuses.
+fails only its own row. The result is always a copy, because Arrow may share its memory with a NumPy array that the
+handler reuses.
 """
 
 from collections.abc import Callable, Sequence
@@ -76,7 +76,7 @@ def _as_array(returned: Any, results: ResultType) -> pa.Array:
 
 def _converted(array: pa.Array, results: ResultType, most: int) -> tuple[pa.Array, int]:
     whole = fitted(array, results.arrow_type)
-    whole = pa.concat_arrays([whole, whole.slice(0, 0)])
+    whole = pa.concat_arrays([whole, whole.slice(0, 0)])  # copies it, which one array alone would not
     whole.validate(full=True)  # an array made of buffers can hold anything, and Spark's Java side trusts it
     return whole, results.check_array(whole, most)
 

@@ -1,7 +1,7 @@
 """Converts an Arrow column to the values that PySpark's own functions get.
 
-Arrow itself makes lists of pairs of maps, and dicts of structs and VARIANTs. A function that was written as a UDF
-would fail on them, or give wrong results without an error.
+Arrow itself converts maps to lists of pairs, and structs and VARIANTs to dicts. A function that was written as a UDF
+would fail on these, or give wrong results without an error.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,7 +17,7 @@ Form = Callable[[Any], Any]
 
 
 class _OneByOne(Sequence[Any]):
-    """The values of a column of which some cannot be read: only the rows that have these fail."""
+    """The values of a column, converted one by one, so that a value that cannot be read fails only its own row."""
 
     def __init__(self, column: pa.Array, form: "Form | None") -> None:
         self._column = column

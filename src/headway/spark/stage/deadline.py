@@ -1,7 +1,7 @@
 """The deadline of a task: the task ends at that time, and its rows that are not done come back later.
 
-So one slow call does not hold up a micro-batch. A retry that would begin after the deadline is not waited for either:
-its row is put out as soon as that is known, so that the task can end before its deadline.
+So one slow call does not hold up a micro-batch. The task does not wait either for a retry that would begin after the
+deadline: it puts its row out as soon as that is known, and can end before its deadline.
 """
 
 import math
@@ -13,9 +13,9 @@ from headway.core.retry import Again, Later, Retries, Verdict
 
 
 class Deadline:
-    """The moment at which a task's calls end; with `seconds` None there is none.
+    """The moment at which a task's calls end; never if `seconds` is None.
 
-    It counts from the first rows, so waiting for them costs the task none of its time.
+    It counts from the first rows, so that waiting for them takes none of the task's time.
     """
 
     def __init__(self, seconds: float | None) -> None:
@@ -54,7 +54,7 @@ class Due(NamedTuple):
 class RetriesUntil(Retries):
     """Retries that do not wait for attempts after a deadline: the verdict for these is `Later`.
 
-    `given` are the user's own retries, which decide all else: they may be of a user's subclass of `Retries`.
+    All else is decided by `given`, the user's own retries, which may be an instance of a user's subclass.
     """
 
     given: Retries = field(default_factory=Retries)
@@ -71,6 +71,6 @@ class RetriesUntil(Retries):
 
 
 def retries_until(retries: Retries, until: Deadline) -> RetriesUntil:
-    """Return the same retries, except that none waits beyond this deadline."""
+    """Return these retries with a deadline, beyond which no row waits for its next attempt."""
     same = {each.name: getattr(retries, each.name) for each in fields(Retries)}
     return RetriesUntil(**same, given=retries, until=until)

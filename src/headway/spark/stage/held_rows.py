@@ -1,4 +1,4 @@
-"""The rows that a task holds until they are put out, their outcomes, and the memory that both take.
+"""The rows that a task holds until it puts them out, their outcomes, and the memory that both take.
 
 Invariants:
 - Each row is put out exactly once, next to the columns of its outcome.
@@ -15,10 +15,11 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from headway.spark.stage.input_batch import InputBatch, StageRow
 from headway.spark.stage.outcomes import OutcomeColumns, RowOutcome
 
-ROOM = 256 * 2**20  # bytes of rows that are not put out yet; above this no more rows are read
-SHRINK_AT = 64 * 2**20  # bytes of such rows above which done rows are put out at once, and batches are shrunk
-RESULT_ROOM = 64 * 2**20  # bytes of results that are not put out yet; above this no handler is called
-_NEVER = 2**62
+# Each in bytes, of rows or results that are not put out yet.
+MOST_ROW_BYTES = 256 * 2**20  # above this, no more rows are read
+SHRINK_AT = 64 * 2**20  # above this, done rows are put out at once, and batches are copied without them
+MOST_RESULT_BYTES = 64 * 2**20  # above this, no handler is called
+_NEVER = 2**62  # a number of outcomes that no task reaches
 
 
 class HeldRows:
@@ -29,7 +30,7 @@ class HeldRows:
     Args:
         columns: The columns of the outcomes.
         wake: Called when there are as many outcomes as the task waits for, or too many bytes of results.
-        pause: Called with each result, with whether the results that are not put out yet take too much memory.
+        pause: Called for each result: True if the results that are not put out yet take too much memory.
     """
 
     def __init__(self, columns: OutcomeColumns, wake: Callable[[], None], pause: Callable[[bool], None]) -> None:
@@ -55,13 +56,13 @@ class HeldRows:
         self.received += batch.left
 
     def have_room(self) -> bool:
-        """Return whether there is memory for more rows; shrink the batches to make some."""
+        """Return whether there is memory for more rows, after shrinking batches if they take much."""
         kept = self._bytes()
         if kept > SHRINK_AT:
             for batch in self._batches:
                 batch.shrink()
             kept = self._bytes()
-        return kept <= ROOM
+        return kept <= MOST_ROW_BYTES
 
     def _bytes(self) -> int:
         return sum(batch.size for batch in self._batches)
@@ -78,16 +79,16 @@ class HeldRows:
     def _count(self, size: int) -> None:
         with self._counting:
             self._result_bytes += size
-            self._is_full = self._result_bytes > RESULT_ROOM
+            self._is_full = self._result_bytes > MOST_RESULT_BYTES
             self._pause(self._is_full)
 
     def wake_at(self, outcomes: int) -> bool:
-        """Wake the task at this many outcomes, or when all rows are done; return whether that is already so."""
+        """Wake the task at this many outcomes, or when all rows are done. Returns whether that is already the case."""
         self._wake_at = min(outcomes, self.waiting)
         return len(self._outcomes) >= self._wake_at
 
     def put_out(self, at_least: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are done now, with their outcomes; none if there are fewer and memory is not short."""
+        """Yield the rows that are done, with their outcomes. Yields none below `at_least` unless memory is short."""
         left = len(self._outcomes)
         if left < at_least and not self._is_full and self._bytes() <= SHRINK_AT:
             return
@@ -101,13 +102,13 @@ class HeldRows:
                 yield self._with_outcomes(batch, groups[batch])
 
     def _grouped(self, most: int) -> Mapping[InputBatch, Sequence[tuple[StageRow, RowOutcome]]]:
-        """Take up to `most` outcomes, grouped by the batches of their rows; fewer if their results are too large."""
+        """Take up to `most` outcomes, grouped by the batch of their rows. Takes fewer if their results are large."""
         groups: dict[InputBatch, list[tuple[StageRow, RowOutcome]]] = defaultdict(list)
         size = 0
         for _ in range(most):
             added = self._outcomes[0][1].size
             if added:
-                if size and size + added > RESULT_ROOM:
+                if size and size + added > MOST_RESULT_BYTES:
                     break
                 size += added
             each = self._outcomes.popleft()

@@ -9,8 +9,8 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from headway.runtime.gc_pause import GcPause
 from headway.spark.stage.input_row import ColumnValues, InputRow, shrunk, source_of
 
-_ROW_BYTES = 600  # that a row takes in the stage and in the engine, beside its values
-_COLUMN_BYTES = 1_000  # that a column of a batch takes, even with few rows
+_ROW_BYTES = 600  # what a row takes in the stage and in the engine, in addition to its values
+_COLUMN_BYTES = 1_000  # what a column of a batch takes, even with few rows
 
 
 class StageRow:
@@ -69,7 +69,7 @@ class InputBatch:
         return self._columns.names
 
     def column(self, name: str) -> pa.Array | None:
-        """Return a column of the rows that are left, and maybe of others; None if the batch has no such column."""
+        """Return a column, with values of all rows that are left. Returns None if the batch has no such column."""
         return self._records.column(self.names.index(name)) if name in self.names else None
 
     def put_out(self, rows: Sequence[StageRow]) -> list[pa.Array]:
@@ -84,9 +84,9 @@ class InputBatch:
         return columns
 
     def shrink(self) -> None:
-        """Drop the rows that are out, if at most half of the rows kept are left.
+        """Drop the rows that are out, unless more than half of the rows are left.
 
-        So a row is copied only once on average. Handlers of these rows may be running meanwhile.
+        So a row is copied only once on average. Handlers may be reading these rows meanwhile.
         """
         if 2 * self.left > len(self.rows):
             return

@@ -1,7 +1,7 @@
 """The row that a handler gets: a column is converted to Python values when a handler first reads it.
 
-Rows are often wide, and handlers read little of them. Making one timestamp takes 5 µs, as long as all else that the
-stage does for a row.
+Rows are often wide, and handlers read few of their columns. Creating one timestamp takes 5 µs, as long as everything
+else that the stage does for a row.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -65,7 +65,7 @@ class ColumnValues(dict[str, Any]):
 class InputRow:
     """A row with its columns as attributes; `row["name"]` reads a column whose name cannot be an attribute.
 
-    Values are the ones that PySpark's own functions get: a struct is a `Row`, a map a dict, a VARIANT a `VariantVal`.
+    Values are the same as in PySpark's own functions: a struct is a `Row`, a map a dict, a VARIANT a `VariantVal`.
     Unlike there, a timestamp is aware: in the session's time zone, or in UTC if Python does not know that zone. A
     value that Python cannot represent, such as a date after the year 9999, raises when it is read. If the row is copied
     or sent to another process, it becomes Spark's `Row` with all columns.
@@ -120,13 +120,12 @@ _OF_RECORDS: Mapping[str, Callable[[InputRow], Any]] = {
 
 
 def shrunk(batch: pa.RecordBatch, rows: Sequence[InputRow]) -> ColumnValues:
-    """Move these rows, which handlers may be reading, to a batch that has only these rows; return its columns."""
+    """Move these rows, which handlers may be reading, to a batch with no other rows. Returns the batch's columns."""
     level_topics = not rows or rows[0]._columns.level_topics
     columns = ColumnValues(batch, [row._index for row in rows], level_topics=level_topics)
     for row in rows:
-        row._columns = (
-            columns  # its index stays the same, so a concurrent reader finds the same row in the old or the new columns
-        )
+        # The index stays the same, so a concurrent reader finds the same row in the old and in the new columns.
+        row._columns = columns
     return columns
 
 

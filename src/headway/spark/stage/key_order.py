@@ -23,10 +23,10 @@ def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFram
 
     More tasks than the topic has partitions can then read and handle a micro-batch: read with `splitPartitions`, and
     put this before `parallel_map`. In a task, records of higher levels come first, and those of a partition are in the
-    order of their offsets. Records without a key are spread over all tasks. A task holds its part of the micro-batch
-    in memory while it sorts. `partitions` is the number of tasks; by default it is the present value of the setting
-    `spark.sql.shuffle.partitions`. Spark does not merge these tasks into fewer according to sizes and cores, so a
-    micro-batch that is run again has the same rows in the same tasks.
+    order of their offsets. Records without a key are spread over all tasks. A task holds all its records of the
+    micro-batch in memory while it sorts. `partitions` is the number of tasks; by default it is the present value of the
+    setting `spark.sql.shuffle.partitions`. Spark does not merge these tasks into fewer according to sizes and cores, so
+    a micro-batch that is run again has the same rows in the same tasks.
 
     Raises `ConfigError` if the frame lacks the source's columns or has one that cannot come to Python, and if
     `partitions` is below 1.
@@ -48,7 +48,7 @@ def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFram
 def check_keys_stay_together(df: DataFrame) -> None:
     """Raise `ConfigError` if the frame's source may have divided the rows of a key over several tasks.
 
-    Where rows have moved to other tasks since, for example behind an aggregation, their order is the user's own matter.
+    If rows have moved to other tasks since, for example by an aggregation, their order is up to the user.
     """
     if any(_is_split(source) and not source.moved for source in planned_sources(df)):
         raise ConfigError(

@@ -368,7 +368,7 @@ def _kafka_topic(outcomes: DataFrame) -> Column:
 
 
 def _if_tried_before(path: str) -> Column:
-    """Return a part of a row's history if the row failed before its last attempt, else null."""
+    """Return the value at a path of a row's history if the row failed before its last attempt, otherwise null."""
     attempts = sf.get_json_object("history", "$.attempts").cast("int")
     return sf.when(attempts > 1, sf.get_json_object("history", path))
 

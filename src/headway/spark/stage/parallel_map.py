@@ -44,7 +44,7 @@ from headway.spark.stage.settings import RowHandler, Settings, argument_names
 from headway.spark.stage.task import Stage
 
 _RETRIES = Retries(max_attempts=3)
-_PLACE = ("topic", "level", "partition")
+_PLACE = ("topic", "level", "partition")  # columns that identify a partition in Kafka
 _PROFILE = "a ResourceProfile of Spark's, such as ResourceProfileBuilder().require(…).build gives (without parentheses)"
 
 
@@ -97,14 +97,14 @@ def parallel_map(
     Spark runs a failed task again with all its rows, so handlers are called at least once.
 
     Args:
-        df: The rows; their columns are the attributes of the row that the handler gets.
+        df: The rows. The handler gets each with its columns as attributes.
         handler: A function, which runs on threads, or an `async def`; as `handler(row, context)` it also gets the row's
             context. It is sent to each Python worker and kept there. Coroutines have the same event loop as long as the
             worker lives, so they can reuse the clients that they create.
         schema: The type of the handler's result: a DDL string or a data type. A struct is returned as a dict, a tuple,
             a Row or a dataclass.
-        key: The columns that make up the key, by which rows are in order; None for no order. Null is a key like any
-            other, so rows with a null key run one at a time.
+        key: The columns that make up the key, by which rows are in order; None for no order. Null is an ordinary key,
+            so rows with a null key run one at a time.
         max_concurrency: How many rows each task handles at a time.
         time_limit: The seconds that a call may take; after that the attempt has failed.
         retries: When, and how often, a failed row is tried again.
@@ -235,7 +235,7 @@ def _check_parking(park_behind_failed: bool, key: str | Sequence[str] | None) ->
 
 
 def _lane_columns(df: DataFrame, key: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the columns by which rows are in order; the record's `key` also needs those of its partition in Kafka."""
+    """Return the columns by which rows are in order. The key of a record only counts within its partition in Kafka."""
     if "key" not in key or not {"topic", "partition"} <= set(df.columns):
         return key
     place = [name for name in _PLACE if name in df.columns and is_key(df.schema[name].dataType)]

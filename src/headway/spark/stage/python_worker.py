@@ -1,9 +1,9 @@
-"""The handlers that one of Spark's Python workers keeps across its tasks, and what a lifespan makes for each.
+"""The handlers that one of Spark's Python workers keeps across its tasks, with their lifespans.
 
-A Python worker is a process that Spark's daemon forks, and that runs one task at a time. Spark gives it no hook to end
-anything: it leaves by `os._exit`, which calls no `atexit` function, and when the Spark program ends, the daemon kills
-its process group. So what is kept here is ended in `os._exit`, and the process leaves the group and checks for itself
-whether the daemon still lives. A process that is killed ends nothing.
+A Python worker is a process that Spark's daemon forks, and that runs one task at a time. Spark gives it no hook for its
+end: the process exits through `os._exit`, which calls no `atexit` function, and when the Spark program ends, the daemon
+kills its process group. So this module replaces `os._exit` by a function that ends the lifespans first. The process
+also leaves the group, and checks for itself whether the daemon is still alive. A killed process ends no lifespan.
 """
 
 import atexit
@@ -27,7 +27,7 @@ from headway.spark.stage.settings import RowHandler
 log = logging.getLogger(__name__)
 
 MOST_KEPT = 8
-"""Handlers in a process; a further one replaces the one that has been unused for longest."""
+"""The most handlers in a process. A further one replaces the handler that has been unused for longest."""
 
 _LOOK_FOR_DAEMON_EVERY = 1.0  # seconds
 _OF_ROWS = Consequences(
@@ -38,7 +38,7 @@ _OF_ROWS = Consequences(
 
 
 class Shared:
-    """What a handler's calls share in this process, from a lifespan. Raises `LifespanError` if that cannot start."""
+    """The lifespan that all calls of a handler share in this process. Raises `LifespanError` if it cannot start."""
 
     def __init__(self, lifespan: Lifespan, handler: RowHandler) -> None:
         self.failure: LifespanError | None = None
@@ -61,7 +61,7 @@ class Shared:
             raise self.failure
 
     def close(self) -> None:
-        """End the lifespan, within some seconds; log what it raises."""
+        """End the lifespan, within some seconds, and log its error."""
         self._life.close(0.0)
         if self._life.failure:
             log.error("%s", self._life.failure)
@@ -71,7 +71,7 @@ class Shared:
 
 
 class Kept(NamedTuple):
-    """A handler that this process keeps, and what its calls share, if it has a lifespan."""
+    """A handler that this process keeps, and its lifespan, if it has one."""
 
     handler: RowHandler
     shared: Shared | None
@@ -82,12 +82,12 @@ _ending = threading.Lock()
 
 
 def pickled(handler: RowHandler, lifespan: Lifespan | None) -> bytes:
-    """Return both in one form for `kept`: pickled together, they share the same globals of the program."""
+    """Pickle both together for `kept`, so that they share the same globals of the user's program."""
     return cloudpickle.dumps((handler, lifespan))  # type: ignore[no-any-return, no-untyped-call]
 
 
 def kept(form: bytes) -> Kept:
-    """Return the handler and what it shares, the same ones for all tasks of this process; `form` is the driver's.
+    """Return the handler and lifespan that `pickled` encoded: the same objects for all tasks of this process.
 
     Raises `LifespanError` if the lifespan fails at its start.
     """
@@ -130,7 +130,7 @@ def _end_with_process() -> None:
     os._exit = partial(_end_and_exit, os._exit, os.getpid())
     daemon = os.getppid()
     if os.getpgid(0) == daemon:
-        os.setpgid(0, 0)  # a process is not told before its group is killed
+        os.setpgid(0, 0)  # otherwise the daemon would kill this process with its group, without a warning
     threading.Thread(target=_leave_with, args=(daemon,), name="headway-spark-daemon", daemon=True).start()
 
 

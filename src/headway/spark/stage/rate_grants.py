@@ -18,11 +18,11 @@ T = TypeVar("T", bound=Hashable)
 
 _BURST = 0.1  # seconds; this much of the rate may be granted at once
 _GRAIN = 0.01  # seconds; wait until this much of the rate can be granted, or one start: each grant is a message
-_ROUNDING = 1e-9
+_ROUNDING = 1e-9  # starts; more than the rounding errors of sums, so that a start is not delayed by one
 
 
 class Grants(Generic[T]):
-    """The starts that a rate, per second, allows to those who ask.
+    """Divides the starts that a rate allows, per second, among the tasks that ask for some.
 
     >>> grants = Grants(100, now=0.0)
     >>> grants.ask("a", 50), grants.ask("b", 2), grants.due(now=0.0)
@@ -39,15 +39,15 @@ class Grants(Generic[T]):
         self._asked: OrderedDict[T, int] = OrderedDict()
 
     def ask(self, who: T, starts: int) -> None:
-        """Note how many starts someone wants; this replaces what they asked for before."""
+        """Note how many starts a task wants, in place of its earlier request."""
         self._asked[who] = starts
 
     def leave(self, who: T) -> None:
-        """Forget what someone asked for, because they have gone."""
+        """Drop the request of a task that has ended."""
         self._asked.pop(who, None)
 
     def due(self, now: float) -> Sequence[tuple[T, int]]:
-        """Return the starts granted now, longest-waiting first; whoever is granted any must ask again for more."""
+        """Return the starts granted now, the longest-waiting task first. A task must ask again for more."""
         self._left = min(self._burst, self._left + (now - self._filled_at) * self._rate)
         self._filled_at = now
         granted: list[tuple[T, int]] = []
@@ -61,19 +61,19 @@ class Grants(Generic[T]):
         return granted
 
     def next_due(self) -> float | None:
-        """Return the time at which more can be granted; None if nobody asks."""
+        """Return the time at which more can be granted; None without a request."""
         return self._filled_at + max(0.0, self._least() - self._left) / self._rate if self._asked else None
 
     def _least(self) -> float:
-        """Return how many starts are granted at a time, since one message costs as much for one start as for many."""
+        """Return the fewest starts granted at a time: a message with one start costs as much as one with many."""
         return max(1.0, min(self._rate * _GRAIN, sum(self._asked.values())))
 
 
 class GrantedStarts(Gate):
     """The gate of one task, which starts no more works than it was granted.
 
-    `ready` returns how many works could start now, and `ask` asks for this many of at most `slots`; `grant` takes the
-    answer.
+    `ready` returns how many works could start now. `ask` requests starts for them, at most `slots`, and `grant` takes
+    the answer.
     """
 
     def __init__(self, slots: int, *, ready: Callable[[float], int], ask: Callable[[int], None]) -> None:
@@ -84,7 +84,7 @@ class GrantedStarts(Gate):
         self._is_asking = False
 
     def may_start(self, running: int, now: float) -> bool:
-        """Return whether a start is granted; ask for more if there is none for works that could start."""
+        """Return whether a start is granted. Requests more if there is none for works that could start."""
         if self._granted > 0:
             return True
         if not self._is_asking and (ready := self._ready(now)):

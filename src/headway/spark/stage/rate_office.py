@@ -24,23 +24,23 @@ from headway.execution.event_loop import LoopThread
 from headway.spark.stage.rate_grants import Grants
 
 _CONNECT_WITHIN = 30.0  # seconds
-_HELLO_WITHIN = 30.0
-_FORGET_AFTER = 60.0  # seconds without a task; by then a limit's burst has refilled, or it allows few starts anyway
+_HELLO_WITHIN = 30.0  # seconds after which a caller that has not introduced itself is disconnected
+_FORGET_AFTER = 60.0  # seconds without a task; the burst has refilled by then, or the rate allows few starts anyway
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """The rate of one stage, and where its tasks ask for starts."""
+    """The rate of one stage, and the address at which its tasks ask for starts."""
 
     rate: float
     host: str
     port: int
     secret: str
-    name: str  # of the stage; each stage has a different one
+    name: str  # different for each stage
 
 
 class RateOffice:
-    """The driver's part: it grants the starts of all stages, from one port of the interface `bind`."""
+    """The driver's side: a server at one port of the interface `bind`, which grants the starts of all stages."""
 
     def __init__(self, bind: str) -> None:
         self._secret = secrets.token_hex(16)
@@ -124,9 +124,9 @@ def _office(bind: str) -> RateOffice:
 
 
 class RateClient:
-    """A task's part: it asks for starts, and calls `granted` with the answers, on a thread of its own.
+    """A task's side: it asks for starts, and calls `granted` with the answers, on a thread of its own.
 
-    Raises `HeadwayError` if the driver cannot be reached; `gone` gets one if the connection ends later.
+    Raises `HeadwayError` if the driver cannot be reached. If the connection ends later, `gone` is called with one.
     """
 
     def __init__(self, limit: RateLimit, granted: Callable[[int], None], gone: Callable[[HeadwayError], None]) -> None:
@@ -149,7 +149,7 @@ class RateClient:
             self._socket.sendall(b"%d\n" % starts)
 
     def close(self) -> None:
-        """Leave; `granted` and `gone` are not called any more."""
+        """Disconnect, without a call of `gone`."""
         self._closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -164,6 +164,6 @@ class RateClient:
 
     def _unreachable(self, error: OSError) -> HeadwayError:
         return HeadwayError(
-            f"The task asks the driver at {self._address} for its part of the rate_limit, but cannot reach it: "
+            f"The task asks the driver at {self._address} for its share of the rate_limit, but cannot reach it: "
             f"{description_of(error)}. Let executors connect to any port of the driver, or leave rate_limit out."
         )

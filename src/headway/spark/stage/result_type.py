@@ -42,7 +42,7 @@ MOST_BYTES = 64 * 2**20
 """The most bytes of a result. Spark's Java side holds several copies of it: with 1 GB of heap, results of 128 MB came
 through, those of 256 MB failed their task, and one of 450 MB ended the process."""
 
-_ARRAY_BYTES = 2_500  # that an array of one struct of two fields takes, beside its values
+_ARRAY_BYTES = 2_500  # what an array of one struct of two fields takes, in addition to its values
 _UNSURE: Final[Any] = object()
 _PLAIN_FORM, _ARRAY_FORM = -1, -2  # below 0, since ids of objects are not
 

@@ -1,4 +1,4 @@
-"""The history of a row's record: what its headers say of earlier attempts, and what they say when it comes back."""
+"""The history of a row's record: reads earlier attempts from its headers, and makes the header for its next record."""
 
 import math
 import time
@@ -24,7 +24,7 @@ _OURS = pa.array([HEADER, EXPIRES])
 
 
 def brought_along(batch: InputBatch, now: float, expires_after: float | None = None) -> Mapping[StageRow, Brought]:
-    """Return the state that records bring along from earlier attempts, for the rows of a batch that have any.
+    """Return the earlier attempts and expiry of the rows in a batch whose records have any in their headers.
 
     `now` is a time of the monotonic clock. A record expires `expires_after` seconds after its timestamp, or after the
     timestamp that it had when it was first sent.
@@ -70,11 +70,11 @@ def history_after(row: InputRow, failure: FailedAttempts | None) -> str | None:
     return history.header()[1].decode()
 
 
-_LONGEST = 1e10  # seconds, some centuries; a later time could not be represented
+_LONGEST = 1e10  # seconds, about three centuries; a datetime could not represent much more
 
 
 def _may_have_ours(headers: pa.Array) -> bool:
-    """Return whether one of our headers may be among these; it must be quick, since most rows have none."""
+    """Return whether one of our headers may be among these. It must be quick, because most batches have none."""
     try:
         names: Sequence[Any] = headers.flatten().field("key")
         return bool(pc.any(pc.is_in(names, _OURS)).as_py())

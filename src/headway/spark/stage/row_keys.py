@@ -1,4 +1,4 @@
-"""The keys of rows: two keys are equal if Spark's values are, whatever the values hold.
+"""The keys of rows: two keys are equal exactly if Spark's values are equal.
 
 The values that handlers read cannot serve as keys: NaN is not equal to itself, and bytes that are not text, a year
 beyond 9999 or a time zone that Python does not know would fail a whole task.

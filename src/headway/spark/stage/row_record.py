@@ -1,7 +1,7 @@
 """The record behind a row: its Kafka topic, origin and headers, read from the columns of `format("headway")`.
 
-Invariant: these functions never raise. Users can make columns of these names, which may hold anything; a value that
-no record could have counts as a missing column.
+Invariant: these functions never raise. Users can create columns of these names with any content; a value that no
+record could have counts as a missing column.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,12 +1,13 @@
-"""The running calls of a stage, and those of them that never end.
+"""The running calls of a stage, among them calls that never end.
 
 Python interrupts a thread only between two steps of its own code, and a coroutine only where it waits. A call that
-never returns from a library, or that swallows each interruption, would keep its task from ending. So after some
-multiple of the time limit its row is given up: the row fails for good, and never runs twice at a time.
+never returns from a library, or that swallows each interruption, would keep its task from ending. So after three times
+the time limit its row is given up: the row fails for good, because the call may still run, and a retry would run beside
+it.
 
-At the deadline of a task its calls are left at once, whatever they do. Their rows come back later, while a call that
-cannot be interrupted may still run. A call that began in the second half of the task's time had no fair try: it does
-not count as an attempt, so that a busy hour does not turn healthy rows into dead letters.
+At the deadline of a task, its running calls are left at once. Their rows come back later, while a call that cannot be
+interrupted may still run. A call that began in the second half of the task's time does not count as an attempt, so that
+a busy hour does not turn healthy rows into dead letters.
 """
 
 import asyncio
@@ -23,12 +24,11 @@ _TIMES = 3  # a call is given up after this many times its time limit
 LONGER_BY = 10.0  # seconds beyond its limit that a call gets at least: a busy machine easily exceeds a short limit
 MOST_STUCK = 100  # calls in this process: each holds a thread and its objects
 MOST_LEFT = 1_000  # the same, for calls that were left at a deadline
-_FAIR_PART = 0.5  # of the deadline; a call that had less of it does not count as an attempt
-_MOST_UNCOUNTED = (
-    50  # such calls of a row, so that a row which always begins late and never ends becomes a dead letter, too
-)
+_FAIR_FRACTION = 0.5  # of the deadline; a call that had less of it does not count as an attempt
+# The most calls of a row that do not count. A row that always begins late and never ends becomes a dead letter, too.
+_MOST_UNCOUNTED = 50
 
-# The works, of all tasks of this process, whose calls have not ended: those given up, and those left at a deadline.
+# The works of all tasks of this process whose calls still run although they were given up, or left at a deadline.
 given_up: set[Any] = set()
 left_behind: set[Any] = set()
 
@@ -40,9 +40,9 @@ class _RunningCall(NamedTuple):
 
 
 class RunningCalls:
-    """The calls that a stage runs, by the first work of their jobs. Without a limit or a deadline it watches none.
+    """The calls that a stage runs, by the first work of their jobs. Without a limit and a deadline it watches none.
 
-    Invariant: `end` reports a call that was given up or left exactly once; a call that has ended is never given up.
+    Invariant: for a call that was given up or left, `end` returns False; a call that has ended is never given up.
     """
 
     def __init__(self, time_limit: float | None, deadline: Deadline) -> None:
@@ -54,12 +54,12 @@ class RunningCalls:
         self._ending = threading.Lock()  # enough: a call that has not ended does not begin again either
 
     def begin(self, job: Sequence[Any], task: "asyncio.Task[Any] | None" = None) -> None:
-        """Note that a call begins; for a coroutine, `task` is the one that it runs in."""
+        """Note that a call begins. `task` is the asyncio task of a coroutine."""
         if self._watches:
             self._running[job[0]] = _RunningCall(job, time.monotonic(), task)
 
     def end(self, work: Any) -> bool:
-        """Return whether the call's result counts: it does unless the call was given up or left."""
+        """Note that a call has ended. Returns whether its result counts; False if the call was given up or left."""
         if not self._watches:
             return True
         with self._ending:
@@ -70,20 +70,20 @@ class RunningCalls:
             return False
 
     def overdue(self) -> Sequence[Any]:
-        """Return the works whose calls have exceeded their time limit so far that they are given up."""
+        """Return the works whose calls have run for so long beyond their time limit that they must be given up."""
         if not self._limit:
             return []
         now = time.monotonic()
         return [work for work, call in list(self._running.items()) if now - call.began > self._patience]
 
     def leave(self) -> Sequence[tuple[Sequence[Any], TimeLimitError | RetriableError]]:
-        """Stop waiting for all calls, cancel those of coroutines, and return each job with its error.
+        """Stop waiting for all calls, and cancel coroutines. Returns each job with its error.
 
-        Raises `HandlerError` if more than `MOST_LEFT` calls are left in this process: a service that only hangs now and
-        then cannot be the reason.
+        Raises `HandlerError` if more than `MOST_LEFT` earlier calls still run in this process, because a service that
+        only hangs now and then cannot be the reason.
         """
         with self._ending:
-            earlier = len(left_behind)  # without those of now, which have only just been told to end
+            earlier = len(left_behind)  # before adding the calls that are cancelled only now
             left = dict(self._running)
             self._running.clear()
             left_behind.update(left)
@@ -100,19 +100,19 @@ class RunningCalls:
 
     def _cut_off(self, call: _RunningCall) -> TimeLimitError | RetriableError:
         """Return the error for a call that the deadline ends."""
-        told = f"The handler had not ended at the deadline, {self._deadline.seconds:g} s after its task's first rows"
+        what = f"The handler had not ended at the deadline, {self._deadline.seconds:g} s after its task's first rows"
         had = self._deadline.at - call.began
-        if had >= _FAIR_PART * self._deadline.seconds or any(work.untried >= _MOST_UNCOUNTED for work in call.job):
-            return TimeLimitError(f"{told}.")
+        if had >= _FAIR_FRACTION * self._deadline.seconds or any(work.untried >= _MOST_UNCOUNTED for work in call.job):
+            return TimeLimitError(f"{what}.")
         return RetriableError(
-            f"{told}; this does not count as an attempt, since it had begun only {had:.3g} s before.", untried=True
+            f"{what}; this does not count as an attempt, since it had begun only {had:.3g} s before.", untried=True
         )
 
     def give_up(self, work: Any) -> tuple[Sequence[Any], FatalError] | None:
-        """Stop waiting for an overdue call, and return its job and error; return None if it has ended.
+        """Stop waiting for an overdue call. Returns its job and error, or None if it has ended meanwhile.
 
-        Raises `HandlerError` if more than `MOST_STUCK` calls are given up in this process, since then no single row
-        can be to blame.
+        Raises `HandlerError` if more than `MOST_STUCK` calls that were given up still run in this process, because no
+        single row can be to blame then.
         """
         with self._ending:
             call = self._running.get(work)
@@ -120,7 +120,7 @@ class RunningCalls:
                 return None
             del self._running[work]
             given_up.add(work)
-        if call.task:  # if it ends together with the run, nobody calls `end`
+        if call.task:  # needed because nothing calls `end` if the task ends together with the run
             call.task.get_loop().call_soon_threadsafe(call.task.add_done_callback, lambda _: _has_ended(work))
         if len(given_up) > MOST_STUCK:
             raise HandlerError(

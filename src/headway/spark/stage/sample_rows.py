@@ -1,4 +1,4 @@
-"""Rows and frames without a Kafka, for tests of handlers and of what is made of their outcomes."""
+"""Rows and frames without a Kafka, for tests of handlers and of the records made from their outcomes."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -21,8 +21,8 @@ def row(record: ConsumerRecord | None = None, **columns: Any) -> InputRow:
     """Return a row as a handler of `parallel_map` gets it, to call the handler directly, as a function.
 
     With a `record` of `headway.testing.record` the row has the columns of `format("headway")`, `headers` included, and
-    the attributes `origin`, `kafka_topic`, `raw_key` and `raw_value`. `columns` adds further columns; without a record
-    they are all it has. Their values are used as they are. No Spark session is needed.
+    the attributes `origin`, `kafka_topic`, `raw_key` and `raw_value`. `columns` adds further columns, whose values are
+    used as they are; without a record, the row has no others. No Spark session is needed.
 
     Raises `ConfigError` if `record` is not a `ConsumerRecord`.
     """

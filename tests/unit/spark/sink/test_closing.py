@@ -82,7 +82,7 @@ def test_a_first_run_is_closed_without_a_word_and_the_next_version_remembers_it(
     there: dict[bytes, bytes] = {}
     closing = run_of([[1, 2], [], [3]], there)
     assert closing.marker is not None
-    assert (closing.marker.version, closing.marker.rows, closing.told) == (3, 3, "")
+    assert (closing.marker.version, closing.marker.rows, closing.warning) == (3, 3, "")
     assert Marked.read(there, RUN).closed == closing.marker
     assert not Marked.read(there, RUN._replace(partition=7, run="another")).is_open(RUN._replace(partition=7))
 
@@ -149,7 +149,7 @@ def test_a_task_that_is_gone_in_a_second_run_is_noticed() -> None:
 
 def test_who_writes_nothing_is_told_once_with_the_rows_that_are_there() -> None:
     closing = run_of([[1, 2], [3], [4]], markers([[1, 2], [], [4]], "an earlier run"))
-    assert closing.told == (
+    assert closing.warning == (
         "2 of 3 tasks with rows of txnAppId job, version 3 wrote nothing: by the markers in markers, Kafka already "
         "has their 3 rows, from an earlier run or another attempt."
     )

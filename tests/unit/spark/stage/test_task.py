@@ -332,7 +332,7 @@ def test_a_handler_cannot_put_a_row_off() -> None:
 
 
 def test_rows_are_read_on_when_what_filled_the_room_is_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_rows, "ROOM", 1_000 * 1_000)
+    monkeypatch.setattr(held_rows, "MOST_ROW_BYTES", 1_000 * 1_000)
 
     async def call(row: InputRow, context: Context) -> int:
         return 0
@@ -560,7 +560,7 @@ def test_a_few_rows_that_wait_do_not_keep_the_batches_that_they_came_in(monkeypa
 
 
 def test_no_handler_is_called_while_results_are_many_that_nobody_takes(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_rows, "RESULT_ROOM", 100_000)
+    monkeypatch.setattr(held_rows, "MOST_RESULT_BYTES", 100_000)
     calls = 0
 
     async def call(row: InputRow, context: Context) -> str:
@@ -633,7 +633,7 @@ def test_a_result_that_spark_could_not_take_fails_its_row_with_a_sentence(
 
 
 def test_no_batch_of_results_takes_more_memory_than_one_result_may(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(held_rows, "RESULT_ROOM", 100_000)
+    monkeypatch.setattr(held_rows, "MOST_RESULT_BYTES", 100_000)
     settings = replace(SETTINGS, columns=outcome_columns(StringType()))
     out = Stage(lambda row: "x" * 60_000, settings).run(batches(list(range(20))))
     sizes = [[len(text.as_py()) for text in batch.column("result")] for batch in out]
