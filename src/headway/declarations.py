@@ -1,6 +1,6 @@
-"""Checks of the functions, numbers and choices that users declare; a bad one is refused at once, with a sentence.
+"""Checks of the functions, numbers and choices that users pass in; a wrong one is refused at once, with a clear error.
 
-Otherwise it would only fail at the first record, when nobody is looking any more.
+Otherwise it would fail only at the first record, perhaps long after the start.
 """
 
 import inspect
@@ -39,7 +39,7 @@ def check_whole(name: str, value: Any, at_least: int, unit: str = "") -> None:
 
 
 def check_place(name: str, value: Any) -> None:
-    """Raise `ConfigError` for what cannot be an offset or a time in milliseconds, a whole number of up to 63 bits."""
+    """Raise `ConfigError` unless a value can be an offset, or a time in ms: a whole number of up to 63 bits."""
     check_whole(name, value, 0)
     if value > _LARGEST_PLACE:
         raise ConfigError(f"{name} is {shown(value)}; it must be at most {_LARGEST_PLACE}.")
@@ -97,7 +97,7 @@ def check_function(name: str, function: Any, parameters: Sequence[str], advice: 
         raise ConfigError(f"{name} is {shown(function)}; it must be a function, called with {call}.{more}")
     if runs_nothing_when_called(function):
         raise ConfigError(
-            f"{name} is {called(function)}, an async def or one that yields, of which a call would run nothing. Give a "
+            f"{name} is {called(function)}, an async def or a generator function, so a call would run nothing. Give a "
             f"plain function, called with {call}.{more}"
         )
     if not takes(function, len(parameters)):
@@ -105,18 +105,18 @@ def check_function(name: str, function: Any, parameters: Sequence[str], advice: 
 
 
 def check_reader(name: str, reader: Any, advice: str) -> None:
-    """Raise `ConfigError` unless a value makes objects of a record's bytes.
+    """Raise `ConfigError` unless a value is a function or class that creates an object from the bytes of a record.
 
-    A class of the standard library is refused even if it can be called: `str` would make the text "b'…'" of bytes.
+    A class of the standard library is refused even if it can be called: `str`, for example, would return "b'…'".
     """
     if typing.get_origin(reader) is not None or (isinstance(reader, type) and not _is_made_of_bytes(reader)):
-        raise ConfigError(f"{name}={called(reader)} cannot make an instance of the bytes of a record. {advice}")
+        raise ConfigError(f"{name}={called(reader)} cannot create an instance from the bytes of a record. {advice}")
     if not callable(reader) or not takes(reader, 1):
         what = called(reader) if callable(reader) else shown(reader)
         raise ConfigError(f"{name}={what} cannot be called with the bytes of a record. {advice}")
     if runs_nothing_when_called(reader):
         raise ConfigError(
-            f"{name}={called(reader)} is an async def, or yields, so a call would run nothing of it. {advice}"
+            f"{name}={called(reader)} is an async def or a generator function, so a call would run nothing. {advice}"
         )
 
 
@@ -142,8 +142,8 @@ def is_whole(value: object) -> bool:
 def takes(function: Callable[..., Any], count: int, *, as_promised: bool = False) -> bool:
     """Return whether a function can be called with this many positional arguments; True if that cannot be known.
 
-    A decorator with `functools.wraps` makes its function claim the signature of the one that it wraps. That claim
-    counts only with `as_promised`.
+    With `functools.wraps`, a decorated function claims the signature of the function that it wraps. That claim counts
+    only with `as_promised`.
     """
     try:
         signature = inspect.signature(function, follow_wrapped=as_promised)

@@ -19,9 +19,9 @@ LAST_RESORT: Final = "localhost:9092"
 def settings_from_environment(config_file: str | os.PathLike[str] | None = None) -> dict[str, Any]:
     """Return the settings that the `headway` command would use without options, for clients in a program.
 
-    The file is `config_file`, or by default the one that `HEADWAY_CONFIG_FILE` names. Kafka's address is the first of
-    these: what the file says, what `HEADWAY_BOOTSTRAP_SERVERS` says, that of a broker that `headway broker start`
-    started and that still runs, and localhost:9092. No connection is made.
+    The file is `config_file`, or by default the one that `HEADWAY_CONFIG_FILE` names. Kafka's address comes from the
+    first of these sources that has one: the file, `HEADWAY_BOOTSTRAP_SERVERS`, or a running broker of
+    `headway broker start`. Otherwise it is localhost:9092. No connection is made.
 
     Raises `ConfigError` for a file that cannot be read, or for a line in it that is not key=value.
     """
@@ -37,7 +37,7 @@ def said_servers(settings: dict[str, Any]) -> str | None:
 
 
 def with_servers(settings: dict[str, Any], servers: str | None) -> dict[str, Any]:
-    """Return settings with these servers, by default those of a Kafka on this machine."""
+    """Return the settings with these servers, or with localhost:9092 if `servers` is None."""
     return {key: value for key, value in settings.items() if key != SERVERS_TOO} | {SERVERS: servers or LAST_RESORT}
 
 

@@ -105,7 +105,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Retries(linear_shares), "backoff is linear_shares, which splits a capacity over levels"),  # type: ignore[arg-type]
     (lambda: Retries(weighted_shares(1, 2)), "capacity over levels but gives no delays. Give exponential_backoff()"),  # type: ignore[arg-type]
     (lambda: Retries(lambda attempt: 1.0), "<lambda>, which cannot be called with (attempt, random_number)"),  # type: ignore[misc, arg-type]
-    (lambda: Retries(later), "backoff is later, an async def or one that yields, of which a call would run nothing"),  # type: ignore[arg-type]
+    (lambda: Retries(later), "backoff is later, an async def or a generator function, so a call would run nothing"),  # type: ignore[arg-type]
     (
         lambda: Retries(lambda attempt, chance: -1.0),
         "<lambda>, which gave -1.0 for attempt 1 and the random number 0; a delay is",
@@ -143,7 +143,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
         "The distributor returned 50; it must return a whole",
     ),
     (lambda: prioritised().subscribe("x", on_assign=5), "on_assign is 5; it must be a function, called with"),  # type: ignore[arg-type]
-    (lambda: prioritised().subscribe("x", on_lost=later), "on_lost is later, an async def or one that yields"),
+    (lambda: prioritised().subscribe("x", on_lost=later), "on_lost is later, an async def or a generator function"),
     (lambda: prioritised(policy="fairest"), "The policy 'fairest' is not one of"),
     (lambda: declare(topics_at="x"), "A worker has no option 'topics_at'"),
     (lambda: worker({"orders": "high"}, group="g")(handle), "The level of the topic 'orders' is 'high'"),  # type: ignore[dict-item]
@@ -176,16 +176,19 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(value=Order(7)), "cannot be called with the bytes of a record. Give a dataclass, for JSON, or"),
     (
         lambda: declare(value=list[Order]),
-        "value=list cannot make an instance of the bytes of a record. Give a dataclass",
+        "value=list cannot create an instance from the bytes of a record. Give a dataclass",
     ),
-    (lambda: declare(value=str), "value=str cannot make an instance of the bytes of a record. Give a dataclass"),
-    (lambda: declare(value=dict), "value=dict cannot make an instance of the bytes of a record"),
-    (lambda: declare(value=Colour), "value=Colour cannot make an instance of the bytes of a record"),
-    (lambda: declare(value=later), "value=later is an async def, or yields, so a call would run nothing of it"),
+    (lambda: declare(value=str), "value=str cannot create an instance from the bytes of a record. Give a dataclass"),
+    (lambda: declare(value=dict), "value=dict cannot create an instance from the bytes of a record"),
+    (lambda: declare(value=Colour), "value=Colour cannot create an instance from the bytes of a record"),
+    (lambda: declare(value=later), "value=later is an async def or a generator function, so a call would run nothing"),
     (lambda: declare(value=no_arguments), "value=no_arguments cannot be called with the bytes of a record"),
     (lambda: reading("json"), "The setting value.deserializer must be a function, not 'json'"),
-    (lambda: reading(str), "value.deserializer=str cannot make an instance of the bytes of a record. Give a function"),
-    (lambda: reading(Order), "value.deserializer=Order cannot make an instance of the bytes of a record"),
+    (
+        lambda: reading(str),
+        "value.deserializer=str cannot create an instance from the bytes of a record. Give a function",
+    ),
+    (lambda: reading(Order), "value.deserializer=Order cannot create an instance from the bytes of a record"),
     (lambda: reading(three_arguments, "key.deserializer"), "key.deserializer=three_arguments cannot be called with"),
     (lambda: reading(later), "value.deserializer=later is an async def"),
     (lambda: sending(later), "value.serializer=later does not return the bytes of the object that it is called with"),
@@ -261,7 +264,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     ),
     # Requests
     (lambda: asking("http://h"), "to_request is 'http://h'; it must be a function, called with (record)"),
-    (lambda: asking(later), "to_request is later, an async def or one that yields"),
+    (lambda: asking(later), "to_request is later, an async def or a generator function"),
     (lambda: asking(no_arguments), "to_request is no_arguments, which cannot be called with (record)"),
     (lambda: asking(per_host=2.5), "per_host is 2.5; it must be a whole number, at least 1"),
     (lambda: asking(timeout="10"), "timeout is '10'; it must be a number, at least 0.001"),

@@ -146,10 +146,13 @@ def test_a_dataclass_with_parameters_and_one_that_holds_itself_are_read() -> Non
         (Odd, "value=Odd cannot be read from JSON"),
         (
             Point,
-            "value=Point cannot make an instance of the bytes of a record. Give a dataclass, for JSON, or a function",
+            (
+                "value=Point cannot create an instance from the bytes of a record. Give a dataclass, for JSON, or a "
+                "function"
+            ),
         ),
-        (Entry, "value=Entry cannot make an instance of the bytes of a record"),
-        (Struct, "value=Struct cannot make an instance of the bytes of a record"),
+        (Entry, "value=Entry cannot create an instance from the bytes of a record"),
+        (Struct, "value=Struct cannot create an instance from the bytes of a record"),
     ],
 )
 def test_a_class_of_which_no_instance_could_be_read_is_refused(kind: Any, words: str) -> None:

@@ -41,7 +41,7 @@ if TYPE_CHECKING:
 # Asking again helps while a broker restarts or a name resolves slowly, but not if every address refuses.
 _ONE_ANSWER_WITHIN = 1.0  # seconds
 _ANY_ANSWER_WITHIN = 10.0
-_RIGHTS_TOLD_WITHIN = 3.0  # by brokers that answer; some never report rights, for example librdkafka's mock
+_RIGHTS_WITHIN = 3.0  # some brokers never report rights, for example librdkafka's mock
 _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
 _START_ONE = (
@@ -63,13 +63,13 @@ class Admin:
         self._servers = kafka.get("bootstrap.servers")
         self._patience = patience
         self._connection = Connection()
-        self._brokers = _Brokers()
+        self._brokers = _Brokers(kafka.get("error_cb"))
         self._is_connected = False
         # Our error gives the reason for a failure; librdkafka would log it twenty times a second.
         self._settings: dict[str, Any] = {
             "log_level": 2,
             **kafka,
-            "error_cb": _both(self._brokers.note, kafka.get("error_cb")),
+            "error_cb": self._brokers.note,
         }
         self._client = make_client(AdminClient, self._settings, self._connection)
 
@@ -132,12 +132,10 @@ class Admin:
             return None
         topics = list(dict.fromkeys(each.name for each in rights if each.resource == "Topic"))
         groups = list(dict.fromkeys(each.name for each in rights if each.resource == "Group"))
-        asked = {
-            ("Group", name): partial(allowed_on_group, self._settings, name, _RIGHTS_TOLD_WITHIN) for name in groups
-        }
-        for name, answer in ask_about_topics(self._client, topics, _RIGHTS_TOLD_WITHIN).items():
-            asked["Topic", name] = partial(allowed_in, answer, _RIGHTS_TOLD_WITHIN)
-        allowed = {resource: _if_told(ask) for resource, ask in asked.items()}
+        asked = {("Group", name): partial(allowed_on_group, self._settings, name, _RIGHTS_WITHIN) for name in groups}
+        for name, answer in ask_about_topics(self._client, topics, _RIGHTS_WITHIN).items():
+            asked["Topic", name] = partial(allowed_in, answer, _RIGHTS_WITHIN)
+        allowed = {resource: _if_reported(ask) for resource, ask in asked.items()}
         return next(
             (each for each in rights if not allows(allowed.get((each.resource, each.name)), each.operation)), None
         )
@@ -155,17 +153,8 @@ class Admin:
         if not topics:
             return {}
         self._ask_patiently()
-        found: dict[str, str] = {}
-        asked = self._client.describe_topics(ck.TopicCollection(list(topics)), request_timeout=_ANY_ANSWER_WITHIN)
-        for topic, answer in asked.items():
-            try:
-                about = answer.result()
-            except ck.KafkaException as error:
-                if error.args[0].code() != ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
-                    raise self._not_described(topic, error) from error
-            else:
-                found |= {topic: str(about.topic_id)} if about.topic_id else {}
-        return found
+        described = self._describe_topics(topics, _ANY_ANSWER_WITHIN)
+        return {topic: str(about.topic_id) for topic, about in described.items() if about and about.topic_id}
 
     def why_not_writable(self, topic: str, known_within: float = 0.0) -> str | None:
         """Return a sentence that says why this client cannot write to a topic; None if the brokers know no reason.
@@ -178,7 +167,7 @@ class Admin:
             return None if topic in mock.topics() else f"The topic {topic} does not exist. {how_to_create(topic)}"
         deadline = time.monotonic() + known_within
         try:
-            while (about := self._describe_topic(topic, _RIGHTS_TOLD_WITHIN)) is None and time.monotonic() < deadline:
+            while (about := self._describe_topic(topic, _RIGHTS_WITHIN)) is None and time.monotonic() < deadline:
                 with contextlib.suppress(ck.KafkaException):
                     self._client.list_topics(topic, timeout=_ONE_ANSWER_WITHIN)
                 time.sleep(_ASK_AGAIN_AFTER)
@@ -198,10 +187,10 @@ class Admin:
             return {}
         asked = ConfigResource(ResourceType.TOPIC, topic)
         try:
-            about = self._describe_topic(topic, _RIGHTS_TOLD_WITHIN)
+            about = self._describe_topic(topic, _RIGHTS_WITHIN)
             if about is None or not allows(allowed_by(about), "DescribeConfigs"):
                 return {}
-            [answer] = self._client.describe_configs([asked], request_timeout=_RIGHTS_TOLD_WITHIN).values()
+            [answer] = self._client.describe_configs([asked], request_timeout=_RIGHTS_WITHIN).values()
             return {name: entry.value for name, entry in answer.result().items() if entry.value is not None}
         except (ck.KafkaException, AuthorizationError):
             return {}
@@ -287,15 +276,18 @@ class Admin:
 class _Brokers:
     """Whether all brokers are down, by a client's reports; apart from `Admin`, so that there is no reference cycle."""
 
-    def __init__(self) -> None:
+    def __init__(self, on_error: Callable[[ck.KafkaError], object] | None) -> None:
         self.none_is_up = False
+        self._on_error = on_error  # the user's
 
     def note(self, error: ck.KafkaError) -> None:
         if error.code() == ck.KafkaError._ALL_BROKERS_DOWN:
             self.none_is_up = True
+        if self._on_error:
+            self._on_error(error)
 
 
-def _if_told(ask: Callable[[], Allowed]) -> Allowed:
+def _if_reported(ask: Callable[[], Allowed]) -> Allowed:
     """Return the answer; an error that is not about a right counts like a broker that does not report rights."""
     try:
         return ask()
@@ -306,17 +298,6 @@ def _if_told(ask: Callable[[], Allowed]) -> Allowed:
 def describe(error: ck.KafkaError) -> str:
     """Return librdkafka's text for an error, without its counters, which make each report differ from the last."""
     return without_counters(error.str())
-
-
-def _both(
-    ours: Callable[[ck.KafkaError], None], users: Callable[[ck.KafkaError], object] | None
-) -> Callable[[ck.KafkaError], None]:
-    def note(error: ck.KafkaError) -> None:
-        ours(error)
-        if users:
-            users(error)
-
-    return note
 
 
 def _wait(futures: Mapping[str, Future[None]], operation: str, config: Config) -> None:

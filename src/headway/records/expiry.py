@@ -1,6 +1,6 @@
-"""The time after which a record need not be handled any more, in a header that any producer can write.
+"""The time at which a record expires and need not be handled any more, in a header that any producer can write.
 
-Invariant: anybody can write the header, so one that does not hold a time counts as missing.
+Invariant: anybody can write the header, so a header that does not contain a time counts as missing.
 """
 
 from collections.abc import Iterable

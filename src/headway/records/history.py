@@ -1,13 +1,13 @@
-"""The history that a record carries in a header: its origin, and the attempts at it before it was sent on.
+"""The history that a record carries in a header: its origin, and the earlier attempts to handle it.
 
 Headway sends a failed record on: to its own topic again after `RetryLater`, to the dead letters, and from there back.
-For Kafka each of these is another record. The header makes it the same one for whoever handles it.
+For Kafka each of these is a new record. By the header, handlers recognise them as the same record.
 
-The header counts only in the topic that it names. So a record in another topic with copied headers is a record of its
-own, which starts with its own address and with attempt 1.
+The header counts only in the topic that it names. So a record with copied headers in another topic counts as a new
+record, with its own origin and no earlier attempts.
 
-Invariants: anybody can write such a header. Whatever it holds, nothing is raised, and the values read from it are
-bounded; one that cannot be read counts as missing.
+Invariants: anybody can write such a header. Whatever it contains, no error is raised, and the values read from it are
+bounded. A header that cannot be read counts as missing.
 """
 
 import re
@@ -61,10 +61,9 @@ class ToldError(msgspec.Struct, frozen=True, gc=False):
 class History(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The history of a record in the Kafka topic `topic`.
 
-    `attempts` have failed before, of which `untried` do not count; if there are any, `first` and `last` describe the
-    first and the last error. `since` is the timestamp of the record as it was first sent. The attempts are those of
-    `group`, or of any group if it is None: other groups of the topic read the record as well, and have attempts of
-    their own.
+    `attempts` is the number of failed attempts, of which `untried` do not count; if it is not 0, `first` and `last`
+    describe the first and the last error. `since` is the timestamp of the record as it was first sent. The attempts are
+    those of `group`, because each group that reads the topic makes its own attempts; None stands for any group.
     """
 
     topic: str

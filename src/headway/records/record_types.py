@@ -107,8 +107,8 @@ class Message(Protocol):
     def leader_epoch(self) -> int | None: ...
 
 
-# Called from C, because the interpreter's specialised calls overlook an error that is set beside a result, and that
-# error then surfaces anywhere later.
+# This is called from C, because the interpreter's specialised calls overlook an error that is set in addition to a
+# result. Such an error would be raised later, anywhere.
 _call_headers = methodcaller("headers")
 
 
@@ -117,7 +117,7 @@ _PAIR = 2
 
 
 def headers_of(message: Message) -> Sequence[Header]:
-    """Return the headers of a consumed record. One whose name is not UTF-8 is left out, and a warning is logged."""
+    """Return the headers of a consumed record, without those whose names are not UTF-8, of which it logs a warning."""
     try:
         return _call_headers(message) or ()
     except SystemError:
@@ -128,8 +128,9 @@ def headers_of(message: Message) -> Sequence[Header]:
 def _leave_out_nameless(message: Message) -> None:
     """Remove the headers whose names the binding could not decode, after its call has failed because of them.
 
-    The binding keeps the list all the same, with an empty slot in the pair of each such header. Reading that slot would
-    end the process; the garbage collector's view of the pair simply lacks it, so the pairs are told apart by that.
+    The binding still keeps the list, with an empty slot in the pair of each such header. Reading that slot would end
+    the process. The garbage collector does not list an empty slot among the objects of its pair, which identifies the
+    pair.
     """
     pairs = _call_headers(message)
     message.set_headers([pair for pair in pairs if len(get_referents(pair)) == _PAIR])  # type: ignore[attr-defined]

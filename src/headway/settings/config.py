@@ -15,15 +15,17 @@ checked here; the others are passed to librdkafka unchanged.
 level |
 | `enable.auto.commit` | consumer | true | commit what earlier polls returned, during poll and on close |
 | `auto.commit.interval.ms` | consumer | 5000 | the time between these commits |
-| `queued.max.messages.kbytes` | consumer, parallel | 16384 | the most of a level that waits for its turn; see below |
+| `queued.max.messages.kbytes` | consumer, parallel | 16384 | the most of a level that is buffered until its turn; see
+below |
 | `receive.message.max.bytes` | consumer, parallel | 536870912 | the most bytes to which a compressed batch can unpack |
 | `fetch.wait.max.ms` | consumer, parallel | 50 | how long a broker holds a fetch for which it has no records |
 | `key.deserializer`, `value.deserializer` | consumer | none | see `headway.kafka.serialization` |
 | `key.serializer`, `value.serializer` | producer | none | see `headway.kafka.serialization` |
 | `partitioner` | producer | murmur2_random | or a function (Kafka topic, key's bytes, partition count) -> partition |
-| `max.block.ms` | producer | 60000 | the time that `send` waits for room |
-| `buffer.memory` | producer | 67108864 | the most bytes that wait or are in flight; levels have equal parts of it |
-| `buffer.reserve.percent` | producer | 20 | the part of the free room that a topic, or a partition, leaves to others |
+| `max.block.ms` | producer | 60000 | the time that `send` waits for buffer space |
+| `buffer.memory` | producer | 67108864 | the most bytes that wait or are in flight; each level has an equal share |
+| `buffer.reserve.percent` | producer | 20 | the share of the free space that a topic, or a partition, leaves to others
+|
 | `queue.buffering.max.messages` | producer | none | a bound on records, divided over levels like the one on bytes |
 | `partition.window.bytes` | producer | 4194304 | the most bytes of a partition that librdkafka gets before a report |
 | `delivery.timeout.ms` | producer | 300000, awaited 60000 | how long a record can wait, and then be in flight |
@@ -174,7 +176,7 @@ class ParallelSettings:
                 f"The setting group.per.level is true, but there are no levels: set levels, or remove it. Without "
                 f"levels there is one group, {settings.group}."
             )
-        reader.refuse("max.poll.records", "Nobody polls; max_concurrency says how many records are handled at a time")
+        reader.refuse("max.poll.records", "Nobody calls poll; max_concurrency limits the records handled at a time")
         for key in ("enable.auto.commit", "enable.auto.offset.store", "on_commit"):
             reader.refuse(key, "Records that are done are committed every auto.commit.interval.ms. Remove it")
         return settings
@@ -290,7 +292,7 @@ def _check_text(what: str, text: str) -> None:
 
 
 def check_servers(config: Config) -> None:
-    """Raise `ConfigError` for servers given as a web address, for which librdkafka would just stay silent.
+    """Raise `ConfigError` for servers given as a web address, about which librdkafka would not even log an error.
 
     The address is not shown, because it can contain a password.
     """
