@@ -15,7 +15,8 @@ from headway.cli.dead_letters.dead_topic import DeadTopic
 from headway.cli.dead_letters.letters import SENT_AGAIN_FROM, Filter, Letter, LetterPosition, json_line, page, row
 from headway.cli.dead_letters.sending_again import LetterTarget, Plan, make_plan
 from headway.cli.display.terminal import ProgressLine
-from headway.cli.display.texts import Moment, local_time
+from headway.cli.display.texts import local_time
+from headway.cli.options.due_times import Moment
 from headway.core.offsets.offset_map import OffsetMap, encode
 from headway.errors import ConfigError, KafkaError
 from headway.kafka.binding.capi import Partition

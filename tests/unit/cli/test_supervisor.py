@@ -8,8 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from headway.cli.workers import supervisor
-from headway.cli.workers.codes import Code
-from headway.cli.workers.messages import Job, LogStyle, MemberReport, Order, Warn
+from headway.cli.workers.messages import Code, Job, LogStyle, MemberReport, Order, Warn
 from headway.cli.workers.supervisor import Supervisor
 
 

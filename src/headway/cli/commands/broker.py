@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from headway.cli.display.json_lines import echo_json, json_option
-from headway.errors import ConfigError
+from headway.cli.options.kafka_options import KeyValue
 
 if TYPE_CHECKING:
     from headway.broker.local_broker import LocalBroker
@@ -56,14 +56,20 @@ def broker() -> None:
 @_DATA_DIR
 @click.option("--ephemeral", is_flag=True, help="Delete the records when the broker is stopped.")
 @click.option("--secure", is_flag=True, help="Use TLS, logins, and rights that must be granted.")
-@click.option("--property", "properties", multiple=True, metavar="KEY=VALUE", help="A Kafka broker setting.")
+@click.option(
+    "--property",
+    "properties",
+    type=KeyValue("message.max.bytes=2000000"),
+    multiple=True,
+    help="A Kafka broker setting.",
+)
 def start(
     nodes: int | None,
     port: int,
     data_dir: Path | None,
     ephemeral: bool,
     secure: bool,
-    properties: tuple[str, ...],
+    properties: tuple[tuple[str, str], ...],
 ) -> None:
     """Start a broker in the background and wait until it is ready.
 
@@ -88,7 +94,7 @@ def start(
         port=port,
         data_dir=data_dir or default_data_dir(ephemeral, secure),
         ephemeral=ephemeral,
-        properties=dict(map(_parse_property, properties)),
+        properties=dict(properties),
         secure=secure or None,
         background=True,
     ).start()
@@ -179,10 +185,3 @@ def _show(brokers: list[LocalBroker]) -> None:
             process = f"process {node.pid}" if node.running else "not running"
             certificates = f" (certificates: {node.tls_port})" if node.tls_port else ""
             click.echo(f"  node {node.id}  port {node.port}{certificates}  {process}  log {node.log_file}")
-
-
-def _parse_property(text: str) -> tuple[str, str]:
-    key, equals, value = text.partition("=")
-    if not equals:
-        raise ConfigError(f"--property takes KEY=VALUE, such as message.max.bytes=2000000; not {text!r}.")
-    return key, value

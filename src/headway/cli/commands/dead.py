@@ -15,7 +15,7 @@ from headway.cli.dead_letters.sending_again import Plan, SendingAgain, goals, le
 from headway.cli.display.json_lines import json_option
 from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import Complaints, ProgressLine, complaints, confirm, stderr_is_terminal
-from headway.cli.display.texts import Moment
+from headway.cli.options.due_times import Moment
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.core.offsets.commit_metadata import Done
 from headway.dead_letters import MOST_BYTES

@@ -150,7 +150,11 @@ def decode(text: str, offset: int, as_json: bool) -> None:
       pbpaste | headway offsets decode - --offset 100
     """
     # An argument can hold any bytes; Python represents those that are not UTF-8 as lone surrogates.
-    content = (_stdin() if text == "-" else text.encode(errors="surrogateescape")).strip()
+    content = text.encode(errors="surrogateescape")
+    if text == "-":
+        with click.open_file("-", "rb") as stdin:
+            content = stdin.read()
+    content = content.strip()
     metadata = read_metadata(content, offset)
     if metadata.reason is not None:
         raise OffsetMapError(metadata.reason)
@@ -159,11 +163,6 @@ def decode(text: str, offset: int, as_json: bool) -> None:
     else:
         for line in _explain(metadata):
             click.echo(line)
-
-
-def _stdin() -> bytes:
-    with click.open_file("-", "rb") as stdin:
-        return bytes(stdin.read())
 
 
 def _members(connection: ConnectionSettings, group: str) -> Members:

@@ -11,9 +11,8 @@ import click
 
 from headway.cli.display.terminal import stderr_is_terminal
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
-from headway.cli.workers.codes import Code
 from headway.cli.workers.logs import log_options, log_to_stderr
-from headway.cli.workers.messages import Job, LogStyle
+from headway.cli.workers.messages import Code, Job, LogStyle
 from headway.cli.workers.progress_line import ProgressLine
 from headway.cli.workers.required_topics import list_topics, require_topics
 from headway.cli.workers.supervisor import Conclusion, Supervisor

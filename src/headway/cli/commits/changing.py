@@ -10,7 +10,7 @@ from headway.cli.commits.plans import Committed, OffsetChange, chosen, copies, l
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import count
-from headway.cli.display.texts import Moment
+from headway.cli.options.due_times import Moment
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.core.levels.naming import MOST_LEVELS, groups_of, how_to_create, level_group, level_topic
 from headway.errors import ConfigError, KafkaError

@@ -1,11 +1,6 @@
 """Makes text from records and commits safe and short enough to display."""
 
-from datetime import UTC, datetime, timedelta
-from typing import Any
-
-import click
-
-_UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+from datetime import UTC, datetime
 
 
 def printable(text: str, also: str = "") -> str:
@@ -47,32 +42,3 @@ def local_time(milliseconds: int, *, zone: bool = True) -> str:
         return local.strftime("%Y-%m-%d %H:%M:%S %z" if zone else "%Y-%m-%d %H:%M:%S")
     except (ValueError, OverflowError, OSError):
         return f"{milliseconds:,} ms"
-
-
-class Moment(click.ParamType[int]):
-    """Parses a date, a time, or a time ago such as 90m, into milliseconds since the epoch."""
-
-    name = "moment"
-
-    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
-        return "TIME|AGO"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        if isinstance(value, int):
-            return value
-        try:
-            return int(_moment(str(value)).timestamp() * 1000)
-        except (ValueError, OverflowError):
-            return self.fail(
-                f"{value!r} is not a time such as 2026-05-01 or '2026-05-01 12:30', or how long ago, such as 90m, 12h "
-                "or 7d.",
-                param,
-                ctx,
-            )
-
-
-def _moment(text: str) -> datetime:
-    unit = _UNITS.get(text[-1:])
-    if unit and text[:-1].isdecimal():
-        return datetime.now(UTC) - timedelta(**{unit: int(text[:-1])})
-    return datetime.fromisoformat(text)  # without a zone it means local time

@@ -73,6 +73,31 @@ class Time(click.ParamType[datetime]):
         return time
 
 
+class Moment(click.ParamType[int]):
+    """Parses a date, a time, or a time ago such as 90m, into milliseconds since the epoch."""
+
+    name = "moment"
+
+    def get_metavar(self, param: click.Parameter, ctx: click.Context) -> str:
+        return "TIME|AGO"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
+        if isinstance(value, int):
+            return value
+        try:
+            ago = DUE.seconds(str(value))
+            # Without a zone, a time is local.
+            time = datetime.fromisoformat(str(value)) if ago is None else datetime.now(UTC) - timedelta(seconds=ago)
+            return int(time.timestamp() * 1000)
+        except (ValueError, OverflowError):
+            self.fail(
+                f"{value!r} is not a time such as 2026-05-01 or '2026-05-01 12:30', or how long ago, such as 90m, 12h "
+                "or 7d.",
+                param,
+                ctx,
+            )
+
+
 class DelayLines(click.ParamType[Ladder]):
     """Parses delay lines such as 1s,1m,1h."""
 

@@ -9,7 +9,7 @@ import click
 
 from headway.cli.display.streams import silence
 from headway.cli.display.terminal import count
-from headway.cli.display.texts import Moment
+from headway.cli.options.due_times import Moment
 from headway.cli.options.topic_choice import TopicChoice
 from headway.cli.records.record_lines import Encode
 from headway.core.levels.naming import level_topic

@@ -17,10 +17,9 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
-from headway.cli.workers.codes import Code
 from headway.cli.workers.handling import HandlingElsewhere, with_record_in_logs
 from headway.cli.workers.logs import log_to_stderr
-from headway.cli.workers.messages import Job, MemberReport, Order, Warn, from_line, order_from_line, to_line
+from headway.cli.workers.messages import Code, Job, MemberReport, Order, Warn, from_line, order_from_line, to_line
 from headway.core.engine.suspects import Suspect
 from headway.core.user_errors import kind_of, text_of
 from headway.declarations import called

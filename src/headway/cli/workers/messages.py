@@ -1,14 +1,27 @@
-"""The messages between the supervisor and its members, each one line of JSON."""
+"""The messages between the supervisor and its members, each one line of JSON, and their exit codes."""
 
 from dataclasses import dataclass, field
-from enum import Enum
+from enum import Enum, IntEnum
 from typing import Any, TypeVar
 
 import msgspec
 
 from headway.core.engine.suspects import Suspect
+from headway.runtime.interrupt import INTERRUPTED
 
 T = TypeVar("T")
+
+
+class Code(IntEnum):
+    """The exit codes of `headway worker` and of its processes."""
+
+    DONE = 0
+    MISTAKE = 1
+    FAILED_FOR_GOOD = 3
+    KEPT_DYING = 4
+    UNFINISHED = 5
+    CRASHED = 70  # only of a member, which the supervisor then restarts
+    INTERRUPTED = INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from headway.cli.display.terminal import count
-from headway.cli.workers.codes import Code
 from headway.cli.workers.member import LEAVE_WITHIN
-from headway.cli.workers.messages import Job, MemberReport, Order, Warn, from_line, to_line
+from headway.cli.workers.messages import Code, Job, MemberReport, Order, Warn, from_line, to_line
 from headway.cli.workers.progress_line import ProgressLine
 from headway.core.engine.suspects import RunningAttempt, Suspects, how_it_ended
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
@@ -262,7 +261,7 @@ class Supervisor:
 def name_of(job: Job) -> str:
     """Format a member's name for logs.
 
-    >>> from headway.cli.workers.messages import LogStyle
+    >>> from headway.cli.workers.messages import Code, LogStyle
     >>> name_of(Job("billing:bill", 2, {}, None, 30, LogStyle()))
     'billing:bill[2]'
     """
