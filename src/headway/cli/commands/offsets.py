@@ -2,7 +2,7 @@
 
 import difflib
 from bisect import bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import accumulate
 from typing import Any, NamedTuple
 
@@ -15,6 +15,7 @@ from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import count
 from headway.cli.display.texts import local_time, printable, shortened
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
+from headway.cli.options.logical_topics import count_levels
 from headway.cli.records.record_lines import text_or_base64
 from headway.core.levels.naming import is_topic_or_level, level_group, level_topic
 from headway.core.offsets.commit_metadata import UNKNOWN, CommitMetadata, read_metadata
@@ -227,13 +228,9 @@ def _read_uncommitted(
 
 def _mention_higher_levels(group: str, levels: int, connection: ConnectionSettings) -> None:
     with GroupInspector(connection.config, group) as inspector:
-        there = _count_levels(group, inspector.groups())
+        there = count_levels(group, inspector.groups())
     if there > levels:
         click.echo(f"The group has more levels, which are not shown. Use --levels {there}.", err=True)
-
-
-def _count_levels(group: str, groups: Collection[str]) -> int:
-    return next(level for level in range(len(groups) + 1) if level_group(group, level) not in groups)
 
 
 def _require_any(group: str, levels: int | None, found: Sequence[str], connection: ConnectionSettings) -> None:
@@ -251,9 +248,8 @@ def _require_any(group: str, levels: int | None, found: Sequence[str], connectio
 
 
 def _hint(group: str, levels: int | None, groups: Sequence[str]) -> str:
-    of_levels = [each for each in groups if each == level_group(group, 0)]
-    if levels is None and of_levels:
-        return f"It has levels. Add --levels {_count_levels(group, groups)}."
+    if levels is None and level_group(group, 0) in groups:
+        return f"It has levels. Add --levels {count_levels(group, groups)}."
     if levels is not None and group in groups:
         return f"There is a group {group} without levels. Leave out --levels."
     names = groups if levels is None else {each.rpartition("-")[0] for each in groups}

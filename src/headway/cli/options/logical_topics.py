@@ -72,7 +72,7 @@ def _is_line(name: str, kafka_topics: Mapping[str, int]) -> bool:
 
 
 def count_levels(topic: str, kafka_topics: Container[str], most: int = MOST_LEVELS) -> int:
-    """Count the levels of a topic, at most `most`, up to the first missing one.
+    """Count the levels of a topic, or of a group, up to the first missing one. Returns at most `most`.
 
     >>> count_levels("orders", {"orders-0", "orders-1", "orders-3"})
     2
