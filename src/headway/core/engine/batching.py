@@ -28,11 +28,11 @@ class Batching(Generic[R]):
         self._counts: dict[Hashable, int] = {}
 
     def until(self, head: Work[R]) -> float:
-        """Return until when a head waits."""
+        """Return the time until which a head waits."""
         return 0.0 if head.failure else head.arrived + self._linger
 
     def wait(self, head: Work[R]) -> list[Work[R]]:
-        """Let a head wait. If a batch is full now, returns all heads of it, which no longer wait."""
+        """Let a head wait. If its batch is full now, returns the heads of that batch, which no longer wait."""
         group = self._group(head)
         self._waiting.setdefault(group, []).append(head)
         self._counts[group] = self._counts.get(group, 0) + self._length(head)

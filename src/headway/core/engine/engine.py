@@ -10,7 +10,7 @@ Invariants:
   waiting for its time.
 - An assignment that has ended is never committed: a report about one of its works only frees the slot.
 - A tick is a snapshot of one moment. For each partition it has the offset, the map, and all outputs of the works that
-  offset and map mark as done.
+  the offset and the map mark as done.
 - The bytes held are those of the records that are not done, and of the uncommitted outputs with their records.
 """
 

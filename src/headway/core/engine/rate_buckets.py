@@ -158,7 +158,7 @@ class RateBuckets(Generic[R]):
         return dropped
 
     def needs(self, seconds: float, now: float) -> dict[Hashable, tuple[float, float]]:
-        """Return, for each name, the used fraction of its rate in the last `seconds`, and its backlog as a fraction."""
+        """Return, for each name, the fraction of its rate used in the last `seconds`, and its backlog in seconds."""
         self._now = max(self._now, now)
         started, self._started = self._started or Counter(), Counter()
         names = set(started) | {name for name, bucket in self._buckets.items() if bucket.waiting}

@@ -86,11 +86,11 @@ class Suspects:
         self._known: dict[RecordId, Suspect] = {}
 
     def died(self, running: Sequence[RunningAttempt], how: str, now: float) -> list[Suspect]:
-        """Note that a process died while these records ran, and return the new suspects. `now` is the wall time."""
+        """Note that a process died while these records ran, and return them as suspects. `now` is the wall time."""
         return self.note(self._after_death(attempt, len(running) == 1, how, now) for attempt in running)
 
     def note(self, suspects: Iterable[Suspect]) -> list[Suspect]:
-        """Add suspects from another ledger, and return those that this one did not have yet."""
+        """Add suspects from another ledger, and return those that are new here or have more attempts."""
         news = []
         for suspect in suspects:
             known = self._known.get(suspect.record)
