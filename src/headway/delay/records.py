@@ -194,7 +194,7 @@ class Writing:
         error = type(error)(str(error)[:_LONGEST_ERROR])
         record = ConsumerRecord(message, _source, message.value())
         log.error("%r becomes a dead letter in %s, because %s: %s", record, self._names.dead, reason, error)
-        headers = letter_headers(self._names.dead, _RefusedRecord(record), error, reason, origin=_origin_of(message))
+        headers = letter_headers(self._names.dead, _FailedDelivery(record), error, reason, origin=_origin_of(message))
         letter = RelayRecord(self._names.dead, message.value(), message.key(), ANY_PARTITION, NOW, headers, message)
         return self._now_or_later(fitting(letter, MAX_MESSAGE_BYTES))
 
@@ -273,7 +273,7 @@ def _is_letter(message: Message) -> bool:
     return any(name.startswith(PREFIX) for name, _ in headers_of(message))
 
 
-class _RefusedRecord(NamedTuple):
+class _FailedDelivery(NamedTuple):
     record: ConsumerRecord
     attempt: int = 1
     failure: None = None

@@ -86,7 +86,7 @@ def run_until_idle(
     check_above_zero("timeout", timeout)
     if advance:
         check_above_zero("advance", advance)
-    return _Run(declaration_of(worker), settings, partitions, timeout, skip_waits, advance).run(list(records))
+    return _ObservedRun(declaration_of(worker), settings, partitions, timeout, skip_waits, advance).run(list(records))
 
 
 def run_together(
@@ -104,7 +104,7 @@ def run_together(
     `positions` returns where a worker starts in a partition. Runs with the same `name` share a group, so attempts are
     counted on from one to the next. Raises the errors of `run_until_idle`.
     """
-    runs = [_Run(each, settings, partitions, timeout, skip_waits, 0.0, name) for each in workers]
+    runs = [_ObservedRun(each, settings, partitions, timeout, skip_waits, 0.0, name) for each in workers]
     try:
         for run, declared in zip(runs, workers, strict=True):
             run.start(partial(positions, declared))
@@ -133,7 +133,7 @@ class _AtOnce(Retries):
         return verdict._replace(at=0.0) if isinstance(verdict, Again) else verdict
 
 
-class _Run:
+class _ObservedRun:
     """One run of a worker in a consumer group of its own, and everything that it has done so far."""
 
     def __init__(

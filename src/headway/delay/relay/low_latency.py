@@ -166,8 +166,8 @@ class LowLatency(RelayOutput):
             for error in errors:
                 others, self._refused, refused = self._refused, deque(), [first]
                 for each in others:
-                    is_likewise = is_refused_too(error.name(), first[0], each[0])
-                    (refused if is_likewise else self._refused).append(each)
+                    is_refused = is_refused_too(error.name(), first[0], each[0])
+                    (refused if is_refused else self._refused).append(each)
                 for out, round_ in refused:
                     self._send_instead(out, error.name(), error.str(), round_)
                 self._flush()
