@@ -19,11 +19,11 @@ from headway.runtime.deferred_signals import defer_signals, heed_signals
 from headway.runtime.wakeup import Wakeup
 
 SERVE_EVERY = 0.002
-"""The seconds between two takings of reports by a thread that sends a stream.
+"""The seconds after which a thread that sends a stream takes the reports again.
 
-Taking many at a time is quicker, and each taking defers Ctrl-C, which costs one to ten microseconds.
+It is quicker to take many at a time, and deferring Ctrl-C costs one to ten microseconds each time.
 """
-_QUIET = 0.01  # seconds without a taking by a sending thread, after which its stream counts as paused
+_QUIET = 0.01  # seconds after which a thread that has not sent and taken reports counts as paused
 _MAX_WAIT = 0.1
 _A_MOMENT = 0.01
 SHORT_TURN = 0.05
@@ -122,7 +122,7 @@ class ReportPump:
     def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
         """Take reports until `done()`, unless another thread is taking them. For a thread that would only wait."""
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        # Wait for our own thread, which soon has taken the present reports. If it also took the later ones, each of
+        # Wait for our own thread, which will soon have taken the present reports. If it also took later ones, each of
         # them would cost a switch between the two threads.
         with self.try_hold(_A_MOMENT if self._serves_itself else 0) as is_held:
             while is_held and not done() and (left := deadline - time.monotonic()) > 0:
@@ -180,7 +180,7 @@ class ReportPump:
             self._leave_loop = self._loop_thread = None
 
     def _wake_loop(self) -> None:
-        """Wake the loop again, because the events that woke it while another thread held `serving` were lost on it."""
+        """Wake the loop again, because it could not take the reports while another thread held `serving`."""
         if self._loop_thread not in (None, threading.get_ident()):
             self._wake.set()
 
