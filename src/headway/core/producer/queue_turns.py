@@ -6,7 +6,7 @@ A queue is listed once while it has records that can be sent. The cost is per re
 from headway.core.producer.queues import ANY_PARTITION, Queue, R, TopicQueues
 
 TURN = 64 * 1024
-"""The size of a turn in bytes, about one request. Records for any partition go to the same partition for as long."""
+"""The size of a turn in bytes, about one request. Records without a partition stay with one for this many bytes."""
 
 
 def can_send(queue: Queue[R]) -> bool:

@@ -65,7 +65,7 @@ class FairTurns:
         return chosen
 
     def charge(self, level: int, size: int) -> None:
-        """Move the level's start time back, by the bytes divided by its share."""
+        """Postpone the level's start time by the bytes, divided by its share."""
         self._starts[level] += size * self._strides[level]
 
     def under_quota(self, moved: Sequence[int], now: float) -> "QuotaTurns":
