@@ -1,7 +1,7 @@
 """The priority consumer for an event loop.
 
-The event loop does the waiting: librdkafka wakes it through a descriptor, without a thread or a timer. Calls that ask
-Kafka something run on a thread, one at a time, since the clients beneath are not thread-safe.
+librdkafka wakes the event loop through a file descriptor, without a thread or a timer. Calls that ask Kafka run on a
+thread, one at a time, because the clients of librdkafka are not thread-safe.
 """
 
 import asyncio
@@ -24,9 +24,9 @@ T = TypeVar("T")
 class AsyncPriorityConsumer:
     """A `PriorityConsumer` for asyncio: the same settings and promises, with `await` and `async for`.
 
-    Several tasks may poll and iterate at a time: each record goes to one task. A cancelled call has taken no record.
+    Several tasks can poll and iterate at the same time; each record goes to one task. A cancelled call takes no record.
     Rebalance callbacks run during a poll, in the event loop's thread. For partitions that `unsubscribe` and `close`
-    revoke, they run in another thread, while the loop goes on.
+    revoke, they run in another thread, while the loop continues.
     """
 
     def __init__(self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "fair") -> None:
@@ -56,11 +56,11 @@ class AsyncPriorityConsumer:
         return self._consumer.paused()
 
     def wakeup(self) -> None:
-        """Make the polls that are waiting, or the next one, raise `WakeupError`; from any thread."""
+        """Make the polls that are waiting, or the next one, raise `WakeupError`. Thread-safe."""
         self._consumer.wakeup()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on; see `PriorityConsumer.set_sasl_credentials`."""
+        """Use other credentials for each new login; see `PriorityConsumer.set_sasl_credentials`."""
         self._consumer.set_sasl_credentials(username, password)
 
     async def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
@@ -79,7 +79,7 @@ class AsyncPriorityConsumer:
         return []
 
     async def _has_turn(self, deadline: float | None) -> bool:
-        """Wait until no other call is under way, and begin one; return False if the deadline comes first."""
+        """Acquire the lock, which allows one call at a time. Returns False if the deadline comes first."""
         try:
             async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
                 return await self._one_at_a_time.acquire()
@@ -90,7 +90,7 @@ class AsyncPriorityConsumer:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        """Wait for the next record; a record that was not handed out yet is not committed either."""
+        """Return the next record, and wait for it. Commits cover only the records that were handed out."""
         while True:
             async with self._one_at_a_time:
                 record = self._consumer.next_now(time.monotonic())
@@ -99,39 +99,39 @@ class AsyncPriorityConsumer:
             await self._consumer.wake.wait_async(longest_wait(0, None))
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit offsets, each the next to read; without any, all records that were returned."""
+        """Commit the next offset to read of each partition; by default, after all records that were returned."""
         await self._call(self._consumer.commit, offsets)
 
     async def committed(
         self, partitions: Partitions, timeout: float = REQUEST_TIMEOUT
     ) -> dict[TopicPartition, int | None]:
-        """Return the committed offset of each partition, None if it has none."""
+        """Return the committed offset of each partition, or None if it has no commit."""
         return await self._call(self._consumer.committed, partitions, timeout)
 
     async def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record of a partition that a poll returns."""
+        """Return the offset of the next record of a partition that a poll will return."""
         return await self._call(self._consumer.position, partition)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Return records of an assigned partition from this offset on."""
+        """Continue an assigned partition at this offset."""
         await self._call(self._consumer.seek, partition, offset)
 
     async def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
-        """Start again at the beginning of these partitions, or of all."""
+        """Continue these partitions, or all assigned ones, at their beginnings."""
         await self._call(self._consumer.seek_to_beginning, partitions)
 
     async def seek_to_end(self, partitions: Partitions | None = None) -> None:
-        """Skip the records that these partitions, or all, hold now."""
+        """Skip the records that are in these partitions, or in all assigned ones, now."""
         await self._call(self._consumer.seek_to_end, partitions)
 
     async def seek_to_time(self, timestamp: int, partitions: Partitions | None = None) -> None:
-        """Go on with the first record of this time or later (milliseconds since the epoch), or else at the end."""
+        """Continue at the first record of this time or later (milliseconds since the epoch), or else at the end."""
         await self._call(self._consumer.seek_to_time, timestamp, partitions)
 
     async def pause(
         self, partitions: Partitions | None = None, *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """Return nothing from these partitions, from a topic, from a level, or from all, until they are resumed."""
+        """Return no records from these partitions, from a topic, from a level, or from all, until they are resumed."""
         await self._call(lambda: self._consumer.pause(partitions, topic=topic, level=level))
 
     async def resume(
@@ -157,11 +157,11 @@ class AsyncPriorityConsumer:
         return await self._call(self._consumer.end_offsets, partitions, timeout)
 
     async def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
-        """Return the partitions of a topic, of all levels."""
+        """Return the partitions of a topic at all levels that read it."""
         return await self._call(self._consumer.partitions_for, topic, timeout)
 
     async def list_topics(self, timeout: float = REQUEST_TIMEOUT) -> dict[str, int]:
-        """Return Kafka's topics and the number of partitions of each."""
+        """Return the topics in Kafka with their numbers of partitions."""
         return await self._call(self._consumer.list_topics, timeout)
 
     async def metrics(self) -> list[LevelMetrics]:
@@ -173,7 +173,7 @@ class AsyncPriorityConsumer:
         await self._call(self._consumer.unsubscribe)
 
     async def close(self) -> None:
-        """Commit what was returned, if `enable.auto.commit` is on, and leave the groups."""
+        """Commit the returned records, if `enable.auto.commit` is on, and leave the groups."""
         await self._call(self._consumer.close)
 
     async def __aenter__(self) -> Self:
@@ -184,10 +184,14 @@ class AsyncPriorityConsumer:
     ) -> None:
         await self._call(self._consumer.__exit__, kind, error, trace)
 
+    async def lend(self, use: Callable[[PriorityConsumer], T]) -> T:
+        """Call `use` on a thread with the plain consumer, which no other call uses meanwhile."""
+        return await self._call(use, self._consumer)
+
     async def _call(self, function: Callable[..., T], *args: Any) -> T:
         async def alone() -> T:
             async with self._one_at_a_time:
                 return await asyncio.to_thread(function, *args)
 
-        # A thread cannot be cancelled: a cancelled caller leaves the lock to the thread until the call is done.
+        # A thread cannot be cancelled, so after a cancellation the lock is held until the thread has finished the call.
         return await asyncio.shield(asyncio.ensure_future(alone()))

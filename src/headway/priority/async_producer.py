@@ -1,7 +1,7 @@
 """The producer for an event loop.
 
-The event loop does the waiting: librdkafka wakes it through a descriptor, without a thread or a timer. Calls that ask
-Kafka something run on a thread.
+librdkafka wakes the event loop through a file descriptor, without a thread or a timer. Calls that ask Kafka run on a
+thread.
 """
 
 import asyncio
@@ -33,15 +33,14 @@ from headway.runtime.end_steps import construction
 from headway.runtime.lifecycle import time_left_of
 from headway.settings.config import Config
 
-# The milliseconds for which an awaited record waits for Kafka, like a schedule: whoever awaits it, as a web request,
-# would be kept for five minutes otherwise.
+# The milliseconds for which an awaited record waits for Kafka. With librdkafka's default, a web request that awaits the
+# record would wait for five minutes.
 _AWAITED_FOR = 60_000
 
 T = TypeVar("T")
 
-
 _Place = tuple[Destination, int | None]
-"""(the topic and level, the partition)"""
+"""The topic and level of a record, with its partition."""
 
 
 class AsyncProducer:
@@ -69,8 +68,8 @@ class AsyncProducer:
         self._reported: deque[AwaitedRecord] = deque()
         self._room = asyncio.Event()
         self._waiters: dict[_Place, Waiters] = {}
-        self._waiting: dict[asyncio.Task[RecordMetadata], AwaitedRecord] = {}  # first for room, then for their delivery
-        self._turns = ThreadPoolExecutor(1, "headway-sends-in-turn")  # has a thread from the first call in turn on
+        self._waiting: dict[asyncio.Task[RecordMetadata], AwaitedRecord] = {}  # for buffer space, then for delivery
+        self._turns = ThreadPoolExecutor(1, "headway-sends-in-turn")  # starts its thread at the first call
         with construction(lambda: self._producer.close(0)):
             self._producer = Producer(
                 _awaited(config), policy=policy, distributor=distributor, after_reports=self._after_reports
@@ -94,7 +93,7 @@ class AsyncProducer:
     ) -> asyncio.Future[RecordMetadata]:
         """Send a record; the future resolves when it is delivered. See `Producer.send`.
 
-        Records are sent in the order of the calls, whether and when their futures are awaited. The futures raise
+        Records are sent in the order of the calls, whether or not their futures are awaited. The futures raise
         `DeliveryError`. Call `send` in the event loop.
         """
         loop, producer = asyncio.get_running_loop(), self._producer
@@ -126,7 +125,7 @@ class AsyncProducer:
         return self._wait_for_space(record, (record, destination, value, key, partition, timestamp, headers))
 
     def _in_turn(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Make a call that may wait on a thread, in the order of these calls: for a due time, or for a transaction."""
+        """Make a call on the thread of calls that may block, in their order: for due times and transactions."""
         self._producer.check_open()
         return asyncio.get_running_loop().run_in_executor(self._turns, call)
 
@@ -141,7 +140,7 @@ class AsyncProducer:
         level: int | None = None,
         expires: When | None = None,
     ) -> asyncio.Future[RecordMetadata] | None:
-        """Send a record as `send` does if there is room now; otherwise send nothing and return None.
+        """Send a record as `send` does if the buffer has space now. Otherwise send nothing and return None.
 
         If earlier records for the same partition are waiting for buffer space, this returns None even if some is free.
         """
@@ -172,7 +171,7 @@ class AsyncProducer:
         return self._producer.purge(topic=topic, level=level)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on; see `Producer.set_sasl_credentials`."""
+        """Use other credentials for each new login; see `Producer.set_sasl_credentials`."""
         self._producer.set_sasl_credentials(username, password)
 
     @property
@@ -182,7 +181,7 @@ class AsyncProducer:
         return self._scheduler
 
     def _settle_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let this loop take the reports, in place of a thread or of a loop that ended."""
+        """Take the delivery reports in this event loop, instead of in a thread or in a loop that has ended."""
         self._producer.check_open()
         self._producer.sender.client.reports.serve_in(loop)
         self._room = asyncio.Event()
@@ -221,13 +220,13 @@ class AsyncProducer:
             record.destination.count_unsent().count_failure()
             within = f" within max.block.ms={producer.max_block * 1000:.0f}"
             raise producer.destinations.buffer_full(record.destination, within) from None
-        if record.error is not None and not taken:  # it was given up
+        if record.error is not None and not taken:  # its transaction was aborted
             record.destination.count_unsent().count_failure()
             raise record.error
         return await record.awaited
 
     async def _have_no_waiting(self, timeout: float | None, topic: str | None = None, level: int | None = None) -> int:
-        """Wait for the records without room, which the producer does not know yet; return how many still wait."""
+        """Wait until the records that wait for buffer space are delivered. Returns how many still wait."""
         of_these = {
             task
             for task, record in self._waiting.items()
@@ -236,7 +235,7 @@ class AsyncProducer:
         return len((await asyncio.wait(of_these, timeout=timeout))[1]) if of_these else 0
 
     def _give_up_waiting(self) -> None:
-        """Fail the records that found no room yet: they are not sent any more."""
+        """Fail the records that still wait for buffer space, so that they are not sent."""
         for record in self._waiting.values():
             record.error = record.error or DeliveryError("A record was not sent: its transaction was aborted.")
         self._room.set()
@@ -245,17 +244,17 @@ class AsyncProducer:
         if threading.get_ident() == self._thread:
             self._resolve()
         elif self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed: nobody awaits anything any more
+            with contextlib.suppress(RuntimeError):  # the loop is closed, so no future is awaited any more
                 self._loop.call_soon_threadsafe(self._resolve)
 
     def _resolve(self) -> None:
-        """Resolve all records reported so far, in the loop: at most one wake-up a batch, not one a record."""
+        """Resolve all records reported so far, in the loop, with one wake-up per batch instead of one per record."""
         while self._reported:
             self._reported.popleft().resolve()
         self._room.set()
 
     async def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
-        """Wait until what was sent is delivered or failed; see `Producer.flush`."""
+        """Wait until the records sent before are delivered or failed; see `Producer.flush`."""
         timeout = None if timeout is None else checked_timeout(timeout)
         left_over = time_left_of(timeout)
         waiting = await self._have_no_waiting(timeout, topic, level)
@@ -264,12 +263,11 @@ class AsyncProducer:
         return waiting + await asyncio.to_thread(self._producer.flush, left_over(), topic=topic, level=level)
 
     async def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
-        """Return the partitions of a topic, of all levels."""
+        """Return the partitions of a topic at all levels."""
         return await asyncio.to_thread(self._producer.partitions_for, topic, timeout)
 
     async def init_transactions(self, timeout: float = REQUEST_TIMEOUT) -> None:
         """Fence off earlier producers with the same `transactional.id`; call it once, before the first transaction."""
-        timeout = checked_timeout(timeout)
         await asyncio.to_thread(self._producer.init_transactions, timeout)
 
     async def begin_transaction(self) -> None:
@@ -277,29 +275,29 @@ class AsyncProducer:
         await self._in_turn(self._producer.begin_transaction)
 
     async def commit_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
-        """Make the transaction readable; raises `KafkaError` if it must be aborted.
+        """Commit the transaction. Raises `KafkaError` if it must be aborted.
 
-        If cancelled, it waits for the commit's end: nobody could tell else what can be called next.
+        If cancelled, it waits until the commit has ended. Otherwise the caller could not know what to call next.
         """
         timeout = checked_timeout(timeout)
         if left := await self._have_no_waiting(timeout):
             raise DeliveryError(
-                f"{left} records of the transaction found no room within {timeout:g} seconds. Abort it, or give it "
-                "more time."
+                f"The send buffer had no space for {left} records of the transaction within {timeout:g} seconds. "
+                "Abort the transaction, or commit with a longer timeout."
             )
         await self._to_its_end(partial(self._producer.commit_transaction, timeout))
 
     async def abort_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
-        """Drop the transaction; if cancelled, when that is done."""
+        """Abort the transaction. If cancelled, it waits until the abort has ended."""
         timeout = checked_timeout(timeout)
         self._give_up_waiting()
         await self._to_its_end(partial(self._producer.abort_transaction, timeout))
 
     @asynccontextmanager
     async def transaction(self, timeout: float = REQUEST_TIMEOUT) -> AsyncIterator[None]:
-        """Run an `async with` block as a transaction: committed at its end, aborted on an error.
+        """Run an `async with` block as a transaction that is committed at its end, or aborted after an error.
 
-        If cancelled during the commit, it waits for the commit's end, and aborts only if the commit was refused.
+        If cancelled during the commit, it waits until the commit has ended, and aborts only if the commit was refused.
         """
         timeout = checked_timeout(timeout)
         await self.begin_transaction()
@@ -307,17 +305,18 @@ class AsyncProducer:
             yield
             if left := await self._have_no_waiting(timeout):
                 raise DeliveryError(
-                    f"{left} records of the transaction found no room within {timeout:g} seconds, and it is aborted."
+                    f"The send buffer had no space for {left} records of the transaction within {timeout:g} seconds. "
+                    "The transaction is aborted; start it again with a longer timeout."
                 )
         except BaseException as error:
             self._give_up_waiting()
-            with contextlib.suppress(ClosedError):  # closing the producer in the block has ended its transaction, too
+            with contextlib.suppress(ClosedError):  # the block has closed the producer, which ended the transaction
                 await self._to_its_end(partial(self._producer.abort_after, error, timeout))
             raise
         await self._to_its_end(partial(self._commit_or_abort, timeout))
 
     async def _to_its_end(self, call: Callable[[], None]) -> None:
-        """Make a call in its turn and wait for its end even if cancelled: a second call beside it would conflict."""
+        """Make a call in its turn, and wait for its end even if cancelled, because another call would conflict."""
         running = self._in_turn(call)
         cancelled: asyncio.CancelledError | None = None
         while not running.done():
@@ -337,12 +336,11 @@ class AsyncProducer:
             raise
 
     async def send_offsets(self, consumer: AsyncPriorityConsumer, timeout: float = REQUEST_TIMEOUT) -> None:
-        """Commit with the transaction the offsets that the consumer has returned, in the groups of all its levels."""
-        timeout = checked_timeout(timeout)
-        await consumer._call(self._producer.send_offsets, consumer._consumer, timeout)
+        """Commit the consumer's position with the transaction; see `Producer.send_offsets`."""
+        await consumer.lend(lambda lent: self._producer.send_offsets(lent, timeout))
 
     async def close(self, timeout: float | None = None) -> int:
-        """Deliver what was sent and let go; return how many records were not delivered within `timeout` seconds."""
+        """Deliver the records and close. Returns how many records were not delivered within `timeout` seconds."""
         timeout = None if timeout is None else checked_timeout(timeout)
         if self._producer.is_closed:
             return 0
@@ -364,12 +362,12 @@ class AsyncProducer:
 
 
 async def _reported(sent: asyncio.Future[DeliveryFuture]) -> RecordMetadata:
-    """Wait for the report of a record that is sent in any case, even if nobody waits for it any more."""
+    """Return the metadata of a record once it is delivered. A cancelled wait does not cancel the send."""
     return await asyncio.wrap_future(await asyncio.shield(sent))
 
 
 def _awaited(config: Config) -> Config:
-    """Return settings with the bound of what is awaited, unless they have one of their own."""
+    """Return settings in which the delivery of awaited records has a time limit, unless they have their own."""
     if "message.timeout.ms" in config:
         return config
     return {"delivery.timeout.ms": _AWAITED_FOR, **config}

@@ -1,4 +1,4 @@
-"""A record of an asynchronous producer, on its way, and those that wait for room."""
+"""A record that an asynchronous producer has sent or will send, and the records that wait for buffer space."""
 
 import asyncio
 from collections import deque
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class AwaitedRecord:
-    """A record of an asynchronous producer: it keeps the client's report until the loop resolves it.
+    """A record of an asynchronous producer, which keeps the client's report until the loop resolves its future.
 
-    It costs half of a `DeliveryFuture` with a callback.
+    It takes half the time of a `DeliveryFuture` with a callback.
     """
 
     __slots__ = (
@@ -38,7 +38,7 @@ class AwaitedRecord:
     size: int
     tally: Tally
     place: tuple[int | None, int | None, int]
-    # The fields of a record that has to wait, and only then: see `Sendable`.
+    # These fields are set only while a record waits in the accumulator: see `Sendable`.
     key: Any
     value: Any
     headers: list[Header] | None
@@ -60,7 +60,7 @@ class AwaitedRecord:
         return self.tally.destination
 
     def __call__(self, error: ReportError | None, message: Report) -> None:
-        """Take the Kafka client's report, with its error or None; on any thread."""
+        """Receive the delivery report, with its error or None. Any thread may call it."""
         queue = self.queue
         if not queue.returned:
             queue.reported.append(queue)
@@ -77,7 +77,7 @@ class AwaitedRecord:
         self.reported.append(self)
 
     def fail(self, error: Exception) -> None:
-        """Take note that the record was not delivered; on any thread."""
+        """Note that the record was not delivered. Any thread may call it."""
         self.tally.count_failure()
         self.error = error
         self.reported.append(self)
@@ -95,7 +95,7 @@ class AwaitedRecord:
 
 
 class Waiters:
-    """The records that wait for room at the same place, in the order of their sends; the first holds the lock."""
+    """The records that wait for buffer space for the same partition, in order. The first one holds the lock."""
 
     def __init__(self) -> None:
         self.first = asyncio.Lock()

@@ -1,8 +1,8 @@
 """The priority consumer: one group member per level, one poll over all of them.
 
 A poll asks the policy how much to fetch from each level and puts the fetched records into the level buffers. The policy
-then decides how many records each buffer hands out. Records in the buffers are not returned yet: positions and commits
-stop before them.
+then decides how many records each buffer hands out. Positions and commits stop before the records in the buffers,
+because these have not been returned yet.
 """
 
 import contextlib
@@ -42,9 +42,9 @@ REQUEST_TIMEOUT = 30.0
 
 OnRebalance = Callable[[list[TopicPartition]], Any]
 
-# A waiting poll still turns this often, so that the group sees a living member and callbacks are served.
-_LONGEST_TURN = 1.0
-# A leaving member does not keep its group waiting for a commit that is not answered.
+# A waiting poll still calls librdkafka this often, so that the member stays in its group and callbacks run.
+_LONGEST_WAIT = 1.0
+# Seconds after which a leaving member abandons a commit without an answer, because its group waits for it meanwhile.
 _LEAVE_TIMEOUT = 5.0
 
 
@@ -52,10 +52,11 @@ _LEAVE_TIMEOUT = 5.0
 class LevelMetrics:
     """The state of one level, as its consumer knows it.
 
-    `share` is the level's part of the capacity. `demand` is how many records the next poll fetches at most. `buffered`
-    counts records fetched and not yet returned, `returned` those returned since the start. `lag` counts the records
-    that wait in Kafka, as of the last fetch. `refused` names the missing right, if one is missing. `deleted_unread`
-    counts offsets that were deleted, by retention or by hand, before this consumer read them.
+    `share` is the level's fraction of the capacity, in records. `demand` is the most records that the next poll
+    fetches. `buffered` counts the records that were fetched and not returned yet, and `returned` the records that were
+    returned since the start. `lag` counts the records that wait in Kafka, as of the last fetch. `refused` names the
+    missing right, if one is missing. `deleted_unread` counts offsets that were deleted, by retention or by hand, before
+    this consumer read them.
     """
 
     level: int
@@ -93,7 +94,7 @@ class PriorityConsumer:
         )
         self._settings = settings
         self.wake = Wakeup()
-        # While a callback may run, a record that was fetched and not handed out is in these, and nowhere else.
+        # Whenever a callback can run, every fetched record that was not handed out is in `_buffers` or `_batch`.
         self._buffers: list[LevelBuffer[ConsumerRecord]] = [LevelBuffer() for _ in range(settings.levels)]
         self._batch: deque[ConsumerRecord] = deque()  # an iteration's next records; changed, never replaced
         self._closed = self._is_forked = False
@@ -121,12 +122,12 @@ class PriorityConsumer:
         on_revoke: OnRebalance | None = None,
         on_lost: OnRebalance | None = None,
     ) -> None:
-        """Read these topics at all levels, or each existing topic of a mapping at the level given (KIP-349).
+        """Read these topics at all levels, or each topic of a mapping at its level (KIP-349).
 
-        They replace the earlier subscription. A name that starts with `^` is a pattern. The callbacks get a list of
-        `TopicPartition` during a poll. `on_assign` may seek and `on_revoke` may commit. `on_lost`, by default
-        `on_revoke`, gets partitions that another member may own already. Raises `ConfigError` for a level that
-        does not exist.
+        They replace the earlier subscription. A name that starts with `^` is a pattern. The callbacks are called during
+        a poll with a list of `TopicPartition`. `on_assign` can seek and `on_revoke` can commit. `on_lost`, by default
+        `on_revoke`, gets partitions that another member may own already. Raises `ConfigError` for a level that does not
+        exist.
         """
         self._check_open()
         self._check_not_in_callback("subscribe")
@@ -154,10 +155,9 @@ class PriorityConsumer:
         return self._levels.assignment()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
+        """Use other credentials for each new login, and log in at once if a broker has refused the earlier ones.
 
-        Open connections go on. May be called from any thread. Raises `ConfigError` for credentials that librdkafka does
-        not take.
+        Open connections stay open. Thread-safe. Raises `ConfigError` for credentials that librdkafka does not accept.
         """
         self._check_open()
         for member in self._levels:
@@ -168,9 +168,9 @@ class PriorityConsumer:
     def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
         """Return the next records, at most `max.poll.records`: highest level first, offset order within a partition.
 
-        Waits until there is a record, at most `timeout` seconds, or forever with None. Raises `FetchError` if a level
-        could not fetch since the last poll, `WakeupError`, or the error of a rebalance callback. No error loses a
-        record, and the next poll goes on.
+        Waits for a record for at most `timeout` seconds, or without a limit if it is None. Raises `FetchError` if a
+        level could not fetch since the last poll, `WakeupError` after `wakeup`, or the error of a rebalance callback.
+        No error loses a record: the next poll returns the same records.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         now = time.monotonic()
@@ -197,7 +197,7 @@ class PriorityConsumer:
         self._auto_commit(now)
 
     def wakeup(self) -> None:
-        """Make the poll that is waiting, or the next one, raise `WakeupError`; from any thread."""
+        """Make the poll that is waiting, or the next one, raise `WakeupError`. Thread-safe."""
         self._woken = True
         self.wake.set()
 
@@ -205,7 +205,7 @@ class PriorityConsumer:
         return self
 
     def __next__(self) -> ConsumerRecord:
-        """Wait for the next record; a record that was not handed out yet is not committed either."""
+        """Return the next record, and wait for it. Commits cover only the records that were handed out."""
         now = time.monotonic()
         while (record := self.next_now(now)) is None:
             self.wake.wait(longest_wait(now, None))
@@ -218,14 +218,14 @@ class PriorityConsumer:
             self._begin_poll(now)
             with GcPause():
                 self._fetch(now)
-                with defer_signals():  # a record is in a buffer or in the batch, never on the way
+                with defer_signals():  # a signal between the buffer and the batch would lose records
                     self._batch.extend(self._take(now))
         return self._batch.popleft() if self._batch else None
 
     def _fetch(self, now: float) -> None:
-        """Fetch as much as the policy demands; all callbacks of a poll run in here, before any record is taken."""
+        """Fetch as many records as the policy demands. All callbacks run in here, before a record is returned."""
         demand = self._policy.demand(self._buffers)
-        with defer_signals():  # a signal between librdkafka and a buffer would have records counted as returned
+        with defer_signals():  # a signal between librdkafka and a buffer would lose records
             for level, member in self._levels.highest_first():
                 if demand[level]:
                     self._buffers[level].put(member.fetch(level, demand[level], now), now)
@@ -233,7 +233,7 @@ class PriorityConsumer:
                     member.serve(now)
         for member in self._levels:
             for error in member.membership.callback_errors:
-                if not isinstance(error, Exception):  # Ctrl-C in a callback does not wait for the next poll
+                if not isinstance(error, Exception):  # Ctrl-C in a callback must not wait for the next poll
                     member.membership.callback_errors.remove(error)
                     raise error
 
@@ -270,14 +270,14 @@ class PriorityConsumer:
         on_commit: OnCommit | None = None,
         timeout: float = REQUEST_TIMEOUT,
     ) -> None:
-        """Commit offsets, each the next to read; without any, all records that were returned.
+        """Commit the next offset to read of each partition; by default, after all records that were returned.
 
         Without offsets, a call in a rebalance callback commits only the levels of the callback's own group. Another
-        group may be waiting for this very member, and would answer a commit only after that.
+        group may be waiting for this member, and would answer the commit only afterwards.
 
-        A synchronous commit raises `KafkaError` if Kafka refuses, or does not answer within `timeout` seconds. For an
-        asynchronous one a later poll calls `on_commit(error, offsets)`, which by default logs an error. An asynchronous
-        commit that was sent is not yet done.
+        A synchronous commit raises `KafkaError` if Kafka refuses it or does not answer within `timeout` seconds. An
+        asynchronous commit is only sent: a later poll calls `on_commit(error, offsets)` with the outcome, which by
+        default logs an error.
         """
         timeout = checked_timeout(timeout)
         self._check_open()
@@ -293,13 +293,14 @@ class PriorityConsumer:
         sent.wait(timeout)
 
     def hear_refusal(self, level: int, error: KafkaError) -> None:
-        """Take in why a transaction refused a level's offsets: an expelled member joins its group again.
+        """Join a level's group again, if the error says that the member was expelled. Calls `on_lost`.
 
-        The answer went to the producer. librdkafka's consumer has not heard it, and its heartbeats might not hear of it
-        for minutes. The consumer does hear a refusal of its own commit. `on_lost` is called in here.
+        `error` is why a transaction refused the level's offsets. Kafka sent that answer to the producer, so the
+        consumer of librdkafka does not know it, and might learn it from its heartbeats only minutes later. A refusal of
+        the consumer's own commit needs no such call.
         """
         if standing(error) is Standing.EXPELLED and self._called_back_for is None and not self._closing:
-            log.warning("Level %d was expelled from its group, and joins again: %s", level, error)
+            log.warning("The member of level %d was expelled from its group, and joins it again: %s", level, error)
             self._levels[level].membership.rejoin()
 
     def _auto_commit(self, now: float) -> None:
@@ -318,7 +319,7 @@ class PriorityConsumer:
     # Places in the log
 
     def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record of a partition that a poll returns."""
+        """Return the offset of the next record of a partition that a poll will return."""
         self._check_open()
         self._levels.of(partition)
         known = self._returned_offsets().get(partition)
@@ -333,26 +334,26 @@ class PriorityConsumer:
         return ends([partition])[partition]
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Return records of an assigned partition from this offset on."""
+        """Continue an assigned partition at this offset."""
         check_place("offset", offset)
         self._check_open()
         self._levels.of(partition).seek(partition, offset)
         self._discard(partition.level, lambda record: record.topic_partition == partition)
 
     def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
-        """Start again at the beginning of these partitions, or of all."""
+        """Continue these partitions, or all assigned ones, at their beginnings."""
         self._check_open()
         for partition in self.assignment() if partitions is None else partitions:
             self.seek(partition, self.beginning_offsets([partition])[partition])
 
     def seek_to_end(self, partitions: Partitions | None = None) -> None:
-        """Skip the records that these partitions, or all, hold now."""
+        """Skip the records that are in these partitions, or in all assigned ones, now."""
         self._check_open()
         for partition in self.assignment() if partitions is None else partitions:
             self.seek(partition, self.end_offsets([partition])[partition])
 
     def seek_to_time(self, timestamp: int, partitions: Partitions | None = None) -> None:
-        """Go on with the first record of this time or later (milliseconds since the epoch), or else at the end."""
+        """Continue at the first record of this time or later (milliseconds since the epoch), or else at the end."""
         check_place("timestamp", timestamp)
         chosen = list(self.assignment() if partitions is None else partitions)
         found = self.offsets_for_times(dict.fromkeys(chosen, timestamp))
@@ -363,9 +364,9 @@ class PriorityConsumer:
     def pause(
         self, partitions: Partitions | None = None, *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """Return nothing from these partitions, from a topic, from a level, or from all, until they are resumed.
+        """Return no records from these partitions, from a topic, from a level, or from all, until they are resumed.
 
-        It is about partitions that this member has now: one that comes again after a rebalance is not paused.
+        Only partitions that are assigned now are paused. A partition that comes back after a rebalance is not paused.
         """
         self._check_open()
         unreturned = self._first_unreturned()
@@ -389,7 +390,7 @@ class PriorityConsumer:
     # What Kafka has
 
     def committed(self, partitions: Partitions, timeout: float = REQUEST_TIMEOUT) -> dict[TopicPartition, int | None]:
-        """Return the committed offset of each partition, None if it has none."""
+        """Return the committed offset of each partition, or None if it has no commit."""
         timeout = checked_timeout(timeout)
         self._check_open()
         return self._levels.committed(partitions, timeout)
@@ -417,21 +418,22 @@ class PriorityConsumer:
         return {each: end for each, (_, end) in self._levels.bounds(partitions, timeout).items()}
 
     def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
-        """Return the partitions of a topic, of all levels that read it; none before `subscribe`."""
+        """Return the partitions of a topic at all levels that read it. It is empty before `subscribe`."""
         timeout = checked_timeout(timeout)
         self._check_open()
         return self._levels.partitions_for(topic, timeout)
 
     def list_topics(self, timeout: float = REQUEST_TIMEOUT) -> dict[str, int]:
-        """Return Kafka's topics and the number of partitions of each."""
+        """Return the topics in Kafka with their numbers of partitions."""
         timeout = checked_timeout(timeout)
         self._check_open()
         return self._levels[0].client.topics(None, timeout)
 
     def transaction_offsets(self) -> list[MemberOffsets]:
-        """Return each member's returned offsets, as a transactional producer commits them.
+        """Return the offsets after the returned records, by member, as a transactional producer commits them.
 
-        Raises `KafkaError` for a member between two memberships: Kafka would take its offsets unfenced.
+        Raises `KafkaError` if a member is not in its group at the moment, because Kafka would accept its offsets even
+        if another member has the partitions.
         """
         self._check_open()
         parts = self._levels.for_transaction({each: (offset, "") for each, offset in self._returned_offsets().items()})
@@ -448,7 +450,7 @@ class PriorityConsumer:
         return {partition: unreturned.get(partition, offset) for partition, offset in positions.items()}
 
     def _first_unreturned(self) -> dict[TopicPartition, int]:
-        """Return the offset of the first record of each partition that was fetched and not handed out."""
+        """Return the offset of each partition's first record that was fetched and not handed out."""
         first: dict[TopicPartition, int] = {}
         for record in itertools.chain(self._batch, *self._buffers):
             first.setdefault(record.topic_partition, record.offset)
@@ -461,7 +463,7 @@ class PriorityConsumer:
         self._batch.extend(kept)
 
     def metrics(self) -> list[LevelMetrics]:
-        """Return the state of each level, lowest first, without a request to Kafka."""
+        """Return the state of each level, lowest first, without asking Kafka."""
         demand = self._policy.demand(self._buffers)
         positions = self._returned_offsets()
         assigned: list[list[TopicPartition]] = [[] for _ in range(self._levels.count)]
@@ -485,9 +487,9 @@ class PriorityConsumer:
     # Life
 
     def close(self) -> None:
-        """Commit the returned records, if `enable.auto.commit` is on, and leave the groups; takes at most about 10 s.
+        """Commit the returned records, if `enable.auto.commit` is on, and leave the groups, within about 10 s.
 
-        When all is closed, raises the error of a rebalance callback that ran on the way.
+        Once everything is closed, it raises the error of a rebalance callback that ran meanwhile, if there was one.
         """
         if self._is_forked or self._end.is_over:
             return
@@ -501,8 +503,8 @@ class PriorityConsumer:
             raise error
 
     def _steps_to_end(self) -> list[Step]:
-        # A member whose client closes must not be touched, so all stop writing to the wake-up before the first leaves.
-        # They must not write to it once it is closed.
+        # No member must write to the wake-up once it is closed, and a member whose client is closing must not be used.
+        # So all members stop writing to the wake-up before the first one leaves.
         return [self._commits.settle, self._commits.forget, self._stop_waking, self._leave, self.wake.close]
 
     def _stop_waking(self) -> None:
@@ -520,12 +522,12 @@ class PriorityConsumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error the last records might not have been processed: they are left for the next member.
+        # After an error the last records might not have been processed, so they are left to the next member.
         self._auto_commits = self._auto_commits and error is None
         self.close()
 
     def forked(self) -> None:
-        """Do nothing any more: this object is the copy in a forked process, without threads."""
+        """Disable this copy of the object in a forked process, which has none of its threads."""
         self._closed = self._is_forked = True
 
     def _check_open(self) -> None:
@@ -537,8 +539,8 @@ class PriorityConsumer:
     def _check_not_in_callback(self, call: str) -> None:
         if self._called_back_for is not None:
             raise HeadwayError(
-                f"{call}() was called in a rebalance callback, amid another call of this consumer. Note there "
-                f"that it is due, and call {call}() when the other call has returned."
+                f"{call}() was called in a rebalance callback, during another call of this consumer. Note in the "
+                f"callback that {call}() must be called, and call it when the other call has returned."
             )
 
     # Rebalances
@@ -562,12 +564,12 @@ class PriorityConsumer:
 
 
 def longest_wait(now: float, deadline: float | None) -> float:
-    """Return the seconds that a poll may wait before it turns again; a deadline of None means forever."""
-    return _LONGEST_TURN if deadline is None else min(_LONGEST_TURN, deadline - now)
+    """Return the seconds for which a poll can wait before it fetches again. None means that there is no deadline."""
+    return _LONGEST_WAIT if deadline is None else min(_LONGEST_WAIT, deadline - now)
 
 
 class _Listener:
-    """The listener that tells the user of a rebalance and keeps the consumer's buffers in step with it."""
+    """Calls the user's rebalance callbacks, and drops the buffered records of partitions that leave."""
 
     def __init__(
         self,

@@ -15,8 +15,8 @@ from headway.settings.config import no_such_level
 class Destinations:
     """The destinations of one producer, made as records come for them.
 
-    `open` has those that can be sent to, by level and topic; it is empty once the producer is closed. The level None
-    is the lowest one, and without levels the only one. Any thread may call each method.
+    `open` has the destinations by level and topic, and is empty once the producer is closed. The level None is the
+    lowest one, and without levels the only one. Thread-safe.
     """
 
     def __init__(self, sender: Sender, levels: int | None) -> None:
@@ -30,7 +30,7 @@ class Destinations:
             self.open |= self._by_level
 
     def close(self) -> None:
-        """Let nothing be sent any more."""
+        """Refuse new records from now on."""
         self.open = {}
 
     def kafka_topic(self, topic: str, level: int) -> str:
@@ -42,7 +42,7 @@ class Destinations:
         return level_topic(topic, level)
 
     def find(self, topic: str, level: int | None) -> Destination:
-        """Return the destination for a topic and a level that exists."""
+        """Return the destination for a topic and an existing level."""
         at = 0 if level is None else index(level)
         known = self._by_level[at].get(topic)
         if known is None:
@@ -51,7 +51,7 @@ class Destinations:
         return known
 
     def delay_topic(self, topic: str) -> Destination:
-        """Return the destination for a scheduler's topic; its records are serialised already."""
+        """Return the destination for a topic of a scheduler, whose records are already serialised."""
         known = self._delay_topics.get(topic)
         if known is None:
             known = self._delay_topics.setdefault(topic, self._new(topic, 0, topic, is_raw=False))
@@ -79,7 +79,7 @@ class Destinations:
             raise no_such_level(level, len(self.levels))  # type: ignore[arg-type]  # None exists
 
     def those(self, topic: str | None = None, level: int | None = None) -> list[Destination]:
-        """Return the destinations, all or those of a topic or a level. Raises `ConfigError` for an unknown level."""
+        """Return all destinations, or those of a topic or a level. Raises `ConfigError` for an unknown level."""
         self._check(level)
         return [each for each in self._all() if (level is None or level == each.level) and topic in (None, each.topic)]
 
@@ -92,7 +92,7 @@ class Destinations:
         return [each.queues for each in self.those(topic, level)]
 
     def queued(self) -> int:
-        """Return the number of records that are not reported on yet."""
+        """Return the number of records without a delivery report."""
         return sum(each.counts().under_way for each in self._all())
 
     def failed(self) -> int:

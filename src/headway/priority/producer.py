@@ -46,8 +46,8 @@ OnFull = Literal["block", "raise"]
 class ProducerMetrics:
     """The counts of a producer since its start: lists are by level, lowest first.
 
-    `queued` is the number of records of all levels that are not reported on yet, and `queued_bytes` is their size, of
-    which `buffer.memory` is the bound.
+    `queued` is the number of records of all levels without a delivery report, and `queued_bytes` is their size, which
+    `buffer.memory` limits.
     """
 
     sent: list[int]
@@ -104,7 +104,7 @@ class Producer(Closable):
             )
             self.destinations = Destinations(self.sender, settings.levels)
             self._transactions = ProducerTransactions(self.sender, self.destinations)
-            # Outside a transaction a schedule is stored on its own, and the delay lines limit its size.
+            # Outside a transaction a schedule is stored on its own, and the delay topics limit its size.
             kafka = {
                 key: value
                 for key, value in settings.kafka.items()
@@ -118,7 +118,7 @@ class Producer(Closable):
             self.is_closed = self._is_forked = False
             self._steps_to_end = EndSteps(lambda: [self._close_sender, self._close_scheduler])
             self._closing_within = time_left_of(None)
-            self._undelivered = 0  # by the end
+            self._undelivered = 0  # when it was closed
             register_for_forks(self)
 
     # Sending
@@ -144,22 +144,21 @@ class Producer(Closable):
         A `ProducerRecord` in place of the topic has all of its fields: `send(record, on_delivery=...)`. The `level` is
         by default the lowest one, 0.
 
-        With a `due` time a relay delivers the record then, and the future is about its delay line. The first such call
-        asks Kafka for the scheduler's topics and may create them. Serialisers then run on the caller's thread, and what
-        `Scheduler.send_later` raises, this call raises. `id` and `if_pending` are as there, but that nothing can be
-        refused. While a transaction of this producer is open, the schedule is part of it. `timestamp` is in
-        milliseconds since the epoch, now by default.
+        With a `due` time a relay delivers the record at that time, and the future resolves when the record is stored in
+        its delay topic. The first such call asks Kafka for the scheduler's topics and may create them. The serialisers
+        then run on the caller's thread, and the call raises the errors of `Scheduler.send_later`. `id` and `if_pending`
+        are as for `send_later`, without `refuse`. While a transaction of this producer is open, the schedule is part of
+        it. `timestamp` is in milliseconds since the epoch, now by default.
 
-        When a record `expires`, at a time or after this many seconds, a `ParallelConsumer` does not start it any more.
+        After a record `expires`, at a time or after this many seconds, a `ParallelConsumer` no longer starts it.
 
-        `on_delivery(error, metadata)` is called on a thread of the producer's, or on one that sends, flushes or waits
-        for a result, within that call. `on_delivery` must therefore not wait for a lock that such a thread holds.
+        `on_delivery(error, metadata)` is called on a thread of the producer, or within a call that sends, flushes or
+        waits for a result. So it must not wait for a lock that a thread holds while it makes such a call.
 
-        Without `due` it waits for nothing but room, up to `max.block.ms`. Raises `ConfigError` for a level that does
-        not exist, and sends nothing then. A later failure, serialisation included, fails the future.
+        Without `due` it waits only for buffer space, up to `max.block.ms`. Raises `ConfigError` for a level that does
+        not exist, and then sends nothing. A later failure, including one of a serialiser, fails the future.
 
-        Do not call `send` from a signal handler, which may have interrupted a `send`: let the signal handler tell a
-        thread.
+        Do not call `send` in a signal handler, which may have interrupted another `send`. Let a thread send the record.
         """
         if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
             given = (value, key, headers, partition, timestamp, level, due, expires, id)
@@ -193,7 +192,7 @@ class Producer(Closable):
         expires: When | None = None,
         on_delivery: OnDelivery | None = None,
     ) -> DeliveryFuture | None:
-        """Send a record as `send` does if there is room now; otherwise send nothing and return None."""
+        """Send a record as `send` does if the buffer has space now. Otherwise send nothing and return None."""
         if isinstance(topic, ProducerRecord):
             given = (value, key, headers, partition, timestamp, level, expires)
             return self.try_send(**fields_of_now(topic, self.destinations.has_levels, *given), on_delivery=on_delivery)
@@ -206,7 +205,7 @@ class Producer(Closable):
         return future if taken else None
 
     def destination(self, topic: str, level: int | None) -> Destination:
-        """Return where records of a topic and level go.
+        """Return the destination of a topic's records at a level.
 
         Raises `ConfigError` for a level that does not exist, and `ClosedError` if the producer is closed.
         """
@@ -238,7 +237,7 @@ class Producer(Closable):
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler that stores records with a due time; made at the first use."""
+        """The scheduler that stores records with a due time. It is made at the first use."""
         with self._making_scheduler:
             self.check_open()
             if self._scheduler is None:
@@ -281,7 +280,7 @@ class Producer(Closable):
         ).future
 
     def _send_serialised(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
-        """Send a record of the scheduler's, for a schedule in a transaction; as the lowest level's."""
+        """Send a record of the scheduler, for a schedule in a transaction, at the lowest level."""
         self.check_open()
         destination = self.destinations.delay_topic(record.topic)
         future = DeliveryFuture.of(destination, on_stored)
@@ -293,10 +292,10 @@ class Producer(Closable):
     # Waiting, and giving up
 
     def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
-        """Wait until all records sent before, to all topics and levels or to one, are delivered or failed.
+        """Wait until the records sent before, to all topics and levels or to one, are delivered or failed.
 
-        Returns how many are neither after `timeout` seconds. Records that other threads send meanwhile are not waited
-        for.
+        Returns how many are still under way after `timeout` seconds. It does not wait for records that other threads
+        send meanwhile.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         if self._is_forked:
@@ -309,9 +308,9 @@ class Producer(Closable):
         return left + self._scheduler.flush(left_over())
 
     def purge(self, *, topic: str | None = None, level: int | None = None) -> int:
-        """Give up the waiting records, all or those for a topic or a level, and return how many: their futures fail.
+        """Drop the waiting records, all or those for a topic or a level. Their futures fail.
 
-        Records that librdkafka has already are still sent.
+        Returns how many records were dropped. Records that librdkafka already has are still sent.
         """
         if self._is_forked:
             raise made_before_fork("producer")
@@ -326,31 +325,34 @@ class Producer(Closable):
         self._transactions.init(timeout)
 
     def begin_transaction(self) -> None:
-        """Start a transaction: of the records sent from now on, readers get all or none."""
+        """Start a transaction. Readers get either all records that are sent in it, or none."""
         self.check_open()
         self._transactions.begin()
 
     def send_offsets(self, consumer: "PriorityConsumer", timeout: float = REQUEST_TIMEOUT) -> None:
-        """Commit with the transaction the offsets that the consumer has returned, in the groups of all its levels."""
+        """Commit the consumer's position with the transaction: the offsets after the records that it has returned.
+
+        They are committed in the groups of all its levels.
+        """
         timeout = checked_timeout(timeout)
         self.check_open()
         self._transactions.send_offsets(consumer, timeout)
 
     def commit_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
-        """Make the transaction readable; raises `KafkaError` if it must be aborted."""
+        """Commit the transaction. Raises `KafkaError` if it must be aborted."""
         timeout = checked_timeout(timeout)
         self.check_open()
         self._transactions.commit(timeout)
 
     def abort_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
-        """Drop the transaction."""
+        """Abort the transaction."""
         timeout = checked_timeout(timeout)
         self.check_open()
         self._transactions.abort(timeout)
 
     @contextmanager
     def transaction(self, timeout: float = REQUEST_TIMEOUT) -> Iterator[None]:
-        """Run a `with` block as a transaction: committed at its end, aborted on an error."""
+        """Run a `with` block as a transaction that is committed at its end, or aborted after an error."""
         timeout = checked_timeout(timeout)
         self.begin_transaction()
         try:
@@ -361,19 +363,19 @@ class Producer(Closable):
             raise
 
     def abort_after(self, error: BaseException, timeout: float) -> None:
-        """Abort the transaction that an error has ended; raising that error matters more than a working abort."""
+        """Abort the transaction after an error. A failure of the abort is only added to the error as a note."""
         try:
             self.abort_transaction(timeout)
         except ClosedError:
-            pass  # closing the producer in the block has ended its transaction, too
+            pass  # the block has closed the producer, which ended the transaction
         except KafkaError as refused:
             if not is_fenced(refused):  # otherwise the producer that took over has aborted it already
                 error.add_note(f"The transaction could not be aborted: {refused}")
 
-    # Looking
+    # Information
 
     def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
-        """Return the partitions of a topic, of all levels."""
+        """Return the partitions of a topic at all levels."""
         timeout = checked_timeout(timeout)
         self.check_open()
         return [
@@ -398,9 +400,9 @@ class Producer(Closable):
     # Life
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on, at once if a broker has refused the earlier ones.
+        """Use other credentials for each new login, and log in at once if a broker has refused the earlier ones.
 
-        Open connections go on. Raises `ConfigError` for credentials that librdkafka does not take.
+        Open connections stay open. Raises `ConfigError` for credentials that librdkafka does not accept.
         """
         self.check_open()
         self.sender.client.set_sasl_credentials(username, password)
@@ -427,10 +429,7 @@ class Producer(Closable):
         return super().__enter__()
 
     def close(self, timeout: float | None = None) -> int:
-        """Deliver what was sent and let go; return how many records were not in time, whose futures fail.
-
-        `timeout` is in seconds.
-        """
+        """Deliver the records and close. Returns how many were not delivered within `timeout` seconds; these fail."""
         timeout = None if timeout is None else checked_timeout(timeout)
         if self._is_forked or self._steps_to_end.is_over or (self.is_closed and self.sender.calls_back_here):
             return 0

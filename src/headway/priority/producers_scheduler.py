@@ -1,4 +1,4 @@
-"""The schedulers of producers: while a transaction of the producer is open, schedules are part of it."""
+"""The schedulers of producers. While a transaction of the producer is open, schedules are part of it."""
 
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -19,15 +19,16 @@ from headway.settings.config import Config
 
 
 class ProducersScheduler(Scheduler):
-    """A scheduler that stores schedules by its own client, or in the open transaction of its producer.
+    """A scheduler that stores schedules with its own client, or in the open transaction of its producer.
 
-    Commands, and schedules that a relay has to answer, cannot be in a transaction: relays see it when it is committed.
+    Commands, and schedules that a relay has to answer, cannot be in a transaction, because relays see them only once
+    the transaction is committed.
 
     Args:
         config: The settings, as for any scheduler.
         name: The scheduler's name.
-        transactions: The producer's.
-        send: Sends a record with the producer's own client.
+        transactions: The transactions of the producer.
+        send: Sends a record with the client of the producer.
     """
 
     def __init__(
@@ -51,7 +52,7 @@ class ProducersScheduler(Scheduler):
         if self._transactions.is_open:
             raise ConfigError(
                 "if_pending is 'refuse', which a relay has to answer, and relays see a transaction only when it is "
-                "committed. Take 'keep' or 'replace', or schedule before the transaction begins. Nothing was sent."
+                "committed. Use 'keep' or 'replace', or schedule before the transaction begins. Nothing was sent."
             )
         return super()._expect_answer()
 
@@ -59,24 +60,24 @@ class ProducersScheduler(Scheduler):
         if self._transactions.is_open:
             raise ConfigError(
                 f"The schedule {handle} cannot be cancelled or moved while a transaction of this producer is open: a "
-                "relay answers at once, and an abort would not undo it. Ask when the transaction has ended, or by a "
-                "Scheduler of its own. Nothing was asked."
+                "relay answers at once, and an abort would not undo that. Call it after the transaction, or with a "
+                "separate Scheduler. Nothing was changed."
             )
         return super()._parts(handle, timeout)
 
 
 class InTurn(Protocol):
-    """A function that makes a call on a thread, in the order of these calls."""
+    """A function that makes calls on a thread, one after the other."""
 
     def __call__(self, call: Callable[[], T]) -> Awaitable[T]: ...
 
 
 class AsyncProducersScheduler(AsyncScheduler):
-    """The scheduler of a producer for asyncio, whose calls are made in turn with those of the producer.
+    """The scheduler of a producer for asyncio. Its calls and those of the producer run one after the other.
 
     Args:
         make: Returns the scheduler of the producer.
-        in_turn: Makes a call on the thread of records with a due time.
+        in_turn: Makes a call on the thread for records with a due time.
     """
 
     def __init__(self, make: Callable[[], Scheduler], in_turn: InTurn) -> None:
@@ -85,7 +86,7 @@ class AsyncProducersScheduler(AsyncScheduler):
         self._in_turn = in_turn
 
     def _may_block(self, scheduler: Scheduler, when: When) -> bool:
-        return True  # in a transaction a schedule may wait for room
+        return True  # in a transaction a schedule may wait for buffer space
 
     def _call(self, call: Callable[[], T]) -> Awaitable[T]:
         return self._in_turn(call)

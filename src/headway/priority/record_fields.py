@@ -10,22 +10,18 @@ from headway.records.record_types import ProducerRecord
 def fields_of(record: ProducerRecord, has_levels: bool, *given: Any) -> dict[str, Any]:
     """Return a record's fields as arguments of `send`.
 
-    Raises `ConfigError` if further fields were given beside the record, or for a level that its topic cannot have.
+    Raises `ConfigError` if other fields were given with the record, or if the record has no level and must have one.
     """
     if any(field is not None for field in given):
         raise ConfigError(
-            f"A ProducerRecord for {record.topic} was given beside other fields of a record, or a due time. Say all of "
-            "it in the ProducerRecord, or give the topic's name first. Nothing was sent."
+            f"A ProducerRecord for {record.topic} was given together with other fields of a record. Put all fields "
+            "into the ProducerRecord, or give the topic's name instead of it. Nothing was sent."
         )
     if record.level is None and has_levels:
         raise ConfigError(
-            f"The ProducerRecord for {record.topic} has no level, which means the topic of that very name. Give it "
-            "one, as level=0, or send it with a Producer that has no levels. Nothing was sent."
-        )
-    if record.level is not None and not has_levels:
-        raise ConfigError(
-            f"The ProducerRecord for {record.topic} has level={record.level}, and this Producer has no levels. Leave "
-            "it out, or give the producer the setting levels. Nothing was sent."
+            f"The ProducerRecord for {record.topic} has no level, so it is for the topic of exactly that name, and "
+            "this Producer has levels. Give the record a level, such as level=0, or send it with a Producer without "
+            "levels. Nothing was sent."
         )
     fields: dict[str, Any] = {
         "topic": record.topic,
@@ -44,11 +40,11 @@ def fields_of(record: ProducerRecord, has_levels: bool, *given: Any) -> dict[str
 
 
 def fields_of_now(record: ProducerRecord, has_levels: bool, *given: Any) -> dict[str, Any]:
-    """Return a record's fields as arguments of `try_send`; raises `ConfigError` also for one with a due time."""
+    """Return a record's fields as arguments of `try_send`. Raises `ConfigError` also for a record with a due time."""
     fields = fields_of(record, has_levels, *given)
     if "due" in fields:
         raise ConfigError(
-            f"The ProducerRecord for {record.topic} is due later. It may have to wait for the scheduler's topics, "
-            "which try_send does not: call send. Nothing was sent."
+            f"The ProducerRecord for {record.topic} has a due time or an id. try_send never waits, and such a record "
+            "may have to wait for the scheduler's topics: call send. Nothing was sent."
         )
     return fields

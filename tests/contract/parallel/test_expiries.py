@@ -173,7 +173,7 @@ def test_each_way_to_send_takes_an_expiry(kafka_cluster: Cluster) -> None:
         levels.send(topic, b"5", headers=own, level=1, expires=at)
         assert levels.try_send(topic, b"6", headers=own, level=1, expires=at)
         levels.send(ProducerRecord(topic, b"7", headers=own, level=1, expires=at))
-        with pytest.raises(ConfigError, match="was given beside other fields"):
+        with pytest.raises(ConfigError, match="was given together with other fields"):
             plain.send(ProducerRecord(topic, b"no"), expires=at)
         with pytest.raises(ConfigError, match="it would have expired already"):
             plain.send(topic, b"no", due=60, expires=30)

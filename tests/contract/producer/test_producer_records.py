@@ -72,7 +72,7 @@ async def test_a_record_is_sent_as_it_says_in_an_event_loop(cluster: Cluster) ->
 @pytest.mark.parametrize("has_levels", [True, False], ids=["levels", "no levels"])
 async def test_a_field_beside_a_record_is_refused(kind: Any, has_levels: bool, more: dict[str, Any]) -> None:
     producer = kind(settings_of(has_levels=has_levels))
-    with pytest.raises(ConfigError, match="A ProducerRecord for orders was given beside other fields"):
+    with pytest.raises(ConfigError, match="A ProducerRecord for orders was given together with other fields"):
         producer.send(ProducerRecord("orders", level=0 if has_levels else None), **more)
     assert sum(producer.metrics().sent) == 0
     if asyncio.iscoroutine(closing := producer.close()):
@@ -83,7 +83,7 @@ async def test_a_field_beside_a_record_is_refused(kind: Any, has_levels: bool, m
 @pytest.mark.parametrize("has_levels", [True, False], ids=["levels", "no levels"])
 async def test_a_level_that_the_producer_cannot_send_to_is_refused(kind: Any, has_levels: bool) -> None:
     producer = kind(settings_of(has_levels=has_levels))
-    wrong = {None: "has no level", 3: "level 3 does not exist"} if has_levels else {0: "this Producer has no levels"}
+    wrong = {None: "has no level", 3: "level 3 does not exist"} if has_levels else {0: "this producer has no levels"}
     for level, why in wrong.items():
         with pytest.raises(ConfigError, match=why):
             producer.send(ProducerRecord("orders", level=level))
