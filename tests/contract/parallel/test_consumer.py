@@ -147,7 +147,7 @@ def test_a_topic_that_is_missing_is_told_by_its_name_and_read_once_it_is_there(
     parallel = consumer(kafka_cluster, topic, **{"topic.metadata.refresh.interval.ms": 200, **settings})
     handled: list[bytes | None] = []
     member = Member(parallel, lambda record, context: handled.append(record.value))
-    wait_for(lambda: f"Kafka has no topic {topic}, which is read as soon as it is there." in caplog.text)
+    wait_for(lambda: f"Kafka has no topic {topic}. It will be read as soon as it is created." in caplog.text)
     kafka_cluster.create_topics([topic])
     send(kafka_cluster, topic, [(None, "first")])
     wait_for(lambda: handled == [b"first"])

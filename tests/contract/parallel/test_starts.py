@@ -190,9 +190,9 @@ def test_a_transaction_that_stays_open_in_the_input_is_named_with_partition_and_
         assert hanging.flush(30) == 0
         with reading("parallel", kafka_cluster.config(settings_of(topic)), topic) as read:
             wait_for(lambda: read == dict.fromkeys(PARTITIONS, 10))
-            wait_for(lambda: "Nothing is read of" in caplog.text, seconds=60)
+            wait_for(lambda: "Nothing can be read from" in caplog.text, seconds=60)
             hanging.commit_transaction(30)
             wait_for(lambda: read[2] == 11)
-    [told] = [message for message in caplog.messages if "Nothing is read of" in message]
+    [told] = [message for message in caplog.messages if "Nothing can be read from" in message]
     assert f"partition 2 of {topic}" in told
     assert "from offset 10 on" in told

@@ -1,4 +1,4 @@
-"""The watch for rights that Kafka has refused: librdkafka reports a refusal once, and asks on in silence."""
+"""A check of rights that Kafka has refused, because librdkafka reports a refusal once and then retries in silence."""
 
 import logging
 from concurrent.futures import Future
@@ -12,11 +12,11 @@ from headway.settings.config import Config, settings_beside
 
 log = logging.getLogger(__name__)
 
-_SAY_EVERY = 10.0
+_REPORT_EVERY = 10.0
 
 
 class AccessWatch:
-    """A watch that asks for refused rights now and then until none is refused; never waits for an answer.
+    """Asks Kafka repeatedly whether refused rights are granted, until they are, without waiting for an answer.
 
     Without a refusal it asks nothing and keeps no connection.
     """
@@ -27,20 +27,20 @@ class AccessWatch:
         self._admin: Admin | None = None
         self._asked: Future[Right | None] | None = None
         self._look_at = 0.0
-        self._said_at: float | None = None
+        self._reported_at: float | None = None
         self.missing: Right | None = None
 
     @property
     def is_on(self) -> bool:
-        """True if a right was refused and is not known to be granted since."""
+        """True if a right was refused and is not known to have been granted since."""
         return self.missing is not None
 
     def sentence(self) -> str | None:
-        """Return a sentence with the missing right and what to do, None if none is missing."""
+        """Return a sentence about the missing right with what to do, or None if no right is missing."""
         return self.missing.missing(self._config) if self.missing else None
 
     def refused(self, right: Right, now: float) -> str | None:
-        """Note a refusal; return the sentence about it, if it is due to be reported."""
+        """Note a refusal. Returns the sentence about it, if that is due to be reported."""
         self._rights[right] = None
         if self.missing is None:
             self.missing = right
@@ -48,7 +48,7 @@ class AccessWatch:
         return self._due(now)
 
     def look(self, now: float) -> str | None:
-        """Find out if the rights are there again; return the sentence, if it is due to be reported again."""
+        """Check whether the rights are granted. Returns the sentence about a missing one, if due to be reported."""
         if self.missing is None:
             return None
         if self._asked is None:
@@ -68,16 +68,16 @@ class AccessWatch:
         try:
             missing = asked.result()
         except HeadwayError as error:
-            log.debug("Whether a right is granted is not known yet: %s", error)
+            log.debug("It is not known yet whether a right was granted: %s", error)
             return
         if missing is None:
-            log.info("Granted by now: %s.", self.missing)
+            log.info("A right that was missing has been granted: %s.", self.missing)
             self._rights.clear()
-            self._admin = self._said_at = None
+            self._admin = self._reported_at = None
         self.missing = missing
 
     def _due(self, now: float) -> str | None:
-        if self.missing is None or (self._said_at is not None and now - self._said_at < _SAY_EVERY):
+        if self.missing is None or (self._reported_at is not None and now - self._reported_at < _REPORT_EVERY):
             return None
-        self._said_at = now
+        self._reported_at = now
         return self.sentence()

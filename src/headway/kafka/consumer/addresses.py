@@ -1,4 +1,4 @@
-"""Headway's partitions under the names that Kafka has for them, and back."""
+"""Translates Headway's partitions into Kafka's topics and partition numbers, and back."""
 
 from collections.abc import Iterable, Mapping, Sequence
 
@@ -10,7 +10,7 @@ from headway.records.record_types import TopicPartition
 
 
 class Addresses:
-    """The names of the partitions that a member reads by one subscription."""
+    """The names in Kafka of the partitions that a member reads for one subscription."""
 
     def __init__(self, levels: Sequence[int], subscription: GroupSubscription | None = None) -> None:
         self._levels = levels
@@ -38,17 +38,17 @@ class Addresses:
         return TopicPartition(ours, partition=number, level=level)  # type: ignore[arg-type]
 
     def level_of(self, topic: str | None) -> int | None:
-        """Return the level that a problem with this Kafka topic concerns, None if it concerns several."""
+        """Return the level that a problem with this Kafka topic concerns, or None if it concerns several."""
         return self._levels[0] if len(self._levels) == 1 else self.subscription.level_of(topic)
 
-    # In the binding's types
+    # Types of the binding
 
     def to_kafka(self, partitions: Iterable[TopicPartition]) -> list[ck.TopicPartition]:
-        """Return partitions as the binding takes them."""
+        """Return partitions in the binding's type."""
         return [ck.TopicPartition(*self.name(partition)) for partition in partitions]
 
     def places(self, offsets: Mapping[TopicPartition, int]) -> list[ck.TopicPartition]:
-        """Return offsets as the binding takes them."""
+        """Return offsets in the binding's type."""
         return [ck.TopicPartition(*self.name(each), offset) for each, offset in offsets.items()]
 
     def from_kafka(self, partitions: Iterable[ck.TopicPartition]) -> list[TopicPartition]:
@@ -56,9 +56,9 @@ class Addresses:
         return [self.of(each.topic, each.partition) for each in partitions]
 
     def offsets(self, places: Iterable[ck.TopicPartition]) -> dict[TopicPartition, int | None]:
-        """Return the offsets in an answer of the binding, None where Kafka has none."""
+        """Return the offsets in an answer of the binding, with None for a partition without an offset."""
         return {self.of(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in places}
 
     def commits(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> Offsets:
-        """Return offsets and metadata to commit as librdkafka takes them."""
+        """Return offsets and metadata for a commit by librdkafka."""
         return {self.name(each): (offset, metadata.encode()) for each, (offset, metadata) in commits.items()}

@@ -1,4 +1,4 @@
-"""Commits in the groups of several levels: sent together, and done on Kafka's answer."""
+"""Commits in the groups of several levels, which are sent together."""
 
 import logging
 import time
@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 Offsets = Mapping[TopicPartition, int]
 OnCommit = Callable[[Exception | None, Offsets], object]
 
-# A wait for librdkafka is made of such slices (seconds), so that Ctrl-C ends it at once.
+# The seconds of one wait for librdkafka. A long wait is made of many, so that Ctrl-C ends it quickly.
 _ANSWER_AWAITED_FOR = 0.1
 
 
@@ -28,7 +28,7 @@ class SentCommit:
         self._parts = parts
 
     def error(self) -> KafkaError | None:
-        """Return why it was refused, None if it is done. Raises `TimeoutError` while there is no answer."""
+        """Return why it was refused, or None if it succeeded. Raises `TimeoutError` while there is no answer."""
         for part in self._parts:
             refused = part.refused()
             if refused is None:
@@ -38,38 +38,38 @@ class SentCommit:
         return None
 
     def wait(self, timeout: float) -> None:
-        """Wait for the answers of all levels; raises `KafkaError` if one is refused, or does not come in time."""
+        """Wait for the answers of all levels. Raises `KafkaError` if one is refused or does not arrive in time."""
         deadline = time.monotonic() + timeout
         try:
             for part in self._parts:
                 while part.refused(_ANSWER_AWAITED_FOR) is None:
                     if time.monotonic() > deadline:
                         raise KafkaError(
-                            f"Kafka did not answer a commit within {timeout:g} s; it may have happened or not. Commit "
-                            "again, or the records since the last commit may be returned again."
+                            f"Kafka did not answer a commit within {timeout:g} s. It is not known whether the commit "
+                            "is stored. Commit again; otherwise its records may be returned again."
                         )
         finally:
             for part in self._parts:
-                part.forget()  # an owner of the raised error keeps these too, and their consumer could not be closed
+                part.forget()  # the raised error refers to them, and they would keep their consumer from closing
         if error := self.error():
             raise error
 
 
 class AsyncCommits:
-    """The asynchronous commits under way, each with its callback for the answer."""
+    """The asynchronous commits without an answer, each with its callback."""
 
     def __init__(self) -> None:
         self._sent: deque[tuple[SentCommit, Offsets, OnCommit]] = deque()
 
     def add(self, sent: SentCommit, offsets: Offsets, on_commit: OnCommit | None) -> None:
-        """Add a commit: `on_commit(error, offsets)` is called with its outcome; without one, errors are logged."""
+        """Add a commit. `on_commit(error, offsets)` is called with its outcome; without it, errors are logged."""
         self._sent.append((sent, offsets, on_commit or log_failure))
 
     def __len__(self) -> int:
         return len(self._sent)
 
     def settle(self) -> None:
-        """Report the commits that were answered, in the order in which they were sent."""
+        """Call the callbacks of answered commits, in the order in which the commits were sent."""
         while self._sent:
             sent, offsets, on_commit = self._sent[0]
             try:
@@ -80,7 +80,7 @@ class AsyncCommits:
             on_commit(error, offsets)
 
     def forget(self) -> None:
-        """Let go of unanswered commits; librdkafka wants that before its consumer is closed."""
+        """Drop the commits without an answer, as librdkafka needs it before its consumer is closed."""
         self._sent.clear()
 
 
@@ -91,6 +91,6 @@ def metadata_is_too_large(error: HeadwayError) -> bool:
 
 
 def log_failure(error: Exception | None, offsets: Offsets) -> None:
-    """Log that a commit failed, but not for want of a right, which a poll reports now and then."""
+    """Log that a commit failed, unless a right is missing, which a poll reports repeatedly."""
     if error is not None and not isinstance(error, AuthorizationError):
         log.warning("A commit of %d partitions failed, and a later one must cover it: %s", len(offsets), error)

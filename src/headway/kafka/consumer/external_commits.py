@@ -1,4 +1,4 @@
-"""Commits for groups without members: tools that show lag read them."""
+"""Commits for groups without members, so that tools can show their lag."""
 
 import logging
 import time
@@ -23,9 +23,9 @@ _LOOK_EVERY = 0.01
 
 
 class ExternalCommits:
-    """The commits of offsets to the level groups of `group`; a commit waits for nothing, and a refusal is logged once.
+    """Commits offsets in the level groups of `group`, without waiting. A refusal is logged once.
 
-    Without `has_levels` they are to the group itself.
+    Without `has_levels` it commits in the group itself.
     """
 
     def __init__(self, config: Config, group: str, *, has_levels: bool = True) -> None:
@@ -37,10 +37,10 @@ class ExternalCommits:
         self._complaint = ""
 
     def commit(self, offsets: Offsets) -> None:
-        """Send a commit, and look at the answers of earlier ones."""
+        """Send a commit, and process the answers to earlier ones."""
         self._sent.settle()
         for consumer in self._consumers.values():
-            consumer.poll(0)  # else its own reports would pile up
+            consumer.poll(0)  # serves its reports, which would pile up otherwise
         by_level: dict[int, dict[capi.Partition, tuple[int, bytes]]] = defaultdict(dict)
         for at, offset in offsets.items():
             by_level[at.level][kafka_topic(at), at.partition] = offset, b""
@@ -48,7 +48,7 @@ class ExternalCommits:
         self._sent.add(SentCommit(parts), offsets, self._complain)
 
     def await_answers(self) -> None:
-        """Return when all commits are answered, or after a while: they are for people to look at."""
+        """Wait for the answers, but not for long, because nothing depends on these commits."""
         deadline = time.monotonic() + _ANSWERED_WITHIN
         self._sent.settle()
         while self._sent and time.monotonic() < deadline:
@@ -56,7 +56,7 @@ class ExternalCommits:
             self._sent.settle()
 
     def close(self) -> None:
-        """Close the connections; an unanswered commit may be done or not."""
+        """Close the connections. For a commit without an answer, it is not known whether it is stored."""
         self._sent.forget()
         for consumer in self._consumers.values():
             consumer.close()
@@ -77,7 +77,7 @@ class ExternalCommits:
             log.warning("The progress of the query is not shown in the group %s: %s", self._group, why)
 
     def _missing_right(self) -> str | None:
-        """Return the sentence that names it; librdkafka says only that it waits for the group's coordinator."""
+        """Return a sentence about the missing right, for which librdkafka only reports that a commit timed out."""
         groups = [self._group_of(level) for level in self._consumers]
         try:
             missing = Admin(self._config).missing([Right("Read", "Group", group) for group in groups])

@@ -1,9 +1,9 @@
-"""Fair fetching: the topics and partitions of a level take turns, so a flooded partition delays no other.
+"""Fair fetching: the topics and partitions of a level take turns, so that a flooded partition delays no other.
 
-librdkafka has one queue for all partitions of a consumer, in which the records of a flooded partition stand before all
+librdkafka has one queue for all partitions of a consumer, in which the records of a flooded partition come before all
 others. So that queue is emptied into a buffer, from which topics and partitions take turns. Partitions that flood the
-buffer are kept apart: librdkafka collects their records in a second queue, bounded like the first. When the buffer has
-space again, the second queue is moved to the end of the first.
+buffer are kept apart: librdkafka collects their records in a second queue, which is bounded like the first. When the
+buffer has space again, the second queue is appended to the first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,13 +15,13 @@ from headway.kafka.consumer.group_client import GroupClient
 from headway.records.record_types import ConsumerRecord, Message, TopicPartition, headers_of
 
 _LEAST = 1024 * 1024  # bytes that may wait, however slowly they are taken
-_WAITS = 4  # the buffer should last this many waits, since more is asked for when it is half empty
-_PACE_OVER = 0.02  # seconds
-_SOON = 0.03  # seconds
+_WAITS = 4  # the number of waits for a fetch that the buffer should cover, because it is refilled when it is half empty
+_PACE_OVER = 0.02  # seconds over which the pace is measured
+_SOON = 0.03  # seconds that a record may wait in librdkafka's queue
 
 
 class FetchTurns:
-    """The buffered records of one level, and the partitions that are kept apart; for one thread at a time."""
+    """The buffered records of one level, and the partitions that are kept apart. Not thread-safe."""
 
     def __init__(self, client: GroupClient) -> None:
         self._client = client
@@ -51,20 +51,20 @@ class FetchTurns:
 
     @property
     def is_overfull(self) -> bool:
-        """True if the buffer has so much that a partition with records in it should not add more."""
+        """True if the buffer is so full that a partition with records in it should not add more."""
         return self._buffer.is_overfull
 
     @property
     def is_full(self) -> bool:
-        """True if the buffer has more than it should."""
+        """True if the buffer has more than it should hold."""
         return self._buffer.is_full
 
     def put(self, topic: str, partition: TopicPartition, records: list[ConsumerRecord], size: int) -> None:
-        """Add the next records of a partition, which are `size` bytes."""
+        """Add the next records of a partition, which have `size` bytes."""
         self._buffer.put(topic, partition, records, size)
 
     def take(self, count: int) -> list[ConsumerRecord]:
-        """Return the next records; topics and partitions take turns."""
+        """Return the next records, for which topics and partitions take turns."""
         return self._buffer.take(count)
 
     def take_quiet(self, count: int) -> list[ConsumerRecord]:
@@ -81,7 +81,7 @@ class FetchTurns:
         return {partition: record.offset for partition, record in firsts if record is not None}
 
     def give(self, count: int, now: float) -> None:
-        """Note that the caller got this many records, from the buffer or directly."""
+        """Note that this many records were returned to the caller, from the buffer or directly."""
         self._given += count
         if now - self._given_since >= _PACE_OVER:
             self._pace = self._given / (now - self._given_since)
@@ -89,17 +89,17 @@ class FetchTurns:
             self._given, self._given_since = 0, now
 
     def rest(self, now: float) -> None:
-        """Note that nothing is left to give, so the time until the next record does not count towards the pace."""
+        """Note that no records are left, so that the time until the next record does not count towards the pace."""
         self._given, self._given_since = 0, now
 
     def is_long(self) -> bool:
-        """Return whether a record that came now would wait long in librdkafka's queue, as fast as records are taken."""
+        """Return whether a record that arrived now would wait long in librdkafka's queue, at the current pace."""
         return capi.queue_length(self._client.consumer) > self._pace * _SOON
 
     def pour(self) -> bool:
-        """If the buffer has space, move what was kept apart to the common queue; return whether it was moved.
+        """If the buffer has space, move the records of partitions kept apart to the common queue.
 
-        Partitions without buffered records are no longer kept apart.
+        Returns whether they were moved. Partitions without buffered records are no longer kept apart.
         """
         if not (self._side and self._buffer.wants_more):
             return False
@@ -118,15 +118,15 @@ class FetchTurns:
         self._side.collect(name)
 
     def close(self) -> None:
-        """Let go of librdkafka's queues; the consumer is closed next."""
+        """Release librdkafka's queues, before the consumer is closed."""
         if self._side:
             self._side.close()
             self._side = None
 
     def drop(self, partition: TopicPartition) -> None:
-        """Drop the buffered records of a partition after a seek; it is no longer kept apart."""
+        """Drop the buffered records of a partition after a seek. It is no longer kept apart."""
         if self._side and partition in self._buffer.held:
-            # librdkafka drops what was collected before the seek. What has come since goes before what comes now.
+            # librdkafka drops the collected records from before the seek. Those from after it must come first.
             self._side.pour([self._client.addresses.name(partition)])
         self._buffer.drop(partition)
 
@@ -136,7 +136,7 @@ class FetchTurns:
         self._buffer.forget(partition)
 
     def set_aside(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Hold these partitions' records back until they are restored; return whether they take too much memory."""
+        """Hold back these partitions' records until they are restored. Returns whether they take too much memory."""
         for partition in partitions:
             self._buffer.set_aside(partition)
         return self._buffer.is_full_aside
@@ -153,8 +153,8 @@ class FetchTurns:
     def starting(self) -> list[TopicPartition]:
         """Return the partitions to seek to their own positions, and then to `route`.
 
-        librdkafka refuses that seek until it has started the partition. Forwarding the queue earlier would not last:
-        librdkafka undoes it as it stops its previous work on the partition.
+        librdkafka refuses that seek until it has started the partition. A queue that is forwarded earlier does not stay
+        so, because librdkafka undoes it when it ends its previous use of the partition.
         """
         return list(self._starting)
 
@@ -208,7 +208,7 @@ class TurnsOfLevels:
         return found
 
     def drop(self, partition: TopicPartition) -> None:
-        """Drop the buffered records of a partition after a seek; it is no longer kept apart."""
+        """Drop the buffered records of a partition after a seek. It is no longer kept apart."""
         self._turns[partition.level].drop(partition)
 
     def forget(self, partition: TopicPartition) -> None:
@@ -216,7 +216,7 @@ class TurnsOfLevels:
         self._turns[partition.level].forget(partition)
 
     def set_aside(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Hold back the records of these partitions until they are restored; return the partitions with too many."""
+        """Hold back the records of these partitions until they are restored. Returns the partitions with too many."""
         parts = self._by_level(partitions)
         return [each for turns, of_level in parts if turns.set_aside(of_level) for each in of_level]
 
@@ -239,7 +239,7 @@ class TurnsOfLevels:
         self._turns[partition.level].route(partition)
 
     def close(self) -> None:
-        """Let go of librdkafka's queues; the consumer is closed next."""
+        """Release librdkafka's queues, before the consumer is closed."""
         for turns in self._all:
             turns.close()
 

@@ -1,7 +1,7 @@
-"""The watch for news of a group's coordinator that a member has missed (KIP-848).
+"""A check for assignments that a member has missed (KIP-848).
 
-In librdkafka 2.16 an answer to a heartbeat that comes later than the heartbeat interval is lost for good. Neither "give
-up p" nor "p is yours" is ever heard of again. The coordinator believes that it was heard, and the group looks stable.
+librdkafka 2.16 loses an answer to a heartbeat that arrives after the heartbeat interval, and with it the order to give
+up or to take a partition. The coordinator does not repeat it, and the group looks stable.
 """
 
 import logging
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOK_AT_GROUP_EVERY = 2.0
-_QUIET_LOOKS = 2
+_QUIET_LOOKS = 2  # answers in a row without a difference, after which the check ends
 
 
 class GroupWatch:
-    """A comparison of the partitions that a member reads with the coordinator's, after a lost heartbeat answer.
+    """After a lost heartbeat answer, compares the partitions that a member reads with those in the coordinator.
 
-    It asks until both have agreed twice in a row, or the member was behind by the same partitions twice. A rebalance
-    under way passes meanwhile. Without a lost answer it asks nothing and keeps no connection.
+    It asks until both have agreed twice in a row, or the member lacked the same changes twice in a row. A rebalance
+    under way has ended by then. Without a lost answer it asks nothing and keeps no connection.
     """
 
     def __init__(self, config: Config) -> None:
@@ -43,22 +43,22 @@ class GroupWatch:
         self._quiet = 0
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Ask with other credentials from the next time on."""
+        """Use other credentials from the next question on."""
         change_credentials(self._config, username, password)
         self._admin = None
 
     @property
     def is_on(self) -> bool:
-        """True if an answer was lost and its consequence is not known yet."""
+        """True if an answer was lost and the comparison has not ended yet."""
         return self._look_at is not None
 
     def suspect(self) -> None:
-        """Look from now on: the answer to a heartbeat was lost."""
+        """Begin to compare, because the answer to a heartbeat was lost."""
         self._look_at = 0.0
         self._quiet = 0
 
     def finds_behind(self, member_id: str | None, ours: Collection[Partition], now: float) -> bool:
-        """Return whether the member, which reads `ours`, has missed news and must join again; never waits."""
+        """Return whether the member, which reads `ours`, has missed a change and must join again; never waits."""
         if self._look_at is None or now < self._look_at:
             return False
         if self._asked is None:
@@ -86,12 +86,12 @@ class GroupWatch:
     def _gap_of(
         self, asked: "Future[ConsumerGroupDescription]", member_id: str | None, ours: frozenset[Partition]
     ) -> frozenset[Partition] | None:
-        """Return the partitions whose gain or loss the member has not heard of."""
+        """Return the partitions that the member should have gained or lost, or None if that is not known."""
         try:
             members = asked.result().members
         except ck.KafkaException as error:
             log.debug("The group %s could not be described yet: %s", self._group, error.args[0].str())
-            self._admin = None  # it would ask the same broker again, though another one may coordinate the group by now
+            self._admin = None  # it would ask the same broker again, even if that no longer coordinates the group
             return None
         me = next((member for member in members if member.member_id == member_id), None)
         if me is None:

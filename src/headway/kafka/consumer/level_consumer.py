@@ -23,21 +23,21 @@ from headway.records.record_types import ConsumerRecord, DeserializedRecord, Rec
 from headway.runtime.deferred_signals import defer_signals
 from headway.settings.config import Config
 
-# A level asked for no records this long is paused, so that its callbacks can be served without its records. Waking it
-# costs a refetch, of about 10 ms if the broker is near.
+# The seconds without a fetch after which a level is paused, so that its callbacks can run without its records. Resuming
+# it costs a refetch, of about 10 ms if the broker is near.
 _PARK_AFTER = 0.5
-_MOST_AT_ONCE = 1_000_000  # records that the binding returns
-_LOOK_EVERY = 0.01  # while librdkafka has more than it is asked for
-_OF_MANY = 64  # records of a partition, while hundreds of partitions are flooded at once
-_LOOK_WITHIN = 1.0
+_MOST_AT_ONCE = 1_000_000  # records that the binding returns at most
+_CHECK_LENGTH_EVERY = 0.01  # seconds, while librdkafka has more than it is asked for
+_OF_MANY = 64  # records that a partition may add while the buffer is overfull, as when hundreds of them are flooded
+_LIST_WITHIN = 1.0
 
 _message_value = ck.Message.value
 
 
 class LevelConsumer:
-    """The consumer of the records of one or more levels; not thread-safe, like the client that it drives.
+    """Fetches the records of one or more levels. Not thread-safe.
 
-    Kafka is asked through its `client`. The group, and the partitions that it has given, are in its `membership`.
+    Its `client` asks Kafka. Its `membership` has the group and the assigned partitions.
     """
 
     def __init__(
@@ -47,26 +47,26 @@ class LevelConsumer:
         self.client = GroupClient(levels, config)
         self.membership = Membership(self.client, self, base_group)
         self.paused: set[TopicPartition] = set()
-        self.ends: dict[TopicPartition, int] = {}  # the log's end when it was reached, if asked for
-        self._reached: dict[TopicPartition, int] = {}  # such an end, while records before it wait
+        self.ends: dict[TopicPartition, int] = {}  # the log ends that were reached, if enable.partition.eof is set
+        self._reached: dict[TopicPartition, int] = {}  # such ends while records before them wait in the buffer
         self._readers = readers
         self._record = ConsumerRecord if readers[1] is _message_value else DeserializedRecord
         self._sources: dict[int, RecordSource] = {}
         self.is_parked = False
-        """True while nothing has been asked of it for so long that it is paused."""
+        """True while it is paused, because no records were asked for."""
         self._asked_at = 0.0
         self._served_at = 0.0
-        self._left_since: float | None = None  # since when librdkafka has had more than it was asked for
+        self._left_since: float | None = None  # the time since which librdkafka has had more than was asked for
         self._closer: threading.Thread | None = None
         self._make_parts()
 
     def _make_parts(self) -> None:
-        """Make what belongs to one client of librdkafka."""
+        """Make the parts that belong to one client of librdkafka."""
         self._transactions = OpenTransactions(self.client.ask_offset)
         self._turns = TurnsOfLevels(self.client)
 
     def subscribe(self, subscription: GroupSubscription, listener: RebalanceListener) -> None:
-        """Join the group for these topics, in place of those before; without topics, leave it."""
+        """Join the group for these topics instead of the earlier ones. Without topics, leave the group."""
         self._sources = {
             level: RecordSource(level, subscription.kafka_topic("", level), *self._readers) for level in self.levels
         }
@@ -75,7 +75,7 @@ class LevelConsumer:
     # Records
 
     def fetch(self, level: int, count: int, now: float) -> list[ConsumerRecord]:
-        """Return records of a level that have arrived, at most `count`, which is at least 1; never waits.
+        """Return records of a level that have arrived, at most `count`, without waiting. `count` is at least 1.
 
         Topics and partitions take turns. Rebalance callbacks run in this call, and errors go to the client's `errors`.
         If it returns fewer than `count`, either nothing more has arrived or the wake-up is set.
@@ -89,7 +89,7 @@ class LevelConsumer:
         return records
 
     def fetch_quiet(self, level: int, count: int, now: float) -> list[ConsumerRecord]:
-        """Return at most `count` records of partitions that had none until now; otherwise the same as `fetch`."""
+        """Return at most `count` records of partitions that had no records until now. Otherwise the same as `fetch`."""
         if not self._prepare(now):
             return []
         turns = self._turns[level]
@@ -102,7 +102,7 @@ class LevelConsumer:
         return records
 
     def serve(self, now: float) -> None:
-        """Serve rebalances while no records are wanted: a group waits for a member that does not answer."""
+        """Serve rebalances while no records are wanted, because the group waits for each member's answer."""
         if not self._advance(now):
             return
         if self.membership.assigned:  # otherwise only an assignment can come, and the group waits for its answer
@@ -112,11 +112,11 @@ class LevelConsumer:
             if not self.is_parked:
                 self.is_parked = True
                 self.client.consumer.pause(self.client.addresses.to_kafka(self.membership.begun()))
-        # A record that was on its way when the level was paused may still come.
+        # A record that was on its way when the level was paused may still arrive.
         self._put(self._fetched(1).messages)
 
     def _prepare(self, now: float) -> bool:
-        """Do what is due before records are fetched; return False if there is nothing to read."""
+        """Do what is due before a fetch. Returns False if the level has no topics."""
         if not self._advance(now):
             return False
         if self.is_parked:
@@ -132,19 +132,19 @@ class LevelConsumer:
             return False
         self.membership.advance(now)
         if self.client.lacks_a_right and self.client.is_granted(now):
-            self._look_again()
+            self._use_granted_right()
         if self._turns.has_starting:
             self._route_started()
         return True
 
-    def _look_again(self) -> None:
-        """Look for topics, or fetch, now that a missing right was granted.
+    def _use_granted_right(self) -> None:
+        """Find topics or fetch at once, because a missing right was granted.
 
-        librdkafka itself would do so some seconds later, and minutes later for topics that it could not see.
+        librdkafka itself would do so seconds later, or minutes later for topics that it had no right to see.
         """
         if not self.membership.assigned:
             with contextlib.suppress(ck.KafkaException):
-                self.client.consumer.list_topics(timeout=_LOOK_WITHIN)  # a list of all topics makes it subscribe again
+                self.client.consumer.list_topics(timeout=_LIST_WITHIN)  # a list of all topics makes it subscribe again
         elif not self.is_parked:
             self._fetch_again(set(self.membership.begun()) - self.paused)
 
@@ -155,7 +155,7 @@ class LevelConsumer:
                 self._turns.route(partition)
 
     def _fetch_of_levels(self, turns: FetchTurns, level: int, count: int, now: float) -> list[ConsumerRecord]:
-        """Return records of one level in turns: what librdkafka has of all levels goes to their buffers first."""
+        """Return records of one level in turns, after emptying librdkafka's queue into the buffers of all levels."""
         turns.pour()
         came = self._take_ahead()
         records = turns.take(count)
@@ -163,7 +163,11 @@ class LevelConsumer:
         return records
 
     def _fetch_in_turns(self, turns: FetchTurns, level: int, count: int, now: float) -> list[ConsumerRecord]:
-        """Return records in turns: of librdkafka's queue what is wanted, or all if some would wait long in it."""
+        """Return records in turns.
+
+        They come directly from librdkafka's queue. If a record at its end would wait long, the whole queue is emptied
+        into the buffer first.
+        """
         has_more, is_long = False, self._is_long(turns, now)
         if not turns and not turns.keeps_apart and not is_long:
             fetched = self._fetched(count)
@@ -186,18 +190,18 @@ class LevelConsumer:
         return records
 
     def _keep_apart(self, turns: FetchTurns, level: int, given: int, came: "_TakenAhead", now: float) -> None:
-        """Note what was given of a level, and wake the caller for what is left."""
+        """Note how many records were returned, and wake the caller for those that are left."""
         self._turns.keep_apart()
-        if not turns and len(self.levels) > 1:  # for one level the direct fetch does so: here it would cost 13 %
+        if not turns and len(self.levels) > 1:  # one level does so in the direct fetch; here it would cost 13 %
             turns.rest(now)
         turns.give(given, now)
-        # Levels above have had their turn already, and librdkafka does not report the records that are still there.
+        # Higher levels have had their turn already, and librdkafka does not report the records that are still there.
         if came.has_more or any(each > level for each in came.levels):
             self.client.wake()
 
     def _is_long(self, turns: FetchTurns, now: float) -> bool:
-        """Return whether there is so much in librdkafka's queue that a record at its end would wait long."""
-        if self._left_since is None or now - self._left_since < _LOOK_EVERY:
+        """Return whether librdkafka's queue is so long that a record at its end would wait long."""
+        if self._left_since is None or now - self._left_since < _CHECK_LENGTH_EVERY:
             return False
         self._left_since = now
         return turns.is_long()
@@ -229,7 +233,7 @@ class LevelConsumer:
         return came
 
     def _give_back(self, partition: TopicPartition, message: ck.Message) -> bool:
-        """Have this message of a partition and those behind it come again later; return whether they will."""
+        """Seek back to this message, to fetch it and those after it again later. Returns whether that succeeded."""
         try:
             self.membership.read_from(partition, message.offset() or 0)
         except ck.KafkaException:  # the partition is about to be taken away
@@ -241,14 +245,14 @@ class LevelConsumer:
         return list(map(self._record, messages, itertools.repeat(source), map(_message_value, messages)))
 
     def _fetched(self, count: int) -> Arrivals:
-        """Take messages from librdkafka, and drop those of partitions that the same call took away."""
+        """Take messages from librdkafka, and drop those of partitions that were revoked in the same call."""
         fetched = self.client.fetch(count)
         if fetched.ends:
             self._reached |= fetched.ends
         if fetched.lost_places:
             self.membership.lose_places(fetched.lost_places)
         if self.membership.has_met():
-            if self.is_parked:  # until it is served again: a partition never fetched from is slow to be resumed
+            if self.is_parked:  # because resuming a partition that was never fetched from is slow
                 self._resume_parked()
             ours = [each for each in fetched.messages if self._partition_of(each) in self.membership.assigned]
             return fetched._replace(messages=ours)
@@ -264,10 +268,11 @@ class LevelConsumer:
     # Places in the log
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch nothing from these partitions until they are resumed."""
+        """Stop fetching from these partitions until they are resumed."""
         self.paused.update(partitions)
         self.client.consumer.pause(self.client.addresses.to_kafka(self.membership.begun(partitions)))
-        too_much = self._turns.set_aside(partitions)  # librdkafka keeps what waits for less, and fetches it again
+        # If too many of their records are buffered, they are dropped, and fetched again after a seek.
+        too_much = self._turns.set_aside(partitions)
         for partition, offset in self._turns.first_offsets(too_much).items():
             with contextlib.suppress(KafkaError):
                 self.seek(partition, offset)
@@ -280,14 +285,14 @@ class LevelConsumer:
             self._fetch_again(self.membership.begun(partitions))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Fetch from this offset on; logical offsets (beginning, end) have librdkafka's numbers."""
+        """Continue at this offset, which can be one of librdkafka's logical offsets (beginning, end)."""
         self.ends.pop(partition, None)
         self._reached.pop(partition, None)
         self.membership.seek(partition, offset)
         self._turns.drop(partition)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the next offset that a fetch returns of each assigned partition whose start is known."""
+        """Return the next offset that a fetch will return of each assigned partition whose start is known."""
         positions = self.membership.positions() | self._turns.first_offsets(self.membership.assigned)
         return {partition: offset for partition, offset in positions.items() if offset >= 0}
 
@@ -296,9 +301,10 @@ class LevelConsumer:
         self._fetch_again(set(self.membership.begun()) - self.paused)
 
     def _fetch_again(self, partitions: Collection[TopicPartition]) -> None:
-        """Resume partitions, and seek to the offset at which they are anyway.
+        """Resume partitions, and seek to the positions that they already have.
 
-        librdkafka's thread for a broker that has nothing to fetch sleeps for up to a second, and only a seek wakes it.
+        A thread of librdkafka that has nothing to fetch from its broker sleeps for up to a second, and only a seek
+        wakes it.
         """
         self.client.consumer.resume(self.client.addresses.to_kafka(partitions))
         for partition, offset in self.membership.read_to(partitions).items():
@@ -308,19 +314,19 @@ class LevelConsumer:
     def _read_from_here(self, partition: TopicPartition) -> None:
         self.membership.read_from(partition, self.membership.read_to([partition])[partition])
 
-    # What the membership tells
+    # Calls of the membership
 
     def begun(self, partitions: Collection[TopicPartition], restarted: Collection[TopicPartition]) -> None:
         """Note that the client reads these partitions from now on, and `restarted` from their starts again."""
         self._turns.started(restarted)
-        if self.is_parked:  # a partition that was never fetched from is slow to be resumed
+        if self.is_parked:  # resuming a partition that was never fetched from is slow
             self._resume_parked()
         if paused := self.paused.intersection(partitions):
             self.client.consumer.pause(self.client.addresses.to_kafka(paused))
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Let go of partitions that leave this member."""
-        # librdkafka would keep a partition paused when it comes back.
+        """Drop the records and the state of partitions that leave this member."""
+        # Otherwise librdkafka would keep a partition paused when it comes back.
         held = self.membership.begun(partitions) if self.is_parked else self.paused.intersection(partitions)
         if held:
             self.client.consumer.resume(self.client.addresses.to_kafka(held))
@@ -331,7 +337,7 @@ class LevelConsumer:
             self._turns.forget(partition)
 
     def begin_again(self) -> None:
-        """Let go of what belongs to the client of librdkafka, which is replaced."""
+        """Drop the state that belongs to the client of librdkafka, because the client is replaced."""
         self._let_go()
         self.is_parked = False
         self._make_parts()
@@ -348,16 +354,16 @@ class LevelConsumer:
         return self._closer is not None
 
     def close(self) -> threading.Thread:
-        """Let go of everything, once the group was left; return the thread in which the client closes.
+        """Close everything in a thread, which is returned, after the group was left.
 
-        It may wait long for a group that cannot be reached, and Ctrl-C ends only a `join`.
+        The thread may wait long for a group that cannot be reached. Ctrl-C interrupts only a `join` of it.
         """
-        # librdkafka 2.16 ends a group that has been left without looking at its queue. A rebalance that is still queued
-        # is then never answered: the binding's callback waits forever, and keeps the GIL. The queue is therefore
-        # emptied first, by `Membership.has_left` or `Membership.step_aside`.
+        # librdkafka 2.16 ends a group that was left without serving its queue. A rebalance that is still in the queue
+        # is then never answered: the binding's callback waits forever, and holds the GIL. So the queue must be emptied
+        # first, by `Membership.has_left` or `Membership.step_aside`.
         with defer_signals():  # an interrupted end calls this again
             if self._closer is None:
-                self.client.forget_commits()  # the client would wait for one that an interrupted call has left
+                self.client.forget_commits()  # the client would wait for commits of an interrupted call
                 self._closer = threading.Thread(target=self._close, name="headway-close", daemon=True)
                 self._closer.start()
         return self._closer
@@ -369,7 +375,7 @@ class LevelConsumer:
 
 
 class _TakenAhead(NamedTuple):
-    """What was taken into the buffers: records of these levels, and librdkafka may have more."""
+    """The levels whose records were taken into the buffers, and whether librdkafka may have more."""
 
     has_more: bool
     levels: set[int]

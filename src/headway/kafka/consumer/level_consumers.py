@@ -1,4 +1,4 @@
-"""The members that read the levels, each in a group of its own, or one for all: a call goes to whom it concerns."""
+"""The members that read the levels: one member for each level's group, or one member for all levels."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ from headway.settings.config import Config, ConsumerSettings, ParallelSettings
 log = logging.getLogger(__name__)
 
 END_WITHIN = 10.0
-"""The longest that the end of a consumer waits for Kafka, in seconds: its last commits, and all groups together."""
+"""The most seconds that the end of a consumer takes for its last commits and for leaving all groups."""
 
 _OURS: Config = {"enable.auto.commit": False, "enable.auto.offset.store": False}
 
@@ -39,9 +39,9 @@ class MemberOffsets(NamedTuple):
 
 
 class LevelConsumers:
-    """The members that read the levels, the one of the lowest level first; one that reads all levels is the only one.
+    """The members that read the levels, the member of the lowest level first, or the only member for all levels.
 
-    Iteration yields members. A level as an index gives its member.
+    Iteration yields members. A level as an index returns its member.
     """
 
     def __init__(self, members: Sequence[LevelConsumer]) -> None:
@@ -69,17 +69,17 @@ class LevelConsumers:
         return reversed(list(self._of_level.items()))
 
     def with_same_member(self, levels: Iterable[int]) -> set[int]:
-        """Return these levels and all that are read by the same members: their groups meet together."""
+        """Return these levels and all levels that are read by the same members, and so have the same groups."""
         return {each for level in levels for each in self[level].levels}
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription], listener: RebalanceListener) -> None:
-        """Join the groups for the topics of each level; a member without topics leaves its group."""
+        """Join the groups for the topics of each level. A member without topics leaves its group."""
         parts = [GroupSubscription.of(member.levels, subscriptions) for member in self._members]
         for member, subscription in zip(self._members, parts, strict=True):
             member.subscribe(subscription, listener)
 
     def unsubscribe(self) -> None:
-        """Leave all groups at the same time, and wait until the listener was told."""
+        """Leave all groups at the same time, and wait until the listener was called."""
         self._leave(self._members, time.monotonic() + END_WITHIN)
 
     def _leave(self, members: Sequence[LevelConsumer], until: float) -> None:
@@ -94,13 +94,13 @@ class LevelConsumers:
             member.membership.forget_group()
 
     def close(self, until: float) -> None:
-        """Leave all groups at the same time, let go of everything, and wait for it until a time.
+        """Leave all groups at the same time, close everything, and wait for it until a time.
 
-        A group may be meeting, or its coordinator may be gone: what is not over by then goes on in threads that end
+        If a group rebalances or its coordinator is away, this may take longer. It then continues in threads that end
         with the process.
         """
         try:
-            # An interrupted end calls this again: a client that closes in its thread must not be touched.
+            # After an interrupt this is called again, and a client that closes in its thread must not be used.
             still_open = [member for member in self._members if not member.is_closing]
             self._leave([member for member in still_open if not member.membership.is_static], until)
             for member in still_open:
@@ -113,18 +113,18 @@ class LevelConsumers:
         of_each = zip(self._members, closing, strict=True)
         if left := [member.client.group for member, thread in of_each if thread.is_alive()]:
             log.warning(
-                "The coordinator of the %s %s has not confirmed in time that this consumer left, and is not waited for "
-                "any longer. If it was not told, the partitions wait until session.timeout.ms is over.",
+                "The coordinator of the %s %s has not confirmed in time that this consumer left. The consumer ends all "
+                "the same. If the coordinator does not know, its partitions stay unread for the session.timeout.ms.",
                 *("group" if len(left) == 1 else "groups", ", ".join(left)),
             )
 
     def of(self, partition: TopicPartition) -> LevelConsumer:
-        """Return the member that has a partition; raises `ConfigError` for a partition that is not assigned."""
+        """Return the member that has a partition. Raises `ConfigError` for a partition that is not assigned."""
         member = self[partition.level]
         if partition not in member.membership.assigned:
             raise ConfigError(
                 f"Partition {partition.partition} of {partition.topic} at level {partition.level} is not assigned to "
-                "this consumer now; assignment() says which are."
+                "this consumer now. assignment() returns the assigned partitions."
             )
         return member
 
@@ -139,7 +139,7 @@ class LevelConsumers:
     def chosen(
         self, partitions: Partitions | None, level: int | None, topic: str | None = None
     ) -> dict[LevelConsumer, set[TopicPartition]]:
-        """Return these partitions, or all of a level and of a topic, as far as those are given, by member."""
+        """Return these partitions by member, or otherwise all of a level and a topic, if those are given."""
         if partitions is None:
             members = self._members if level is None else [self[level]]
             fits = lambda one: topic in (None, one.topic) and level in (None, one.level)  # noqa: E731
@@ -150,7 +150,7 @@ class LevelConsumers:
         return by_member
 
     def positions(self, levels: Collection[int] | None = None) -> dict[TopicPartition, int]:
-        """Return the next offset to be fetched of each partition, of these levels or of all."""
+        """Return the next offset to fetch of each partition, of these levels or of all."""
         positions: dict[TopicPartition, int] = {}
         for member in self._members:
             if levels is None:
@@ -159,22 +159,22 @@ class LevelConsumers:
                 positions |= {each: offset for each, offset in member.positions().items() if each.level in levels}
         return positions
 
-    # What Kafka has
+    # Offsets and partitions in Kafka
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> SentCommit:
-        """Send a commit to the groups of its levels; raises `ConfigError` for a topic that a level does not read."""
+        """Send a commit to the groups of its levels. Raises `ConfigError` for a topic that a level does not read."""
         self._require_read(offsets)
         return SentCommit([client.commit(of_member) for client, of_member in self._by_client(offsets)])
 
     def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, int | None]:
-        """Return the committed offset of each partition, None if it has none."""
+        """Return the committed offset of each partition, or None if it has no commit."""
         wanted = dict.fromkeys(partitions, 0)
         return self._ask(wanted, lambda client, of_member: client.committed(of_member, timeout))
 
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> dict[TopicPartition, int | None]:
-        """Return each first offset at or after a time in milliseconds since the epoch, None if there is none."""
+        """Return each partition's first offset at or after a time in milliseconds since the epoch, or None."""
         return self._ask(times, lambda client, of_member: client.offsets_for_times(of_member, timeout))
 
     def bounds(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, tuple[int, int]]:
@@ -192,7 +192,7 @@ class LevelConsumers:
         ]
 
     def for_transaction(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> list[MemberOffsets]:
-        """Return each member's offsets for a transactional producer; raises `ConfigError` for topics not read."""
+        """Return each member's offsets for a transactional producer. Raises `ConfigError` for topics not read."""
         self._require_read(commits)
         return [
             MemberOffsets(
@@ -206,11 +206,11 @@ class LevelConsumers:
         for each in partitions:
             member = self[each.level]
             is_read = member.client.addresses.subscription.reads(each.topic, each.level)
-            # A topic that is subscribed to no more has partitions until the group has met.
+            # A topic that is no longer subscribed to keeps its partitions until the group has rebalanced.
             if not is_read and each not in member.membership.assigned:
                 raise ConfigError(
                     f"Partition {each.partition} of {each.topic} at level {each.level} cannot be committed: this level "
-                    f"does not read {each.topic} now. partitions_for({each.topic!r}) says which levels do."
+                    f"does not read {each.topic} now. partitions_for({each.topic!r}) shows the levels that do."
                 )
 
     def _by_client(self, of_all: Mapping[TopicPartition, T]) -> list[tuple[GroupClient, dict[TopicPartition, T]]]:
@@ -232,14 +232,14 @@ class LevelConsumers:
 
 
 def _require_names(topics: Iterable[str]) -> None:
-    """Raise `ConfigError` for a name that no topic can have: the binding might fail on its characters."""
+    """Raise `ConfigError` for a name that no topic can have, because the binding might fail on its characters."""
     for topic in topics:
         if not is_topic_name(topic):
             raise ConfigError(f"Kafka cannot be asked for the topic {topic!r}. {how_to_create(topic)}")
 
 
 def members_of(settings: ConsumerSettings | ParallelSettings, own: Config | None = None) -> LevelConsumers:
-    """Return the members for a consumer's settings: one of each level's group, or one of the group itself for all."""
+    """Return the members for a consumer's settings: one for each level's group, or one for all levels."""
     groups = groups_of(settings.group, settings.levels, per_level=settings.group_per_level)
     numbers = range(settings.levels or 1)
     of_each = [[level] for level in numbers] if len(groups) == len(numbers) else [list(numbers)]
@@ -253,11 +253,11 @@ def members_of(settings: ConsumerSettings | ParallelSettings, own: Config | None
 
 
 def _client_id(config: Config) -> Config:
-    """Return a `client.id` that no other member has; the user's own is its beginning.
+    """Return a `client.id` that no other member has, which begins with the user's own.
 
-    The ids that a classic group gives to its members begin with their `client.id`, and assignors go by the order of
-    those ids. With a `client.id` of its own a member has the same place in every level's group, and so the same
-    partitions of all levels. A member with a `group.instance.id` has its place by that, and keeps its `client.id`.
+    The ids that a classic group gives to its members begin with their `client.id`, and assignors sort members by id.
+    With a unique `client.id`, a member has the same rank in every level's group, and so the same partitions of all
+    levels. A member with a `group.instance.id` is sorted by that, and keeps its `client.id`.
     """
     if config.get("group.instance.id"):
         return {}

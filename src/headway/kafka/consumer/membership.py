@@ -1,6 +1,6 @@
-"""The membership in a group of one level, or of all: joining and leaving, and the partitions that the group gives.
+"""A membership in the group of one level, or of all levels: joining, leaving, and the assigned partitions.
 
-No exception leaves a rebalance callback: the binding would drop the records that the same call has fetched.
+No exception must leave a rebalance callback, because the binding would drop the records that the same call has fetched.
 """
 
 import logging
@@ -33,12 +33,12 @@ SERVE_EVERY = 0.1
 """The seconds after which a member that gets no records answers its group again."""
 _LEAVE_WITHIN = 10.0
 _END_MEMBERSHIP_WITHIN = 1.0
-_BOUNDS_TOLD_WITHIN = 1.0
-_LOOK_FOR_PLACES_AGAIN_AFTER = 0.5
+_BOUNDS_ANSWERED_WITHIN = 1.0
+_FIND_PLACES_AGAIN_AFTER = 0.5
 
 
 class RebalanceListener(Protocol):
-    """The receiver of a member's gained and lost partitions, told while the member fetches."""
+    """The receiver of a member's gained and lost partitions. Its methods are called while the member fetches."""
 
     def assigned(self, partitions: list[TopicPartition]) -> None: ...
     def revoked(self, partitions: list[TopicPartition]) -> None: ...
@@ -46,24 +46,24 @@ class RebalanceListener(Protocol):
 
 
 class PartitionReader(Protocol):
-    """The reader of a member's partitions, told what the client reads before the caller is."""
+    """The reader of a member's partitions, which keeps records and queues for them."""
 
     def begun(self, partitions: Collection[TopicPartition], restarted: Collection[TopicPartition]) -> None:
         """Note that the client reads these partitions from now on, and `restarted` from their starts again."""
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Let go of partitions that leave this member."""
+        """Drop the records and the state of partitions that leave this member."""
 
     def begin_again(self) -> None:
-        """Let go of what belongs to the client of librdkafka, which is replaced."""
+        """Drop the state that belongs to the client of librdkafka, because the client is replaced."""
 
 
 class Membership:
-    """A membership in a group, with the partitions that it has and where each begins.
+    """A membership in a group, with its assigned partitions and the offsets at which they begin.
 
-    For one thread at a time, in whose calls the rebalance callbacks run. `callback_errors` gets what the listener's
-    methods raised. `base_group` is the group's name before that of a level; without it no other group's commits are
-    looked at.
+    Not thread-safe: the rebalance callbacks run within the calls of one thread. `callback_errors` gets the errors that
+    the listener's methods raise. `base_group` is the group's name without the number of a level. Without `base_group`,
+    the commits of other groups are not checked.
     """
 
     def __init__(self, client: GroupClient, reader: PartitionReader, base_group: str | None) -> None:
@@ -71,27 +71,27 @@ class Membership:
         self._reader = reader
         self._listener: RebalanceListener | None = None
         self._partitions: AssignedPartitions[TopicPartition] = AssignedPartitions()
-        self._found: dict[TopicPartition, Start] = {}  # what Kafka said of where they begin
-        self._unwanted: dict[TopicPartition, int] = {}  # the first record of each that came while leaving
-        self._look_for_places_at = 0.0
+        self._found: dict[TopicPartition, Start] = {}  # where they begin, as Kafka answered
+        self._unwanted: dict[TopicPartition, int] = {}  # the first record of each that arrived during the leave
+        self._find_places_at = 0.0
         self._reset = RESETS.get(str(client.config.get("auto.offset.reset", "latest")).lower(), Reset.LATEST)
         self.callback_errors: deque[BaseException] = deque()
         self.deleted_unread = dict.fromkeys(client.levels, 0)
         """The number of each level's records that were deleted before they were read."""
-        self._has_met = False  # since the last fetched messages
+        self._has_met = False  # whether the group has rebalanced since the last fetched messages
         self._rejoining = False
         self._member_id = ""  # as it was at the last assignment
         self._is_incremental = _is_incremental(client.config)
         self._is_classic = client.config.get("group.protocol", "classic") != "consumer"
         self.is_static = "group.instance.id" in client.config
-        """True if its partitions wait for it to come back: it steps aside at its end, and does not leave."""
+        """True for a static member, which does not leave at its end, so that its partitions wait for its return."""
         self._has_stepped_aside = False
         self._others = OtherCommits(client, base_group) if base_group else None
         self._starts = StartOffsets(client, self._others)
 
     @property
     def assigned(self) -> KeysView[TopicPartition]:
-        """The partitions of this member, as they are when it is looked at."""
+        """The partitions of this member, as a view that follows later changes."""
         return self._partitions.all
 
     @property
@@ -106,9 +106,9 @@ class Membership:
     # Joining and leaving
 
     def subscribe(self, subscription: GroupSubscription, listener: RebalanceListener) -> None:
-        """Join the group for these topics, in place of those before; without topics, leave it."""
+        """Join the group for these topics instead of the earlier ones. Without topics, leave the group."""
         had = self._addresses.subscription
-        # While partitions are read under one address, they cannot have another.
+        # The names of partitions in Kafka cannot change while they are read, so the member leaves first.
         if had.topics and not (subscription.topics and subscription.keeps_addresses_of(had)):
             self._leave()
             self.forget_group()
@@ -133,10 +133,10 @@ class Membership:
             self._client.report_failure(missing_topic(topic), topic)
 
     def rejoin(self) -> None:
-        """Give all partitions up as lost: tell the listener, leave the group and join it again.
+        """Give up all partitions as lost, call the listener, leave the group and join it again, without waiting.
 
-        It waits for neither; records on their way for these partitions are dropped. If librdkafka has heard of the loss
-        itself, it is joining again already, and the next fetch tells the listener.
+        Records of these partitions that are on their way are dropped. If librdkafka has noticed the loss itself, it is
+        already joining again, and the next fetch calls the listener.
         """
         consumer = self._client.consumer
         if self._listener is None or not self._addresses.subscription.topics or consumer.memberid() != self._member_id:
@@ -156,29 +156,30 @@ class Membership:
         self._forget(list(self.assigned))
 
     def begin_to_leave(self) -> None:
-        """Leave the group; call `has_left` until it is true, and then `forget_group`."""
+        """Begin to leave the group. Call `has_left` until it returns True, and then `forget_group`."""
         self._client.consumer.unsubscribe()
 
     def has_left(self, waited: float, patience: float = SERVE_EVERY) -> bool:
-        """Serve the queue: an assignment from before we left may still be there, and its revocation then follows.
+        """Serve librdkafka's queue, and return whether the group was left.
 
-        An assignment may be empty, so having no partitions is not enough: a member of a classic group has an id until
-        it has left. But if the group waits for others to join, leaving would wait, too, and then nothing is queued.
+        An earlier assignment may still be in the queue, and its revocation then follows. An assignment may be empty, so
+        having no partitions is not enough. A member of a classic group has an id until it has left. But while the group
+        waits for other members to join, leaving waits, too, and then nothing is queued.
         """
         may_be_member = self._is_classic and waited < _END_MEMBERSHIP_WITHIN
         is_member = bool(self.assigned or (may_be_member and self._client.consumer.memberid()))
-        with defer_signals():  # an interrupted rebalance is never answered, and the group is never left
+        with defer_signals():  # an interrupted rebalance would never be answered, and the group never left
             has_come = self._drop_one(patience if is_member else 0)
         return not has_come and not is_member
 
     def forget_group(self) -> None:
-        """Let go of the partitions and topics of a group that was left."""
+        """Drop the partitions and topics of a group that was left."""
         self._forget(list(self.assigned))
         self._client.addresses = Addresses(self._client.levels)
 
     def step_aside(self, until: float) -> None:
-        """Let go of the partitions, which wait for this member to come back within the session timeout (KIP-345)."""
-        # The queue then only gets rebalances.
+        """Give up the partitions, which wait for this member to return within the session timeout (KIP-345)."""
+        # From the pause on, only rebalances come into the queue.
         self._client.consumer.pause(self._addresses.to_kafka(self._partitions.begun()))
         with defer_signals():
             while self._drop_one(0) and time.monotonic() < until:
@@ -189,7 +190,7 @@ class Membership:
         self._forget(list(self.assigned))
 
     def _drop_one(self, timeout: float) -> bool:
-        """Drop a record that is not wanted any more; return whether one came. Commits must stop before it."""
+        """Drop the next record, before which commits must stop. Returns whether there was one."""
         messages = self._client.fetch(1, timeout).messages
         for message in messages:
             partition = self._addresses.of(message.topic(), message.partition())
@@ -198,13 +199,13 @@ class Membership:
         return bool(messages)
 
     def close(self) -> None:
-        """Wait until nothing uses the client any more, which is closed next."""
+        """Wait until no thread uses the client, before it is closed."""
         self._starts.close()
 
     # In each fetch
 
     def advance(self, now: float) -> None:
-        """Do what is due: begin partitions whose starts are known, and look at topics and at lost places."""
+        """Do what is due: begin partitions whose starts are known, check topics, and find lost places."""
         if found := self._starts.take():
             self._locate(found)
         if self._client.ids.is_due(now):
@@ -214,7 +215,7 @@ class Membership:
         if self._partitions.ready and self._client.ids.is_settled(now):
             self._begin()
         if self._client.watch.is_on and self._has_fallen_behind(now):
-            log.warning("%s has missed what its group was told, and joins it again.", self._client.who)
+            log.warning("%s has missed an assignment of its group, and joins the group again.", self._client.who)
             self.rejoin()
 
     def _has_fallen_behind(self, now: float) -> bool:
@@ -222,7 +223,7 @@ class Membership:
         return self._client.watch.finds_behind(self._client.consumer.memberid(), ours, now)
 
     def has_met(self) -> bool:
-        """Return whether the group met since the last call: a fetch may have brought records of lost partitions."""
+        """Return whether the group rebalanced since the last call. Fetched records may then be of lost partitions."""
         has_met, self._has_met = self._has_met, self._rejoining
         return has_met
 
@@ -232,10 +233,10 @@ class Membership:
         partitions = self._addresses.from_kafka(kafka_partitions)
         self._has_met, self._rejoining = True, False
         self._member_id = self._client.consumer.memberid()
-        self._answer(self._assign, [])  # the group need not wait; the partitions begin when their starts are known
+        self._answer(self._assign, [])  # at once, so that the group does not wait until the starts are known
         self._partitions.assign(partitions)
         self._guard(listener.assigned, partitions)  # the listener may set a start
-        # Also those of which it has no partition yet: so it knows which partitions are new when they come.
+        # It asks also about topics of which it has no partition yet, to recognise partitions that are added later.
         topics = {topic for topic in self._addresses.subscription.topics if not topic.startswith("^")}
         topics |= self._addresses.topics(self.assigned - set(self._partitions.begun()))
         self._client.ids.ask_before_start(topics, time.monotonic(), self._client.wake_fd)
@@ -259,16 +260,16 @@ class Membership:
         partitions: list[TopicPartition],
         tell: Callable[[list[TopicPartition]], None],
     ) -> None:
-        # While it closes, on another thread, the listener knows already; it also knows of partitions given up as lost.
+        # The listener already knows of partitions that were given up as lost, or by `step_aside`.
         if partitions and not self._has_stepped_aside:
             self._guard(tell, partitions)
         self._answer(self._unassign, kafka_partitions)
         self._forget(partitions)
 
     def _answer(self, call: Callable[[list[ck.TopicPartition]], None], partitions: list[ck.TopicPartition]) -> None:
-        """Answer a rebalance; an error of librdkafka does not leave the callback.
+        """Answer a rebalance, and report an error of librdkafka instead of raising it.
 
-        librdkafka refuses the answer of a client that cannot go on at all, and reports that as well.
+        librdkafka refuses the answer of a client that has failed for good, and also reports that failure itself.
         """
         try:
             call(partitions)
@@ -281,7 +282,7 @@ class Membership:
         (consumer.incremental_assign if self._is_incremental else consumer.assign)(partitions)
 
     def _unassign(self, kafka_partitions: list[ck.TopicPartition]) -> None:
-        """Let go of partitions; librdkafka takes only those that it was given."""
+        """Unassign partitions. librdkafka accepts only partitions that were assigned to it."""
         consumer = self._client.consumer
         if not self._is_incremental:
             consumer.unassign()
@@ -312,14 +313,14 @@ class Membership:
             self._found[partition] = starts[partition]
 
     def start_of(self, partition: TopicPartition) -> Start | None:
-        """Return where Kafka said that a partition begins when it was assigned, None if it has not said that yet."""
+        """Return where an assigned partition begins, or None until Kafka has answered."""
         return self._found.get(partition)
 
     def _begin(self) -> None:
-        """Have librdkafka read the partitions whose start is known."""
+        """Assign the partitions whose starts are known to librdkafka."""
         new = set(self._partitions.ready)
         restarted = new
-        if not self._is_incremental:  # all of them again: the call names the whole assignment
+        if not self._is_incremental:  # then the call replaces the whole assignment, so it names all partitions again
             before = self._partitions.begun()
             self._partitions.note_starts(self.read_to(before))
             restarted = new.union(before)
@@ -331,14 +332,11 @@ class Membership:
     # Places in the log
 
     def begun(self, among: Collection[TopicPartition] | None = None) -> list[TopicPartition]:
-        """Return the partitions that the client reads, of these or of all."""
+        """Return the partitions that the client reads, among these or among all."""
         return self._partitions.begun(among)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Begin at this offset, or go on at it.
-
-        Raises `KafkaError` if the client cannot go there.
-        """
+        """Begin or continue a partition at this offset. Raises `KafkaError` if the client cannot seek."""
         before, state = self._partitions.starts([partition]), self._partitions.state_of(partition)
         self._partitions.seek(partition, offset)
         if state is AssignmentState.READING:
@@ -354,12 +352,12 @@ class Membership:
         self._client.wake()
 
     def read_from(self, partition: TopicPartition, offset: int) -> None:
-        """Have the client read on at this offset, at which it is or which it has passed; raises `KafkaException`."""
+        """Have the client continue at its own offset or an earlier one. Raises `KafkaException`."""
         self._partitions.note_starts({partition: offset})  # librdkafka forgets its own position in a seek
         self._client.consumer.seek(ck.TopicPartition(*self._addresses.name(partition), offset))
 
     def read_to(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset to which each was read: librdkafka's, or its start if nothing came since."""
+        """Return the next offset of each partition: librdkafka's position, or the start if nothing has arrived."""
         known = self._partitions.starts(partitions)
         begun = self._partitions.begun(partitions)
         for place in self._client.consumer.position(self._addresses.to_kafka(begun)) if begun else ():
@@ -368,30 +366,30 @@ class Membership:
         return known
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the offset of the next record of each partition that has not come, or that nobody wanted."""
+        """Return the next offset of each partition. It stops before records that were dropped during a leave."""
         return self.read_to(self.assigned) | self._unwanted
 
     # An offset that the log lacks
 
     def lose_places(self, places: Mapping[TopicPartition, int]) -> None:
-        """Look for offsets at which to go on, since the logs do not have these."""
+        """Find offsets at which to continue, because the logs do not have these."""
         self._partitions.lose_places(places)
         if self._partitions.adrift:
             self._client.wake()
 
     def _find_places(self, now: float) -> None:
-        if now < self._look_for_places_at:
+        if now < self._find_places_at:
             return
-        self._look_for_places_at = now + _LOOK_FOR_PLACES_AGAIN_AFTER
+        self._find_places_at = now + _FIND_PLACES_AGAIN_AFTER
         adrift = dict(self._partitions.adrift)
         if recreated := self._client.ids.recreated(self._addresses.topics(adrift)):
             self._renew(recreated)
             return
         for partition, offset in adrift.items():
             try:
-                lost = LostPlace(offset, *self._client.bounds(partition, _BOUNDS_TOLD_WITHIN))
+                lost = LostPlace(offset, *self._client.bounds(partition, _BOUNDS_ANSWERED_WITHIN))
             except KafkaError as error:
-                log.debug("Where to read on is not known yet: %s", error)
+                log.debug("The offset at which to continue is not known yet: %s", error)
                 return
             self._read_on(partition, lost)
 
@@ -407,7 +405,7 @@ class Membership:
         self._stop_reading(partition)
         if start is None or self._listener is None:
             self._partitions.place(partition, None)
-        elif start < lost.offset:  # what is known of the partition is about offsets that the log does not have
+        elif start < lost.offset:  # the state of the partition is about offsets that the log does not have
             self._guard(self._listener.lost, [partition])
             self._found[partition] = Start(start, b"")
             self._partitions.place(partition, start)
@@ -416,13 +414,13 @@ class Membership:
             self._partitions.place(partition, start)
 
     def _stop_reading(self, partition: TopicPartition) -> None:
-        if self._is_incremental:  # librdkafka takes a stopped partition up again only if it is assigned again
+        if self._is_incremental:  # librdkafka continues a stopped partition only if it is assigned again
             self._answer(self._unassign, self._addresses.to_kafka([partition]))
 
     # A topic that was created again
 
     def _look_at_topics(self, now: float) -> None:
-        """Find out whether topics were deleted or created again; if one was created again, begin with a new client."""
+        """Check whether topics were deleted or created again. If one was created again, replace the client."""
         ids = self._client.ids
         topics = self._addresses.topics(self.assigned) | (ids.known & set(self._addresses.subscription.topics))
         changes = ids.look(topics, now, self._client.wake_fd)
@@ -432,15 +430,15 @@ class Membership:
             self._renew(changes.recreated)
 
     def _renew(self, recreated: Collection[str]) -> None:
-        """Leave the group, and join it with another client, since these topics were deleted and created again.
+        """Leave the group, and join it with another client, because these topics were deleted and created again.
 
-        librdkafka keeps what it knows of the topics that are gone. If a new one has a lower leader epoch, as after a
-        restart of its broker, it ignores all that is said of the new one, and reads nothing for good.
+        librdkafka keeps the metadata of the deleted topics. If a new topic has a lower leader epoch, for example after
+        a restart of its broker, librdkafka ignores all metadata of the new topic, and never reads it.
         """
         if self._listener is None:
             return
         try:
-            replacement = self._client.make()  # first: while it cannot be made, the old one goes on
+            replacement = self._client.make()  # first, so that the old client stays in use if this fails
         except HeadwayError as error:
             self._client.errors.append(error)
             return
@@ -448,7 +446,7 @@ class Membership:
         if others := self._without_recreated(list(self.assigned), recreated):
             self._guard(self._listener.revoked, others)
         self._leave()
-        with defer_signals():  # the member has one client or the other, and never none
+        with defer_signals():  # an interrupt in between would leave the member without a client
             self._reader.begin_again()
             before, starts = self._client.replace(*replacement), self._starts
             self._starts = StartOffsets(self._client, self._others)
@@ -458,19 +456,19 @@ class Membership:
     def _without_recreated(self, leaving: list[TopicPartition], recreated: Collection[str]) -> list[TopicPartition]:
         """Give up the partitions of topics that were created again, before their positions are committed.
 
-        Return the other partitions. The group goes on at the beginning of the new topics.
+        Returns the other partitions. The group continues at the beginning of the new topics.
         """
         gone = [partition for partition in leaving if self._addresses.topic(partition) in recreated]
         if not gone or self._listener is None:
             return leaving
         log.warning(
-            "%s was deleted and created again, with another id: %s goes on at the beginning of the new topic. What was "
-            "not handled of the old one is gone, and results of its records that still run are not committed.",
+            "%s was deleted and created again, with another id. %s continues at the beginning of the new topic. "
+            "Records of the old topic that were not handled are lost, and running ones will not be committed.",
             *(" and ".join(sorted(recreated)), self._client.who),
         )
         self._guard(self._listener.lost, gone)
         self._forget(gone)
-        # Since the topic was created, positions of the old one may have been committed.
+        # After the topic was created, positions of the old topic may have been committed for the new one.
         self._commit_beginnings(gone)
         return [partition for partition in leaving if partition not in gone]
 
@@ -481,19 +479,19 @@ class Membership:
         topic, number = self._addresses.name(next(iter(partitions)))
         group = self._client.group
         log.error(
-            "The start of partition %d of %s could not be committed in the group %s, which may pass over records if it "
-            "has an offset there that the log did not have. Look at `headway offsets show %s`. The reason: %s",
+            "The start of partition %d of %s could not be committed in the group %s. If the group has a commit of the "
+            "old topic there, it may skip records of the new one: see `headway offsets show %s`. The reason: %s",
             *(number, topic, group, group, next(iter(refusals.values())) if refusals else "no answer."),
         )
 
 
 def _close(starts: StartOffsets, consumer: ck.Consumer) -> None:
-    """Close a client that was replaced, once no thread uses it; it may wait for a group that cannot be reached."""
+    """Close a client that was replaced, once no thread uses it. It may wait for a group that cannot be reached."""
     starts.close()
     consumer.close()
 
 
 def _is_incremental(config: Config) -> bool:
-    """Return whether assignments come as differences (KIP-429, KIP-848)."""
+    """Return whether rebalances add and remove single partitions (KIP-429, KIP-848)."""
     strategy = str(config.get("partition.assignment.strategy", ""))
     return "cooperative" in strategy or config.get("group.protocol") == "consumer"

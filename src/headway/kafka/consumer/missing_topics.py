@@ -1,7 +1,7 @@
-"""The look for subscribed topics that Kafka lacks.
+"""A check for subscribed topics that do not exist.
 
-In a classic group librdkafka looks itself. The brokers of a KIP-848 group say nothing, and a member would wait for a
-misspelt topic in silence.
+In a classic group librdkafka checks that itself. In a group of KIP-848 the brokers do not report it, and a member would
+wait for a misspelt topic in silence.
 """
 
 import contextlib
@@ -18,8 +18,8 @@ _BROKERS_ANSWER_WITHIN = 30.0
 def look_for_missing(topics: Collection[str], config: Config, tell: Callable[[str], None]) -> None:
     """Call `tell` with each topic that does not exist, in a separate thread, and return at once.
 
-    Patterns are skipped. If no broker answers, or the client has no right to see a topic, `tell` is not called: the
-    group meets the same problem and reports it.
+    Patterns are skipped. If no broker answers, or the right to see a topic is missing, `tell` is not called, because
+    the member itself then reports the same problem.
     """
     named = [topic for topic in topics if not topic.startswith("^")]
 
@@ -34,16 +34,16 @@ def look_for_missing(topics: Collection[str], config: Config, tell: Callable[[st
 
 
 def missing_topic(kafka_topic: str | None) -> str:
-    """Return the sentence about a topic that is read and that Kafka lacks."""
+    """Return the sentence about a subscribed topic that does not exist."""
     return (
-        f"Kafka has no topic {kafka_topic}, which is read as soon as it is there. Check its name: `headway topics "
-        "list` shows all that there are."
+        f"Kafka has no topic {kafka_topic}. It will be read as soon as it is created. Check its name: `headway topics "
+        "list` shows all topics."
     )
 
 
 def deleted_topic(kafka_topic: str) -> str:
-    """Return the sentence about a topic that was read, and that Kafka lacks now."""
+    """Return the sentence about a topic that was read and was deleted."""
     return (
-        f"Kafka has no topic {kafka_topic} any more: it was deleted, with all records that were not read. A topic of "
-        f"this name that is created again is read from its beginning. `headway topics create {kafka_topic}` creates it."
+        f"Kafka has no topic {kafka_topic} any more: it was deleted, with all records that were not read. If it is "
+        f"created again, it is read from its beginning. `headway topics create {kafka_topic}` creates it."
     )

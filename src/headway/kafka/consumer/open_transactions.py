@@ -1,8 +1,8 @@
-"""Transactions that are open in the input: behind them nothing can be read, and no client of Kafka's says so.
+"""Warnings about open transactions in the input, after which nothing can be read. Kafka's own clients do not warn.
 
-The brokers abort the transaction of a producer that has died after its `transaction.timeout.ms`. A transaction that
-they have lost sight of (a hanging one) keeps all later records of its partitions from every consumer that reads what is
-committed, and never ends by itself.
+If a producer dies, the brokers abort its transaction after its `transaction.timeout.ms`. But a hanging transaction,
+which the brokers have lost track of, never ends by itself. It hides all later records of its partitions from every
+consumer with `read_committed`.
 """
 
 import logging
@@ -16,9 +16,9 @@ from headway.records.record_types import TopicPartition
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0
-"""The seconds after which a member looks again whether a partition stands still before records."""
-_OPEN_FOR = 10.0  # a shorter transaction is an ordinary one
-_TELL_AGAIN_AFTER = 60.0
+"""The seconds after which a member checks again whether a partition with more records stands still."""
+_OPEN_FOR = 10.0  # seconds; shorter transactions are normal
+_WARN_AGAIN_AFTER = 60.0
 _ANSWERED_WITHIN = 5.0
 _COMMITTED, _UNCOMMITTED = "read_committed", "read_uncommitted"
 
@@ -28,20 +28,20 @@ Ask = Callable[[TopicPartition, int, float, str], Question[FoundOffsets]]
 
 @dataclass(slots=True)
 class _Standstill:
-    """A partition whose position has not moved since a time, though the log goes on behind it."""
+    """A partition whose position has not moved since a time, although its log has more."""
 
     position: int
     since: float
     asked: dict[str, Question[FoundOffsets]]
     ends: dict[str, int]
-    told_at: float | None = None
-    no_transaction_before: int | None = None  # the log's end for which the answer was that none is open
+    warned_at: float | None = None
+    no_transaction_before: int | None = None  # the log end before which no transaction was open
 
 
 class OpenTransactions:
-    """A look, now and then, at the partitions that stand still before records; for one thread at a time.
+    """A periodic check of the partitions that stand still although their logs have more. Not thread-safe.
 
-    Without such a partition it asks nothing: the end of each log is known from the latest fetch.
+    Without such a partition it asks nothing, because the end of each log is known from the latest fetch.
     """
 
     def __init__(self, ask: Ask) -> None:
@@ -53,7 +53,7 @@ class OpenTransactions:
     def look(
         self, positions: Mapping[TopicPartition, int], end_of: Callable[[TopicPartition], int | None], now: float
     ) -> None:
-        """Warn of each partition that has stood before an open transaction for long; never waits."""
+        """Warn about each partition that has stood before an open transaction for long, without waiting."""
         self.look_at = now + LOOK_EVERY
         self.forget([each for each in self._standing if each not in positions])
         for partition, position in positions.items():
@@ -63,7 +63,7 @@ class OpenTransactions:
                 self.forget([partition])
             if end is not None and end > position:
                 standing = self._standing.setdefault(partition, _Standstill(position, now, {}, {}))
-                if end != standing.no_transaction_before:  # a log may end with the mark of a transaction's end
+                if end != standing.no_transaction_before:  # a log may end with the marker of an ended transaction
                     self._consider(partition, standing, end, now)
 
     def _consider(self, partition: TopicPartition, standing: _Standstill, end: int, now: float) -> None:
@@ -88,25 +88,25 @@ class OpenTransactions:
             if committed > standing.position:
                 standing.no_transaction_before = end
                 return
-            self._tell(partition, standing, uncommitted, now)
+            self._warn(partition, standing, uncommitted, now)
         for level in (_COMMITTED, _UNCOMMITTED):
             standing.asked[level] = self._ask(partition, OFFSET_END, _ANSWERED_WITHIN, level)
 
-    def _tell(self, partition: TopicPartition, standing: _Standstill, end: int, now: float) -> None:
+    def _warn(self, partition: TopicPartition, standing: _Standstill, end: int, now: float) -> None:
         open_for = now - standing.since
-        if open_for < _OPEN_FOR or (standing.told_at is not None and now - standing.told_at < _TELL_AGAIN_AFTER):
+        if open_for < _OPEN_FOR or (standing.warned_at is not None and now - standing.warned_at < _WARN_AGAIN_AFTER):
             return
-        standing.told_at = now
+        standing.warned_at = now
         log.warning(
-            "Nothing is read of %s from offset %d on: a transaction that began there has been open for at least "
-            "%.0f s, and %d offsets wait behind it. They are read once its producer ends it, or the brokers abort it "
-            "after its transaction.timeout.ms. If that does not happen, Kafka's own kafka-transactions.sh names the "
-            "producer (describe-producers), and ends the transaction (abort).",
+            "Nothing can be read from %s from offset %d on, because a transaction that began there has been open for "
+            "at least %.0f s. %d offsets wait after it, until its producer ends it, or the brokers abort it after its "
+            "transaction.timeout.ms. If that does not happen, Kafka's own kafka-transactions.sh names the producer "
+            "(describe-producers), and ends the transaction (abort).",
             *(partition, standing.position, open_for, end - standing.position),
         )
 
     def forget(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Let go of the questions about these partitions, or about all; the client is closed next."""
+        """Abandon the questions about these partitions, or all questions before the client is closed."""
         for partition in list(self._standing if partitions is None else partitions):
             if standing := self._standing.pop(partition, None):
                 for question in standing.asked.values():

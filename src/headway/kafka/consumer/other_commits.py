@@ -1,8 +1,8 @@
-"""Commits that a start would pass over: those that a group has in the other way of reading levels.
+"""A check for commits that a start would skip, because they are in another group of the same consumer.
 
-A group can have a group for each level (`billing-0` …), or read all levels itself (`billing`). Who changes from one way
-to the other, or gives existing topics levels for the first time, has the commits in the other place. Without a look
-there, records would be handled again, or never.
+A consumer has either a group for each level (`billing-0` …), or one group for all levels (`billing`). After a change
+from one to the other, or when existing topics get levels, the commits are in the other group. Without a check, records
+would be handled twice, or never.
 """
 
 import logging
@@ -34,14 +34,14 @@ _ANSWERS_WITHIN = 5.0
 
 
 class OtherCommits:
-    """The look at the commits of the group that would read a partition in the other way.
+    """Checks the commits of the other group, which reads the same partitions if `group.per.level` is changed.
 
-    Its own group is the one of the client, which has no commit: the group `base` as the user named it, or a group for
-    each level.
+    Its own group is that of the client, which has no commit. It is either the group `base` as the user named it, or the
+    group of a level.
 
-    The look is at all topics of the consumer, also at those of levels that other members read: otherwise one level
-    would begin before the commits of another one are found. Level topics in a group for each level, the default, are
-    not looked at: most who have them never had another group, and would need a right on it.
+    All topics of the consumer are checked, also those of levels that other members read. Otherwise one level would
+    begin before the commits of another one are found. Level topics in a group for each level, the default, are not
+    checked, because most of their users never had another group, and would need a right to it.
     """
 
     def __init__(self, client: GroupClient, base: str) -> None:
@@ -49,12 +49,12 @@ class OtherCommits:
         self._config = settings_beside(client.config)
         self._base = base
         self._per_level = client.group != base
-        self._seen: set[str] = set()  # topics of which no commit is passed over
+        self._seen: set[str] = set()  # topics of which no commit would be skipped
 
     def check(self, missing: Collection[Partition]) -> None:
-        """Raise `ConfigError` if a start at these partitions, which have no commit, would pass over commits.
+        """Raise `ConfigError` if a start of these partitions, which have no commit, would skip other commits.
 
-        Raises `KafkaError` if it is not known yet.
+        Raises `KafkaError` if that is not known yet.
         """
         subscription = self._client.addresses.subscription
         if self._per_level and subscription.has_level_topics:
@@ -77,7 +77,7 @@ class OtherCommits:
         return self._base if self._per_level else level_group(self._base, level)
 
     def _topics_committed(self, group: str, topics: Collection[str]) -> set[str]:
-        """Return those of the topics of which a group has committed a partition."""
+        """Return the topics for which a group has commits."""
         client = make_client(ck.Consumer, {**self._config, "group.id": group, "enable.auto.commit": False})
         try:
             told = [client.list_topics(topic, timeout=_ANSWERS_WITHIN).topics[topic] for topic in topics]
@@ -90,7 +90,7 @@ class OtherCommits:
         return {topic for (topic, _), commit in committed.items() if commit is not None}
 
     def _existing(self, groups: Collection[str]) -> list[str]:
-        """Return the groups that may have commits, without those that this client has no right to see, or to use."""
+        """Return the groups that may have commits, without those that this client has no right to see."""
         if not groups:
             return []
         client = coordinator_client(self._config)  # it, and its request, end with its last reference
@@ -113,8 +113,8 @@ class OtherCommits:
             for name, of_one in _by_group(levels, self._own_group).items()
         ]
         return (
-            f"The {other} {group} has commits of {' and '.join(levels)}, and the {owner} {own} has none: a start would "
-            f"pass over them. Set {keep}; or move the commits with `headway offsets copy {copy}`; or start again with "
+            f"The {other} {group} has commits of {' and '.join(levels)}, and the {owner} {own} has none, so a start "
+            f"would skip them. Set {keep}; or copy the commits with `headway offsets copy {copy}`; or begin again with "
             f"{' and '.join(resets)}."
         )
 
@@ -125,7 +125,7 @@ def _level_of(topic: str, subscription: GroupSubscription) -> int:
 
 
 def _by_group(levels: Mapping[str, int], group_of: Callable[[int], str]) -> dict[str, list[str]]:
-    """Return the topics of each group, which the topic's level tells."""
+    """Return the topics of each group, which depends on the topic's level."""
     by_group: dict[str, list[str]] = {}
     for topic, level in levels.items():
         by_group.setdefault(group_of(level), []).append(topic)
@@ -142,6 +142,6 @@ def _exists(group: str, asked: "Future[ConsumerGroupDescription]", timeout: floa
         if cause.code() in NO_GROUP:
             return False
         if is_refusal(cause):
-            log.info("Whether the group %s has commits is not known: this client has no right to see it.", group)
+            log.info("The commits of the group %s were not checked: the right to see the group is missing.", group)
             return False
         raise KafkaError(f"The group {group} could not be described: {cause.str().rstrip('.')}.") from error

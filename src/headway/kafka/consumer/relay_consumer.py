@@ -1,7 +1,7 @@
-"""A relay's member of its group: reads the partitions of one number of all of a scheduler's topics.
+"""A relay's member of its group, which reads the partitions with the same number of all topics of a scheduler.
 
-The start is the offset that the relay has stored, not the one that the group has committed. An assignment is therefore
-only noted, and read once `begin` gives the starts.
+It begins at the offsets that the relay has stored, not at those that the group has committed. So an assignment is only
+noted, and reading begins with a call of `begin`.
 """
 
 import logging
@@ -44,17 +44,17 @@ _DEFAULTS: Config = {
     "heartbeat.interval.ms": 1000,
     "fetch.queue.backoff.ms": 1,
     "queued.max.messages.kbytes": 16_384,
-    # Records that find no room in a window are fetched again, so only little at a time.
+    # Records for which a window has no space are fetched again later, so each fetch is small.
     "fetch.message.max.bytes": 131_072,
     "fetch.wait.max.ms": 100,
 }
 _CLOSE_WITHIN = 10.0
 
-NOT_DELETED = "Records that have left the delay lines are not deleted, and take up space forever."
+NOT_DELETED = "Records that have left the delay topics are not deleted, and take up space forever."
 
 
 class RelayConsumer:
-    """A consumer of the lines, which also tells when its own partitions have changed."""
+    """A consumer of the delay topics. `rebalanced` is True after its partitions have changed."""
 
     def __init__(self, config: Config, wake: Wakeup) -> None:
         self._unpacking = Unpacking(config)
@@ -66,7 +66,7 @@ class RelayConsumer:
         self.assigned: set[Partition] = set()
         self.rebalanced = False
         self.refusal: AuthorizationError | None = None  # a missing right: nothing is read until it is set to None
-        self.ends: dict[Partition, int] = {}  # partitions that were fetched to their ends, with these end offsets
+        self.ends: dict[Partition, int] = {}  # the end offsets of partitions that were fetched to their ends
         self._make_client()
 
     def _make_client(self) -> None:
@@ -83,13 +83,13 @@ class RelayConsumer:
     def subscribe(self, topics: list[str], before_leaving: Callable[[], None]) -> None:
         """Join the group for these topics, or change them.
 
-        `before_leaving` is called while revoked partitions are still ours; not if they are lost already.
+        `before_leaving` is called before revoked partitions go to another member, but not for lost partitions.
         """
 
         def on_revoke(consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
             before_leaving()
-            # An assignment within this callback, as to read nothing after a failure, keeps the binding from giving
-            # leave. The group would then wait forever, so the partitions are given up here.
+            # If `before_leaving` assigns partitions, for example none after a failure, the binding does not answer the
+            # rebalance itself. The group would then wait forever, so the partitions are given up here.
             consumer.unassign()
             self._on_leave(consumer, partitions)
 
@@ -98,23 +98,19 @@ class RelayConsumer:
         )
         self._subscribe()
 
-    def leave(self) -> None:
-        """Leave the group, until `subscribe` is called again."""
-        self._leave()
-
     def rejoin(self) -> None:
-        """Leave the group, which has expelled this member, and join it again, unless librdkafka does so already."""
+        """Leave and join the group again after this member was expelled, unless librdkafka already does so."""
         if self._consumer.memberid() != self._member_id:
             return
-        self._leave()
+        self.leave()
         self._subscribe()
 
     def renew(self) -> None:
-        """Leave the group, and join it with another client, since topics were deleted and created again.
+        """Leave the group and join it with another client, because topics were deleted and created again.
 
-        librdkafka reads nothing of such a topic if its leader epoch is lower than that of the one before.
+        librdkafka reads nothing from such a topic if its leader epoch is lower than that of the deleted topic.
         """
-        self._leave()
+        self.leave()
         wake_on_events(self._consumer, None)
         in_background(self._consumer.close)
         self.assigned = set()
@@ -124,7 +120,7 @@ class RelayConsumer:
         self._subscribe()
 
     def committed(self, partitions: Collection[Partition], within: float) -> dict[Partition, int]:
-        """Return the offsets that the group has committed of these partitions; raises `KafkaError`."""
+        """Return the offsets that the group has committed for these partitions. Raises `KafkaError`."""
         found = committed(self._consumer, list(partitions), within)
         return {partition: commit[0] for partition, commit in found.items() if commit is not None}
 
@@ -139,19 +135,19 @@ class RelayConsumer:
         self.rebalanced = True
 
     def begin(self, starts: Mapping[Partition, int]) -> None:
-        """Read assigned partitions from these offsets on, and no others."""
+        """Read these partitions, and no others, from these offsets on."""
         self._paused.clear()
         self.ends.clear()
         self._consumer.assign([ck.TopicPartition(topic, number, offset) for (topic, number), offset in starts.items()])
 
     def fetch(self, most: int) -> list[ck.Message]:
-        """Return the records that have come; never waits. Rebalances happen in here."""
+        """Return the records that have arrived, without waiting. Rebalance callbacks run in this call."""
         try:
             messages = self._consumer.consume(most, 0)
         except ck.KafkaException as error:
-            log.warning("Fetching failed, and goes on: %s", error.args[0].str())
+            log.warning("Fetching failed, and is tried again: %s", error.args[0].str())
             return []
-        if self.rebalanced:  # these messages are of the assignment before
+        if self.rebalanced:  # these messages belong to the previous assignment
             return []
         records = [message for message in messages if message.error() is None]
         if len(records) < len(messages):
@@ -175,14 +171,14 @@ class RelayConsumer:
                 if self._unpacking.is_due(message, time.monotonic()):
                     log.warning("%s", self._unpacking.sentence(message))
             else:
-                log.warning("Fetching failed, and goes on: %s", error.str())
+                log.warning("Fetching failed, and is tried again: %s", error.str())
 
     def check(self) -> None:
-        """Raise `AuthenticationError` if no broker lets this member in, or none does any more."""
+        """Raise `AuthenticationError` if the brokers refuse the login of this member."""
         self._connection.check(self._consumer)
 
     def hold(self, partitions: Collection[Partition]) -> None:
-        """Fetch nothing from these partitions, and from all others again."""
+        """Stop fetching from these partitions, and fetch from all others."""
         wanted = self._paused.difference(partitions)
         unwanted = set(partitions).difference(self._paused)
         if unwanted:
@@ -192,15 +188,16 @@ class RelayConsumer:
         self._paused = set(partitions)
 
     def close(self) -> None:
-        """Leave the group; waits for its coordinator 10 s in all."""
+        """Leave the group. Waits for its coordinator for at most 10 s."""
         until = time.monotonic() + _CLOSE_WITHIN
-        self._leave()
+        self.leave()
         wake_on_events(self._consumer, None)
         closing = threading.Thread(target=self._consumer.close, name="headway-relay-close", daemon=True)
         closing.start()
         closing.join(max(0.0, until - time.monotonic()))
 
-    def _leave(self) -> None:
+    def leave(self) -> None:
+        """Leave the group, until `subscribe` is called again."""
         self._consumer.unsubscribe()
         deadline = time.monotonic() + _CLOSE_WITHIN
         while self.assigned and time.monotonic() < deadline:
@@ -208,9 +205,9 @@ class RelayConsumer:
 
 
 class Deletion:
-    """The deletion of the beginnings of partitions, so that records that have left a line take no room.
+    """Deletes records that have left a delay topic, which are at the beginnings of its partitions.
 
-    `refused` is the right that was missing by the latest answers, None if none was.
+    `refused` is the right that was missing according to the latest answers, or None.
     """
 
     def __init__(self) -> None:
@@ -219,7 +216,7 @@ class Deletion:
         self.refused: Right | None = None
 
     def delete_before(self, offsets: Mapping[Partition, int], admin: Admin) -> None:
-        """Ask for a deletion without waiting: a refused one is asked for again with the next. Raises `KafkaError`."""
+        """Request a deletion without waiting. A refused one is requested again next time. Raises `KafkaError`."""
         self._take_answers()
         fresh = {each: offset for each, offset in offsets.items() if offset > self._deleted.get(each, 0)}
         if not fresh:
@@ -228,7 +225,9 @@ class Deletion:
         try:
             answers = admin.client.delete_records(asked)
         except ck.KafkaException as error:
-            raise KafkaError(f"What has left the lines cannot be deleted: {error.args[0].str()}.") from error
+            raise KafkaError(
+                f"Records that have left the delay topics cannot be deleted: {error.args[0].str()}."
+            ) from error
         self._asked |= {(each.topic, each.partition): answer for each, answer in answers.items()}
         self._deleted.update(fresh)
 

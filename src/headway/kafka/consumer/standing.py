@@ -1,8 +1,8 @@
-"""The standing of a group's member, as the answer to its commit tells.
+"""The standing of a group's member, which follows from the answer to its commit.
 
-Kafka knows three kinds of refusal. The member was expelled: others have its partitions, and it has to join again. Or
-the member was replaced by another one with the same `group.instance.id`, and must not come back. Or it is behind: the
-group meets, or has met again, and the commit may succeed once the member has heard of that.
+Kafka refuses a commit for three reasons. The member was expelled: others have its partitions, and it must join again.
+Or it was replaced by another member with the same `group.instance.id`, and must not come back. Or it is behind: the
+group rebalances or has done so, and the commit may succeed once the member knows.
 """
 
 from enum import Enum
@@ -34,13 +34,13 @@ _STANDINGS = {
 
 
 def standing(error: HeadwayError) -> Standing:
-    """Return the member's standing by this refusal of a commit, `UNKNOWN` if it does not tell."""
+    """Return the member's standing that follows from a refused commit, or `UNKNOWN` after any other error."""
     cause = cause_of(error)
     return Standing.UNKNOWN if cause is None else _STANDINGS.get(cause.code(), Standing.UNKNOWN)
 
 
 def not_a_member(who: str) -> KafkaError:
-    """Return the error for a consumer between two memberships, for which nothing may be committed."""
+    """Return the error for a consumer that is not in its group at the moment, so that it must not commit."""
     error = KafkaError(f"{who} is not a member of its group now.")
     error.__cause__ = ck.KafkaException(ck.KafkaError(ck.KafkaError.ILLEGAL_GENERATION))
     return error

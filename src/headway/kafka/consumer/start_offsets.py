@@ -1,7 +1,7 @@
-"""The offsets at which newly assigned partitions begin: read in a thread of ours, never by librdkafka.
+"""The offsets at which newly assigned partitions begin, which Headway reads in its own thread.
 
 If librdkafka 2.16 reads committed offsets itself and an OffsetFetch fails at a bad moment, it never reads that
-partition. It then also swallows later revocations. Headway therefore gives it every partition with its start offset.
+partition, and also loses later revocations. So Headway assigns every partition with its start offset.
 """
 
 import threading
@@ -18,26 +18,26 @@ from headway.kafka.consumer.other_commits import OtherCommits
 from headway.kafka.consumer.start_questions import Start, StartQuestions
 from headway.runtime.wakeup import Wakeup
 
-_SILENT_FOR = 5.0  # a broker that restarts is not worth a report
-_TELL_AGAIN_AFTER = 10.0
+_SILENT_FOR = 5.0  # seconds before a transient error is reported, so that the restart of a broker is not
+_REPORT_AGAIN_AFTER = 10.0
 
 
 class StartOffsets:
-    """The start of each partition asked for: its committed offset, or without one the offset that `reset` says.
+    """Finds the start of each partition: its committed offset, or without a commit the one of `auto.offset.reset`.
 
-    A partition that `is_new`, as it was added to a topic that the member reads, begins at its first record: with
-    "latest" what is sent to it before the group has met would be passed over.
+    A partition that was added to a topic while the member reads it begins at its first record. With "latest", records
+    that are sent to it before the next rebalance would be skipped.
 
     Its thread runs only while there are questions. It asks until it has an answer or the partition is forgotten, and a
-    partition without an answer holds up no other. An answer wakes the client's user. The client gets a refusal at once,
-    an error that may pass after some seconds, and each at most every ten seconds. It also gets the reason why a
-    partition never begins: `others` have commits that would be passed over, or the user wants an error for a partition
+    partition without an answer delays no other. An answer wakes the client's user. A refusal is reported to the client
+    at once and a transient error after some seconds, each at most every ten seconds. The client also gets the reason if
+    a partition never begins: `others` have commits that would be skipped, or the user wants an error for a partition
     without a commit.
     """
 
     def __init__(self, client: GroupClient, others: OtherCommits | None = None) -> None:
         self._client = client
-        self._consumer = client.consumer  # it may be replaced, with this object
+        self._consumer = client.consumer  # if it is replaced, this object is replaced, too
         self._ids = client.ids
         self._others = others
         self._lock = threading.Lock()
@@ -48,10 +48,10 @@ class StartOffsets:
         self._wake: Wakeup | None = None  # of the thread
         self._closed = False
         self._failing_since: float | None = None
-        self._told_at = 0.0
+        self._reported_at = 0.0
 
     def ask(self, partitions: Collection[Partition]) -> None:
-        """Look up the starts of partitions; an answer to an earlier question about them does not count any more."""
+        """Find the starts of partitions. An answer to an earlier question about them no longer counts."""
         with self._lock:
             if self._closed or not partitions:
                 return
@@ -67,7 +67,7 @@ class StartOffsets:
             self._wake.set()
 
     def forget(self, partitions: Collection[Partition]) -> None:
-        """Ask no longer about these partitions."""
+        """Stop asking about these partitions."""
         with self._lock:
             for partition in partitions:
                 self._asked.pop(partition, None)
@@ -84,7 +84,7 @@ class StartOffsets:
             return found
 
     def close(self) -> None:
-        """Ask nothing more, and wait until the thread does not use the client any more."""
+        """Stop asking, and wait until the thread no longer uses the client."""
         if thread := self._end():
             thread.join()
 
@@ -118,7 +118,7 @@ class StartOffsets:
     def _questions_left(self, questions: StartQuestions) -> dict[Partition, int]:
         with self._lock:
             if not self._asked:
-                questions.forget()  # nobody waits for the end of this thread from now on
+                questions.forget()  # now, because `close` no longer waits for this thread
                 self._wake = self._thread = None
             return dict(self._asked)
 
@@ -134,7 +134,7 @@ class StartOffsets:
             self._client.wake()
 
     def _may_reset(self, missing: Collection[Partition]) -> bool:
-        """Return whether these partitions may begin without a commit; a refusal is told."""
+        """Return whether these partitions can begin without a commit. If not, the reason is reported."""
         reset = str(self._client.config.get("auto.offset.reset", "latest"))
         if RESETS.get(reset.lower(), Reset.ERROR) is Reset.ERROR:
             topic, number = next(iter(missing))
@@ -142,7 +142,7 @@ class StartOffsets:
                 self._client.report(
                     OffsetError(
                         f"Partition {number} of {topic} has no committed offset in the group, and with "
-                        f"auto.offset.reset={reset} it does not begin without one. Commit an offset, for example by "
+                        f"auto.offset.reset={reset} it needs one. Commit an offset, for example with "
                         "`headway offsets reset`, or set auto.offset.reset to earliest or latest."
                     )
                 )
@@ -165,14 +165,14 @@ class StartOffsets:
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now
-        may_pass = code is not None and is_transient(code)
-        is_told = not may_pass or now - self._failing_since > _SILENT_FOR
-        if is_told and self._is_due():
+        is_passing = code is not None and is_transient(code)
+        is_reported = not is_passing or now - self._failing_since > _SILENT_FOR
+        if is_reported and self._is_due():
             self._client.report_failure(str(error), topic, code)
 
     def _is_due(self) -> bool:
         now = time.monotonic()
-        is_due = not self._told_at or now - self._told_at > _TELL_AGAIN_AFTER
+        is_due = not self._reported_at or now - self._reported_at > _REPORT_AGAIN_AFTER
         if is_due:
-            self._told_at = now
+            self._reported_at = now
         return is_due

@@ -1,10 +1,10 @@
-"""The questions to Kafka that say where partitions begin: asked together, answered and asked again one by one.
+"""The questions to Kafka about where partitions begin, which are asked together and repeated one by one.
 
-The member's own client asks for commits first. Without an answer after a second, a client beside it asks, and waits
-until it is answered: a coordinator that takes long is late, and not unreachable. That client has a connection of its
-own, so neither heartbeats nor fetches wait behind the question, and it is told of each partition by itself: one whose
-offset is in an open transaction holds up no other. After a failure a partition waits for longer and longer before it
-is asked for again.
+The member's own client asks for commits first. Without an answer after a second, a second client asks, and waits for
+as long as it takes, because a slow coordinator is not an unreachable one. The second client has its own connection, so
+neither heartbeats nor fetches wait behind the question. It gets the answer of each partition separately, so that a
+partition whose offset is in an open transaction delays no other. After each failure the next question about a partition
+waits longer.
 """
 
 import logging
@@ -34,19 +34,19 @@ log = logging.getLogger(__name__)
 _MEMBER_ASKS_FOR = 1.0
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
-# The first question to a leader, which may be gone and another one elected: an answer that takes longer is waited for
-# twice as long the next time.
+# The seconds of the first question to a leader. It is short because the leader may have died and another one may have
+# been elected. Each next question waits twice as long.
 _LEADERS_ANSWER_WITHIN = 1.0
-_LEADERS_ANSWER_AT_LAST_WITHIN = 60.0  # librdkafka's socket.timeout.ms: then it gives the connection up itself
-_SLOW = 1.0  # a coordinator that takes this long is worth a log line
-_SILENT = 5.0  # one that is silent for this long, too; a broker that restarts is not
-_TELL_AGAIN_AFTER = 10.0
+_LEADERS_ANSWER_AT_LAST_WITHIN = 60.0  # librdkafka's socket.timeout.ms, after which it closes the connection itself
+_SLOW = 1.0  # seconds after which a late answer of the coordinator is logged
+_SILENT = 5.0  # seconds after which a missing answer is logged; a broker may need that long for a restart
+_WARN_AGAIN_AFTER = 10.0
 
 _PLACES: Final[Mapping[Reset, int]] = {Reset.EARLIEST: ck.OFFSET_BEGINNING, Reset.LATEST: ck.OFFSET_END}
 
 
 class Start(NamedTuple):
-    """Where a partition begins; with a commit also its metadata, and if that is not empty the log's end."""
+    """Where a partition begins. A commit also has metadata, and if these are not empty, the log's end is known."""
 
     offset: int
     metadata: bytes | None = None  # None without a commit
@@ -55,15 +55,15 @@ class Start(NamedTuple):
 
 @dataclass(slots=True)
 class _Sought:
-    """What is known of a partition, and when to ask again."""
+    """A partition whose start is sought, and when to ask for it again."""
 
-    number: int  # of the user's question
+    number: int  # the number of the user's question
     asked_at: float | None = None
-    takes_long: bool = False  # the member's own client was not told its commit
+    takes_long: bool = False  # the member's own client got no answer about its commit
     is_looked_up: bool = False
     commit: Commit | None = None
     is_asked: bool = False
-    alone: bool = False  # its leader is not asked along with those of others
+    alone: bool = False  # after a failure, it is asked for separately from other partitions
     not_before: float = 0.0
     pause: float = _FIRST_PAUSE
     leader_within: float = _LEADERS_ANSWER_WITHIN
@@ -76,10 +76,10 @@ class _Asked(NamedTuple):
 
 
 class StartQuestions:
-    """The questions under way, for one thread.
+    """The open questions of one member, for one thread.
 
-    `config` is the member's own, whose credentials may change. `may_reset` says whether partitions may begin without a
-    commit. `fail` gets what keeps a partition from beginning.
+    `config` is the member's own, whose credentials may change. `may_reset` returns whether partitions can begin without
+    a commit. `fail` gets the errors that keep a partition from beginning.
     """
 
     def __init__(
@@ -104,12 +104,13 @@ class StartQuestions:
         self._fail = fail
         self._sought: dict[Partition, _Sought] = {}
         self._open: list[_Asked] = []
-        self._told_slow_at = -_TELL_AGAIN_AFTER
+        self._warned_at = -_WARN_AGAIN_AFTER
 
     def turn(self, asked: Mapping[Partition, int], now: float) -> dict[Partition, Start]:
-        """Ask what is due about these partitions, each with a number of its own; return the starts that are known.
+        """Ask the questions that are due about these partitions. Returns the starts that are known.
 
-        Raises `ClosedError` if the member's client was closed.
+        `asked` has the number of the user's question about each partition. Raises `ClosedError` if the member's client
+        was closed.
         """
         self._sought = {
             each: known if (known := self._sought.get(each)) and known.number == number else _Sought(number)
@@ -123,30 +124,30 @@ class StartQuestions:
             except KafkaError as error:
                 answer = error
             if answer is None:
-                self._tell_if_slow(about, now, _SILENT)
+                self._warn_if_slow(about, now, _SILENT)
                 continue
             self._open.remove(about)
-            self._tell_if_slow(about, now, _SLOW)
+            self._warn_if_slow(about, now, _SLOW)
             self._take(about, answer, found, now)
         self._ask_for_commits(now, found)
         self._ask_for_ends(now)
         return found
 
     def next_turn(self) -> float | None:
-        """Return when something is due without an answer, None if there is no such time."""
+        """Return when the next question or warning is due if no answer arrives, or None if none is."""
         due = [each.not_before for each in self._sought.values() if not each.is_asked]
         silent = [about.at + _SILENT for about in self._open]
         return min(due + silent, default=None)
 
     def forget(self) -> None:
-        """Wait for no answer any longer, and do not use the member's client any more."""
+        """Abandon all questions, and no longer use the member's client."""
         for about in self._open:
             about.question.forget()
         self._open.clear()
         self._sought.clear()
 
     def close(self) -> None:
-        """End what was made for the questions."""
+        """Abandon all questions, and close the second client."""
         self.forget()
         self._end_client_beside()
 
@@ -175,7 +176,7 @@ class StartQuestions:
         due = {each: about for each, about in self._due(now).items() if about.is_looked_up}
         missing = [each for each, about in due.items() if about.commit is None]
         if missing and not self._may_reset(missing):
-            for each in missing:  # `may_reset` has told why
+            for each in missing:  # `may_reset` has reported the reason
                 about = due.pop(each)
                 about.not_before = now + about.pause
                 about.pause = min(2 * about.pause, _LONGEST_PAUSE)
@@ -209,10 +210,10 @@ class StartQuestions:
         now: float,
     ) -> None:
         if isinstance(answer, KafkaError) and _code(answer) == ck.KafkaError.NOT_COORDINATOR:
-            self._end_client_beside()  # it goes on to ask the same broker: see docs/design/librdkafka.md
+            self._end_client_beside()  # it would continue to ask the same broker: see docs/design/librdkafka.md
         for partition, sought in about.sought.items():
             sought.is_asked = False
-            if self._sought.get(partition) is sought:  # not forgotten, or asked for again since
+            if self._sought.get(partition) is sought:  # otherwise it was forgotten or asked for again since
                 told = answer if isinstance(answer, KafkaError) else answer.get(partition, _not_told(partition))
                 self._told(partition, sought, told, found, now)
 
@@ -224,7 +225,7 @@ class StartQuestions:
         found: dict[Partition, Start],
         now: float,
     ) -> None:
-        if isinstance(told, int) and told < 0:  # from a broker that does not know it yet
+        if isinstance(told, int) and told < 0:  # the broker does not know the offset yet
             told = _not_told(partition)
         if isinstance(told, KafkaError):
             self._failed(partition, sought, told, now)
@@ -256,17 +257,17 @@ class StartQuestions:
                 sought.is_asked = False
         client.close()
 
-    def _tell_if_slow(self, about: _Asked, now: float, bound: float) -> None:
+    def _warn_if_slow(self, about: _Asked, now: float, bound: float) -> None:
         since = min((each.asked_at for each in about.sought.values() if each.asked_at is not None), default=now)
         is_about_commits = not any(each.is_looked_up for each in about.sought.values())
-        if not is_about_commits or now - since < bound or now - self._told_slow_at < _TELL_AGAIN_AFTER:
+        if not is_about_commits or now - since < bound or now - self._warned_at < _WARN_AGAIN_AFTER:
             return
-        self._told_slow_at = now
+        self._warned_at = now
         log.warning(
-            "The coordinator of the group %s is slow: it %s what is committed of %d partitions, which begin only then. "
-            "It may be overloaded, or hold back its answers to this client because of a quota.",
+            "The coordinator of the group %s is slow: it %s the commits of %d partitions, which begin only then. It "
+            "may be overloaded, or delay its answers to this client because of a quota.",
             self._group,
-            f"took {now - since:.1f} s to say" if bound == _SLOW else f"has not said for {now - since:.0f} s",
+            f"took {now - since:.1f} s to return" if bound == _SLOW else f"has not returned for {now - since:.0f} s",
             len(about.sought),
         )
 

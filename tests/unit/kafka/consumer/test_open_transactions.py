@@ -47,10 +47,10 @@ def watch(broker: Broker, seconds: int) -> None:
 def test_an_open_transaction_is_named_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.WARNING):
         watch(Broker(committed=POSITION, uncommitted=15), seconds=100)
-    told = [message for message in caplog.messages if "Nothing is read of partition 0 of orders" in message]
+    told = [message for message in caplog.messages if "Nothing can be read from partition 0 of orders" in message]
     assert len(told) == 2
     assert "from offset 10 on" in told[0]
-    assert "5 offsets wait behind it" in told[0]
+    assert "5 offsets wait after it" in told[0]
 
 
 def test_a_log_that_ends_with_the_mark_of_a_transaction_is_asked_about_once(caplog: pytest.LogCaptureFixture) -> None:
