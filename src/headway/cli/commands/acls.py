@@ -338,7 +338,7 @@ def offsets(group: str, topics: Sequence[str], levels: int | None, one_group: bo
 def dead(topic: str, targets: Sequence[str], settle: bool) -> Iterable[Right]:
     """Rights of `headway dead`.
 
-    `list` and `show` need no more than the topic. --send-again-to and --settle add the rights of these commands.
+    These are the rights of `list` and `show`. --send-again-to and --settle add those of `send-again` and `settle`.
 
     \b
       headway acls dead orders-dead --send-again-to orders-0 --principal User:ops

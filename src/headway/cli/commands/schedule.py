@@ -70,7 +70,7 @@ def schedule() -> None:
 @click.option(
     "--lines",
     type=LADDER,
-    help="The delays of the delay lines, such as 1s,1m,1h,1d. By default those in use, or 1s, 2s, 4s … 2 years.",
+    help="The delay lines, such as 1s,1m,1h,1d. By default those in use, or 1s, 2s, 4s … 2 years.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be created.")
 @_NAME
@@ -169,7 +169,7 @@ def add(
     "--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="The most schedules to list."
 )
 @click.option("--topic", help="Only those for this topic, at any level.")
-@click.option("--id", "id_", help="Only the schedule with this id, which you have chosen.")
+@click.option("--id", "id_", help="Only the schedule that was added with this id.")
 @json_option("schedule")
 @_NAME
 @kafka_options

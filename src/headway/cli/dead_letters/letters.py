@@ -180,7 +180,7 @@ def row(letter: Letter) -> list[str]:
 
 
 def json_line(topic: str, letter: Letter) -> str:
-    """Format a letter as one line of JSON. Bytes that are not UTF-8 are in Base64, such as `value_base64`."""
+    """Format a letter as one line of JSON. Content that is not UTF-8 is in Base64, as `value_base64`."""
     return to_json(
         {
             "topic": topic,

@@ -17,7 +17,7 @@ _SOME_LEVELS = 3  # in the example of an error, if the user gave no number
 
 
 class LogicalTopic(NamedTuple):
-    """A topic under the name that users give it, with the number of partitions of each level, if it has levels."""
+    """A topic under its name without a level. `partitions` are those of each level, or of the topic without levels."""
 
     name: str
     has_levels: bool

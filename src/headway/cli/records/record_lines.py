@@ -34,7 +34,7 @@ def json_line(record: ConsumerRecord) -> bytes:
 
 
 def text_or_base64(name: str, content: Any) -> dict[str, str | None]:
-    """Return a key or value as a JSON field, in Base64 and named such as `key_base64` if it is not UTF-8."""
+    """Return a key or value as a JSON field. Content that is not UTF-8 is in Base64, as `key_base64`."""
     if isinstance(content, bytes):
         try:
             return {name: content.decode()}

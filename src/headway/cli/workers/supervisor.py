@@ -261,7 +261,7 @@ class Supervisor:
 def name_of(job: Job) -> str:
     """Format a member's name for logs.
 
-    >>> from headway.cli.workers.messages import Code, LogStyle
+    >>> from headway.cli.workers.messages import LogStyle
     >>> name_of(Job("billing:bill", 2, {}, None, 30, LogStyle()))
     'billing:bill[2]'
     """
