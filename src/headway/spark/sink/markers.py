@@ -17,7 +17,7 @@ from headway.spark.sink.digest import RowsDigest, target_of
 from headway.spark.sink.row_sample import SampledRows, in_common
 
 MOST_REMEMBERED = 32
-"""How many earlier versions a marker has the digests of. A checkpoint may be this many micro-batches old."""
+"""How many earlier versions a marker has the digests of. A restored checkpoint can be that many micro-batches old."""
 
 
 class WritePart(NamedTuple):

@@ -70,7 +70,7 @@ def history_after(row: InputRow, failure: FailedAttempts | None) -> str | None:
     return history.header()[1].decode()
 
 
-_LONGEST = 1e10  # seconds, about three centuries; a datetime could not represent much more
+_LONGEST = 1e10  # seconds, about three centuries, so that its sum with a timestamp is a time that Python can represent
 
 
 def _may_have_ours(headers: pa.Array) -> bool:

@@ -246,7 +246,7 @@ class Stage:
         return works
 
     def _called(self, job: Job) -> Sequence[Any]:
-        """Return the works of a job that no earlier row of their key has parked or returned for later."""
+        """Return the works of a job, without those behind a row of their key that parks them or comes back later."""
         lane = job[0].lane
         if lane not in self._parks and lane not in self._returned:
             return job
@@ -316,9 +316,9 @@ class Stage:
         if self._settings.on_time_limit:
             failures = self._without_late_ones(failures)
         if not self._settings.later:
-            refused = FatalError(_NOT_LATER)
             failures = {
-                work: refused if issubclass(type(error), RetryLater) else error for work, error in failures.items()
+                work: FatalError(_NOT_LATER) if issubclass(type(error), RetryLater) else error
+                for work, error in failures.items()
             }
         failed = list(failures.items())
         return self._dispatch.complete_each([(work, ()) for work in job if work not in failures], failed)
@@ -401,9 +401,9 @@ class Stage:
             except BaseException as refused:  # the delay's own code can raise anything, too
                 self._dispatch.not_scheduled(work, ConfigError(f"RetryLater cannot be kept: {text_of(refused)}"))
                 return
-        told, history = error_value(error, _LATER), history_after(row.row, failure)
+        failed_with, history = error_value(error, _LATER), history_after(row.row, failure)
         self._held.put(
-            row, RowOutcome("later", work.attempt, None, 0, told, row.started, time.time(), history, again_at)
+            row, RowOutcome("later", work.attempt, None, 0, failed_with, row.started, time.time(), history, again_at)
         )
         self._dispatch.stored(work)
 
@@ -435,8 +435,10 @@ class Stage:
         else:
             if self._settings.park_behind_failed:
                 self._park_behind(work)
-            told, history = error_value(error, reason), history_after(row.row, failure_after(work, error))
-            self._held.put(row, RowOutcome("failed", work.attempt, None, 0, told, row.started, time.time(), history))
+            failed_with, history = error_value(error, reason), history_after(row.row, failure_after(work, error))
+            self._held.put(
+                row, RowOutcome("failed", work.attempt, None, 0, failed_with, row.started, time.time(), history)
+            )
         self._dispatch.stored(work)
 
     def _park_behind(self, work: Any) -> None:

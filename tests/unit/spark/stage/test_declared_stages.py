@@ -115,7 +115,10 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(priority="kye"), "The DataFrame has no column kye for the priority. Did you mean key?"),
     (lambda: declare(priority="key"), "The column key is string, but a priority is a number. Cast it"),
     (lambda: declare(lifespan=5), "lifespan is 5; it must be a function that makes a context manager"),
-    (lambda: declare(lifespan=of_settings), "of_settings, which cannot be called with (). There are no settings of a"),
+    (
+        lambda: declare(lifespan=of_settings),
+        "of_settings, which cannot be called with (). Declare it without a parameter",
+    ),
     (lambda: declare(lifespan=awaited), "The lifespan awaited is async, and the handler handle is a plain function"),
     (
         lambda: declare(profile=5),
