@@ -83,9 +83,8 @@ class Circuit:
 
     def __init__(self, bounds: CircuitBreaker) -> None:
         self._bounds = bounds
-        self._last: dict[
-            Hashable, tuple[bool, float]
-        ] = {}  # for each key, whether it failed and when; the latest is last
+        # For each key, whether it failed and when; the latest is last.
+        self._last: dict[Hashable, tuple[bool, float]] = {}
         self._failing = 0
         self.is_open = False
         self.opened_with = (0, 0)  # the number of failing keys, and of all keys

@@ -80,9 +80,8 @@ class Tenants:
         self._waiting = 0.0  # the sum of the weights of the tenants with ready works
         self._busy = 0  # the number of tenants with ready or running works
         self._orders = count()
-        self._idle: list[
-            tuple[float, int, Account]
-        ] = []  # a heap by the virtual time at which a tenant can be forgotten
+        # A heap by the virtual time at which a tenant can be forgotten.
+        self._idle: list[tuple[float, int, Account]] = []
 
     @property
     def remembered(self) -> Mapping[str, Account]:
