@@ -26,7 +26,7 @@ class PipelineRun:
         topics: The topics to read; as a mapping, existing topics without levels, each with its level.
         levels: The number of levels.
         directory: The directory for checkpoints and results.
-        once: Whether each query ends with the records that are there now; otherwise it goes on until it is stopped.
+        once: True if each query ends after the records that exist now. Otherwise queries run until they are stopped.
         options: The options of the pipeline itself, from `--set name=value`.
         results_name: The name of the results in the directory.
     """
@@ -49,14 +49,14 @@ class PipelineRun:
 
     @property
     def sink_options(self) -> dict[str, str]:
-        """The options that say where Kafka is, for `format("headway")` to write."""
+        """The options with the connection to Kafka, for writing with `format("headway")`."""
         return {f"kafka.{name}": str(value) for name, value in connection_of(self.kafka).items()}
 
     def source(self, topics: Topics | None = None, **options: Any) -> DataFrame:
         """Return the records of the topics by priority, as a stream from the first record on.
 
-        `topics` can name others than those of the run, with as many levels. `options` are further options of
-        `format("headway")`, and replace those chosen here.
+        `topics` can name other topics than those of the run, with the same number of levels. `options` are options of
+        `format("headway")`, which replace the ones chosen here.
         """
         topics = self.topics if topics is None else topics
         kafka = self.kafka if topics is self.topics else connection_of(self.kafka)
@@ -65,7 +65,7 @@ class PipelineRun:
     def start(self, writer: DataStreamWriter, name: str) -> StreamingQuery:
         """Start a query with a checkpoint of this name. If the run is `once`, wait for it to end.
 
-        So a query that is started next reads everything that this one has written.
+        So the next query reads everything that this one has written.
         """
         query = triggered(writer.option("checkpointLocation", f"{self.directory}/checkpoint/{name}"), self.once).start()
         self._queries.append(query)
@@ -111,7 +111,7 @@ def source(spark: SparkSession, kafka: Mapping[str, Any], topics: Topics, levels
 
 
 def triggered(writer: DataStreamWriter, once: bool) -> DataStreamWriter:
-    """Set the trigger of a query: it ends with the records that are there now, or goes on every second."""
+    """Set the trigger of a query: once for the records that exist now, or every second."""
     return writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
 
 

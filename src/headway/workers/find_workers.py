@@ -52,7 +52,7 @@ def _all_of(module: ModuleType) -> dict[str, Worker]:
 
 
 def _own(module: ModuleType) -> dict[str, Worker]:
-    """Return the workers that are defined in a module, without those that it only imports."""
+    """Return the workers that are defined in a module, without imported ones."""
     return {
         f"{module.__name__}:{name}": found
         for name, value in vars(module).items()
@@ -61,11 +61,10 @@ def _own(module: ModuleType) -> dict[str, Worker]:
 
 
 def import_module(name: str, command: str = "headway worker") -> ModuleType:
-    """Import a module that a user names. Raises `ConfigError`, which gives the place of what is wrong with it."""
+    """Import a module that a user names. Raises `ConfigError` with the place of the error if that fails."""
     here = os.getcwd()
-    if (
-        here not in sys.path
-    ):  # an installed command only searches its own directory, but users mean the working directory
+    # An installed command searches only its own directory, but users expect the working directory too.
+    if here not in sys.path:
         sys.path.insert(0, here)
     if "/" in name or name.endswith(".py"):
         module = name.removesuffix(".py").strip("./").replace("/", ".")
@@ -77,8 +76,8 @@ def import_module(name: str, command: str = "headway worker") -> ModuleType:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(
-                f"There is no module {error.name}, neither in {here} nor among the installed ones. Name it as Python "
-                "imports it: package.module, or package.module:name."
+                f"There is no module {error.name}, neither in {here} nor installed. Name it as Python imports it: "
+                "package.module, or package.module:name."
             ) from error
         why = error.msg if isinstance(error, SyntaxError) else error
         raise ConfigError(
@@ -87,7 +86,7 @@ def import_module(name: str, command: str = "headway worker") -> ModuleType:
 
 
 def _place(error: BaseException) -> str:
-    """Return the place of an error, if it is in a file other than Headway's own."""
+    """Return the place of an error in the user's code, in parentheses; empty if there is none."""
     if isinstance(error, SyntaxError):
         return f" ({error.filename}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]

@@ -1,4 +1,4 @@
-"""The values of a worker's records: read from JSON into a dataclass, or made from the bytes by a function."""
+"""Reads the values of a worker's records: from JSON into a dataclass, or with a function of the bytes."""
 
 import dataclasses
 import inspect
@@ -14,17 +14,16 @@ from headway.declarations import check_reader, shown
 from headway.errors import ConfigError
 
 Value = type[Any] | UnionType | Callable[[bytes], Any]
-"""A dataclass, one that can be missing such as `Order | None`, or a function that makes a value of a record's bytes."""
+"""A dataclass such as `Order`, `Order | None` if null values are expected, or a function of the bytes."""
 
 _ADVICE = "Give a dataclass, for JSON, or a function that takes the bytes."
 
 
 def reader_of(value: Value | None) -> Callable[[Any], Any] | None:
-    """Return the function that reads a record's value from its bytes; None to leave the bytes as they are.
+    """Return the function that reads a record's value from its bytes, or None to leave the bytes as they are.
 
-    A null value, such as a tombstone of a compacted topic, becomes None for `Order | None`, and for a function, which
-    is not called. For `Order` it cannot be read. Raises `ConfigError` for a value of which no instance could ever be
-    read.
+    A null value, such as a tombstone of a compacted topic, becomes None for `Order | None` and for a function, which is
+    not called then. For `Order` it is unreadable. Raises `ConfigError` for a type that can never be read.
     """
     if value is None:
         return None
@@ -35,7 +34,7 @@ def reader_of(value: Value | None) -> Callable[[Any], Any] | None:
 
 
 class _FunctionReader:
-    """A reader that leaves a null as it is; it is sent to another process as its function."""
+    """Calls the user's function, except for null values. It is pickled as the function."""
 
     def __init__(self, read: Callable[[bytes], Any]) -> None:
         self._read = read
@@ -48,7 +47,7 @@ class _FunctionReader:
 
 
 class _JsonReader:
-    """A reader of JSON into a dataclass; it is sent to another process as the dataclass."""
+    """Reads JSON into a dataclass. It is pickled as the dataclass."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -68,7 +67,7 @@ class _JsonReader:
             return None
         if raw is None:
             name = _name(self._kind)
-            raise ValueError(f"it is null, not {name}. If nulls are expected, declare value={name} | None")
+            raise ValueError(f"it is null, not {name}. If null values are expected, declare value={name} | None")
         return self._decode(raw)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -76,13 +75,13 @@ class _JsonReader:
 
 
 class _Shape:
-    """A walk through a type and the types in it; it visits each dataclass once, since one can contain itself."""
+    """A walk through a type and the types in it. It visits each dataclass once, because one can contain itself."""
 
     def __init__(self) -> None:
         self._seen: set[Any] = set()
 
     def unreadable(self, kind: Any) -> str | None:
-        """Return why no JSON can be read as this type; None if some can."""
+        """Return why no JSON can be read as this type, or None if some can."""
         if isinstance(kind, shapes.CustomType):
             return f"{_name(kind.cls)} is not a type that JSON has" if kind.cls is not object else None
         if isinstance(kind, shapes.UnionType):  # one readable type is enough
@@ -108,12 +107,12 @@ class _Shape:
 
 
 def _class_of(value: Any) -> Any:
-    """Return a class, including that of a generic with parameters such as `Page[Order]`; None for anything else."""
+    """Return a class, or the class of a generic such as `Page[Order]`. None for anything else."""
     return typing.get_origin(value) or value if isinstance(typing.get_origin(value) or value, type) else None
 
 
 def _without_none(value: Any) -> Any:
-    """Return `Order` for `Order | None`, and anything else as it is."""
+    """Return `Order` for `Order | None`, and anything else unchanged."""
     if typing.get_origin(value) not in (UnionType, typing.Union):
         return value
     kinds = [each for each in typing.get_args(value) if each is not NoneType]

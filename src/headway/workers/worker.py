@@ -1,9 +1,9 @@
-"""Workers: handlers that are declared with their options, for `headway worker` to run.
+"""The decorator `worker`, which declares a handler with its options for `headway worker` to run.
 
     @worker("orders", group="billing", value=Order, levels=3, dead_letter_topic="orders-dead")
     def bill(record: ConsumerRecord, context: Context) -> None: ...
 
-The function itself does not change: a test can call it, and `ParallelConsumer.run` takes it.
+The function itself does not change, so tests can call it, and `ParallelConsumer.run` can run it.
 """
 
 import inspect
@@ -60,19 +60,19 @@ def worker(
     Args:
         topics: The topics to read: one, several, or a mapping of topics to levels.
         group: The consumer group.
-        value: What `record.value` is. For a dataclass, an instance read from the record's JSON; for another callable,
-            its result for the bytes. A record whose value cannot be read becomes a dead letter. By default the bytes.
+        value: The type of `record.value`: a dataclass, which is read from JSON, or a function of the bytes. By default
+            `record.value` has the bytes. A record whose value cannot be read becomes a dead letter.
         levels: The number of levels that the topics have. By default they have none.
-        produces: The Kafka topics for what the handler returns or yields, which is sent as by `run_and_produce`: one
-            or several. A name that ends with `*` stands for all topics that begin with what is before it.
+        produces: The Kafka topic, or topics, of the records that the handler returns or yields. They are sent as by
+            `run_and_produce`. A name such as `bills-*` means all topics that begin with `bills-`.
         on_output: Called for each stored output with (input, output, metadata).
-        on_result: Called for each value that the handler returns with (record, value), one at a time and in this
-            process. The record is done when it returns. What it raises is a failed attempt.
-        batches: The sizes of batches, for a handler that takes lists of records, and of contexts.
-        on_assign: Called with new partitions, as by `ParallelConsumer.subscribe`.
-        on_revoke: Called with partitions that leave, as there.
-        on_lost: Called with partitions that another member might have already, as there.
-        on_commit: Called with the outcome of each commit, as there.
+        on_result: Called with (record, value) for each value that the handler returns, one at a time and in this
+            process. The record is done when the call returns. If the call raises, the attempt has failed.
+        batches: The sizes of batches, for a handler that takes lists of records and of contexts.
+        on_assign: Called with new partitions; see `ParallelConsumer.subscribe`.
+        on_revoke: Called with partitions that leave; see `ParallelConsumer.subscribe`.
+        on_lost: Called with partitions that another member might have already; see `ParallelConsumer.subscribe`.
+        on_commit: Called with the outcome of each commit; see `ParallelConsumer.subscribe`.
         config: Further settings, such as {"session.timeout.ms": 10_000}. Those of the command line take precedence.
             Without "auto.offset.reset", a new group starts at the beginning.
         options: The options of a `ParallelConsumer`, such as `max_concurrency=50`.
@@ -116,7 +116,7 @@ def worker_of(handler: Any) -> "Worker | None":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A handler with its declaration, checked; `repr` does not show `config`, which can hold secrets."""
+    """A handler with its checked declaration. `repr` leaves out `config`, which can hold secrets."""
 
     handler: Callable[..., Any]
     topics: Sequence[str] | Mapping[str, int]
@@ -151,11 +151,11 @@ class Worker:
 
     def _check_results(self) -> None:
         if self.on_output is not None and not self.produces:
-            raise ConfigError("on_output is for outputs, and this worker has none. Name their topics with produces=.")
+            raise ConfigError("on_output is set, but this worker has no outputs. Name their topics with produces=.")
         if self.on_result is not None and self.produces:
             raise ConfigError(
-                "What a handler returns is either sent, with produces=, or handed to on_result. Leave out one of them; "
-                "on_output is told of each output that is stored."
+                "produces and on_result are both set, but what a handler returns is either sent or given to on_result. "
+                "Leave out one of them. on_output is called for each stored output."
             )
         check_callbacks(**self.callbacks)
         check_callback("on_output", self.on_output, ("input", "output", "metadata"))
@@ -163,11 +163,11 @@ class Worker:
 
     @property
     def call(self) -> Callable[[Any, Any], Any]:
-        """The handler as it is called: with the context or contexts, and with what it yields as a list."""
+        """The handler as executors call it: with a context, and with yielded outputs collected in a list."""
         return HandlerSpec(self.handler, self.batches, sends=bool(self.produces)).checked(self.options.executor)
 
     def run(self, consumer: ParallelConsumer, handler: Callable[..., Any] | None = None) -> None:
-        """Run the handler, or another one that calls it, in a consumer, until the consumer is stopped."""
+        """Run the handler, or a given wrapper of it, in a consumer, until the consumer is stopped."""
         handler = handler or self.handler
         if self.produces:
             consumer.run_and_produce(handler, self.on_output, batches=self.batches)
@@ -183,7 +183,7 @@ class Worker:
         `config` has Kafka's address, and `index` is the number of this copy of the worker.
         """
         settings = self._config(config)
-        if "group.instance.id" in settings:  # a member with the same id as another one would replace it
+        if "group.instance.id" in settings:  # two members with the same id would replace each other
             settings["group.instance.id"] = f"{settings['group.instance.id']}-{index}"
         options = self.options
         if max_concurrency is not None:
@@ -224,7 +224,7 @@ def _output_topics(produces: Any) -> Sequence[str]:
     for topic in topics or [produces]:
         if not isinstance(topic, str) or not (topic == "*" or is_topic_name(topic.removesuffix("*"))):
             raise ConfigError(
-                f"produces has {shown(topic)}; it must be the name of a Kafka topic, or several, as "
+                f"produces has {shown(topic)}; it must be the name of a Kafka topic, or several as in "
                 'produces=["bills", "notices-*"], or left out.'
             )
     return topics

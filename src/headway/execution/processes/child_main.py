@@ -31,7 +31,7 @@ from headway.records.record_types import ConsumerRecord, DeserializedRecord, Rec
 
 
 def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches: bool) -> None:
-    """Load the handler and work for as long as the other end of the pipes is open."""
+    """Load the handler, and run jobs until the parent closes its end of the pipes."""
     _take_no_signals()
     _keep_from_others(pipe, asks)
     jobs = _Jobs(pipe, at)
@@ -58,7 +58,7 @@ def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches:
 
 
 def _live(lifespan: Lifespan, settings: Mapping[str, Any], pipe: Connection, work: Callable[[Any], None]) -> None:
-    """Work between the start-up and the shut-down of what handlers share here; tell the parent if one fails."""
+    """Enter the lifespan of this process, do the work, and leave the lifespan. Reports a failure to the parent."""
     try:
         made: Any = make(lifespan, settings)
         state = made.__enter__()
@@ -76,10 +76,10 @@ def _live(lifespan: Lifespan, settings: Mapping[str, Any], pipe: Connection, wor
 
 
 def _take_no_signals() -> None:
-    """Take Ctrl-C and SIGTERM without effect: they are for the consumer's process.
+    """Let Ctrl-C and SIGTERM have no effect, because they are for the consumer's process.
 
-    They were blocked until here, and a handler's own processes would inherit a block, as they would an ignored signal.
-    They do not inherit a signal handler of Python's.
+    They were blocked until now. Processes that a handler starts would inherit a blocked or an ignored signal, but not a
+    signal handler of Python.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
@@ -87,7 +87,7 @@ def _take_no_signals() -> None:
 
 
 def _keep_from_others(*pipes: Connection) -> None:
-    """Close the pipes in processes that a handler forks or starts: the pipes' end tells that this process ended."""
+    """Keep the pipes out of processes that a handler starts, because their closing shows that this process ended."""
 
     def close() -> None:
         for pipe in pipes:
@@ -99,9 +99,9 @@ def _keep_from_others(*pipes: Connection) -> None:
 
 
 def _answer(asks: Connection, jobs: "_Jobs") -> None:
-    """Give jobs back on request; end when the parent has gone, whatever the handler does.
+    """Give jobs back on request. End this process when the parent has gone, whatever the handler does.
 
-    What handlers share may be shut down before, if none runs.
+    If no handler is running then, the lifespan has time for its shut-down.
     """
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -113,7 +113,7 @@ def _answer(asks: Connection, jobs: "_Jobs") -> None:
 
 
 class _Jobs:
-    """The jobs of this process: one thread does them, another may give back those that have not begun."""
+    """The jobs of this process. One thread runs them, and another can give back those that have not begun."""
 
     def __init__(self, pipe: Connection, at: Any) -> None:
         self._pipe = pipe
@@ -125,22 +125,24 @@ class _Jobs:
         self._begun = 0
         self._outcomes: list[tuple[bytes, float]] = []
         self.ends_within = 0.0
-        """Seconds to end by itself when the parent has gone, and no job is in work."""
+        """Seconds for the lifespan's shut-down when the parent has gone and no job is running."""
 
     def work(self, outcome_of: Callable[[bytes], bytes]) -> bool:
-        """Take a chunk, and do its jobs; return False if there is none, but the request to end."""
+        """Take a chunk, and run its jobs. Returns False if the parent has requested the end instead."""
         chunk: Chunk | None = self._pipe.recv()
         if chunk is None:
             return False
         with self._lock:
-            if chunk.round == self._round:  # otherwise it is given back already
+            if (
+                chunk.round == self._round
+            ):  # otherwise it was sent before jobs were given back, and counts as given back
                 self._jobs.extend(chunk.jobs)
         before, began = self._begun, time.perf_counter()
         ended = began
         while job := self._begin():
             outcome = outcome_of(job)
             began_job, ended = ended, time.perf_counter()
-            if os.getpid() != self._process:  # the handler has forked, and this is the fork
+            if os.getpid() != self._process:  # this is a process that the handler has forked
                 os._exit(0)
             with self._lock:
                 self._outcomes.append((outcome, ended - began_job))
@@ -150,11 +152,11 @@ class _Jobs:
         return True
 
     def are_done(self) -> bool:
-        """Return whether no job is in work."""
+        """Return whether no job is running."""
         return bool(self._at.value == NOTHING)
 
     def give_back(self) -> None:
-        """Send the outcomes, and the promise that jobs not begun yet never will."""
+        """Report the outcomes, and promise not to begin the remaining jobs."""
         with self._lock:
             self._jobs.clear()
             self._round += 1
@@ -179,12 +181,12 @@ def _outcome(
 ) -> bytes:
     try:
         attempts: list[SentAttempt] = pickle.loads(job)  # noqa: S301 - from the process that started this one
-        if any(attempt.not_after <= time.monotonic() for attempt in attempts):  # it waited here behind others
+        if any(attempt.not_after <= time.monotonic() for attempt in attempts):  # it expired while it waited here
             raise RetriableError("It expired before it could be started.", untried=True)
         records, contexts = list(map(make_record, attempts)), list(map(Context, attempts))
         result = handler(records, contexts) if in_batches else handler(records[0], contexts[0])
         return pickle.dumps((None, result))
-    except BaseException as error:  # any error of a handler is that record's failure, not the process's
+    except BaseException as error:  # of any kind: it is a failed attempt and must not end the process
         return pickle.dumps((portable(error), None))
 
 

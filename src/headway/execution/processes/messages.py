@@ -15,11 +15,11 @@ from headway.records.record_types import ConsumerRecord, Header
 HandlerOutcome = tuple[BaseException | None, Any]
 
 NOTHING: Final = -1
-"""The place of a process while it has no job."""
+"""The index of the running job while there is none."""
 
 
 class Deserializers(NamedTuple):
-    """The functions with which a process reads keys and values; importable, as it gets only their names."""
+    """The functions with which a process reads keys and values. They must be importable, because pickle sends names."""
 
     key: Callable[..., Any] | None
     value: Callable[..., Any] | None
@@ -68,17 +68,17 @@ class SentAttempt(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Jobs for a process; `round` counts how often the sender had seen it give back."""
+    """Jobs for a process. `round` is how many times the sender has seen it give back jobs."""
 
     round: int
     jobs: list[bytes]
 
 
 class ProcessReport(NamedTuple):
-    """The outcomes of the next jobs, in order, with the seconds that each took.
+    """The outcomes of the next jobs, in order, with the seconds that each job took.
 
-    At the end of a chunk `seconds` is how long each of its jobs took. If the process gives jobs back, `begun` is how
-    many jobs it has begun since its start.
+    At the end of a chunk, `seconds` is the average time of its jobs. If the process gives jobs back, `begun` is the
+    number of jobs that it has begun since its start.
     """
 
     outcomes: list[tuple[bytes, float]]
@@ -87,7 +87,7 @@ class ProcessReport(NamedTuple):
 
 
 def attempts_of(job: Job) -> list[SentAttempt]:
-    """Return the attempts of a job, as they are sent to a process."""
+    """Return the attempts of a job in the form in which they are sent to a process."""
     return [_attempt(work.record, work) for work in job]
 
 
@@ -105,13 +105,13 @@ def _attempt(record: ConsumerRecord, work: RecordWork) -> SentAttempt:
     failure = work.failure
     if failure:
         error = portable(failure.error)
-        failure = failure._replace(error=error, first_error=error)  # a context shows only the last
+        failure = failure._replace(error=error, first_error=error)  # a context shows only the last error
     suffix = record.kafka_topic[len(record.topic) :]
     return SentAttempt(message, suffix, work.level, work.attempt, failure, work.arrived, work.not_after)
 
 
 def portable(error: BaseException) -> BaseException:
-    """Return the error, or one that tells of it if it cannot be pickled and read again."""
+    """Return the error, or one that describes it if it cannot be pickled and unpickled."""
     try:
         if issubclass(type(error), RetryLater):
             error = _with_reason(error)
@@ -125,7 +125,7 @@ def portable(error: BaseException) -> BaseException:
 
 
 def _with_reason(error: BaseException) -> BaseException:
-    """Return a `RetryLater` that brings the error behind it along: a pickled error loses its cause."""
+    """Return a `RetryLater` with the error behind it in an attribute, because a pickled error loses its cause."""
     later, reason = RetryLater(attribute(error, "delay")), failure_behind(error)
     setattr(later, REASON, None if reason is error else portable(reason))
     return later
@@ -142,7 +142,7 @@ def _stand_in(error: BaseException) -> BaseException:
 
 
 def _number(error: BaseException, name: str) -> float | None:
-    """Return an attribute that is a plain number or bool; None for any other, which perhaps cannot be pickled."""
+    """Return an attribute if it is a plain number or bool. Any other value might not be picklable."""
     value = attribute(error, name)
     return value if type(value) in (bool, int, float) else None
 
@@ -154,7 +154,7 @@ def text_of(error: BaseException) -> str:
 
 
 def loaded(outcome: bytes) -> HandlerOutcome:
-    """Return an outcome that a process sent; a `HandlerProcessError` in it if it cannot be read here."""
+    """Return an outcome that a process sent, or a `HandlerProcessError` if it cannot be unpickled here."""
     try:
         error, result = pickle.loads(outcome)  # noqa: S301 - from a process of the pool
     except BaseException as unread:  # of a user's class
@@ -166,7 +166,7 @@ def loaded(outcome: bytes) -> HandlerOutcome:
 
 
 def pickled(*what: Any) -> bytes:
-    """Return a process's start arguments as bytes; raises `ConfigError` if they cannot be imported elsewhere."""
+    """Pickle the start arguments of a process. Raises `ConfigError` if a function among them is not importable."""
     try:
         return pickle.dumps(what)
     except Exception as error:

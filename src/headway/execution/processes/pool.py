@@ -1,4 +1,4 @@
-"""The pool: a thread for each process hands it chunks of jobs and reports their outcomes."""
+"""The pool of processes. Each process has a thread that sends it chunks of jobs and reports their outcomes."""
 
 import contextlib
 import signal
@@ -20,13 +20,14 @@ from headway.execution.lifespan import SHUT_DOWN_WITHIN, Life
 from headway.execution.processes.messages import Deserializers, loaded, pickled
 from headway.execution.processes.process import Process
 
-_AHEAD = 2  # chunks that a process has, the one in work included
-_CHUNK_TIME = 0.01  # seconds of work; less is lost in waking, more makes ends ragged
+_AHEAD = 2  # chunks that a process has at a time, including the one that it works on
+# Seconds of work in a chunk. With less, waking the process costs too much; with more, processes idle at the end.
+_CHUNK_TIME = 0.01
 _FIRST_CHUNK = 1
 
 
 class Processes:
-    """A pool of processes, each driven by a thread that hands it chunks and reports their outcomes."""
+    """Runs jobs in processes. Each process has a thread, its driver, that sends it chunks and reports the outcomes."""
 
     def __init__(
         self,
@@ -57,12 +58,12 @@ class Processes:
             driver.start()
 
     def start(self, jobs: Sequence[Job]) -> None:
-        """Run these jobs, from any thread."""
+        """Run these jobs. Any thread can call this."""
         for job in jobs:
             self._queue.put(job)
 
     def wait_until_started(self, is_stopping: Callable[[], bool]) -> None:
-        """Wait until all processes have started what their handlers share; raises `LifespanError` if one fails."""
+        """Wait until all processes have entered their lifespan. Raises `LifespanError` if one fails."""
         while not is_stopping() and wait(self._started, 0.1, "FIRST_EXCEPTION").not_done:
             if any(each.done() and each.exception() for each in self._started):
                 break
@@ -71,7 +72,7 @@ class Processes:
                 each.result()
 
     def close(self, timeout: float) -> None:
-        """End the processes; waits up to `timeout` seconds for running handlers, then kills."""
+        """End the processes. Waits up to `timeout` seconds for running handlers, then kills the processes."""
         deadline = time.monotonic() + timeout
         for _ in self._drivers:
             self._queue.put(None)
@@ -101,7 +102,7 @@ class Processes:
             started.set_exception(error)
 
     def _work_with(self, child: Process, started: "Future[None]") -> bool:
-        """Keep a process at work; return False at the end, True if it has died and must be replaced."""
+        """Run jobs in a process. Returns False at the end, and True if the process has died and must be replaced."""
         size = _FIRST_CHUNK
         try:
             child.wait_until_ready(self._is_closing)
@@ -116,8 +117,8 @@ class Processes:
         return False
 
     def _fill(self, child: Process, size: int) -> bool:
-        """Give the child the waiting jobs; wait only while it has none. Return False at the end."""
-        # No chunk is sent behind work that takes long.
+        """Send waiting jobs to the child. Waits for jobs only if the child has none. Returns False at the end."""
+        # While jobs take long (a chunk is one job), no job is sent to wait behind another.
         while child.chunks < (_AHEAD if size > 1 else 1):
             jobs = self._collect(size, wait=not child.chunks)
             if jobs is None:
@@ -128,25 +129,25 @@ class Processes:
         return True
 
     def _collect(self, size: int, *, wait: bool) -> list[Job] | None:
-        """Return a chunk, or None at the end; it leaves the other processes their parts of the waiting jobs."""
+        """Return a chunk, or None at the end. It leaves the other processes their share of the waiting jobs."""
         jobs: list[Job] = []
         with contextlib.suppress(Empty):
             while len(jobs) < size:
                 job = self._queue.get(block=wait and not jobs)
                 if job is None:
-                    self._queue.put(None)  # for the other drivers, and for this one once nothing else is left
+                    self._queue.put(None)  # for the other drivers, and for the next call of this one
                     return jobs or None
                 jobs.append(job)
                 size = min(size, len(jobs) + self._queue.qsize() // len(self._drivers))
         return jobs
 
     def _await(self, child: Process, size: int) -> int:
-        """Report outcomes until the end of a chunk; return the size of the next one."""
+        """Report outcomes until a chunk ends. Returns the size of the next chunk."""
         while True:
             said = child.receive(self._time_limit, self._is_closing)
             for outcome, seconds in said.outcomes:
                 job = child.jobs.popleft()
-                for work in job:  # its tenant used no time while it waited for the process
+                for work in job:  # the wait for the process is not handler time of its tenant
                     work.started = time.monotonic() - seconds
                 self._report(job, *loaded(outcome))
             for job in child.given_back(said):
@@ -177,16 +178,16 @@ class Processes:
 
 
 def _death_of(job: Job, how: str) -> BaseException:
-    """Return the error of a job whose process died; each record of a batch has its own."""
+    """Return the error for a job whose process died. Each record of a batch has an error of its own."""
     errors = [died(how, deaths_of(work.failure) + 1, alone=len(job) == 1) for work in job]
     return BatchError(dict(enumerate(errors))) if len(job) > 1 else errors[0]
 
 
 def _keep_signals_from_children() -> None:
-    """Block signals: Ctrl-C and a process manager's SIGTERM are for the consumer's process, which ends the others.
+    """Block Ctrl-C and SIGTERM in this thread and the children that it starts. The consumer's process ends them.
 
-    A child has the mask of the thread that starts it from its first moment on. Python's signal handlers run in the main
-    thread, so this thread needs none.
+    A child inherits the mask of the thread that starts it. This thread needs no signals, because Python's signal
+    handlers run in the main thread.
     """
-    resource_tracker.ensure_running()  # starting it later would open the mask again
+    resource_tracker.ensure_running()  # first, because starting it later would unblock the signals again
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})

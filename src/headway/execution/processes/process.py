@@ -20,14 +20,14 @@ from headway.execution.processes.child_main import serve
 from headway.execution.processes.messages import NOTHING, Chunk, ProcessReport, attempts_of
 from headway.execution.time_limit import exceeded
 
-_LONG = 0.1  # seconds at one record, while others wait behind it
-_NOTED_WITHIN = 1.0
+_LONG = 0.1  # seconds at one job after which the jobs behind it are asked back
+_NOTED_WITHIN = 1.0  # seconds
 
 
 class Process:
-    """One process, and the jobs that it has, in the order in which it begins them.
+    """One process, with the jobs that it has in the order in which it begins them.
 
-    With `life` it makes and shuts down what its handlers share.
+    With `life` the process has a lifespan of its own.
     """
 
     def __init__(self, *start: Any, life: Life | None = None) -> None:
@@ -36,20 +36,20 @@ class Process:
         context = multiprocessing.get_context("spawn")
         self.jobs: deque[Job] = deque()
         self.chunks = 0  # chunks whose end it has not reported
-        self._at: Any = RawValue("q", NOTHING)  # the job in work, counted from its start
-        self._reported = 0  # jobs, from its start
+        self._at: Any = RawValue("q", NOTHING)  # the index of the running job, counted from the start of the process
+        self._reported = 0  # jobs whose outcomes it has reported since its start
         self._round = 0
         self._asked = False
         self._late: tuple[int, TimeLimitError] | None = None
         self._pipe, theirs = context.Pipe()
         with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe:
-            # A part of what the pipe takes unread, as some systems count their own overhead too.
+            # A quarter of the buffer, because some systems count their own overhead too.
             self._surely_fits = pipe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4
         self._kept: bytes | None = None  # the chunk to be sent when the one before has ended
         their_asks, self._asks = context.Pipe(duplex=False)
         self._process = context.Process(target=serve, args=(theirs, their_asks, self._at, *start), daemon=True)
         self._process.start()
-        # Kill it at exit at the latest: multiprocessing would send a SIGTERM, which it does not get, and wait.
+        # At exit, multiprocessing would send a SIGTERM, which the process ignores, and then wait forever.
         atexit.register(self._process.kill)
         theirs.close()
         their_asks.close()
@@ -82,11 +82,11 @@ class Process:
         self._is_ready = True
 
     def send(self, jobs: list[Job]) -> None:
-        """Send another chunk; if the process has died, `receive` raises.
+        """Send another chunk. If the process has died, `receive` raises.
 
-        The process does not read while it works, so a chunk that might not fit into the pipe waits here. To wait for
-        room would be to wait for a handler, past its time limit. It would last forever if the process in turn waits for
-        us to read its outcomes.
+        The process does not read while it works, so a chunk that might not fit into the pipe is kept here. Blocking in
+        the write could outlast the time limit of a handler, and would never end if the process blocks in the write of
+        its outcomes.
         """
         chunk = pickle.dumps(Chunk(self._round, [pickle.dumps(attempts_of(job)) for job in jobs]))
         if self.chunks and len(chunk) > self._surely_fits:
@@ -101,7 +101,7 @@ class Process:
             self._pipe.send_bytes(chunk)
 
     def receive(self, time_limit: float | None, is_closing: Callable[[], bool]) -> ProcessReport:
-        """Return the process's next message; raises `EOFError` if it has died."""
+        """Return the next report of the process. Raises `EOFError` if it has died."""
         try:
             at, since = self._at.value, time.monotonic()
             while not self._hears(min(_LONG, time_limit / 10) if time_limit else _LONG):
@@ -124,31 +124,31 @@ class Process:
         return said
 
     def _hears(self, seconds: float) -> bool:
-        """Return whether there is something to read, within this many seconds. Raises `EOFError` if it has died.
+        """Wait for something to read, and return whether there is. Raises `EOFError` if the process has died.
 
-        The end of the pipe does not tell its death: a process that it forked may keep the other end open.
+        A closed pipe alone does not show that: a process that the handler forked can keep the other end open.
         """
         if self._pipe.poll(seconds):
             return True
         if self._process.exitcode is None:
             return False
-        if self._pipe.poll(0):  # it sent that before it died
+        if self._pipe.poll(0):  # it sent something before it died
             return True
         raise EOFError
 
     def _see_to(self, at: int, seconds: float, time_limit: float | None) -> None:
-        """Act on a job that has run for this long: kill the process past the time limit, or ask for jobs back."""
+        """Enforce the time limit on the running job. If it is merely slow, ask the process to give back queued jobs."""
         if time_limit and seconds > time_limit:
             self._late = at, exceeded(time_limit)
             self._process.kill()
-            self._process.join()  # or its record might run twice at a time
+            self._process.join()  # otherwise its record could run twice at a time
             raise EOFError
         if seconds >= _LONG and len(self.jobs) > 1 and not self._asked:
             self._asks.send(None)
             self._asked = True
 
     def given_back(self, said: ProcessReport) -> list[Job]:
-        """Return the jobs that it gives back, after all finished ones were taken out of `jobs`."""
+        """Remove and return the jobs that the process gives back. Finished jobs must have been removed before."""
         if said.begun is None:
             return []
         self._asked = False
@@ -156,12 +156,12 @@ class Process:
         return [self.jobs.pop() for _ in range(len(self.jobs) - (said.begun - self._reported))]
 
     def death(self) -> tuple[int, TimeLimitError | str]:
-        """Return the index of the job that it died of, and how it died: `TimeLimitError` if it was killed for it."""
+        """Return the index of the job during which it died, and how: a `TimeLimitError` if it was killed for that."""
         at, how = self._late or (self._at.value, self._how_it_ended())
         return at - self._reported, how
 
     def close(self) -> None:
-        """End the process, and let go of its resources."""
+        """End the process, and free its resources."""
         if self._life and self._is_ready and self._at.value == NOTHING:
             with contextlib.suppress(EOFError, OSError):  # it has died
                 self._life.note(self._shut_down(self._life))
@@ -173,7 +173,7 @@ class Process:
         self._asks.close()
 
     def _shut_down(self, life: Life) -> LifespanError | None:
-        """Have the process shut down what its handlers share; return the error of that, if there is one."""
+        """Let the process leave its lifespan. Returns the error of the shut-down, if any."""
         deadline = time.monotonic() + SHUT_DOWN_WITHIN
         self._pipe.send(None)
         while time.monotonic() < deadline:
@@ -182,17 +182,17 @@ class Process:
         return life.endless()
 
     def _close_process(self) -> None:
-        """Close the process, trying again for a moment.
+        """Close the process object, and retry for a moment if its end is not known yet.
 
-        Starting a process also polls all other processes, in any thread. The end of this one may then be known there,
-        and here only a moment later.
+        Starting a process in another thread polls all processes. That thread can have taken the end of this one, and
+        multiprocessing notes it only a moment later.
         """
         deadline = time.monotonic() + _NOTED_WITHIN
         while True:
             try:
                 return self._process.close()
             except ValueError:  # "still running"
-                if time.monotonic() > deadline:  # some other program part has waited for it: its end is never reported
+                if time.monotonic() > deadline:  # other code has waited for the process and taken its exit code
                     return None
             time.sleep(0.001)
 
