@@ -98,7 +98,7 @@ class CircuitGate(Gate):
             failed, keys = self._circuit.opened_with
             last = f" The last: {description_of(failure_behind(error))}" if error else ""
             log.warning(
-                "The circuit breaker is open because %d of %d keys failed. One attempt at a time is made until some "
+                "The circuit breaker is open: %d of %d keys failed. One attempt at a time is made until some "
                 "succeed again, and failed ones do not count.%s",
                 failed,
                 keys,
