@@ -70,7 +70,7 @@ class RunningCalls:
             return False
 
     def overdue(self) -> Sequence[Any]:
-        """Return the works whose calls have run for so long beyond their time limit that they must be given up."""
+        """Return the works whose calls have exceeded their time limit by so much that they must be given up."""
         if not self._limit:
             return []
         now = time.monotonic()
