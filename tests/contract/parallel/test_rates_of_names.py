@@ -194,5 +194,5 @@ def test_a_worker_has_the_rates_of_names(kafka_cluster: Cluster, notes: Path) ->
 
 
 def test_a_tenants_rate_without_a_tenant_is_refused(kafka_cluster: Cluster) -> None:
-    with pytest.raises(ConfigError, match="tenant_rate_limit is 3, and there is no tenant"):
+    with pytest.raises(ConfigError, match="tenant_rate_limit is 3, but there is no tenant"):
         consumer(kafka_cluster, "jobs", {"tenant_rate_limit": 3})
