@@ -7,6 +7,7 @@ reports itself. In quiet times our own thread takes them, woken by librdkafka at
 
 import asyncio
 import contextlib
+import logging
 import math
 import threading
 import time
@@ -17,6 +18,8 @@ import confluent_kafka as ck
 from headway.kafka.binding.capi import wake_on_events
 from headway.runtime.deferred_signals import defer_signals, heed_signals
 from headway.runtime.wakeup import Wakeup
+
+log = logging.getLogger(__name__)
 
 SERVE_EVERY = 0.002
 """The seconds after which a thread that sends a stream takes the reports again.
@@ -194,6 +197,8 @@ class ReportPump:
                 self._server = threading.get_ident()
                 try:
                     self._take_reports(0)
+                except BaseException:  # even a SystemExit in a callback must not end all later reports
+                    log.exception("Taking delivery reports raised an unexpected error. The producer's thread goes on.")
                 finally:
                     self._server = None
                     self._serves_itself = False
