@@ -125,30 +125,38 @@ class GroupRate:
             self._thread.join(_CLOSES_WITHIN)
 
     def _lend(self) -> None:
-        base, lent_at = 0.0, time.monotonic()
         try:
             while not self._ended:
-                self._changed.clear()
-                now = time.monotonic()
-                if self._share != base:
-                    base = self._share
-                    self._loans.rebase(base, now)
-                if 0 < base < 1:
-                    self._messages.open()
-                for message in self._messages.take():
-                    self._loans.receive(message, now)
-                message_to_others = None
-                if now >= lent_at + _LEND_EVERY:
-                    message_to_others = self._loans.next_message(self._needs(now - lent_at, now), now)
-                    lent_at = now
-                # Before others hear of a loan, this member must have stopped using what it lends.
-                self._apply(now)
-                if message_to_others is not None:
-                    self._messages.say(message_to_others)
-                until = min(lent_at + _LEND_EVERY, self._loans.next_change(now) or math.inf)
-                self._changed.wait(max(0.0, until - time.monotonic()))
+                try:
+                    self._lend_until_ended()
+                except Exception:  # without this thread, a borrowed rate would be used forever
+                    log.exception("Sharing the rate limits raised an unexpected error. The member's thread goes on.")
+                    time.sleep(_LEND_EVERY)
         finally:
             self._messages.close()
+
+    def _lend_until_ended(self) -> None:
+        base, lent_at = 0.0, time.monotonic()
+        while not self._ended:
+            self._changed.clear()
+            now = time.monotonic()
+            if self._share != base:
+                base = self._share
+                self._loans.rebase(base, now)
+            if 0 < base < 1:
+                self._messages.open()
+            for message in self._messages.take():
+                self._loans.receive(message, now)
+            message_to_others = None
+            if now >= lent_at + _LEND_EVERY:
+                message_to_others = self._loans.next_message(self._needs(now - lent_at, now), now)
+                lent_at = now
+            # Before others hear of a loan, this member must have stopped using what it lends.
+            self._apply(now)
+            if message_to_others is not None:
+                self._messages.say(message_to_others)
+            until = min(lent_at + _LEND_EVERY, self._loans.next_change(now) or math.inf)
+            self._changed.wait(max(0.0, until - time.monotonic()))
 
     def _needs(self, seconds: float, now: float) -> dict[str, Need]:
         """Return how much of each rate this member needs: its usage with some headroom, or more if records wait."""

@@ -84,6 +84,26 @@ def test_a_coordinator_that_takes_long_is_asked_once_and_named_and_all_is_read(
     assert f"The coordinator of the group {topic} is slow" in caplog.text
 
 
+def test_partitions_begin_after_an_unexpected_error_which_is_logged(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    ask, errors = capi.committed_each, [RuntimeError("unexpected")]
+
+    def fail_at_first(*args: Any) -> Any:
+        if errors:
+            raise errors.pop()
+        return ask(*args)
+
+    monkeypatch.setattr("headway.kafka.consumer.start_questions.committed_each", fail_at_first)
+    with mock_brokers() as brokers, caplog.at_level(logging.ERROR):
+        brokers.create("orders-0")
+        config = settings_of("orders-0") | {"bootstrap.servers": brokers.bootstrap_servers}
+        store_in_each_partition({"bootstrap.servers": brokers.bootstrap_servers}, "orders-0", 1)
+        with reading("priority", config, "orders-0") as read:
+            wait_for(lambda: read == dict.fromkeys(PARTITIONS, 1))
+    assert "Asking where partitions begin raised an unexpected error" in caplog.text
+
+
 @pytest.mark.kafka
 @KINDS
 def test_a_partition_whose_offset_is_in_an_open_transaction_holds_up_no_other(

@@ -1,11 +1,14 @@
 """Takes the reports of admin clients, which would otherwise pile up, because no admin request takes them."""
 
+import logging
 import os
 import threading
 import time
 from weakref import WeakSet
 
 from confluent_kafka.admin import AdminClient
+
+log = logging.getLogger(__name__)
 
 _INTERVAL = 0.2  # seconds
 
@@ -39,7 +42,10 @@ class Server:
                     self._thread = None
                     return
             while clients:
-                clients.pop().poll(0)
+                try:
+                    clients.pop().poll(0)
+                except Exception:  # the thread also serves all other admin clients of the process
+                    log.exception("Serving an admin client raised an unexpected error. Its thread goes on.")
 
 
 _server = Server()

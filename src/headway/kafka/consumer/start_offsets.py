@@ -4,6 +4,7 @@ If librdkafka 2.16 reads committed offsets itself and an OffsetFetch fails at a 
 partition, and also loses later revocations. So Headway assigns every partition with its start offset.
 """
 
+import logging
 import threading
 import time
 from collections.abc import Collection, Mapping
@@ -18,8 +19,11 @@ from headway.kafka.consumer.other_commits import OtherCommits
 from headway.kafka.consumer.start_questions import Start, StartQuestions
 from headway.runtime.wakeup import Wakeup
 
+log = logging.getLogger(__name__)
+
 _SILENT_FOR = 5.0  # seconds before a transient error is reported, so that the restart of a broker is not
 _REPORT_AGAIN_AFTER = 10.0
+_ASK_AGAIN_AFTER = 1.0  # seconds after an unexpected error
 
 
 class StartOffsets:
@@ -103,10 +107,17 @@ class StartOffsets:
         questions = StartQuestions(self._consumer, config, self._ids.is_new, wake.fd, self._may_reset, self._fail)
         try:
             while asked := self._questions_left(questions):
-                found = questions.turn(asked, time.monotonic())
+                try:
+                    found = questions.turn(asked, time.monotonic())
+                    due = questions.next_turn()
+                except ClosedError:
+                    raise
+                except Exception:  # without this thread, no further partition would begin
+                    log.exception("Asking where partitions begin raised an unexpected error. They are asked for again.")
+                    questions.forget()
+                    found, due = {}, time.monotonic() + _ASK_AGAIN_AFTER
                 self._note(asked, found)
                 if not found:
-                    due = questions.next_turn()
                     wake.wait(None if due is None else max(0.0, due - time.monotonic()))
         except ClosedError:
             self._end()

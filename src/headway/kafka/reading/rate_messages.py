@@ -67,7 +67,7 @@ class RateMessages:
         config, has_warned = self._connection(), False
         while not self._ended.is_set():
             try:
-                since = ControlTopic(config, self._topic).end()
+                self._speak_and_listen(config, ControlTopic(config, self._topic).end())
             except HeadwayError as error:
                 if not has_warned:
                     log.warning(
@@ -80,8 +80,9 @@ class RateMessages:
                     return
                 has_warned = True
                 self._ended.wait(_TRIES_AGAIN_AFTER)
-            else:
-                self._speak_and_listen(config, since)
+            except Exception:  # a member without messages keeps its own fraction, and must try again
+                log.exception("Messages about rates raised an unexpected error. They begin again.")
+                self._ended.wait(_TRIES_AGAIN_AFTER)
 
     def _speak_and_listen(self, config: Config, since: int) -> None:
         own = {"message.timeout.ms": int(LEASE * 1000), "linger.ms": 0, "log_level": 2}

@@ -105,6 +105,7 @@ class TailReader:
         self._answered = answered
         self._refused = refused
         self._config = config
+        self._topic = topic
         self._closing = False
         reset = "latest" if start is None else "earliest"
         self._tail = Tail({**config, "auto.offset.reset": reset}, topic, partition, start)
@@ -117,17 +118,23 @@ class TailReader:
 
     def _read(self) -> None:
         while not self._closing:
-            message = self._tail.take()
-            if message is None:
-                continue
-            if (error := message.error()) is not None:
-                if missing := why_not_readable(error, message.topic() or "", self._config):
-                    self._refused(missing)
-                    continue
-                if not is_refusal(error):  # a refusal that is left is about the group, which this reader does not need
-                    log.warning("The topic %s could not be read and is tried again: %s", message.topic(), error.str())
-            elif (key := message.key()) and (value := message.value()):
-                self._answered(key.decode(errors="replace"), value)
+            try:
+                self._read_one()
+            except Exception:  # later records must still be read
+                log.exception("Reading the topic %s raised an unexpected error. Its thread goes on.", self._topic)
+                time.sleep(RECORDS_AWAITED_FOR)
+
+    def _read_one(self) -> None:
+        message = self._tail.take()
+        if message is None:
+            return
+        if (error := message.error()) is not None:
+            if missing := why_not_readable(error, message.topic() or "", self._config):
+                self._refused(missing)
+            elif not is_refusal(error):  # a refusal that is left is about the group, which this reader does not need
+                log.warning("The topic %s could not be read and is tried again: %s", message.topic(), error.str())
+        elif (key := message.key()) and (value := message.value()):
+            self._answered(key.decode(errors="replace"), value)
 
     def close(self) -> None:
         """Stop the thread and close the connections."""

@@ -156,9 +156,13 @@ class RateClient:
         self._socket.close()
 
     def _read(self) -> None:
-        with suppress(OSError), self._socket.makefile("rb") as lines:
-            for line in lines:
-                self._granted(int(line))
+        try:
+            with suppress(OSError), self._socket.makefile("rb") as lines:
+                for line in lines:
+                    self._granted(int(line))
+        except Exception as error:  # without grants, the task would wait forever
+            self._gone(HeadwayError(f"A grant of the rate_limit could not be used: {error!r}."))
+            return
         if not self._closed:
             self._gone(self._unreachable(ConnectionError("the connection has ended")))
 

@@ -4,7 +4,9 @@ import asyncio
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from dataclasses import replace
+from queue import Queue
 from typing import Any
 
 import pyarrow as pa  # type: ignore[import-untyped]
@@ -16,7 +18,7 @@ from headway import Batches, Context, RetriableError
 from headway.errors import HeadwayError
 from headway.spark.stage.input_row import InputRow
 from headway.spark.stage.rate_grants import Grants
-from headway.spark.stage.rate_office import RateLimit, RateOffice
+from headway.spark.stage.rate_office import RateClient, RateLimit, RateOffice
 from headway.spark.stage.task import Stage
 from tests.unit.spark.stage.test_later import SCHEMA, SETTINGS, came_of, record
 
@@ -158,3 +160,13 @@ def test_a_driver_that_cannot_be_reached_and_one_that_knows_nothing_of_the_task_
     strange = replace(limit(10), secret="another")  # noqa: S106
     with pytest.raises(HeadwayError, match=r"cannot reach it: .*the connection has ended"):
         came_of(call, [record(0, None)], replace(IN_ANY_ORDER, rate=strange))
+
+
+def test_a_task_fails_if_it_cannot_use_a_grant() -> None:
+    def granted(starts: int) -> None:
+        raise RuntimeError("unexpected")
+
+    gone = Queue[HeadwayError]()
+    with closing(RateClient(limit(10), granted, gone.put)) as client:
+        client.ask(1)
+        assert "could not be used: RuntimeError('unexpected')" in str(gone.get(timeout=10))
