@@ -19,12 +19,14 @@ from headway.settings.config import Config
 log = logging.getLogger(__name__)
 
 _ANSWERED_WITHIN = 2.0  # seconds
-_LOOK_EVERY = 0.01
+_CHECKED_EVERY = 0.01
+_PAUSE_AFTER_REFUSAL = 1.0  # seconds; the coordinator of a new group may need a moment
 
 
 class ExternalCommits:
     """Commits offsets in the level groups of `group`, without waiting. A refusal is logged once.
 
+    A refused commit is sent again when the caller next calls `commit`, so an idle caller must go on calling it.
     Without `has_levels` it commits in the group itself.
     """
 
@@ -34,26 +36,31 @@ class ExternalCommits:
         self._has_levels = has_levels
         self._consumers: dict[int, ck.Consumer] = {}
         self._sent = AsyncCommits()
+        self._latest: Offsets | None = None  # what was sent last, unless it was refused
+        self._not_before = 0.0  # when a commit can be sent again after a refusal
         self._complaint = ""
 
     def commit(self, offsets: Offsets) -> None:
-        """Send a commit, and process the answers to earlier ones."""
+        """Process the answers to earlier commits, and send this one if it is new or was refused."""
         self._sent.settle()
         for consumer in self._consumers.values():
             consumer.poll(0)  # serves its reports, which would pile up otherwise
+        if offsets == self._latest or time.monotonic() < self._not_before:
+            return
+        self._latest = offsets
         by_level: dict[int, dict[capi.Partition, tuple[int, bytes]]] = defaultdict(dict)
         for at, offset in offsets.items():
             by_level[at.level][kafka_topic(at), at.partition] = offset, b""
         parts = [capi.PendingCommit(self._consumer(level), commits) for level, commits in by_level.items()]
         self._sent.add(SentCommit(parts), offsets, self._complain)
 
-    def await_answers(self) -> None:
-        """Wait for the answers, but not for long, because nothing depends on these commits."""
+    def finish(self, offsets: Offsets) -> None:
+        """Commit and wait for the answer, but not for long, because nothing depends on these commits."""
         deadline = time.monotonic() + _ANSWERED_WITHIN
-        self._sent.settle()
-        while self._sent and time.monotonic() < deadline:
-            time.sleep(_LOOK_EVERY)
-            self._sent.settle()
+        self.commit(offsets)
+        while (self._sent or self._latest != offsets) and time.monotonic() < deadline:
+            time.sleep(_CHECKED_EVERY)
+            self.commit(offsets)
 
     def close(self) -> None:
         """Close the connections. For a commit without an answer, it is not known whether it is stored."""
@@ -71,7 +78,10 @@ class ExternalCommits:
         return level_group(self._group, level) if self._has_levels else self._group
 
     def _complain(self, error: Exception | None, offsets: Offsets) -> None:
-        if error is not None and str(error) != self._complaint:
+        if error is None:
+            return
+        self._latest, self._not_before = None, time.monotonic() + _PAUSE_AFTER_REFUSAL
+        if str(error) != self._complaint:
             self._complaint = str(error)
             why = self._missing_right() or error
             log.warning("The progress of the query is not shown in the group %s: %s", self._group, why)

@@ -48,7 +48,6 @@ class BatchPlanner:
         self._sightings = Sightings(spacing=options.strict_max_wait / _SIGHTINGS_PER_WAIT)
         self._admission = _admission(options, self._sightings)
         self._target: StreamOffset | None = None
-        self._committed: Offsets = {}
         self._waiting_since: float | None = None
         self._found_nothing_at = -IDLE_PAUSE_S
         self._control = _control(options)
@@ -82,10 +81,14 @@ class BatchPlanner:
         self._note_time(begin)
         self._pause_when_idle()
         self.seen = self._with_unfinished(begin, self._with_unlisted(begin, self._target or self._ends()))
-        # If a topic has been recreated, do not commit its old offsets: they would skip records of the new topic.
-        self._commit({at: offset for at, offset in begin.offsets.items() if begin.same_topic(self.seen, at)})
-        if self._commits and self._target and begin.offsets == self._target.offsets:
-            self._commits.await_answers()  # the query ends now, and Spark kills this process without waiting
+        if self._commits is not None:
+            # Everything before the start of a micro-batch is done. If a topic has been recreated, do not commit its old
+            # offsets: they would skip records of the new topic.
+            done = {at: offset for at, offset in begin.offsets.items() if begin.same_topic(self.seen, at)}
+            if self._target and begin.offsets == self._target.offsets:
+                self._commits.finish(done)  # the query ends now, and Spark kills this process without waiting
+            else:
+                self._commits.commit(done)
         start, losses = bridge(begin, self.seen, self._starts(begin, self.seen))
         if losses and self._options.fail_on_data_loss:
             raise KafkaError(f"{losses[0]} {HOW_TO_GO_ON}")
@@ -223,12 +226,6 @@ class BatchPlanner:
     def _pause_when_idle(self) -> None:
         if self._target is None:
             time.sleep(max(0, self._found_nothing_at + IDLE_PAUSE_S - time.monotonic()))
-
-    def _commit(self, offsets: Offsets) -> None:
-        """Commit these offsets, where a micro-batch starts, to the level groups: everything before them is done."""
-        if self._commits is not None and offsets != self._committed:
-            self._commits.commit(offsets)
-            self._committed = offsets
 
 
 def _divided(planned: StreamOffset, wanted: Collection[Range], options: TaskOptions, *, slow: bool) -> StreamOffset:

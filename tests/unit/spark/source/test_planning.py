@@ -141,7 +141,8 @@ def test_no_offset_of_a_topic_is_committed_to_another_one_that_was_created_under
             pass
 
         def commit(self, offsets: Offsets) -> None:
-            committed.append({at.level: offset for at, offset in offsets.items()})
+            if (done := {at.level: offset for at, offset in offsets.items()}) not in committed[-1:]:
+                committed.append(done)
 
         def close(self) -> None:
             pass
