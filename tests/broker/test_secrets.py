@@ -94,12 +94,14 @@ def test_nothing_that_a_run_writes_has_a_secret_that_it_used(
         told["worker"] = "".join([*lines, worker.communicate(timeout=60)[0]])
         assert worker.returncode == 0, told["worker"]
     told["processes"] = "\n".join(seen)
-    told |= {str(each): each.read_bytes().decode("latin-1") for each in tmp_path.rglob("*") if each.is_file()}
-    own = [each for each in broker.data_dir.rglob("*") if each.is_file() and each.parent.name != "security"]
-    told |= {str(each): each.read_bytes().decode("latin-1") for each in own}
+    # An index holds offsets only, and is 10 MB long from the start: those of all topics are gigabytes.
+    own = [each for each in broker.data_dir.rglob("*") if each.parent.name != "security" and "index" not in each.suffix]
+    files = [each for each in [*tmp_path.rglob("*"), *own] if each.is_file()]
     assert "handled" in told["worker"]
     assert "headway.cli.workers.member" in told["processes"]
     assert "ProducerSettings(" in told["clients"]
     assert "INFO:headway" in told["clients"]
     assert leaks({"here": f"...{broker.admin_config['sasl.password']}..."}, secrets_of(broker))
     assert leaks(told, secrets_of(broker)) == []
+    for each in files:
+        assert leaks({str(each): each.read_bytes().decode("latin-1")}, secrets_of(broker)) == []
