@@ -15,7 +15,7 @@ import math
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any
 
 from headway.core.engine.engine import Engine
@@ -24,6 +24,7 @@ from headway.core.engine.work_states import WorkState
 from headway.core.retry import Again, DeadLetter, Retries, Verdict
 from headway.core.user_errors import without_frames
 from headway.errors import HeadwayError
+from headway.execution.executor import Executor
 from headway.execution.failures import Failures, Letters, Schedules
 from headway.execution.gate import Gate
 from headway.execution.jobs import Job, RecordWork
@@ -68,7 +69,7 @@ class Dispatch:
         self._gates = tuple(gates)
         self._wake = wake
         self._failures = Failures(retries)
-        self._starts: Callable[[Sequence[Job]], None] | None = None  # None until the run begins
+        self._executor: Executor | None = None  # None until the run begins
         self._batch_size: int | None = None  # None for a handler of single records
         self._of_one_partition = False
         self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()  # of ended works, for the waiting thread
@@ -91,7 +92,7 @@ class Dispatch:
 
     def begin(
         self,
-        starts: Callable[[Sequence[Job]], None],
+        executor: Executor,
         *,
         letters: Letters | None = None,
         schedules: Schedules | None = None,
@@ -102,7 +103,7 @@ class Dispatch:
         """Let jobs start from now on.
 
         Args:
-            starts: The executor's method that starts jobs.
+            executor: The executor that runs the jobs.
             letters: The store of dead letters.
             schedules: The store of records to be retried much later.
             batch_size: The maximum number of works in a job, for a handler of batches. By default it is 1.
@@ -111,7 +112,7 @@ class Dispatch:
         """
         self._failures.begin(letters, schedules, is_supervised=is_supervised)
         self._batch_size, self._of_one_partition = batch_size, of_one_partition
-        self._starts = starts
+        self._executor = executor
 
     def wait_for_outputs(self, waits: bool) -> None:
         """Start nothing while stored outputs wait for the caller to take them."""
@@ -180,8 +181,8 @@ class Dispatch:
         finally:
             self.lock.release()
         self._wake_control()
-        if jobs[1:] and self._starts:
-            self._starts(jobs[1:])
+        if jobs[1:] and self._executor:
+            self._executor.start(jobs[1:])
         return jobs[0] if jobs else None
 
     def complete(self, job: Job, error: BaseException | None = None) -> Job | None:
@@ -230,8 +231,8 @@ class Dispatch:
     def complete_elsewhere(self, job: Job, error: BaseException | None = None) -> None:
         """Do the same as `complete` on a thread that is not the executor's. The executor starts the next job."""
         following = self.complete(job, error)
-        if following and self._starts:
-            self._starts((following,))
+        if following and self._executor:
+            self._executor.start((following,))
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
         """Note that a work cannot be scheduled for a later attempt. It fails with this error instead."""
@@ -300,8 +301,8 @@ class Dispatch:
                     self._put_back(work, again_at, now)
             jobs = self._next_jobs(now)
         self._wake_control()
-        if jobs and self._starts:
-            self._starts(jobs)
+        if jobs and self._executor:
+            self._executor.start(jobs)
         if self._to_store:
             self._failures.store_all(self._to_store)
         return now
@@ -399,7 +400,7 @@ class Dispatch:
     # With the lock: which jobs may start
 
     def _is_stopped(self) -> bool:
-        return self.paused or self.ending or self._waits_for_outputs or self._starts is None
+        return self.paused or self.ending or self._waits_for_outputs or self._executor is None
 
     def _slots_in_use(self) -> int:
         slots = self._slots
@@ -439,7 +440,7 @@ class Dispatch:
 
     def _next(self, now: float) -> Job | None:
         """Give the next job a slot, and return it. Returns None if no job can start."""
-        if self.paused or self.ending or self._waits_for_outputs or self._starts is None:
+        if self.paused or self.ending or self._waits_for_outputs or self._executor is None:
             return None
         gates = self._gates
         for gate in gates:

@@ -9,7 +9,7 @@ from functools import partial
 from typing import Any
 
 from headway.core.user_errors import description_of
-from headway.execution.handlers import Handlers, not_noted
+from headway.execution.executor import Executor, HandlerCalls, not_noted
 from headway.execution.jobs import Job
 from headway.execution.time_limit import limit_coroutine
 from headway.runtime.precise_loop import precise_event_loop
@@ -39,7 +39,7 @@ class LoopThread:
         self._thread.join(timeout)
 
 
-class EventLoop:
+class EventLoop(Executor):
     """Runs handlers as tasks of a loop. A task takes its next job when it ends one, and ends if there is none.
 
     Without a `loop`, the handlers get one in a thread of its own. `owner` is the task that waits for the consumer.
@@ -47,12 +47,13 @@ class EventLoop:
 
     def __init__(
         self,
-        calls: Handlers,
+        calls: HandlerCalls,
         loop: asyncio.AbstractEventLoop | None = None,
         time_limit: float | None = None,
         owner: "asyncio.Task[Any] | None" = None,
     ) -> None:
-        self._calls = calls._replace(call=limit_coroutine(calls.call, time_limit)) if time_limit else calls
+        self._calls = calls
+        self._time_limit = time_limit
         self._tasks: set[asyncio.Task[None]] = set()  # a loop itself keeps tasks only weakly
         self._own: LoopThread | None = None
         self._owner = owner
@@ -107,7 +108,8 @@ class EventLoop:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     async def _run(self, next_job: list[Job]) -> None:
-        call, returned, raised = self._calls[:3]
+        calls = self._calls
+        call = limit_coroutine(calls.call, self._time_limit) if self._time_limit else calls.call
         task = asyncio.current_task(self._loop)
         assert task is not None  # noqa: S101  # a coroutine runs in one
         count = 0
@@ -119,11 +121,11 @@ class EventLoop:
                 except BaseException as error:  # also a cancellation, after which the attempt has failed
                     if self._ends(task):
                         return  # the call does not count, and the next run handles the record again
-                    following = raised(job, error)
+                    following = calls.raised(job, error)
                 else:
                     if self._ends(task):
                         return
-                    following = returned(job, result)
+                    following = calls.returned(job, result)
                 if following:
                     next_job.append(following)
                 if task.cancelling():

@@ -8,11 +8,11 @@ import inspect
 import re
 from collections.abc import AsyncGenerator, Callable, Coroutine, Generator, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, NamedTuple, Protocol, Self, get_args
+from typing import Any, Protocol, Self, get_args
 
-from headway.core.user_errors import description_of, is_error
+from headway.core.user_errors import is_error
 from headway.declarations import called, is_async_generator_function, is_coroutine_function, shown, takes
-from headway.errors import BatchError, ConfigError, HandlerError, HeadwayError
+from headway.errors import BatchError, ConfigError, HeadwayError
 from headway.execution.context import Context
 from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import Job, RecordWork
@@ -27,26 +27,19 @@ Handler = Callable[[ConsumerRecord, Context], Any] | Callable[[ConsumerRecord], 
 BatchHandler = Callable[[Sequence[ConsumerRecord], Sequence[Context]], Any] | Callable[[Sequence[ConsumerRecord]], Any]
 _NAMES_OF_CONTEXTS = ("context", "contexts")
 
-TakeResult = Callable[[Job, Any], Job | None]
-"""A function that takes a job and the return value of its handler, and returns the next job."""
+
+class ResultReceiver(Protocol):
+    """Takes the return values of handlers, and reports to the dispatch when their records are done."""
+
+    def take_result(self, job: Job, returned: Any) -> Job | None:
+        """Take a handler's return value. Returns the next job, if there is one for this slot."""
 
 
-class Handlers(NamedTuple):
-    """The functions that an executor needs: `call` runs a job, and the others report its outcome."""
+class CallCheck(Protocol):
+    """Checks a job before its call; a supervised process does so."""
 
-    call: Callable[[Job], Any]
-    returned: Callable[[Job, Any], Job | None]
-    raised: Callable[[Job, BaseException], Job | None]
-    give_up: Callable[[HeadwayError], None]
-    handler: Callable[..., Any]
-    in_batches: bool
-
-
-class Executor(Protocol):
-    """Runs jobs on threads, in an event loop, or in processes, and reports their outcomes to its `Handlers`."""
-
-    def start(self, jobs: Sequence[Job]) -> None: ...
-    def close(self, timeout: float) -> None: ...
+    def fail_as_before(self, job: Job) -> None:
+        """Raise an error if the last attempt of the job ended with its process. The handler is not called then."""
 
 
 class _WithoutContext(partial[Any]):
@@ -111,74 +104,80 @@ def needs_no_context(handler: WithContext) -> bool:
     return isinstance(handler, _WithoutContext)
 
 
-def for_each_record(handler: WithContext, take_result: TakeResult | None, dispatch: Dispatch) -> Handlers:
-    """Return the functions for a handler of single records. Without `take_result`, the record is done on return."""
-    done, failed = dispatch.done, dispatch.complete
+class _Calls:
+    """Calls a handler, and reports the outcome to the dispatch.
 
-    def returned(job: Job, result: Any) -> Job | None:
-        if result is not None:
-            if error := not_run(result):
-                return failed(job, error)
-            if take_result is None and (unsent := _unsent(handler, result)):
-                dispatch.give_up(unsent)
-                return None
-        return take_result(job, result) if take_result else done(job[0])
-
-    def call(job: Job) -> Any:
-        return handler(job[0].record, Context(job[0]))
-
-    def call_alone(job: Job) -> Any:
-        return alone(job[0].record)
-
-    # Calling the handler directly saves the making of a context.
-    alone: Any = handler.alone if isinstance(handler, _WithoutContext) else None
-    return Handlers(
-        call_alone if alone else call,
-        returned,
-        failed,
-        dispatch.give_up,
-        handler,
-        in_batches=False,
-    )
-
-
-def for_batches(handler: WithContext, take_result: TakeResult | None, dispatch: Dispatch) -> Handlers:
-    """Return the functions for a handler of batches. Without `take_result`, all records are done on return.
-
-    After a `BatchError` only the records that it names have failed, and after any other exception all of them.
+    Args:
+        handler: The handler.
+        dispatch: The dispatch that the outcomes are reported to.
+        receiver: Takes the return values. Without it, the records are done when the handler returns.
+        check: Checks each job before its call, in a supervised process.
     """
 
-    def returned(job: Job, result: Any) -> Job | None:
+    def __init__(
+        self,
+        handler: WithContext,
+        dispatch: Dispatch,
+        receiver: ResultReceiver | None = None,
+        check: CallCheck | None = None,
+    ) -> None:
+        self._handler = handler
+        self._dispatch = dispatch
+        self._receiver = receiver
+        self._check = check
+
+    def returned(self, job: Job, result: Any) -> Job | None:
+        """Report what the handler returned. Returns the next job, if there is one for this slot."""
         if result is not None:
             if error := not_run(result):
-                return raised(job, error)
-            if take_result is None and (unsent := _unsent(handler, result)):
-                dispatch.give_up(unsent)
+                return self.raised(job, error)
+            if self._receiver is None and (unsent := _unsent(self._handler, result)):
+                self.give_up(unsent)
                 return None
-        return take_result(job, result) if take_result else dispatch.complete(job)
+        return self._receiver.take_result(job, result) if self._receiver else self._done(job)
 
-    def raised(job: Job, error: BaseException) -> Job | None:
+    def raised(self, job: Job, error: BaseException) -> Job | None:
+        """Report what the handler raised. Returns the next job, if there is one for this slot."""
+        return self._dispatch.complete(job, error)
+
+    def _done(self, job: Job) -> Job | None:
+        return self._dispatch.complete(job)
+
+    def give_up(self, failure: HeadwayError) -> None:
+        """End the run with this error."""
+        self._dispatch.give_up(failure)
+
+
+class RecordCalls(_Calls):
+    """Calls a handler of single records."""
+
+    def call(self, job: Job) -> Any:
+        """Call the handler with a record."""
+        if self._check:
+            self._check.fail_as_before(job)
+        work, handler = job[0], self._handler
+        if isinstance(handler, _WithoutContext):  # calling the inner handler saves the making of a context
+            return handler.alone(work.record)
+        return handler(work.record, Context(work))
+
+    def _done(self, job: Job) -> Job | None:
+        return self._dispatch.done(job[0])
+
+
+class BatchCalls(_Calls):
+    """Calls a handler of batches."""
+
+    def call(self, job: Job) -> Any:
+        """Call the handler with the records of a batch."""
+        if self._check:
+            self._check.fail_as_before(job)
+        return self._handler([work.record for work in job], [Context(work) for work in job])
+
+    def raised(self, job: Job, error: BaseException) -> Job | None:
+        """Report the failure of the records that a `BatchError` names, or after any other error of all records."""
         failures = failures_of(job, error)
         done = [(work, ()) for work in job if work not in failures]
-        return dispatch.complete_each(done, failures.items())
-
-    return Handlers(
-        lambda job: handler([work.record for work in job], [Context(work) for work in job]),
-        returned,
-        raised,
-        dispatch.give_up,
-        handler,
-        in_batches=True,
-    )
-
-
-def not_noted(error: BaseException) -> HandlerError:
-    """Return the error that ends the run if the outcome of a job cannot be reported, since its slot stays taken."""
-    failure = HandlerError(
-        f"The outcome of a record could not be reported: {description_of(error)}. The next run will handle it again."
-    )
-    failure.__cause__ = error
-    return failure
+        return self._dispatch.complete_each(done, failures.items())
 
 
 def collecting(handler: WithContext) -> WithContext:

@@ -5,23 +5,23 @@ import time
 from collections.abc import Sequence
 from queue import Empty, SimpleQueue
 
-from headway.execution.handlers import Handlers, not_noted
+from headway.execution.executor import Executor, HandlerCalls, not_noted
 from headway.execution.jobs import Job
 from headway.execution.time_limit import ThreadLimit
 from headway.runtime.switch_interval import one_thread_more
 
 
-class Threads:
+class Threads(Executor):
     """A pool of threads that last until `close`. Each takes its next job when it ends one.
 
     There are at most as many threads as slots (`most`). If there are more jobs for a moment, a thread is about to
     become idle.
     """
 
-    def __init__(self, calls: Handlers, most: int, time_limit: float | None = None) -> None:
+    def __init__(self, calls: HandlerCalls, most: int, time_limit: float | None = None) -> None:
         self._most = most
         self._limit = ThreadLimit(time_limit) if time_limit else None
-        self._calls = calls._replace(call=self._limit.limit(calls.call)) if self._limit else calls
+        self._calls = calls
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
         self._idle: SimpleQueue[None] = SimpleQueue()  # with an item for each idle thread; see `runtime.flag`
@@ -56,15 +56,16 @@ class Threads:
             self._idle.put(None)
 
     def _run(self, first: Job) -> None:
-        call, returned, raised = self._calls[:3]
+        calls = self._calls
+        call = self._limit.limit(calls.call) if self._limit else calls.call
         job: Job | None = first
         while job:
             try:
                 result = call(job)
             except BaseException as error:  # of any kind: it is a failed attempt and must not end the thread
-                job = raised(job, error)
+                job = calls.raised(job, error)
             else:
-                job = returned(job, result)
+                job = calls.returned(job, result)
 
     def close(self, timeout: float) -> None:
         """End the threads. Waits up to `timeout` seconds in all for running handlers."""

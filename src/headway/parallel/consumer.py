@@ -23,7 +23,7 @@ from headway.errors import ClosedError, ConfigError
 from headway.execution.dispatch import Dispatch
 from headway.execution.gates.start_rate import StartRate
 from headway.execution.gates.supervision import Supervision
-from headway.execution.handlers import BatchHandler, Handler, TakeResult
+from headway.execution.handlers import BatchHandler, Handler, ResultReceiver
 from headway.execution.metrics import ParallelMetrics
 from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.forks import made_before_fork, register_for_forks
@@ -269,8 +269,8 @@ class ParallelConsumer:
         spec = HandlerSpec(handler, batches)
         is_async = is_coroutine_function(self._parts.handler(spec))
 
-        def run(take_result: TakeResult, owner: Owner) -> None:
-            self._start(replace(spec, take_result=take_result), owner if is_async else None)
+        def run(receiver: ResultReceiver, owner: Owner) -> None:
+            self._start(replace(spec, receiver=receiver), owner if is_async else None)
 
         return ResultStream(run, self._stop, self._dispatch, in_batches=batches is not None)
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from headway.declarations import called, check_kind, is_coroutine_function, is_generator_function
 from headway.errors import ConfigError
-from headway.execution.handlers import BatchHandler, Handler, TakeResult, WithContext, collecting, with_context
+from headway.execution.handlers import BatchHandler, Handler, ResultReceiver, WithContext, collecting, with_context
 from headway.parallel.batches import Batches
 from headway.parallel.callbacks import check_callback
 from headway.parallel.outputs import OnOutput
@@ -20,14 +20,14 @@ class HandlerSpec:
         batches: The sizes of batches, if the handler takes batches.
         sends: True if the records that it returns or yields are sent.
         on_output: A function that is called for each stored output.
-        take_result: A function that takes the handler's return values if they are not sent.
+        receiver: Takes the handler's return values if they are not sent.
     """
 
     handler: Handler | BatchHandler
     batches: Batches | None = None
     sends: bool = False
     on_output: OnOutput | None = None
-    take_result: TakeResult | None = None
+    receiver: ResultReceiver | None = None
 
     def checked(self, executor: str | None) -> WithContext:
         """Return the handler as executors call it: with a context, and with yielded outputs collected in a list.

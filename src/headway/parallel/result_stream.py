@@ -10,7 +10,7 @@ from queue import SimpleQueue
 from typing import Any, NamedTuple, TypeVar
 
 from headway.execution.dispatch import Dispatch
-from headway.execution.handlers import TakeResult, not_run
+from headway.execution.handlers import ResultReceiver, not_run
 from headway.execution.jobs import Job
 from headway.parallel.callbacks import check_callback
 from headway.parallel.stream import Owner, Put, Stream
@@ -46,7 +46,7 @@ class ResultStream(Stream[R]):
     that ended the run, if any. Leaving the iteration stops the consumer.
 
     Args:
-        run: Runs the consumer with a function that takes what handlers return.
+        run: Runs the consumer with a receiver of what handlers return.
         stop: Stops the consumer; its argument says whether to drain.
         dispatch: The dispatch that the stream reports finished records to.
         in_batches: True if each result is that of a batch.
@@ -56,7 +56,7 @@ class ResultStream(Stream[R]):
 
     def __init__(
         self,
-        run: Callable[[TakeResult, Owner], None],
+        run: Callable[[ResultReceiver, Owner], None],
         stop: Callable[[bool], None],
         dispatch: Dispatch,
         *,
@@ -83,12 +83,7 @@ class ResultStream(Stream[R]):
 
     def run(self, put: Put, owner: Owner) -> None:
         """Run the consumer, and put each job with its result."""
-
-        def take_result(job: Job, value: Any) -> Job | None:
-            put((job, value))
-            return self._dispatch.next()
-
-        self._run(take_result, owner)
+        self._run(_PutResults(put, self._dispatch), owner)
 
     def handed_out(self, item: _Item) -> Any:
         """Return a `Result`, or a `BatchResult`."""
@@ -102,6 +97,19 @@ class ResultStream(Stream[R]):
             self._dispatch.complete_elsewhere(item[0])
         else:
             self._dispatch.stored(item[0][0])
+
+
+class _PutResults:
+    """Puts each job with its result into the stream. The job keeps its slot until the stream reports it as done."""
+
+    def __init__(self, put: Put, dispatch: Dispatch) -> None:
+        self._put = put
+        self._dispatch = dispatch
+
+    def take_result(self, job: Job, returned: Any) -> Job | None:
+        """Put a job with its result. Returns another job, if a slot is free."""
+        self._put((job, returned))
+        return self._dispatch.next()
 
 
 def _failure_of(on_result: OnResult, result: Any) -> BaseException | None:

@@ -11,7 +11,7 @@ from typing import Final
 from headway.core.levels.naming import LevelSubscription
 from headway.errors import ClosedError, ConfigError, HeadwayError
 from headway.execution.dispatch import Dispatch
-from headway.execution.handlers import Executor
+from headway.execution.executor import Executor
 from headway.execution.lifespan import Life
 from headway.kafka.consumer.level_consumers import END_WITHIN, LevelConsumers
 from headway.parallel.control_loop import ControlLoop

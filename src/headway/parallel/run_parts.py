@@ -14,9 +14,10 @@ from headway.declarations import is_coroutine_function
 from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop
+from headway.execution.executor import Executor
 from headway.execution.failures import Letters
 from headway.execution.gates.supervision import Supervision
-from headway.execution.handlers import Executor, Handlers, WithContext, for_batches, for_each_record
+from headway.execution.handlers import BatchCalls, RecordCalls, ResultReceiver, WithContext
 from headway.execution.lifespan import Life, with_state
 from headway.execution.processes.messages import Deserializers
 from headway.execution.running_table import RunningTable
@@ -124,18 +125,17 @@ class RunParts:
             is_stopping: Returns whether the run was stopped, so that no start-up must be waited for.
         """
         options, settings = self._options, self._settings
-        take_result = spec.take_result
+        receiver: ResultReceiver | None = spec.receiver
         letters: Letters | None = None
         letter_topic = self._letter_topic()
         if options.commit_mode == "transactional":
             transactions = self._make_transactions(spec, letter_topic)
-            take_result = transactions.take_result if spec.sends else take_result
+            receiver = transactions if spec.sends else receiver
             letters = transactions if letter_topic else None
         elif spec.sends:
             client = self._make_producer(None)
-            sending = Sending(client, self._make_outputs(client, spec), self._dispatch)
+            receiver = sending = Sending(client, self._make_outputs(client, spec), self._dispatch)
             self._clients.append(sending)
-            take_result = sending.take_result
         if letter_topic:
             letter_topic.require_writable()
             letters = letters or self._make_dead_letters(letter_topic)
@@ -146,15 +146,13 @@ class RunParts:
         of_one_partition = spec.sends and options.commit_mode == "transactional"
         if spec.batches:
             self._fill_batches(spec.batches, of_one_partition)
-        calls = (for_batches if spec.batches else for_each_record)(handler, take_result, self._dispatch)
         if self._life and options.executor != "process":
             self._life.start(handler, owner.get_loop() if owner else None, is_stopping, self._dispatch.give_up)
         with defer_signals():
-            executor = self._executor = self._make_executor(calls, owner)
-        if self._life and options.executor == "process":
-            executor.wait_until_started(is_stopping)  # type: ignore[attr-defined]
+            executor = self._executor = self._make_executor(spec, handler, receiver, owner)
+        executor.wait_until_started(is_stopping)
         self._dispatch.begin(
-            executor.start,
+            executor,
             letters=letters,
             schedules=schedules,
             is_supervised=self._supervision is not None,
@@ -191,11 +189,13 @@ class RunParts:
         if self._supervision:
             self._supervision.clear()
 
-    def _make_executor(self, calls: Handlers, owner: Owner) -> Executor:
+    def _make_executor(
+        self, spec: HandlerSpec, handler: WithContext, receiver: ResultReceiver | None, owner: Owner
+    ) -> Executor:
         options = self._options
-        if self._supervision:
-            calls = calls._replace(call=self._supervision.fail_as_before(calls.call))
-        if is_coroutine_function(calls.handler):
+        kind = BatchCalls if spec.batches else RecordCalls
+        calls = kind(handler, self._dispatch, receiver, self._supervision)
+        if is_coroutine_function(handler):
             loop = owner.get_loop() if owner else self._life.loop if self._life else None
             return EventLoop(calls, loop, options.time_limit, owner)
         if options.executor == "process":
@@ -203,8 +203,10 @@ class RunParts:
 
             return Processes(
                 calls,
+                handler,
                 self._dispatch,
                 Deserializers(self._settings.key_deserializer, self._settings.value_deserializer),
+                in_batches=spec.batches is not None,
                 count=options.processes or os.cpu_count() or 1,
                 slots=options.max_concurrency,
                 time_limit=options.time_limit,

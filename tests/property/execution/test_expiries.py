@@ -18,6 +18,7 @@ from headway.execution.dispatch import Dispatch
 from headway.execution.gates.expiry_gate import ExpiryGate
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
+from tests.executor_stub import ExecutorStub
 
 ORDERS = TopicPartition("orders", partition=0)
 
@@ -80,7 +81,7 @@ def test_what_expired_is_never_started_and_everything_is_done_once(
         dispatch = Dispatch(engine, Retries(fixed_backoff(1.0)), slots, wake)
         engine.assign(ORDERS, OffsetMap(0))
         store = Store(dispatch, refusals if kept else 0)
-        dispatch.begin(start, letters=store, batch_size=batch)
+        dispatch.begin(ExecutorStub(start), letters=store, batch_size=batch)
         if ends:
             dispatch.add(ExpiryGate(keeps=kept))
         engine.receive(ORDERS, came, clock, brought={each: Brought(None, end) for each, end in ends.items()})

@@ -19,6 +19,7 @@ from headway.execution.dispatch import Dispatch
 from headway.execution.gates.circuit_gate import CircuitGate
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
+from tests.executor_stub import ExecutorStub
 
 ORDERS = TopicPartition("orders", partition=0)
 
@@ -61,7 +62,7 @@ class Run:
         self.circuit = CircuitGate(CircuitBreaker(least=2, failing=0.5, longest=4.0))
         self.dispatch = Dispatch(self.engine, retries, slots, self._wake, [self.circuit])
         self.store = Store(self.dispatch)
-        self.dispatch.begin(self._start, letters=self.store, batch_size=batch)
+        self.dispatch.begin(ExecutorStub(self._start), letters=self.store, batch_size=batch)
         self.engine.assign(ORDERS, OffsetMap(0))
         self.engine.receive(ORDERS, [Record(offset, key) for offset, key in enumerate(keys)], self.now)
 

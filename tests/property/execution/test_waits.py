@@ -25,6 +25,7 @@ from headway.execution.gates.supervision import Supervision
 from headway.execution.running_table import RunningTable, make_table_file
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
+from tests.executor_stub import ExecutorStub
 
 LEVELS = 2
 ROOM = 6  # outputs that fill a level
@@ -99,7 +100,9 @@ class Run:
         self.dispatch = Dispatch(self.engine, Retries(fixed_backoff(options.backoff)), options.slots, wake, in_use)
         if options.batch:
             self.engine.let_batches_fill(options.batch, options.linger)
-        self.dispatch.begin(self.running.extend, batch_size=options.batch, is_supervised=options.supervised)
+        self.dispatch.begin(
+            ExecutorStub(self.running.extend), batch_size=options.batch, is_supervised=options.supervised
+        )
         for level in range(LEVELS):
             self.engine.assign(TopicPartition("orders", level=level, partition=level), OffsetMap(0))
         self._offsets = [0] * LEVELS

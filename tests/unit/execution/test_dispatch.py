@@ -12,6 +12,7 @@ from headway.execution.dispatch import Dispatch
 from headway.execution.gates.start_rate import StartRate
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
+from tests.executor_stub import ExecutorStub
 
 ORDERS = TopicPartition("orders", partition=0)
 
@@ -21,7 +22,7 @@ def test_a_retry_that_is_due_and_waits_for_the_rate_is_looked_at_when_that_allow
     engine.assign(ORDERS, OffsetMap(0))
     wake = Wakeup()
     dispatch = Dispatch(engine, Retries(fixed_backoff(0.0)), 10, wake, [StartRate(0.5)])
-    dispatch.begin(started.extend)
+    dispatch.begin(ExecutorStub(started.extend))
     engine.receive(ORDERS, [SimpleNamespace(offset=0, raw_key=b"k")], time.monotonic())
     dispatch.feed()
     [[work]] = started

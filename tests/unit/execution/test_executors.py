@@ -7,17 +7,20 @@ import pytest
 
 from headway.errors import HandlerError, HeadwayError
 from headway.execution.event_loop import EventLoop
-from headway.execution.handlers import Handlers
 from headway.execution.threads import Threads
 
 
 class Reports:
     """Jobs are words here; the report of the unlucky one raises."""
 
-    def __init__(self) -> None:
+    def __init__(self, handler: Any) -> None:
+        self.call = handler
         self.ended: list[tuple[Any, Any]] = []
         self.failures: list[HeadwayError] = []
         self.all_there = threading.Event()
+
+    def raised(self, job: Any, error: BaseException) -> None:
+        self.returned(job, error)
 
     def returned(self, job: Any, result: Any) -> None:
         if job == "unlucky":
@@ -32,9 +35,6 @@ class Reports:
     def _note(self) -> None:
         if self.ended and self.failures:
             self.all_there.set()
-
-    def calls(self, handler: Any) -> Handlers:
-        return Handlers(handler, self.returned, self.returned, self.give_up, handler, in_batches=False)
 
 
 def raises(job: Any) -> None:
@@ -55,11 +55,11 @@ async def raises_later(job: Any) -> None:
 
 @pytest.mark.parametrize("handler", [returns, raises, returns_later, raises_later])
 def test_what_cannot_be_noted_ends_the_run_and_not_the_thread_or_task_alone(handler: Any) -> None:
-    reports = Reports()
+    reports = Reports(handler)
     if handler in (returns, raises):
-        executor: Threads | EventLoop = Threads(reports.calls(handler), 1)
+        executor: Threads | EventLoop = Threads(reports, 1)
     else:
-        executor = EventLoop(reports.calls(handler))
+        executor = EventLoop(reports)
     try:
         executor.start(["unlucky"])  # type: ignore[list-item]
         executor.start(["lucky"])  # type: ignore[list-item]
@@ -82,7 +82,7 @@ def test_threads_are_closed_while_one_of_them_is_about_to_start(monkeypatch: pyt
         start(thread)
 
     monkeypatch.setattr(threading.Thread, "start", started_late)
-    threads = Threads(Reports().calls(returns), 1)
+    threads = Threads(Reports(returns), 1)
     starting = threading.Thread(target=lambda: threads.start(["lucky"]))  # type: ignore[list-item]
     starting.start()
     assert about_to.wait(10)

@@ -18,6 +18,7 @@ from headway.execution.dispatch import Dispatch
 from headway.execution.failure_log import FailureLog
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
+from tests.executor_stub import ExecutorStub
 
 log = logging.getLogger("test_failure_log")
 
@@ -95,7 +96,7 @@ def test_attempts_that_fail_in_a_dispatch_are_all_told_when_it_ends(lines: list[
     engine, started, wake = Engine[Any](Ordering.UNORDERED), list[Any](), Wakeup()
     engine.assign(place, OffsetMap(0))
     dispatch = Dispatch(engine, Retries(fixed_backoff(0.0)), 10, wake)
-    dispatch.begin(started.extend)
+    dispatch.begin(ExecutorStub(started.extend))
     records = [SimpleNamespace(offset=offset, raw_key=None) for offset in range(100)]
     engine.receive(place, records, time.monotonic())
     dispatch.feed()

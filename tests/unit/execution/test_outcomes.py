@@ -23,6 +23,7 @@ from headway.execution.gates.start_rate import StartRate
 from headway.execution.jobs import RecordWork
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
+from tests.executor_stub import ExecutorStub
 
 ORDERS = TopicPartition("orders", partition=0)
 MOST = 3  # attempts
@@ -52,7 +53,7 @@ class World:
         retries = Retries(fixed_backoff(BACKOFF), max_attempts=MOST)
         self.dispatch = Dispatch(self.engine, retries, 10, self.wake, gates)
         self.letters, self.schedules = Store(), Store()
-        self.dispatch.begin(self._start, letters=self.letters, schedules=self.schedules)
+        self.dispatch.begin(ExecutorStub(self._start), letters=self.letters, schedules=self.schedules)
         self.engine.assign(ORDERS, OffsetMap(0))
         come = [SimpleNamespace(offset=offset, raw_key=b"%d" % offset) for offset in range(records)]
         self.patched = patch("time.monotonic", lambda: self.now)

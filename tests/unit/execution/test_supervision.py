@@ -27,6 +27,7 @@ from headway.execution.jobs import Job, RecordWork
 from headway.execution.running_table import RunningTable, make_table_file, read_table
 from headway.records.record_types import TopicPartition
 from headway.runtime.wakeup import Wakeup
+from tests.executor_stub import ExecutorStub
 
 ORDERS = TopicPartition("orders", partition=0)
 
@@ -55,8 +56,11 @@ class World:
         self.dispatch = Dispatch(self.engine, retries, slots, self.wake, [self.supervision])
         self.letters = Letters()
         self.started: list[RecordWork] = []
-        self.dispatch.begin(self._start, letters=self.letters, is_supervised=True)
-        self.call = self.supervision.fail_as_before(lambda job: job[0].offset)
+        self.dispatch.begin(ExecutorStub(self._start), letters=self.letters, is_supervised=True)
+
+    def call(self, job: Job) -> Any:
+        self.supervision.fail_as_before(job)
+        return job[0].offset
 
     def _commit(self) -> None:
         self.commits += 1
@@ -296,16 +300,19 @@ class BatchWorld(World):
         self.jobs: list[Job] = []
         self.suspected = False  # True if a job may fail without a call, and so without a row
         self.dispatch.begin(
-            self._start,
+            ExecutorStub(self._start),
             letters=self.letters,
             is_supervised=True,
             batch_size=size,
         )
-        self.call = self.supervision.fail_as_before(lambda job: [work.offset for work in job])
         self.calls: list[list[int]] = []
 
     def _start(self, jobs: Any) -> None:
         self.jobs += jobs
+
+    def call(self, job: Job) -> list[int]:
+        self.supervision.fail_as_before(job)
+        return [work.offset for work in job]
 
     def run_next(self) -> None:
         """Run the first job that was started, unless its call fails as before."""

@@ -6,7 +6,6 @@ of the handler, so that the retries decide about it as about any other failure. 
 
 import time
 from collections.abc import Callable, Iterable
-from typing import Any
 
 from headway.core.engine.partition_states import PartitionState
 from headway.core.engine.suspects import MOST_SUSPECTS, Suspect, as_death
@@ -25,7 +24,7 @@ _RecordPlace = tuple[str, int, int]
 class Supervision(Gate):
     """The gate that keeps the table of running records and treats suspects.
 
-    Any thread can call `suspect`. `fail_as_before` is for the executor.
+    Any thread can call `suspect`. `fail_as_before` is for the thread that calls the handler.
     """
 
     def __init__(self, table: RunningTable, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> None:
@@ -47,19 +46,17 @@ class Supervision(Gate):
         for address in list(self._suspects)[:-MOST_SUSPECTS]:
             self._suspects.pop(address, None)
 
-    def fail_as_before(self, call: Callable[[Job], Any]) -> Callable[[Job], Any]:
-        """Wrap a call so that it raises `ProcessDiedError` for a suspect whose last attempt ended with its process."""
+    def fail_as_before(self, job: Job) -> None:
+        """Raise `ProcessDiedError` if the job is a suspect whose last attempt ended with its process.
 
-        def supervised(job: Job) -> Any:
-            if not self._suspects:
-                return call(job)
-            failed = {index: error for index, work in enumerate(job) if (error := self._failed_before(work))}
-            # A batch can have started before its suspects were known. A `BatchError` would count the others as done.
-            if len(failed) < len(job):
-                return call(job)
+        Call it before the handler. For a batch of such suspects it raises a `BatchError` with their errors.
+        """
+        if not self._suspects:
+            return
+        failed = {index: error for index, work in enumerate(job) if (error := self._failed_before(work))}
+        # A batch can have started before its suspects were known. A `BatchError` would count the others as done.
+        if len(failed) == len(job):
             raise BatchError(failed) if job[1:] else failed[0]
-
-        return supervised
 
     def _failed_before(self, work: RecordWork) -> BaseException | None:
         if not (suspect := self._find(work)) or not self._has_failed(work, suspect):

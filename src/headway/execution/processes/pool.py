@@ -14,7 +14,8 @@ from typing import Any
 from headway.core.engine.suspects import deaths_of, died
 from headway.errors import BatchError, HandlerProcessError, HeadwayError, LifespanError
 from headway.execution.dispatch import Dispatch
-from headway.execution.handlers import Handlers
+from headway.execution.executor import Executor, HandlerCalls
+from headway.execution.handlers import WithContext
 from headway.execution.jobs import Job
 from headway.execution.lifespan import SHUT_DOWN_WITHIN, Life
 from headway.execution.processes.messages import Deserializers, loaded, pickled
@@ -26,22 +27,24 @@ _CHUNK_TIME = 0.01
 _FIRST_CHUNK = 1
 
 
-class Processes:
+class Processes(Executor):
     """Runs jobs in processes. Each process has a thread, its driver, that sends it chunks and reports the outcomes."""
 
     def __init__(
         self,
-        calls: Handlers,
+        calls: HandlerCalls,
+        handler: WithContext,
         dispatch: Dispatch,
         deserializers: Deserializers,
         *,
+        in_batches: bool,
         count: int,
         slots: int,
         time_limit: float | None,
         life: Life | None = None,
     ) -> None:
         shared = life.for_process() if life else None
-        self._start_arguments = pickled(calls.handler, deserializers, shared), calls.in_batches
+        self._start_arguments = pickled(handler, deserializers, shared), in_batches
         self._life = life
         self._largest = max(1, slots // (_AHEAD * count))
         self._calls = calls
@@ -63,7 +66,9 @@ class Processes:
             self._queue.put(job)
 
     def wait_until_started(self, is_stopping: Callable[[], bool]) -> None:
-        """Wait until all processes have entered their lifespan. Raises `LifespanError` if one fails."""
+        """Wait until all processes have entered their lifespan, if there is one."""
+        if not self._life:
+            return
         while not is_stopping() and wait(self._started, 0.1, "FIRST_EXCEPTION").not_done:
             if any(each.done() and each.exception() for each in self._started):
                 break

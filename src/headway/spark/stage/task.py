@@ -32,14 +32,15 @@ from headway.core.untrusted import LATEST
 from headway.core.user_errors import text_of
 from headway.declarations import is_coroutine_function
 from headway.delay.due_time import due_at
-from headway.errors import ConfigError, ExpiredError, FatalError, RetryLater, TimeLimitError
+from headway.errors import ConfigError, ExpiredError, FatalError, HeadwayError, RetryLater, TimeLimitError
 from headway.execution.context import Context, wall_time
 from headway.execution.dispatch import Dispatch
 from headway.execution.event_loop import EventLoop
+from headway.execution.executor import Executor
 from headway.execution.gate import Gate
 from headway.execution.gates.adaptive_limit import AdaptiveLimit
 from headway.execution.gates.expiry_gate import ExpiryGate
-from headway.execution.handlers import Executor, Handlers, failures_of, not_run, with_context
+from headway.execution.handlers import failures_of, not_run, with_context
 from headway.execution.jobs import Job
 from headway.execution.lifespan import with_state
 from headway.execution.threads import Threads
@@ -92,6 +93,7 @@ class Stage:
         if shared:
             shared.check()
             self._handler = with_state(self._handler, shared.state, in_batches=settings.batches is not None)
+        self._is_async = is_coroutine_function(self._handler)
         self._settings = settings
         self._results = ResultType(settings.columns["result"].dataType, settings.zone)
         self._wake = Wakeup()
@@ -132,7 +134,7 @@ class Stage:
         if batches_of:
             self._engine.let_batches_fill(batches_of.least, batches_of.linger)
         self._dispatch.begin(
-            self._executor.start,
+            self._executor,
             letters=self,
             schedules=LaterRows(self._schedule) if self._settings.later else None,
             batch_size=batches_of.max_size if batches_of else None,
@@ -213,18 +215,19 @@ class Stage:
     def _make_executor(self) -> Executor:
         settings = self._settings
         limit = min((each for each in (settings.time_limit, settings.deadline) if each is not None), default=None)
-        is_async, in_batches = is_coroutine_function(self._handler), settings.batches is not None
-        call = self._call_async if is_async else self._call
-        calls = Handlers(call, self._done, self._raised, self._dispatch.give_up, self._handler, in_batches)
-        return EventLoop(calls, handler_loop(), limit) if is_async else Threads(calls, settings.max_concurrency, limit)
+        if self._is_async:
+            return EventLoop(self, handler_loop(), limit)
+        return Threads(self, settings.max_concurrency, limit)
 
-    async def _call_async(self, job: Job) -> Any:
-        works = self._begin(job, asyncio.current_task())
-        return await self._handle(works) if works else _NOT_CALLED
+    def call(self, job: Job) -> Any:
+        """Call the handler for a job of the executor. An async handler is called in its task, and awaited there."""
+        if works := self._begin(job):
+            return self._handle(works)
+        return _not_called() if self._is_async else _NOT_CALLED
 
-    def _call(self, job: Job) -> Any:
-        works = self._begin(job)
-        return self._handle(works) if works else _NOT_CALLED
+    def give_up(self, failure: HeadwayError) -> None:
+        """End the task with this error."""
+        self._dispatch.give_up(failure)
 
     def _handle(self, works: Sequence[Any]) -> Any:
         if self._settings.batches is None:
@@ -234,9 +237,9 @@ class Stage:
             rows = record_batch(rows, self._settings.arrow_columns)
         return self._handler(rows, [Context(work) for work in works])
 
-    def _begin(self, job: Job, task: asyncio.Task[Any] | None = None) -> Sequence[Any]:
+    def _begin(self, job: Job) -> Sequence[Any]:
         """Return the works to call the handler with: all but parked and returned ones, and none after the deadline."""
-        self._running.begin(job, task)
+        self._running.begin(job, asyncio.current_task() if self._is_async else None)
         if self._dispatch.ending or self._deadline.is_over():
             return ()
         works = self._called(job)
@@ -259,7 +262,8 @@ class Stage:
         first = self._returned.get(work.lane)
         return first is not None and bool(first.offset < work.offset)
 
-    def _done(self, job: Job, result: Any) -> Job | None:
+    def returned(self, job: Job, result: Any) -> Job | None:
+        """Put out the rows of a job that the executor has called. Returns the next job."""
         if not self._running.end(job[0]):
             return None
         if result is _NOT_CALLED:
@@ -299,7 +303,8 @@ class Stage:
         self._held.put(row, RowOutcome("ok", work.attempt, checked, size, None, row.started, time.time()))
         return None
 
-    def _raised(self, job: Job, error: BaseException) -> Job | None:
+    def raised(self, job: Job, error: BaseException) -> Job | None:
+        """Put out the rows of a job whose call has failed, or let them be retried. Returns the next job."""
         if not self._running.end(job[0]):
             return None
         if self._settings.batches is None:
@@ -473,6 +478,10 @@ class Stage:
             self._return_the_rest()
         self._give_up_overdue()
         self._feed()
+
+
+async def _not_called() -> Any:
+    return _NOT_CALLED
 
 
 class LaterRows:
