@@ -155,8 +155,7 @@ class Life:
     def __init__(
         self, lifespan: Lifespan, settings: Mapping[str, Any] | None, then: Consequences = _OF_RECORDS
     ) -> None:
-        self.state: Any = None
-        """The object that the lifespan yields."""
+        self._state: Any = None
         self.failure: LifespanError | None = None
         """The error of the shut-down, if any."""
         self.loop: asyncio.AbstractEventLoop | None = None
@@ -169,6 +168,10 @@ class Life:
         self._ending = Flag()
         self._ending_in_loop: asyncio.Event | None = None
         self._own_loop: LoopThread | None = None
+
+    def state(self) -> Any:
+        """Return the object that the lifespan has yielded, or None before it starts."""
+        return self._state
 
     def check(self, handler: Callable[..., Any]) -> None:
         """Raise `ConfigError` if the lifespan cannot be used with this handler."""
@@ -200,7 +203,7 @@ class Life:
                 return
         if not self._started.done():
             raise failed_at_start(self._lifespan, _error_of(self._ended), self._then) from None
-        self.state = self._started.result()
+        self._state = self._started.result()
         self._ended.add_done_callback(lambda ended: self._tell_of_end(ended, give_up))
 
     def _serve(self, ended: "Future[None]") -> None:

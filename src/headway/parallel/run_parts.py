@@ -4,7 +4,6 @@ import logging
 import os
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 from headway.core.engine.suspects import Suspect
@@ -91,7 +90,7 @@ class RunParts:
         self._life.check(handler)
         if self._options.executor == "process":  # each process has a state of its own
             return handler
-        return with_state(handler, partial(getattr, self._life, "state"), in_batches=spec.batches is not None)
+        return with_state(handler, self._life.state, in_batches=spec.batches is not None)
 
     def require_rights(self, subscriptions: Sequence[LevelSubscription]) -> None:
         """Raise `AuthorizationError` if the right to read a topic is missing.

@@ -53,7 +53,7 @@ class Shared:
 
     def state(self) -> Any:
         """Return the value that the lifespan yields."""
-        return self._life.state
+        return self._life.state()
 
     def check(self) -> None:
         """Raise the error of a lifespan that has ended by itself."""
