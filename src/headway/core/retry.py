@@ -41,7 +41,7 @@ class Again(NamedTuple):
     untried: bool = False
 
 
-class DeadLetter(NamedTuple):
+class GiveUp(NamedTuple):
     """The verdict not to try again, with a reason to show.
 
     `tried_out` is True if the number of attempts is the only reason.
@@ -58,7 +58,7 @@ class Later(NamedTuple):
     reason: str = "it is tried again later"
 
 
-Verdict = Again | DeadLetter | Later
+Verdict = Again | GiveUp | Later
 
 Backoff = Callable[[int, float], float]
 """(failed attempt, counted from 1; random number from 0 to 1) -> seconds to wait."""
@@ -161,7 +161,7 @@ class Retries:
     >>> Retries(fixed_backoff(2), max_attempts=2).decide("record", 1, OSError(), now=100.0, random_number=0.5)
     Again(at=102.0, delay_error=None, untried=False)
     >>> Retries(fixed_backoff(2), max_attempts=2).decide("record", 2, OSError(), now=100.0, random_number=0.5)
-    DeadLetter(reason='attempt 2 of 2 failed', tried_out=True)
+    GiveUp(reason='attempt 2 of 2 failed', tried_out=True)
     """
 
     backoff: Backoff = _DEFAULT_BACKOFF
@@ -202,11 +202,11 @@ class Retries:
         is_later = issubclass(kind, RetryLater)
         is_retriable = issubclass(kind, RetriableError)
         if not is_retriable and not is_later and self._is_fatal(kind):
-            return DeadLetter(f"{name_of(kind)} is not retried")
+            return GiveUp(f"{name_of(kind)} is not retried")
         was_untried = is_retriable and _is_true(attribute(error, "untried"))
         tried = attempt - untried - was_untried
         if self.max_attempts is not None and tried >= self.max_attempts:
-            return DeadLetter(f"attempt {tried} of {self.max_attempts} failed", tried_out=True)
+            return GiveUp(f"attempt {tried} of {self.max_attempts} failed", tried_out=True)
         if is_later:
             return Later(attribute(error, "delay"))
         seconds, delay_error = self._seconds(record, max(1, tried), error, random_number)

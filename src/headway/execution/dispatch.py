@@ -21,7 +21,7 @@ from typing import Any
 from headway.core.engine.engine import Engine
 from headway.core.engine.work import FinalOutcome
 from headway.core.engine.work_states import WorkState
-from headway.core.retry import Again, DeadLetter, Retries, Verdict
+from headway.core.retry import Again, GiveUp, Retries, Verdict
 from headway.core.user_errors import without_frames
 from headway.errors import HeadwayError
 from headway.execution.executor import Executor
@@ -511,7 +511,7 @@ class Dispatch:
         self._leave(work, now)
         if self.engine.finish(work, now, outputs):
             self._done += 1
-            if work.outcome and not outputs and isinstance(work.outcome.verdict, DeadLetter):
+            if work.outcome and not outputs and isinstance(work.outcome.verdict, GiveUp):
                 self._dead_letters += 1
 
     def _leave(self, work: RecordWork, now: float) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from headway.core.engine import suspects
 from headway.core.engine.work import FinalOutcome, Work
-from headway.core.retry import Again, DeadLetter, Later, Retries, Verdict, failure_behind
+from headway.core.retry import Again, GiveUp, Later, Retries, Verdict, failure_behind
 from headway.core.user_errors import description_of
 from headway.errors import HandlerError
 from headway.execution.failure_log import FailureLog
@@ -98,7 +98,7 @@ class Failures:
         self._attempts.end(now)
         self._delays.end(now)
 
-    def is_stored(self, verdict: DeadLetter | Later) -> bool:
+    def is_stored(self, verdict: GiveUp | Later) -> bool:
         """Return whether there is a store for records with this verdict."""
         return bool(self._letters or (self._schedules and isinstance(verdict, Later)))
 

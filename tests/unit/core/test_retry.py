@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from headway.core.retry import Again, DeadLetter, Retries, Verdict, exponential_backoff, fixed_backoff
+from headway.core.retry import Again, GiveUp, Retries, Verdict, exponential_backoff, fixed_backoff
 from headway.errors import FatalError, RetriableError
 
 
@@ -21,8 +21,8 @@ def test_by_default_a_record_is_tried_for_ever_with_growing_delays() -> None:
 
 
 def test_a_fatal_error_is_not_retried() -> None:
-    assert decide(Retries(), error=FatalError()) == DeadLetter("FatalError is not retried")
-    assert decide(Retries(fatal=(ValueError,)), error=UnicodeError()) == DeadLetter("UnicodeError is not retried")
+    assert decide(Retries(), error=FatalError()) == GiveUp("FatalError is not retried")
+    assert decide(Retries(fatal=(ValueError,)), error=UnicodeError()) == GiveUp("UnicodeError is not retried")
 
 
 def test_a_retriable_error_is_retried_though_it_is_also_one_of_the_fatal_ones() -> None:
@@ -121,7 +121,7 @@ def test_what_asks_for_a_wait_that_is_no_number_is_tried_again_all_the_same() ->
 def test_an_error_that_asks_for_a_wait_still_ends_after_max_attempts() -> None:
     busy = RetriableError("busy", retry_after=5)
     assert decide(Retries(max_attempts=3), 2, busy) == Again(105.0)
-    assert decide(Retries(max_attempts=3), 3, busy) == DeadLetter("attempt 3 of 3 failed", tried_out=True)
+    assert decide(Retries(max_attempts=3), 3, busy) == GiveUp("attempt 3 of 3 failed", tried_out=True)
 
 
 def test_attempts_that_tried_nothing_do_not_count_whatever_the_others_end_with() -> None:
@@ -135,7 +135,7 @@ def test_attempts_that_tried_nothing_do_not_count_whatever_the_others_end_with()
     for error in (OSError(), RetriableError()):
         assert decided(8, error, 7) == Again(101.0)
         assert decided(9, held_back, 7) == Again(101.0, untried=True)
-        assert decided(10, error, 8) == DeadLetter("attempt 2 of 2 failed", tried_out=True)
+        assert decided(10, error, 8) == GiveUp("attempt 2 of 2 failed", tried_out=True)
 
 
 def test_a_subclass_need_not_know_of_the_wait() -> None:

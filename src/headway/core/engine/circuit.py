@@ -15,7 +15,7 @@ from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Any
 
-from headway.core.retry import Again, DeadLetter, Verdict
+from headway.core.retry import Again, GiveUp, Verdict
 from headway.declarations import check_number, check_whole, is_number, shown
 from headway.errors import ConfigError, ProcessDiedError, RetryLater
 
@@ -59,14 +59,14 @@ def may_concern_all(error: BaseException, verdict: Verdict) -> bool:
     By `FatalError`, `RetryLater` and an untried attempt a handler reports a problem of its record alone. The death of a
     process is judged elsewhere, by the records that ran in it.
 
-    >>> may_concern_all(OSError(), Again(0.0)), may_concern_all(OSError(), DeadLetter("attempt 3 of 3 failed", True))
+    >>> may_concern_all(OSError(), Again(0.0)), may_concern_all(OSError(), GiveUp("attempt 3 of 3 failed", True))
     (True, True)
-    >>> may_concern_all(OSError(), Again(0.0, untried=True)), may_concern_all(KeyError(), DeadLetter("not retried"))
+    >>> may_concern_all(OSError(), Again(0.0, untried=True)), may_concern_all(KeyError(), GiveUp("not retried"))
     (False, False)
     """
     if issubclass(type(error), (ProcessDiedError, RetryLater)):  # `isinstance` would ask the error for its class
         return False
-    if isinstance(verdict, DeadLetter):
+    if isinstance(verdict, GiveUp):
         return verdict.tried_out
     return isinstance(verdict, Again) and not verdict.untried
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import NamedTuple, cast
 
 from headway.core.engine.work import FailedAttempts
-from headway.core.retry import Again, DeadLetter, Retries, Verdict
+from headway.core.retry import Again, GiveUp, Retries, Verdict
 from headway.errors import ProcessDiedError
 
 MOST_DEATHS = 3
@@ -132,9 +132,9 @@ def decide(
     """Decide what to do with a record after its process died; the arguments are those of `Retries.decide`."""
     verdict = retries.decide(record, attempt, error, now, random_number, untried)
     if not error.alone:  # this record may be innocent
-        return Again(now) if isinstance(verdict, DeadLetter) else verdict
+        return Again(now) if isinstance(verdict, GiveUp) else verdict
     if isinstance(verdict, Again) and retries.max_attempts is None and error.deaths >= MOST_DEATHS:
-        return DeadLetter(f"{error.deaths} processes died of it")
+        return GiveUp(f"{error.deaths} processes died of it")
     return verdict
 
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Hashable, Mapping, Sequence
 
     from headway.core.engine.assignment import Assignment
-    from headway.core.retry import DeadLetter, Later
+    from headway.core.retry import GiveUp, Later
 
 R = TypeVar("R")
 
@@ -58,7 +58,7 @@ class FinalOutcome(NamedTuple):
     """The error of a last attempt, and the verdict by which its record is stored elsewhere, or None to drop it."""
 
     error: BaseException
-    verdict: DeadLetter | Later | None
+    verdict: GiveUp | Later | None
 
 
 class Work(Generic[R]):

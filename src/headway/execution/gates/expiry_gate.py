@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from headway.core.engine.work import FinalOutcome
-from headway.core.retry import DeadLetter
+from headway.core.retry import GiveUp
 from headway.errors import ExpiredError
 from headway.execution.context import wall_time
 from headway.execution.gate import Gate
@@ -39,7 +39,7 @@ class ExpiryGate(Gate):
         for work in expired:
             at = datetime.fromtimestamp(wall_time(work.not_after), UTC)
             error = ExpiredError(f"The record expired at {at:%Y-%m-%d %H:%M:%S} UTC, before it could be started.")
-            work.outcome = FinalOutcome(error, DeadLetter("it expired before it was started") if self._keeps else None)
+            work.outcome = FinalOutcome(error, GiveUp("it expired before it was started") if self._keeps else None)
         self._count += len(expired)
         self._last = expired[-1]
         return [work for work in job if work not in expired]

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable
 
 from headway.core.engine.partition_states import PartitionState
 from headway.core.engine.suspects import MOST_SUSPECTS, Suspect, as_death
-from headway.core.retry import DeadLetter, Verdict
+from headway.core.retry import GiveUp, Verdict
 from headway.errors import BatchError
 from headway.execution.gate import Gate
 from headway.execution.jobs import Job, RecordWork
@@ -132,7 +132,7 @@ class Supervision(Gate):
 
         Kafka could refuse the dead letter, and then the record is taken again.
         """
-        if isinstance(verdict, DeadLetter) and as_death(error):
+        if isinstance(verdict, GiveUp) and as_death(error):
             self._condemned.add(_address(work))
         return verdict
 

@@ -11,7 +11,7 @@ from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import Commit, OffsetMap, decode
-from headway.core.retry import DeadLetter
+from headway.core.retry import GiveUp
 from headway.records.record_types import TopicPartition
 
 LOG = 60
@@ -227,7 +227,7 @@ class EngineOfALog(RuleBasedStateMachine):
         if self.stale:
             work = self.stale.pop(data.draw(st.integers(0, len(self.stale) - 1)))
             assert not self.engine.finish(work, self.now, [(work.partition, work.offset, 0)])
-            assert not self.engine.fail(work, OSError(), DeadLetter("no"), self.now)
+            assert not self.engine.fail(work, OSError(), GiveUp("no"), self.now)
 
     def choose_running(self, data: st.DataObject) -> tuple[Stay, Entry] | None:
         running = [(stay, entry) for stay in self.stays.values() for entry in stay.entries if entry.work]

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.engine.suspects import MOST_DEATHS, RecordId, RunningAttempt, Suspect, Suspects, decide
-from headway.core.retry import Again, DeadLetter, Retries, fixed_backoff
+from headway.core.retry import Again, GiveUp, Retries, fixed_backoff
 from headway.errors import RetriableError
 
 RECORDS = st.integers(1, 25)
@@ -54,7 +54,7 @@ class Fleet:
         attempts = [RunningAttempt(each, known[each].attempts + 1 if each in known else 1) for each in running]
         for suspect in self._ledger.died(attempts, "was ended by signal 9 (SIGKILL)", float(self.deaths)):
             verdict = decide(self._retries, None, suspect.attempts, suspect.error(), now=0.0, random_number=0.0)
-            if isinstance(verdict, DeadLetter):
+            if isinstance(verdict, GiveUp):
                 self.left.remove(suspect.record)
                 self.letters[suspect.record] = suspect
         # What was done and is not committed comes again.

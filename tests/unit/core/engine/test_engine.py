@@ -15,7 +15,7 @@ from headway.core.engine.lanes import ALONE, Ordering
 from headway.core.engine.slot_policies import BurstSlots, StrictSlots
 from headway.core.engine.work import Work
 from headway.core.offsets.offset_map import MAX_CHARACTERS, Commit, OffsetMap, decode
-from headway.core.retry import Again, DeadLetter
+from headway.core.retry import Again, GiveUp
 from headway.records.record_types import TopicPartition
 
 ORDERS = TopicPartition("orders", partition=0)
@@ -371,7 +371,7 @@ def test_what_comes_from_before_a_rebalance_is_ignored_and_frees_its_slot() -> N
     engine.assign(ORDERS, OffsetMap(0))
     engine.receive(ORDERS, records(range(3)), NOW)
     assert not engine.finish(old, NOW, ["an output"])
-    assert not engine.fail(other, OSError(), DeadLetter("no"), NOW)
+    assert not engine.fail(other, OSError(), GiveUp("no"), NOW)
     assert engine.slots_taken == [1]
     assert engine.committable(ORDERS) == 0
     assert engine.tick().outputs == []
@@ -548,7 +548,7 @@ def test_a_dead_letter_keeps_its_lane_waiting_until_it_is_stored() -> None:
     (work,) = engine.take(1, NOW)
     assert engine.fail(work, OSError(), Again(NOW + 1), NOW)
     (work,) = engine.take(1, NOW + 1)
-    assert engine.fail(work, OSError(), DeadLetter("attempt 2 of 2 failed"), NOW + 1)
+    assert engine.fail(work, OSError(), GiveUp("attempt 2 of 2 failed"), NOW + 1)
     assert engine.take(1, NOW + 9) == []
     assert engine.committable(ORDERS) == 0
     engine.finish(work, NOW + 9, ["the letter"])

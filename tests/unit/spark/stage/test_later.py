@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from pyspark.sql.types import IntegerType
 
 from headway import Context, FatalError, RetriableError, RetryLater
-from headway.core.retry import DeadLetter, Retries, Verdict, fixed_backoff
+from headway.core.retry import GiveUp, Retries, Verdict, fixed_backoff
 from headway.errors import HandlerError
 from headway.records.expiry import expiry_header
 from headway.records.history import HEADER, history_of
@@ -369,7 +369,7 @@ def test_retries_of_a_class_of_ones_own_decide_with_a_deadline_too(deadline: flo
         is_monday: bool = False
 
         def decide(self, *args: Any, **kwargs: Any) -> Verdict:
-            return super().decide(*args, **kwargs) if self.is_monday else DeadLetter("it is not Monday")
+            return super().decide(*args, **kwargs) if self.is_monday else GiveUp("it is not Monday")
 
     async def call(row: InputRow, context: Context) -> int:
         raise OSError("down")
