@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from confluent_kafka.admin._group import ConsumerGroupDescription
 
     Described = dict[str, Future[ConsumerGroupDescription]]
-    Committed = dict[str, Future[ck.ConsumerGroupTopicPartitions]]
+    CommitAnswers = dict[str, Future[ck.ConsumerGroupTopicPartitions]]
 
 _ENDLESS = 3600.0  # seconds, the longest time-out that librdkafka accepts
 
@@ -52,5 +52,5 @@ def ask_for_operations(client: AdminClient, group: str) -> "Future[ConsumerGroup
 def ask_for_offsets(client: AdminClient, group: str) -> Future[ck.ConsumerGroupTopicPartitions]:
     """Ask for all offsets that a group has committed."""
     asked = [ck.ConsumerGroupTopicPartitions(group)]
-    answers: Committed = client.list_consumer_group_offsets(asked, request_timeout=_ENDLESS)
+    answers: CommitAnswers = client.list_consumer_group_offsets(asked, request_timeout=_ENDLESS)
     return answers[group]

@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from typing import Any, NamedTuple
 
 from headway.declarations import check_function
-from headway.kafka.consumer.commits import Offsets, OnCommit
+from headway.kafka.consumer.commits import OffsetsOfCommit, OnCommit
 from headway.records.record_types import TopicPartition
 from headway.runtime.background import in_background
 from headway.runtime.wakeup import Wakeup
@@ -112,7 +112,7 @@ class Callbacks:
 
     # Commits
 
-    def committed(self, error: Exception | None, offsets: Offsets) -> None:
+    def committed(self, error: Exception | None, offsets: OffsetsOfCommit) -> None:
         """Call `on_commit`. Commits that succeed while other callbacks run are combined into one call."""
         if self._on_commit is None or not offsets:
             return
@@ -122,7 +122,7 @@ class Callbacks:
                 offsets = self._queue.pop().arguments[1] | offsets
         self._add(self._commit, error, dict(offsets))
 
-    def _commit(self, error: Exception | None, offsets: Offsets) -> None:
+    def _commit(self, error: Exception | None, offsets: OffsetsOfCommit) -> None:
         try:
             if self._on_commit:
                 self._on_commit(error, offsets)

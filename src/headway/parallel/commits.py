@@ -17,7 +17,7 @@ from headway.errors import KafkaError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.binding.capi import PendingCommit
 from headway.kafka.binding.time_limits import COMMIT_ANSWERED_WITHIN
-from headway.kafka.consumer.commits import Offsets, metadata_is_too_large
+from headway.kafka.consumer.commits import OffsetsOfCommit, metadata_is_too_large
 from headway.kafka.consumer.level_consumers import LevelConsumers
 from headway.kafka.consumer.standing import Standing, standing
 from headway.parallel.callbacks import Callbacks
@@ -57,7 +57,7 @@ class SentOffsets(Protocol):
         ...
 
 
-class _SentCommit(NamedTuple):
+class _UnansweredCommit(NamedTuple):
     levels: set[int]
     tick: CommitTick
     sent: SentOffsets
@@ -95,7 +95,7 @@ class Commits:
         self._parts = parts
         self._schedule = CommitSchedule(levels.count, interval, time.monotonic())
         self._waits = waits
-        self._pending: list[_SentCommit] = []
+        self._pending: list[_UnansweredCommit] = []
         self._behind_since: dict[int, float] = {}
         self._answered_within: dict[int, float] = {}  # by level; grows while its coordinator does not answer in time
         self._maps_are_shortened = False
@@ -161,7 +161,7 @@ class Commits:
     def _levels_of(self, partitions: Collection[TopicPartition] | None) -> set[int]:
         return set(range(self._levels.count)) if partitions is None else {each.level for each in partitions}
 
-    def _give_up(self, chosen: Callable[[_SentCommit], bool]) -> None:
+    def _give_up(self, chosen: Callable[[_UnansweredCommit], bool]) -> None:
         given_up = [each for each in self._pending if chosen(each) and each.sent.give_up()]
         self._pending = [each for each in self._pending if each not in given_up]
         for each in given_up:
@@ -207,7 +207,7 @@ class Commits:
         try:
             with defer_signals():  # Ctrl-C must not come between sending a commit and noting it as pending
                 sent = self._transactions.commit(tick) if self._transactions else self._send(tick)
-                self._pending.append(_SentCommit(levels, tick, sent, now))
+                self._pending.append(_UnansweredCommit(levels, tick, sent, now))
         except KafkaError as error:
             self._refused(tick, dict.fromkeys(levels, error), now)
 
@@ -236,7 +236,7 @@ class Commits:
                 if each.levels - refusals.keys():
                     self._schedule.request()  # for the levels of the transaction that did not cause its failure
 
-    def _committed(self, about: _SentCommit) -> None:
+    def _committed(self, about: _UnansweredCommit) -> None:
         """Note that a commit was made. Noting it twice is harmless."""
         with self._dispatch.lock:
             self._dispatch.engine.committed(about.tick)
@@ -316,7 +316,7 @@ class Commits:
         self._warned_at, self._failures = now, 0
 
 
-def _offsets(tick: CommitTick) -> Offsets:
+def _offsets(tick: CommitTick) -> OffsetsOfCommit:
     return {partition: commit.offset for partition, commit in tick.commits.items()}
 
 

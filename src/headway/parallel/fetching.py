@@ -20,7 +20,7 @@ from headway.errors import AuthorizationError, ConfigError, FetchError, KafkaErr
 from headway.execution.dispatch import Dispatch
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.level_consumers import LevelConsumers
-from headway.kafka.consumer.start_questions import Start
+from headway.kafka.consumer.start_questions import StartOffset
 from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.options import ParallelOptions
@@ -345,7 +345,7 @@ class Fetching:
             self._engine.hold([partition])
             self._holds = True
 
-    def _awaits_id(self, member: LevelConsumer, partition: TopicPartition, found: Start, now: float) -> bool:
+    def _awaits_id(self, member: LevelConsumer, partition: TopicPartition, found: StartOffset, now: float) -> bool:
         """Return whether to wait for the topic's id, which the metadata of the commit must be compared with."""
         if not found.metadata or member.client.topic_id(partition) or not names_a_log(found.metadata):
             return False
@@ -481,11 +481,10 @@ def _fetched(member: LevelConsumer, level: int, demand: int, of_quiet: int, now:
     return []
 
 
-def _known_of(member: LevelConsumer, partition: TopicPartition, found: Start, *, fails: bool) -> _Known:
+def _known_of(member: LevelConsumer, partition: TopicPartition, found: StartOffset, *, fails: bool) -> _Known:
     """Return the state of a partition according to its commit, without a map that was made for another log.
 
-    Without a commit the state begins at offset 0. For the engine, offsets that
-    never arrive do not exist.
+    Without a commit the state begins at offset 0. For the engine, offsets that never arrive do not exist.
     """
     offset, metadata, log_end = found
     if metadata is None:

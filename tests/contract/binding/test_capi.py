@@ -165,7 +165,7 @@ def test_an_answer_stays_the_same(consumer: Consumer, topic: str) -> None:
 def test_a_commit_that_the_broker_refuses_is_not_done(
     keeper: Producer, mock_cluster: str, consumer: Consumer, topic: str
 ) -> None:
-    offsets: capi.Offsets = {(topic, 0): (5, b"")}
+    offsets: capi.CommittedOffsets = {(topic, 0): (5, b"")}
     assert wait_for(capi.PendingCommit(consumer, offsets)) == {}
     next_commit_fails(keeper, ILLEGAL_GENERATION)
     refused = wait_for(capi.PendingCommit(consumer, {(topic, 0): (6, b"")}))
@@ -289,7 +289,10 @@ def test_apache_kafka_keeps_metadata_byte_for_byte(kafka_consumer: Consumer, kaf
 
 @pytest.mark.kafka
 def test_apache_kafka_refuses_one_character_too_many(kafka_consumer: Consumer, kafka_topic: str) -> None:
-    offsets: capi.Offsets = {(kafka_topic, 0): (1, b"m" * (MAX_CHARACTERS + 1)), (kafka_topic, 1): (2, b"other")}
+    offsets: capi.CommittedOffsets = {
+        (kafka_topic, 0): (1, b"m" * (MAX_CHARACTERS + 1)),
+        (kafka_topic, 1): (2, b"other"),
+    }
     refused = wait_for(capi.PendingCommit(kafka_consumer, offsets))
     assert "metadata" in str(refused[kafka_topic, 0])
     assert capi.committed(kafka_consumer, [(kafka_topic, 0)], 10) == {(kafka_topic, 0): None}

@@ -19,7 +19,7 @@ from headway.errors import HandlerError, KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.consumer.level_consumer import LevelConsumer
 from headway.kafka.consumer.membership import Membership
-from headway.kafka.consumer.start_questions import Start
+from headway.kafka.consumer.start_questions import StartOffset
 from headway.parallel.delayed_retries import DelayedRetries, ScheduleReports
 from headway.records.record_types import TopicPartition
 from tests.contract.mock_brokers import MockBrokers, mock_brokers
@@ -282,7 +282,7 @@ def test_a_partition_that_cannot_be_sought_when_it_begins_begins_later_and_loses
 
         return note
 
-    def answer_for_one_at_first(self: Membership, partition: TopicPartition) -> Start | None:
+    def answer_for_one_at_first(self: Membership, partition: TopicPartition) -> StartOffset | None:
         # Records of the others come before it is known where to begin.
         return start_of(self, partition) if partition.partition == 0 or came_before >= {1, 2, 3} else None
 

@@ -15,7 +15,7 @@ from headway.core.offsets.offset_map import OffsetMap
 from headway.core.retry import Retries
 from headway.execution.dispatch import Dispatch
 from headway.kafka.consumer.level_consumers import LevelConsumers
-from headway.kafka.consumer.start_questions import Start
+from headway.kafka.consumer.start_questions import StartOffset
 from headway.parallel.brought_along import BroughtAlong
 from headway.parallel.callbacks import Callbacks
 from headway.parallel.fetching import Fetching
@@ -70,8 +70,8 @@ class Level:
     def seek(self, partition: TopicPartition, offset: int) -> None:
         pass
 
-    def start_of(self, partition: TopicPartition) -> Start | None:
-        return Start(0) if self.answers else None
+    def start_of(self, partition: TopicPartition) -> StartOffset | None:
+        return StartOffset(0) if self.answers else None
 
 
 class World:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from headway.cli.commits.plans import Committed, OffsetChange, chosen, copies, level_groups, level_of, refuse_to_replace
+from headway.cli.commits.plans import OffsetChange, chosen, copies, level_groups, level_of, refuse_to_replace
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import count
@@ -14,7 +14,7 @@ from headway.cli.options.due_times import Moment
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.core.levels.naming import MOST_LEVELS, groups_of, how_to_create, level_group, level_topic
 from headway.errors import ConfigError, KafkaError
-from headway.kafka.binding.capi import Partition
+from headway.kafka.binding.capi import CommittedOffsets, Partition
 from headway.kafka.reading.group_inspector import GroupInspector
 
 _DRY_RUN = click.option("--dry-run", is_flag=True, help="Only show what would be committed.")
@@ -51,7 +51,7 @@ class Inspectors:
             self._open[group] = self._stack.enter_context(GroupInspector(self._config, group))
         return self._open[group]
 
-    def committed(self, group: str, partitions: Collection[Partition] | None = None) -> Committed:
+    def committed(self, group: str, partitions: Collection[Partition] | None = None) -> CommittedOffsets:
         """Return the commits of a group for these partitions, or for all."""
         inspector = self[group]
         return inspector.committed(inspector.partitions() if partitions is None else partitions)

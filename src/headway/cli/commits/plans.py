@@ -6,10 +6,7 @@ from typing import NamedTuple
 
 from headway.core.levels.naming import level_group
 from headway.errors import ConfigError, KafkaError
-from headway.kafka.binding.capi import Partition
-
-Commit = tuple[int, bytes]
-Committed = Mapping[Partition, Commit]
+from headway.kafka.binding.capi import CommittedOffset, CommittedOffsets, Partition
 
 
 class OffsetChange(NamedTuple):
@@ -18,7 +15,7 @@ class OffsetChange(NamedTuple):
     source: str
     target: str
     partition: Partition
-    before: Commit | None
+    before: CommittedOffset | None
     offset: int
     metadata: bytes
 
@@ -58,13 +55,13 @@ def level_groups(base: str, groups: Iterable[str]) -> dict[str, int]:
 
 
 def chosen(
-    commits: Mapping[str, Committed], of_levels: Mapping[str, int], given: Mapping[str, int | None]
-) -> dict[Partition, tuple[str, Commit]]:
+    commits: Mapping[str, CommittedOffsets], of_levels: Mapping[str, int], given: Mapping[str, int | None]
+) -> dict[Partition, tuple[str, CommittedOffset]]:
     """Select the commits for the given topics, or for all, each with the group that has it.
 
     Raises `ConfigError` if the groups of two levels have commits for one partition and the topic has no given level.
     """
-    found: dict[Partition, tuple[str, Commit]] = {}
+    found: dict[Partition, tuple[str, CommittedOffset]] = {}
     for group, of_group in commits.items():
         for partition, commit in of_group.items():
             topic = partition[0]
@@ -82,9 +79,9 @@ def chosen(
 
 
 def copies(
-    found: Mapping[Partition, tuple[str, Commit]],
+    found: Mapping[Partition, tuple[str, CommittedOffset]],
     target_of: Callable[[str], str],
-    there: Callable[[str, Sequence[Partition]], Committed],
+    there: Callable[[str, Sequence[Partition]], CommittedOffsets],
 ) -> list[OffsetChange]:
     """Return the changes that give the targets these commits. `there` returns the commits that a target already has."""
     by_target: dict[str, list[Partition]] = {}

@@ -5,7 +5,7 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
-from headway.delay.relay.producers import Offsets
+from headway.delay.relay.producers import RelayOffsets
 from headway.kafka.consumer.relay_consumer import NOT_DELETED, Deletion
 from headway.kafka.reading.compacted import TopicReader
 
@@ -27,9 +27,9 @@ class Deletions:
         self._connection = connection
         self._deletion = Deletion()
         self._deleted_at = time.monotonic()
-        self._begun: Offsets = {}
+        self._begun: RelayOffsets = {}
 
-    def begin_from(self, starts: Offsets) -> None:
+    def begin_from(self, starts: RelayOffsets) -> None:
         """Also delete the records before these offsets, because an earlier relay may have died before deleting them."""
         self._begun = starts
 
@@ -41,7 +41,7 @@ class Deletions:
         """Return whether the next deletion is due."""
         return time.monotonic() - self._deleted_at >= DELETE_EVERY
 
-    def delete_before(self, done: Offsets) -> None:
+    def delete_before(self, done: RelayOffsets) -> None:
         """Delete the records below these offsets."""
         self._deleted_at = time.monotonic()
         self._reader.serve()

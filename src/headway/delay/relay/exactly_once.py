@@ -25,7 +25,7 @@ from headway.delay.relay.output import (
     note_move,
 )
 from headway.delay.relay.producers import (
-    Offsets,
+    RelayOffsets,
     abort,
     close_at_once,
     commit,
@@ -84,7 +84,7 @@ class ExactlyOnce(RelayOutput):
     def under_way(self) -> int:
         return 0  # `carry_out` waits until all its records are acknowledged
 
-    def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
+    def carry_out(self, ticks: Ticks, offsets: RelayOffsets, now: int) -> None:
         # The group metadata must be that of the moment of decision: a rebalance after it has to fence this round off.
         member = member_of(self._consumer)
         records = self._records(ticks, now)
@@ -148,7 +148,7 @@ class ExactlyOnce(RelayOutput):
     def finish(self) -> None:
         self._await_commit()
 
-    def observe_clock(self, commands: Offsets) -> None:
+    def observe_clock(self, commands: RelayOffsets) -> None:
         tick = RelayTick(state={PRODUCERS_KEY: encode_producers(self._ids)})
         self.carry_out({number: tick for _, number in commands}, commands, 0)
 

@@ -28,7 +28,7 @@ from headway.delay.relay.output import (
 )
 from headway.delay.relay.producers import (
     WRITTEN_WITHIN,
-    Offsets,
+    RelayOffsets,
     abort,
     close_at_once,
     commit,
@@ -62,7 +62,12 @@ class _SentRound:
     __slots__ = ("left", "member", "moved", "offsets", "state")
 
     def __init__(
-        self, left: int, state: list[RelayRecord], offsets: Offsets, member: bytes = b"", moved: Moved | None = None
+        self,
+        left: int,
+        state: list[RelayRecord],
+        offsets: RelayOffsets,
+        member: bytes = b"",
+        moved: Moved | None = None,
     ) -> None:
         self.left = left
         self.moved = moved or {}
@@ -106,7 +111,7 @@ class LowLatency(RelayOutput):
     def under_way(self) -> int:
         return self._under_way
 
-    def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
+    def carry_out(self, ticks: Ticks, offsets: RelayOffsets, now: int) -> None:
         self._raise_failure()
         state, answers, others = list[RelayRecord](), list[RelayRecord](), list[RelayRecord]()
         own = {self._names.state: state, self._names.answers: answers}
@@ -235,7 +240,7 @@ class LowLatency(RelayOutput):
             if done.state:
                 self._to_store.append(done)
 
-    def observe_clock(self, commands: Offsets) -> None:
+    def observe_clock(self, commands: RelayOffsets) -> None:
         ids = encode_producers([self._id])
         state = [RelayRecord(self._names.state, ids, PRODUCERS_KEY, number, 0, None) for _, number in commands]
         self._to_store.append(_SentRound(0, state, commands, member_of(self._consumer)))

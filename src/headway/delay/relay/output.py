@@ -12,7 +12,7 @@ from headway.core.delay.broker_clock import BrokerClock
 from headway.core.delay.ladder import Ladder
 from headway.core.delay.relay_tick import RelayTick
 from headway.delay.records import RelayRecord, Writing
-from headway.delay.relay.producers import Offsets, why_not_writable
+from headway.delay.relay.producers import RelayOffsets, why_not_writable
 from headway.delay.topic_names import TopicNames
 from headway.errors import KafkaError
 from headway.kafka.binding.capi import Partition
@@ -37,7 +37,7 @@ class Uncommitted(NamedTuple):
     """A round whose commit is under way, and when the commit counts as failed."""
 
     committed: Future[None]
-    offsets: Offsets
+    offsets: RelayOffsets
     deadline: float
 
     @property
@@ -45,7 +45,7 @@ class Uncommitted(NamedTuple):
         """True if `result` returns without waiting."""
         return self.committed.done() or time.monotonic() > self.deadline
 
-    def result(self) -> Offsets:
+    def result(self) -> RelayOffsets:
         """Wait, and return the committed offsets. Raises `KafkaError` if the commit failed or took too long."""
         try:
             self.committed.result(max(0.0, self.deadline - time.monotonic()))
@@ -97,7 +97,7 @@ class RelayOutput(ABC):
         """The bytes of records that were sent but are not acknowledged yet."""
 
     @abstractmethod
-    def carry_out(self, ticks: Ticks, offsets: Offsets, now: int) -> None:
+    def carry_out(self, ticks: Ticks, offsets: RelayOffsets, now: int) -> None:
         """Carry ticks out, or start to. Raises `KafkaError`, now or in a later call, if the relay must start again."""
 
     @abstractmethod
@@ -109,7 +109,7 @@ class RelayOutput(ABC):
         """Wait until all ticks are carried out, and their progress is stored if possible."""
 
     @abstractmethod
-    def observe_clock(self, commands: Offsets) -> None:
+    def observe_clock(self, commands: RelayOffsets) -> None:
         """Write a record that a broker stamps, with the offset below which each partition's commands are done."""
 
     @abstractmethod
@@ -121,7 +121,7 @@ class RelayOutput(ABC):
         with GcPause():
             return [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
 
-    def _begin_commit(self, commit: Callable[[], None], offsets: Offsets) -> None:
+    def _begin_commit(self, commit: Callable[[], None], offsets: RelayOffsets) -> None:
         """Commit a round in a thread. Its offsets are done when it is committed."""
         self._uncommitted = Uncommitted(in_background(commit), offsets, time.monotonic() + HANGS_AFTER)
 

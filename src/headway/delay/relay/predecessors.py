@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 
 _LOG_ENDS_KNOWN_WITHIN = 3.0  # seconds; the broker of one line may be down, and the other lines should not wait for it
 
-Stored = dict[int, dict[str, bytes]]
+StoredStates = dict[int, dict[str, bytes]]
 """For each partition number, the stored state by key."""
 
 
@@ -45,7 +45,7 @@ class Predecessors:
         self._producer_config = producer_config
         self._is_over = is_over
 
-    def stored(self, numbers: Sequence[int]) -> Stored:
+    def stored(self, numbers: Sequence[int]) -> StoredStates:
         """Return the state of these numbers, once no open transaction can still change it."""
         stored = self._reader.compacted(
             self._names.state, numbers, OPEN_TRANSACTION_ENDS_WITHIN, self._end_open_transactions, self._is_over

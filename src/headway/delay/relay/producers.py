@@ -46,7 +46,7 @@ _TRANSACTIONAL: Mapping[str, Any] = {
     "retry.backoff.max.ms": 100,
 }
 
-Offsets = Mapping[Partition, int]
+RelayOffsets = Mapping[Partition, int]
 
 
 def producer_settings(config: Mapping[str, Any]) -> dict[str, Any]:
@@ -119,7 +119,7 @@ def fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> Prod
     return client
 
 
-def commit(writer: TransactionalWriter, offsets: Offsets, member: bytes) -> None:
+def commit(writer: TransactionalWriter, offsets: RelayOffsets, member: bytes) -> None:
     """End a transaction with the offsets that fence off an expelled member. This thread may hang."""
     writer.add_offsets({each: (offset, b"") for each, offset in offsets.items()}, member)
     writer.commit()

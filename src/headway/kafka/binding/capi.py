@@ -16,8 +16,8 @@ from confluent_kafka.admin import AdminClient
 
 from headway.errors import KafkaError
 from headway.kafka.binding.librdkafka import (
+    CommitCallback,
     NativePartition,
-    OnCommit,
     elements_of,
     group_metadata_of,
     handle_of,
@@ -36,7 +36,8 @@ if TYPE_CHECKING:
 
 Client = Consumer | Producer | AdminClient
 Partition = tuple[str, int]  # Kafka's topic, partition
-Offsets = Mapping[Partition, tuple[int, bytes]]  # the offset to read next, and the commit's metadata
+CommittedOffset = tuple[int, bytes]  # the offset to read next, and the commit's metadata
+CommittedOffsets = Mapping[Partition, CommittedOffset]
 
 _MEMBERSHIP_ENDS_WITHIN = 10.0
 _CHECK_INTERVAL = 0.0001
@@ -48,7 +49,7 @@ def _answer(_client: int, code: int, answered: "ListPointer", answers: list[tupl
     answers.append((code, {partition: element.err for partition, element in elements_of(answered)} if answered else {}))
 
 
-_on_commit = OnCommit(_answer)
+_on_commit = CommitCallback(_answer)
 
 
 Explain = Callable[[KafkaError, str], KafkaError]
@@ -65,7 +66,9 @@ class PendingCommit:
     Raises `KafkaError` if the commit cannot be sent, and `ClosedError` if the consumer is closed.
     """
 
-    def __init__(self, consumer: Consumer, offsets: Offsets, explain: Explain = lambda error, topic: error) -> None:
+    def __init__(
+        self, consumer: Consumer, offsets: CommittedOffsets, explain: Explain = lambda error, topic: error
+    ) -> None:
         self.offsets = offsets
         self._consumer = consumer
         self._explain = explain
@@ -198,7 +201,9 @@ def _are_online(client: Client, partitions: Sequence[Partition], timeout: float)
         return not code and not any(element.err for _, element in elements_of(asked))
 
 
-def send_offsets_to_transaction(producer: Producer, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
+def send_offsets_to_transaction(
+    producer: Producer, offsets: CommittedOffsets, group_metadata: bytes, timeout: float
+) -> None:
     """Add offsets with their exact metadata to the producer's open transaction.
 
     Args:

@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     ListPointer: TypeAlias = ctypes._Pointer[NativePartitions]
 
 _List = POINTER(NativePartitions)
-OnCommit = CFUNCTYPE(None, c_void_p, c_int, _List, py_object)
+CommitCallback = CFUNCTYPE(None, c_void_p, c_int, _List, py_object)
 
 # Loading the binding's module also gives access to the librdkafka that it is linked with, wherever that is.
 lib = ctypes.CDLL(cimpl.__file__)
@@ -83,7 +83,7 @@ _declare("rd_kafka_err2str", c_char_p, c_int)
 _declare("rd_kafka_topic_partition_list_new", _List, c_int)
 _declare("rd_kafka_topic_partition_list_add", POINTER(NativePartition), _List, c_char_p, c_int32)
 _declare("rd_kafka_topic_partition_list_destroy", None, _List)
-_declare("rd_kafka_commit_queue", c_int, c_void_p, _List, c_void_p, OnCommit, py_object)
+_declare("rd_kafka_commit_queue", c_int, c_void_p, _List, c_void_p, CommitCallback, py_object)
 _declare("rd_kafka_committed", c_int, c_void_p, _List, c_int)
 _declare("rd_kafka_offsets_for_times", c_int, c_void_p, _List, c_int)
 _declare("rd_kafka_consumer_group_metadata_read", c_void_p, POINTER(c_void_p), c_char_p, c_size_t)

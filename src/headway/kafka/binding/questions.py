@@ -15,7 +15,7 @@ from typing import Generic, NamedTuple, TypeVar
 import confluent_kafka as ck
 
 from headway.errors import KafkaError
-from headway.kafka.binding.capi import Client, Partition
+from headway.kafka.binding.capi import Client, CommittedOffset, Partition
 from headway.kafka.binding.librdkafka import (
     NativePartition,
     elements_of,
@@ -90,10 +90,7 @@ class Question(Generic[T]):
             lib.rd_kafka_queue_destroy(queue)
 
 
-Commit = tuple[int, bytes]
-"""A committed offset, with the exact metadata of the commit."""
-
-FoundCommits = dict[Partition, Commit | KafkaError | None]
+FoundCommits = dict[Partition, CommittedOffset | KafkaError | None]
 """For each partition its commit, None if it has no commit, or the error with which Kafka refused to answer."""
 
 FoundOffsets = dict[Partition, int | KafkaError]
@@ -175,7 +172,7 @@ def _committed(event: int) -> FoundCommits:
     return {partition: _commit(partition, element) for partition, element in elements_of(found)}
 
 
-def _commit(partition: Partition, element: NativePartition) -> Commit | KafkaError | None:
+def _commit(partition: Partition, element: NativePartition) -> CommittedOffset | KafkaError | None:
     if element.err:
         topic, number = partition
         return refusal_of(f"The committed offset of partition {number} of {topic} is not known", element.err)

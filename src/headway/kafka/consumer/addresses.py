@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import confluent_kafka as ck
 
 from headway.core.levels.group_subscription import GroupSubscription
-from headway.kafka.binding.capi import Offsets, Partition
+from headway.kafka.binding.capi import CommittedOffsets, Partition
 from headway.records.record_types import TopicPartition
 
 
@@ -59,6 +59,6 @@ class Addresses:
         """Return the offsets in an answer of the binding, with None for a partition without an offset."""
         return {self.of(each.topic, each.partition): each.offset if each.offset >= 0 else None for each in places}
 
-    def commits(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> Offsets:
+    def commits(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> CommittedOffsets:
         """Return offsets and metadata for a commit by librdkafka."""
         return {self.name(each): (offset, metadata.encode()) for each, (offset, metadata) in commits.items()}

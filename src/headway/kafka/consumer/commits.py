@@ -14,8 +14,8 @@ from headway.records.record_types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-Offsets = Mapping[TopicPartition, int]
-OnCommit = Callable[[Exception | None, Offsets], object]
+OffsetsOfCommit = Mapping[TopicPartition, int]
+OnCommit = Callable[[Exception | None, OffsetsOfCommit], object]
 
 # The seconds of one wait for librdkafka. A long wait is made of many, so that Ctrl-C ends it quickly.
 _ANSWER_AWAITED_FOR = 0.1
@@ -59,9 +59,9 @@ class AsyncCommits:
     """The asynchronous commits without an answer, each with its callback."""
 
     def __init__(self) -> None:
-        self._sent: deque[tuple[SentCommit, Offsets, OnCommit]] = deque()
+        self._sent: deque[tuple[SentCommit, OffsetsOfCommit, OnCommit]] = deque()
 
-    def add(self, sent: SentCommit, offsets: Offsets, on_commit: OnCommit | None) -> None:
+    def add(self, sent: SentCommit, offsets: OffsetsOfCommit, on_commit: OnCommit | None) -> None:
         """Add a commit. `on_commit(error, offsets)` is called with its outcome; without it, errors are logged."""
         self._sent.append((sent, offsets, on_commit or log_failure))
 
@@ -90,7 +90,7 @@ def metadata_is_too_large(error: HeadwayError) -> bool:
     return cause is not None and cause.code() == ck.KafkaError.OFFSET_METADATA_TOO_LARGE
 
 
-def log_failure(error: Exception | None, offsets: Offsets) -> None:
+def log_failure(error: Exception | None, offsets: OffsetsOfCommit) -> None:
     """Log that a commit failed, unless a right is missing, which a poll reports repeatedly."""
     if error is not None and not isinstance(error, AuthorizationError):
         log.warning("A commit of %d partitions failed, and a later one must cover it: %s", len(offsets), error)

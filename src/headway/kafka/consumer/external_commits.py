@@ -12,7 +12,7 @@ from headway.errors import KafkaError
 from headway.kafka.admin import Admin
 from headway.kafka.binding import capi
 from headway.kafka.binding.factory import make_client
-from headway.kafka.consumer.commits import AsyncCommits, Offsets, SentCommit
+from headway.kafka.consumer.commits import AsyncCommits, OffsetsOfCommit, SentCommit
 from headway.kafka.reading.topic_naming import kafka_topic
 from headway.settings.config import Config
 
@@ -36,11 +36,11 @@ class ExternalCommits:
         self._has_levels = has_levels
         self._consumers: dict[int, ck.Consumer] = {}
         self._sent = AsyncCommits()
-        self._latest: Offsets | None = None  # what was sent last, unless it was refused
+        self._latest: OffsetsOfCommit | None = None  # what was sent last, unless it was refused
         self._not_before = 0.0  # when a commit can be sent again after a refusal
         self._complaint = ""
 
-    def commit(self, offsets: Offsets) -> None:
+    def commit(self, offsets: OffsetsOfCommit) -> None:
         """Process the answers to earlier commits, and send this one if it is new or was refused."""
         self._sent.settle()
         for consumer in self._consumers.values():
@@ -54,7 +54,7 @@ class ExternalCommits:
         parts = [capi.PendingCommit(self._consumer(level), commits) for level, commits in by_level.items()]
         self._sent.add(SentCommit(parts), offsets, self._complain)
 
-    def finish(self, offsets: Offsets) -> None:
+    def finish(self, offsets: OffsetsOfCommit) -> None:
         """Commit and wait for the answer, but not for long, because nothing depends on these commits."""
         deadline = time.monotonic() + _ANSWERED_WITHIN
         self.commit(offsets)
@@ -77,7 +77,7 @@ class ExternalCommits:
     def _group_of(self, level: int) -> str:
         return level_group(self._group, level) if self._has_levels else self._group
 
-    def _complain(self, error: Exception | None, offsets: Offsets) -> None:
+    def _complain(self, error: Exception | None, offsets: OffsetsOfCommit) -> None:
         if error is None:
             return
         self._latest, self._not_before = None, time.monotonic() + _PAUSE_AFTER_REFUSAL

@@ -10,7 +10,7 @@ from typing import NamedTuple, TypeVar
 from headway.core.levels.group_subscription import GroupSubscription
 from headway.core.levels.naming import LevelSubscription, groups_of, how_to_create, is_topic_name
 from headway.errors import ConfigError
-from headway.kafka.binding.capi import Offsets
+from headway.kafka.binding.capi import CommittedOffsets
 from headway.kafka.consumer.commits import SentCommit
 from headway.kafka.consumer.group_client import GroupClient
 from headway.kafka.consumer.level_consumer import LevelConsumer
@@ -34,7 +34,7 @@ class MemberOffsets(NamedTuple):
     """The offsets of one member's levels as a transactional producer commits them, and the metadata of its group."""
 
     levels: Collection[int]
-    offsets: Offsets
+    offsets: CommittedOffsets
     group_metadata: bytes
 
 

@@ -21,7 +21,7 @@ from headway.kafka.consumer.group_client import GroupClient
 from headway.kafka.consumer.missing_topics import deleted_topic, look_for_missing, missing_topic
 from headway.kafka.consumer.other_commits import OtherCommits
 from headway.kafka.consumer.start_offsets import StartOffsets
-from headway.kafka.consumer.start_questions import Start
+from headway.kafka.consumer.start_questions import StartOffset
 from headway.records.record_types import TopicPartition
 from headway.runtime.background import in_background
 from headway.runtime.deferred_signals import allow_signals, defer_signals
@@ -71,7 +71,7 @@ class Membership:
         self._reader = reader
         self._listener: RebalanceListener | None = None
         self._partitions: AssignedPartitions[TopicPartition] = AssignedPartitions()
-        self._found: dict[TopicPartition, Start] = {}  # where they begin, as Kafka answered
+        self._found: dict[TopicPartition, StartOffset] = {}  # where they begin, as Kafka answered
         self._unwanted: dict[TopicPartition, int] = {}  # the first record of each that arrived during the leave
         self._find_places_at = 0.0
         self._reset = RESETS.get(str(client.config.get("auto.offset.reset", "latest")).lower(), Reset.LATEST)
@@ -307,12 +307,12 @@ class Membership:
 
     # Where partitions begin
 
-    def _locate(self, found: Mapping[capi.Partition, Start]) -> None:
+    def _locate(self, found: Mapping[capi.Partition, StartOffset]) -> None:
         starts = {self._addresses.of(*name): start for name, start in found.items()}
         for partition in self._partitions.locate({each: start.offset for each, start in starts.items()}):
             self._found[partition] = starts[partition]
 
-    def start_of(self, partition: TopicPartition) -> Start | None:
+    def start_of(self, partition: TopicPartition) -> StartOffset | None:
         """Return where an assigned partition begins, or None until Kafka has answered."""
         return self._found.get(partition)
 
@@ -407,7 +407,7 @@ class Membership:
             self._partitions.place(partition, None)
         elif start < lost.offset:  # the state of the partition is about offsets that the log does not have
             self._guard(self._listener.lost, [partition])
-            self._found[partition] = Start(start, b"")
+            self._found[partition] = StartOffset(start, b"")
             self._partitions.place(partition, start)
             self._guard(self._listener.assigned, [partition])
         else:

@@ -16,7 +16,7 @@ from headway.kafka.binding.error_causes import cause_of
 from headway.kafka.binding.retrying import is_transient
 from headway.kafka.consumer.group_client import GroupClient
 from headway.kafka.consumer.other_commits import OtherCommits
-from headway.kafka.consumer.start_questions import Start, StartQuestions
+from headway.kafka.consumer.start_questions import StartOffset, StartQuestions
 from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
@@ -47,7 +47,7 @@ class StartOffsets:
         self._lock = threading.Lock()
         self._asked: dict[Partition, int] = {}  # each with the number of its question
         self._questions = 0
-        self._found: dict[Partition, Start] = {}
+        self._found: dict[Partition, StartOffset] = {}
         self._thread: threading.Thread | None = None
         self._wake: Wakeup | None = None  # of the thread
         self._closed = False
@@ -79,7 +79,7 @@ class StartOffsets:
             if self._wake and not self._asked:
                 self._wake.set()
 
-    def take(self) -> dict[Partition, Start]:
+    def take(self) -> dict[Partition, StartOffset]:
         """Return the starts that were found since the last call."""
         if not self._found:
             return {}
@@ -133,7 +133,7 @@ class StartOffsets:
                 self._wake = self._thread = None
             return dict(self._asked)
 
-    def _note(self, asked: Mapping[Partition, int], found: Mapping[Partition, Start]) -> None:
+    def _note(self, asked: Mapping[Partition, int], found: Mapping[Partition, StartOffset]) -> None:
         with self._lock:
             answered = {each: start for each, start in found.items() if self._asked.get(each) == asked[each]}
             for partition in answered:

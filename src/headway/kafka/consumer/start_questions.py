@@ -16,11 +16,10 @@ import confluent_kafka as ck
 
 from headway.core.offsets.lost_place import RESETS, Reset
 from headway.errors import KafkaError
-from headway.kafka.binding.capi import Partition, committed_each
+from headway.kafka.binding.capi import CommittedOffset, Partition, committed_each
 from headway.kafka.binding.error_causes import cause_of
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.questions import (
-    Commit,
     FoundCommits,
     FoundOffsets,
     Question,
@@ -45,7 +44,7 @@ _WARN_AGAIN_AFTER = 10.0
 _PLACES: Final[Mapping[Reset, int]] = {Reset.EARLIEST: ck.OFFSET_BEGINNING, Reset.LATEST: ck.OFFSET_END}
 
 
-class Start(NamedTuple):
+class StartOffset(NamedTuple):
     """Where a partition begins. A commit also has metadata, and if these are not empty, the log's end is known."""
 
     offset: int
@@ -61,7 +60,7 @@ class _Sought:
     asked_at: float | None = None
     takes_long: bool = False  # the member's own client got no answer about its commit
     is_looked_up: bool = False
-    commit: Commit | None = None
+    commit: CommittedOffset | None = None
     is_asked: bool = False
     alone: bool = False  # after a failure, it is asked for separately from other partitions
     not_before: float = 0.0
@@ -106,7 +105,7 @@ class StartQuestions:
         self._open: list[_Asked] = []
         self._warned_at = -_WARN_AGAIN_AFTER
 
-    def turn(self, asked: Mapping[Partition, int], now: float) -> dict[Partition, Start]:
+    def turn(self, asked: Mapping[Partition, int], now: float) -> dict[Partition, StartOffset]:
         """Ask the questions that are due about these partitions. Returns the starts that are known.
 
         `asked` has the number of the user's question about each partition. Raises `ClosedError` if the member's client
@@ -116,7 +115,7 @@ class StartQuestions:
             each: known if (known := self._sought.get(each)) and known.number == number else _Sought(number)
             for each, number in asked.items()
         }
-        found: dict[Partition, Start] = {}
+        found: dict[Partition, StartOffset] = {}
         for about in list(self._open):
             answer: FoundCommits | FoundOffsets | KafkaError | None
             try:
@@ -156,7 +155,7 @@ class StartQuestions:
     def _due(self, now: float) -> dict[Partition, _Sought]:
         return {each: about for each, about in self._sought.items() if not about.is_asked and about.not_before <= now}
 
-    def _ask_for_commits(self, now: float, found: dict[Partition, Start]) -> None:
+    def _ask_for_commits(self, now: float, found: dict[Partition, StartOffset]) -> None:
         due = {each: about for each, about in self._due(now).items() if not about.is_looked_up}
         if first := {each: about for each, about in due.items() if not about.takes_long}:
             answers = committed_each(self._member, list(first), _MEMBER_ASKS_FOR)
@@ -205,8 +204,8 @@ class StartQuestions:
     def _take(
         self,
         about: _Asked,
-        answer: Mapping[Partition, Commit | int | KafkaError | None] | KafkaError,
-        found: dict[Partition, Start],
+        answer: Mapping[Partition, CommittedOffset | int | KafkaError | None] | KafkaError,
+        found: dict[Partition, StartOffset],
         now: float,
     ) -> None:
         if isinstance(answer, KafkaError) and _code(answer) == ck.KafkaError.NOT_COORDINATOR:
@@ -221,8 +220,8 @@ class StartQuestions:
         self,
         partition: Partition,
         sought: _Sought,
-        told: Commit | int | KafkaError | None,
-        found: dict[Partition, Start],
+        told: CommittedOffset | int | KafkaError | None,
+        found: dict[Partition, StartOffset],
         now: float,
     ) -> None:
         if isinstance(told, int) and told < 0:  # the broker does not know the offset yet
@@ -230,9 +229,9 @@ class StartQuestions:
         if isinstance(told, KafkaError):
             self._failed(partition, sought, told, now)
         elif isinstance(told, int):
-            found[partition] = Start(told) if sought.commit is None else Start(*sought.commit, told)
+            found[partition] = StartOffset(told) if sought.commit is None else StartOffset(*sought.commit, told)
         elif told is not None and not told[1]:
-            found[partition] = Start(*told)
+            found[partition] = StartOffset(*told)
         else:
             sought.is_looked_up, sought.commit, sought.pause = True, told, _FIRST_PAUSE
         if partition in found:

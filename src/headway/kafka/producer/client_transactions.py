@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from headway.errors import KafkaError
-from headway.kafka.binding.capi import Offsets, await_connection, send_offsets_to_transaction
+from headway.kafka.binding.capi import CommittedOffsets, await_connection, send_offsets_to_transaction
 from headway.kafka.binding.error_causes import is_out_of_place, is_retriable, refused
 from headway.kafka.missing_rights import raise_if_refused
 from headway.kafka.producer.client import SLICE, ProducerClient
@@ -63,7 +63,7 @@ class ClientTransactions:
             return None if is_out_of_place(error) else error
         return None
 
-    def send_offsets(self, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
+    def send_offsets(self, offsets: CommittedOffsets, group_metadata: bytes, timeout: float) -> None:
         """Commit a consumer's offsets with the transaction. Raises `KafkaError` even if librdkafka does not return.
 
         librdkafka ignores the timeout while it waits for the broker that it knows as the group's coordinator. It waits
@@ -80,7 +80,7 @@ class ClientTransactions:
                 "create a new producer with the same transactional.id: that aborts the open transaction of this one."
             ) from late
 
-    def add_offsets(self, offsets: Offsets, group_metadata: bytes, timeout: float) -> None:
+    def add_offsets(self, offsets: CommittedOffsets, group_metadata: bytes, timeout: float) -> None:
         """Commit a consumer's offsets with the transaction, on a thread that may hang."""
         with self._client.calling:
             # While records are in flight, the broker answers "concurrent transactions", and librdkafka then sleeps.

@@ -14,7 +14,7 @@ import confluent_kafka as ck
 from headway.core.outgoing_record import OutgoingRecord
 from headway.core.rights import right_for
 from headway.errors import DeliveryError, KafkaError, SerializationError
-from headway.kafka.binding.capi import Offsets
+from headway.kafka.binding.capi import CommittedOffsets
 from headway.kafka.binding.error_causes import error_name, is_purged, is_the_records_own, refuses_all
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import TRANSACTION_CALL_ANSWERED_WITHIN
@@ -27,7 +27,7 @@ _CAUSE_WITHIN = 0.5  # seconds to wait for the report of the cause after librdka
 
 FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 
-Stored = Callable[[int, ck.Message], None]
+OnStored = Callable[[int, ck.Message], None]
 """The callback for a stored record: (its position, the message with its partition, offset and timestamp)."""
 
 
@@ -96,17 +96,17 @@ class TransactionalWriter:
         self.transactions.begin()
 
     def send_offsets(
-        self, offsets: Offsets, member: bytes, within: float, is_over: Callable[[], bool] = _never
+        self, offsets: CommittedOffsets, member: bytes, within: float, is_over: Callable[[], bool] = _never
     ) -> None:
         """Add offsets to the transaction, with the consumer's group metadata. Never hangs."""
         retrying(partial(self.transactions.send_offsets, offsets, member), within, is_over=is_over)
 
-    def add_offsets(self, offsets: Offsets, member: bytes) -> None:
+    def add_offsets(self, offsets: CommittedOffsets, member: bytes) -> None:
         """Add offsets to the transaction. Call it on a thread that may hang."""
         retrying(partial(self.transactions.add_offsets, offsets, member), TRANSACTION_CALL_ANSWERED_WITHIN)
 
     def write(
-        self, records: Sequence[OutgoingRecord], stored: Stored, is_given_up: Callable[[], bool] = _never
+        self, records: Sequence[OutgoingRecord], stored: OnStored, is_given_up: Callable[[], bool] = _never
     ) -> Rejection | None:
         """Write all records in the open transaction, and return the rejection, if there is one.
 
@@ -183,7 +183,7 @@ class TransactionalWriter:
 class _Attempt:
     """The reports of the records in one transaction."""
 
-    def __init__(self, records: Sequence[OutgoingRecord], stored: Stored, *, certain: bool) -> None:
+    def __init__(self, records: Sequence[OutgoingRecord], stored: OnStored, *, certain: bool) -> None:
         self.records = records
         self.rejection: Rejection | None = None
         self.failure: NotStoredError | None = None

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from headway.errors import KafkaError
 from headway.kafka.binding import capi
-from headway.kafka.binding.capi import Offsets, Partition
+from headway.kafka.binding.capi import CommittedOffsets, Partition
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, BROKER_RESTARTS_WITHIN
@@ -234,7 +234,7 @@ class GroupInspector(Closable):
             "broker runs."
         )
 
-    def commit(self, offsets: Offsets) -> None:
+    def commit(self, offsets: CommittedOffsets) -> None:
         """Commit offsets with their exact metadata, and wait for the answer. Fails while the group has members."""
         self._asked(lambda: self._commit(offsets))
 
@@ -246,7 +246,7 @@ class GroupInspector(Closable):
             raise_if_refused(error, "Describe", self._kafka, group=self.group)
             raise
 
-    def _commit(self, offsets: Offsets) -> None:
+    def _commit(self, offsets: CommittedOffsets) -> None:
         refused = capi.PendingCommit(self._group_client(), offsets).refused(BROKER_ANSWERS_WITHIN)
         if refused is None:
             raise KafkaError(
