@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from headway import ParallelConsumer, PriorityConsumer, Producer, worker
-from headway.cli.workers.messages import Job, LogStyle
+from headway.cli.workers.messages import LogStyle, MemberTask
 from headway.delay.relay.relay import Relay
 from headway.delay.scheduler import Scheduler
 from headway.errors import HeadwayError
@@ -41,7 +41,7 @@ def main() -> None:
     show(ConsumerSettings.parse(KAFKA | own), ParallelSettings.parse(KAFKA | {"group.id": "g"}))
     show(OutputSettings.parse(KAFKA))
     show(ProducerSettings.parse(KAFKA | {"levels": 1}), worker_of(handle))
-    show(Job("m:f", 0, KAFKA, None, 1.0, LogStyle()))
+    show(MemberTask("m:f", 0, KAFKA, None, 1.0, LogStyle()))
     with Producer(KAFKA | {"levels": 1}) as producer:
         show(producer, producer.send(TOPIC, "one").result(60))
     with PriorityConsumer(KAFKA | own) as consumer:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from headway.cli.workers import supervisor
-from headway.cli.workers.messages import Code, Job, LogStyle, MemberReport, Order, Warn
+from headway.cli.workers.messages import Code, LogStyle, MemberReport, MemberTask, Order, Warn
 from headway.cli.workers.supervisor import Supervisor
 
 
@@ -17,7 +17,7 @@ class FakeProcess:
 
     others: list["FakeProcess"]
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: MemberTask) -> None:
         self.job = job
         self.report = MemberReport()
         self.mistake = ""
@@ -54,7 +54,7 @@ async def until(condition: Callable[[], bool]) -> None:
 def test_a_second_ctrl_c_kills_also_while_another_mistake_drains(monkeypatch: pytest.MonkeyPatch) -> None:
     others = FakeProcess.others = []
     monkeypatch.setattr(supervisor, "MemberProcess", FakeProcess)
-    jobs = [Job("billing:bill", index, {}, None, 600, LogStyle()) for index in range(2)]
+    jobs = [MemberTask("billing:bill", index, {}, None, 600, LogStyle()) for index in range(2)]
 
     async def interrupt_twice() -> Code:
         running = asyncio.create_task(Supervisor(jobs, 600, None, lambda name: {}).run())

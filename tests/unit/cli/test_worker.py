@@ -17,8 +17,8 @@ import pytest
 from headway import Batches, ConsumerRecord, Ordering, Retries, worker
 from headway.cli.workers import messages
 from headway.cli.workers.logs import JsonLog, TextLog, handled_record
-from headway.cli.workers.messages import Job, LogStyle, MemberReport, Warn, from_line, order_from_line, to_line
-from headway.cli.workers.progress_line import ProgressLine
+from headway.cli.workers.messages import LogStyle, MemberReport, MemberTask, Warn, from_line, order_from_line, to_line
+from headway.cli.workers.progress_line import WorkersProgressLine
 from headway.cli.workers.required_topics import require_topics
 from headway.core.engine.suspects import RecordId, RunningAttempt, Suspects
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
@@ -418,8 +418,8 @@ def test_messages_go_through_a_line_as_they_are() -> None:
     suspects = Suspects().died([RunningAttempt(RecordId("orders", 1, 2, 3), 4, 5)], "ended with exit code 7", 6.0)
     for said in (messages.Order.STOP, messages.Order.DRAIN, Warn(suspects)):
         assert order_from_line(to_line(said)) == said
-    job = Job("m:f", 1, {"sasl.password": "hunter2"}, None, 30.0, LogStyle("json"))
-    assert from_line(to_line(job), Job) == job
+    job = MemberTask("m:f", 1, {"sasl.password": "hunter2"}, None, 30.0, LogStyle("json"))
+    assert from_line(to_line(job), MemberTask) == job
     assert to_line(job).count(b"\n") == 1
     assert "hunter2" not in repr(job)
 
@@ -510,7 +510,7 @@ def test_an_error_is_a_field_of_json_and_below_a_line_of_text() -> None:
 
 
 def test_progress_is_the_sum_of_all_members_and_a_rate() -> None:
-    line = ProgressLine(sys.stderr)
+    line = WorkersProgressLine(sys.stderr)
     assert line.text([MemberReport(10, 0, 2, 5)], 1, now=0.0) == "10 done, 0/s, 2 running, 5 waiting; 1 process"
     text = line.text([MemberReport(10, 1), MemberReport(1000, 1, 2, 5)], 2, now=2.0)
     assert text == "1,010 done, 500/s, 2 running, 5 waiting, 2 failed attempts; 2 processes"

@@ -23,7 +23,7 @@ from headway.workers.worker import Worker
 
 _MARKERS = "headway-markers"
 
-Command = Callable[..., Iterable[Right]]
+RightsCommand = Callable[..., Iterable[Right]]
 
 
 @click.group()
@@ -43,7 +43,7 @@ def acls() -> None:
     """
 
 
-def _role(command: Command) -> Callable[..., None]:
+def _role(command: RightsCommand) -> Callable[..., None]:
     """Add the options that all roles share, then show or check the rights that the command returns."""
 
     @click.option("--principal", metavar="User:NAME", help="The principal to grant the rights to, such as User:app.")

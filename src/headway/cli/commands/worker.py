@@ -12,8 +12,8 @@ import click
 from headway.cli.display.terminal import stderr_is_terminal
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.cli.workers.logs import log_options, log_to_stderr
-from headway.cli.workers.messages import Code, Job, LogStyle
-from headway.cli.workers.progress_line import ProgressLine
+from headway.cli.workers.messages import Code, LogStyle, MemberTask
+from headway.cli.workers.progress_line import WorkersProgressLine
 from headway.cli.workers.required_topics import list_topics, require_topics
 from headway.cli.workers.supervisor import Conclusion, Supervisor
 from headway.workers.find_workers import find_workers
@@ -99,11 +99,11 @@ def worker(
         return connection.renewed().over(found[name].config) | own
 
     jobs = [
-        Job(name, index, connection.over(its.config) | own, max_concurrency, drain_timeout, logs)
+        MemberTask(name, index, connection.over(its.config) | own, max_concurrency, drain_timeout, logs)
         for name, its in found.items()
         for index in range(processes)
     ]
-    progress = ProgressLine(sys.stderr) if shown else None
+    progress = WorkersProgressLine(sys.stderr) if shown else None
     outcome = asyncio.run(Supervisor(jobs, drain_timeout, progress, config_of).run())
     _show(outcome, style)
     context.exit(outcome.code)

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 Existing = Mapping[int, Sequence[int]]
 """For each partition, the offsets of all records read so far, ascending."""
 
-Settled = Mapping[int, Collection[int]]
+SettledOffsets = Mapping[int, Collection[int]]
 """For each partition, the offsets of settled letters."""
 
 
@@ -86,7 +86,7 @@ class DeadTopic:
             found[address[1]] = self._memory(address[1], offset, text, ends[address])
         return found
 
-    def memory_of(self, existing: Existing, settled: Settled) -> dict[Partition, tuple[int, bytes]]:
+    def memory_of(self, existing: Existing, settled: SettledOffsets) -> dict[Partition, tuple[int, bytes]]:
         """Return the commits that mark these letters as settled, in addition to those that already are.
 
         Raises `KafkaError` if the letters are too scattered for an offset map.
@@ -100,7 +100,7 @@ class DeadTopic:
             memory[self.name, partition] = (commit.offset, commit.metadata.encode())
         return memory
 
-    def remember(self, existing: Existing, settled: Settled) -> None:
+    def remember(self, existing: Existing, settled: SettledOffsets) -> None:
         """Commit that these letters, among the existing ones, are settled."""
         self._inspector.commit(self.memory_of(existing, settled))
 

@@ -15,7 +15,7 @@ _DELAY = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h|d|w|y)")
 FOREVER = "forever"
 
 
-class Delay(click.ParamType[float]):
+class DelayParameter(click.ParamType[float]):
     """Parses a delay with its unit, into seconds."""
 
     name = "DELAY"
@@ -44,7 +44,7 @@ class Retention(click.ParamType[timedelta]):
             return value
         if value == FOREVER:
             return timedelta.max
-        seconds = Delay().seconds(str(value))
+        seconds = DelayParameter().seconds(str(value))
         if not seconds:
             self.fail(
                 f"{value!r} is not valid. Give a number and a unit, such as 12h or 30d, or {FOREVER!r}.", param, ctx
@@ -55,7 +55,7 @@ class Retention(click.ParamType[timedelta]):
             self.fail(f"{value!r} is too long. Use {FOREVER!r} to keep all records.", param, ctx)
 
 
-class Time(click.ParamType[datetime]):
+class TimeParameter(click.ParamType[datetime]):
     """Parses a time with its zone."""
 
     name = "TIME"
@@ -112,8 +112,8 @@ class DelayLines(click.ParamType[Ladder]):
             self.fail(str(error), param, ctx)
 
 
-DUE = Delay()
-TIME = Time()
+DUE = DelayParameter()
+TIME = TimeParameter()
 LADDER = DelayLines()
 
 

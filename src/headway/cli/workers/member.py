@@ -19,7 +19,16 @@ from collections.abc import Callable, Sequence
 
 from headway.cli.workers.handling import HandlingElsewhere, with_record_in_logs
 from headway.cli.workers.logs import log_to_stderr
-from headway.cli.workers.messages import Code, Job, MemberReport, Order, Warn, from_line, order_from_line, to_line
+from headway.cli.workers.messages import (
+    Code,
+    MemberReport,
+    MemberTask,
+    Order,
+    Warn,
+    from_line,
+    order_from_line,
+    to_line,
+)
 from headway.core.engine.suspects import Suspect
 from headway.core.user_errors import kind_of, text_of
 from headway.declarations import called
@@ -55,7 +64,7 @@ class WorkingMember:
         self._supervisor = supervisor
         self._table = table
         self._orders = supervisor.makefile("rb")
-        self._job = from_line(self._orders.readline(), Job)
+        self._job = from_line(self._orders.readline(), MemberTask)
         self._consumer: ParallelConsumer | None = None
         self._supervision: Supervision | None = None
         self._suspects = list(self._job.suspects)

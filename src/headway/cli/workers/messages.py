@@ -39,7 +39,7 @@ class LogStyle:
 
 
 @dataclass(frozen=True, slots=True)
-class Job:
+class MemberTask:
     """The task of one member, which is the supervisor's first message to it. `config` can hold secrets.
 
     `suspects` are records that were running in members that died. `last_crash` is the error that ended this member's
@@ -82,7 +82,7 @@ class MemberReport:
     crash: str = ""
 
 
-def to_line(message: Job | Order | Warn | MemberReport) -> bytes:
+def to_line(message: MemberTask | Order | Warn | MemberReport) -> bytes:
     """Encode a message as a line."""
     return msgspec.json.encode(message) + b"\n"
 

@@ -12,7 +12,7 @@ from headway.cli.workers.messages import MemberReport
 _RATE_OVER = 10  # calls of `text`
 
 
-class ProgressLine:
+class WorkersProgressLine:
     """A progress line on a terminal. The next progress line or log line overwrites it."""
 
     def __init__(self, stream: TextIO) -> None:

@@ -17,8 +17,8 @@ from typing import Any, NamedTuple
 
 from headway.cli.display.terminal import count
 from headway.cli.workers.member import LEAVE_WITHIN
-from headway.cli.workers.messages import Code, Job, MemberReport, Order, Warn, from_line, to_line
-from headway.cli.workers.progress_line import ProgressLine
+from headway.cli.workers.messages import Code, MemberReport, MemberTask, Order, Warn, from_line, to_line
+from headway.cli.workers.progress_line import WorkersProgressLine
 from headway.core.engine.suspects import RunningAttempt, Suspects, how_it_ended
 from headway.core.restart_policy import MOST_DEATHS, RestartPolicy
 from headway.execution.lifespan import SHUT_DOWN_WITHIN
@@ -41,7 +41,7 @@ class Conclusion(NamedTuple):
 class MemberProcess:
     """The running process of a member."""
 
-    def __init__(self, job: Job) -> None:
+    def __init__(self, job: MemberTask) -> None:
         self.job = job
         self.report = MemberReport()
         self.mistake = ""
@@ -108,9 +108,9 @@ class Supervisor:
 
     def __init__(
         self,
-        jobs: Sequence[Job],
+        jobs: Sequence[MemberTask],
         drain_timeout: float,
-        progress: ProgressLine | None,
+        progress: WorkersProgressLine | None,
         config_of: Callable[[str], dict[str, Any]],
     ) -> None:
         self._jobs = jobs
@@ -146,7 +146,7 @@ class Supervisor:
 
     # Members
 
-    async def _keep_alive(self, job: Job) -> None:
+    async def _keep_alive(self, job: MemberTask) -> None:
         deaths = RestartPolicy()
         crash = ""
         while not self._ending.is_set():
@@ -258,7 +258,7 @@ class Supervisor:
             await asyncio.sleep(_SHOW_EVERY)
 
 
-def name_of(job: Job) -> str:
+def name_of(job: MemberTask) -> str:
     """Format a member's name for logs.
 
     >>> from headway.cli.workers.messages import LogStyle

@@ -53,7 +53,7 @@ class ClientLog:
             log.exception("A line of librdkafka's log could not be passed on.")
 
 
-class _RateLimit:
+class _LogThrottle:
     """Remembers when a line about the connections to each cluster was last passed on."""
 
     def __init__(self) -> None:
@@ -69,4 +69,4 @@ class _RateLimit:
             return False
 
 
-_limit = _RateLimit()
+_limit = _LogThrottle()
