@@ -13,6 +13,7 @@ HEADER_TAKES = 160
 """The bytes of the objects of one header: a pair, a name, a value, and its slot in the list."""
 
 Field = str | bytes | None
+"""A key, a value or the value of a header, as librdkafka accepts it."""
 
 
 def size_of(value: Field, key: Field, headers: Iterable[tuple[str, Field]] | None = ()) -> int:

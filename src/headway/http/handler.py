@@ -32,7 +32,7 @@ def open_session() -> aiohttp.ClientSession:
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
 
 
-class _Client(NamedTuple):
+class _LoopSession(NamedTuple):
     """The session and the hosts of one event loop. `keeper` closes the session when the loop ends."""
 
     session: aiohttp.ClientSession
@@ -80,7 +80,7 @@ class Requests(Generic[R]):
         self._max_retry_after = max_retry_after
         self._max_body = max_body
         self._open_session = session
-        self._clients: dict[asyncio.AbstractEventLoop, _Client] = {}
+        self._clients: dict[asyncio.AbstractEventLoop, _LoopSession] = {}
 
     async def _ask(self, request: Request, key: Callable[[], str]) -> Response:
         """Send a request. Returns the answer if it means "done". `key` computes an `Idempotency-Key` if needed."""
@@ -174,7 +174,7 @@ class Requests(Generic[R]):
 
     # The session of each event loop
 
-    async def _client(self) -> _Client:
+    async def _client(self) -> _LoopSession:
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             session = self._open_session()
@@ -184,7 +184,7 @@ class Requests(Generic[R]):
             at_last = weakref.finalize(self, _close_later, loop, session)
             at_last.atexit = False
             keeper = self._keep(loop, session, at_last)
-            self._clients[loop] = _Client(session, Hosts(self._per_host), keeper)
+            self._clients[loop] = _LoopSession(session, Hosts(self._per_host), keeper)
             await anext(keeper)
         return self._clients[loop]
 

@@ -22,16 +22,16 @@ Serialise = Callable[..., Any]
 Read = Callable[[Any], Any]
 """A function from a message to its key or value; only the user's deserialiser knows the type of the result."""
 
-Write = Callable[[object, str, Headers], Any]
+FieldWriter = Callable[[object, str, Headers], Any]
 """A function (object, Kafka topic, headers) -> bytes; that of a schema registry can append to the headers."""
 
 
-def key_writer(serializer: Serialise | None) -> Write | None:
+def key_writer(serializer: Serialise | None) -> FieldWriter | None:
     """Return the function that turns a key into bytes and raises `SerializationError`."""
     return _writer(serializer, MessageField.KEY)
 
 
-def value_writer(serializer: Serialise | None) -> Write | None:
+def value_writer(serializer: Serialise | None) -> FieldWriter | None:
     """Return the function that turns a value into bytes and raises `SerializationError`."""
     return _writer(serializer, MessageField.VALUE)
 
@@ -46,7 +46,7 @@ def value_reader(deserializer: Serialise | None, raw: Read = Message.value) -> R
     return _reader(deserializer, MessageField.VALUE, raw)
 
 
-def _writer(serializer: Serialise | None, field: MessageField) -> Write | None:
+def _writer(serializer: Serialise | None, field: MessageField) -> FieldWriter | None:
     if serializer is None:
         return None
     with_context = isinstance(serializer, Serializer)

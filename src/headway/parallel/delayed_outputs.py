@@ -12,7 +12,7 @@ from headway.delay.line_choice import LineChoice
 from headway.delay.schedule_encoder import Encoded, ScheduleEncoder, check_later, put_header
 from headway.delay.topic_names import TopicNames
 from headway.kafka.binding.connection import change_credentials
-from headway.kafka.serialization import Write
+from headway.kafka.serialization import FieldWriter
 from headway.parallel.handler_output import HandlerOutput
 from headway.records.expiry import expiry_of
 from headway.records.record_types import ProducerRecord
@@ -30,7 +30,9 @@ class DelayedOutputs:
         write_value: The serialiser of values, or None.
     """
 
-    def __init__(self, config: Config, name: str, write_key: Write | None, write_value: Write | None) -> None:
+    def __init__(
+        self, config: Config, name: str, write_key: FieldWriter | None, write_value: FieldWriter | None
+    ) -> None:
         self._connection = connection_of(config)
         self._names = TopicNames(name)
         self._encoder = ScheduleEncoder(self._names, write_key, write_value)

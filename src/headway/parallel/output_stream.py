@@ -17,7 +17,7 @@ from headway.errors import ConfigError
 from headway.execution.dispatch import Dispatch
 from headway.kafka.producer.headers import header_list
 from headway.parallel.outputs import OnOutput
-from headway.parallel.stream import Owner, Put, Stream
+from headway.parallel.stream import Owner, PutResult, Stream
 from headway.records.record_types import ConsumerRecord, ProducerRecord, RecordMetadata
 
 log = logging.getLogger(__name__)
@@ -103,7 +103,7 @@ class OutputStream(Stream[StoredOutput]):
         self._produce = produce
         self._untaken = UntakenOutputs(dispatch)
 
-    def run(self, put: Put, owner: Owner) -> None:
+    def run(self, put: PutResult, owner: Owner) -> None:
         """Run the consumer, and put each stored output."""
 
         def stored(input: Any, output: ProducerRecord, metadata: RecordMetadata) -> None:

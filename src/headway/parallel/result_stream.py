@@ -13,7 +13,7 @@ from headway.execution.dispatch import Dispatch
 from headway.execution.handlers import ResultReceiver, not_run
 from headway.execution.jobs import Job
 from headway.parallel.callbacks import check_callback
-from headway.parallel.stream import Owner, Put, Stream
+from headway.parallel.stream import Owner, PutResult, Stream
 from headway.records.record_types import ConsumerRecord
 
 
@@ -81,7 +81,7 @@ class ResultStream(Stream[R]):
                 self.check_process()
                 self._dispatch.complete_elsewhere(item[0], failure)
 
-    def run(self, put: Put, owner: Owner) -> None:
+    def run(self, put: PutResult, owner: Owner) -> None:
         """Run the consumer, and put each job with its result."""
         self._run(_PutResults(put, self._dispatch), owner)
 

@@ -16,7 +16,7 @@ R = TypeVar("R")
 Owner = asyncio.Task[Any] | None
 """The task in whose event loop coroutine handlers run. None for plain functions, and for a loop in its own thread."""
 
-Put = Callable[[Any], Any]
+PutResult = Callable[[Any], Any]
 """A thread-safe function that adds an item to a stream."""
 
 
@@ -41,7 +41,7 @@ class Stream(ABC, Generic[R]):
         register_for_forks(self)
 
     @abstractmethod
-    def run(self, put: Put, owner: Owner) -> None:
+    def run(self, put: PutResult, owner: Owner) -> None:
         """Run the consumer until it is stopped, and put its items."""
 
     @abstractmethod
@@ -80,7 +80,7 @@ class Stream(ABC, Generic[R]):
             raise self._failure
 
     @contextmanager
-    def running(self, put: Put) -> Iterator[None]:
+    def running(self, put: PutResult) -> Iterator[None]:
         """Run the consumer in a thread while the `with` block lasts. After the last item, None is put."""
         running = self._start(put, None)
         try:
@@ -101,7 +101,7 @@ class Stream(ABC, Generic[R]):
         if self._is_forked:
             raise made_before_fork("consumer")
 
-    def _start(self, put: Put, owner: Owner) -> threading.Thread:
+    def _start(self, put: PutResult, owner: Owner) -> threading.Thread:
         def run() -> None:
             try:
                 self.run(put, owner)

@@ -39,7 +39,7 @@ _AWAITED_FOR = 60_000
 
 T = TypeVar("T")
 
-_Place = tuple[Destination, int | None]
+_QueueKey = tuple[Destination, int | None]
 """The topic and level of a record, with its partition."""
 
 
@@ -67,7 +67,7 @@ class AsyncProducer:
         self._thread: int | None = None  # the loop's
         self._reported: deque[AwaitedRecord] = deque()
         self._room = asyncio.Event()
-        self._waiters: dict[_Place, Waiters] = {}
+        self._waiters: dict[_QueueKey, Waiters] = {}
         self._waiting: dict[asyncio.Task[RecordMetadata], AwaitedRecord] = {}  # for buffer space, then for delivery
         self._turns = ThreadPoolExecutor(1, "headway-sends-in-turn")  # starts its thread at the first call
         with construction(lambda: self._producer.close(0)):
@@ -202,7 +202,7 @@ class AsyncProducer:
         waiting.add_done_callback(lambda _: self._leave(waiting, place, waiters))
         return waiting
 
-    def _leave(self, waiting: "asyncio.Task[RecordMetadata]", place: _Place, waiters: Waiters) -> None:
+    def _leave(self, waiting: "asyncio.Task[RecordMetadata]", place: _QueueKey, waiters: Waiters) -> None:
         self._waiting.pop(waiting, None)
         waiters.count -= 1
         if not waiters.count:

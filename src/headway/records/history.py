@@ -30,7 +30,7 @@ _Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
 _Offset = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 _Time = Annotated[int, msgspec.Meta(ge=0, le=_LATEST)]
 _Name = Annotated[str, msgspec.Meta(max_length=_LONGEST_NAME)]
-_Message = Annotated[str, msgspec.Meta(max_length=_LONGEST_MESSAGE)]
+_ErrorText = Annotated[str, msgspec.Meta(max_length=_LONGEST_MESSAGE)]
 
 _is_topic = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
 
@@ -54,7 +54,7 @@ class ToldError(msgspec.Struct, frozen=True, gc=False):
     """An error of an earlier attempt: the name of its class, its text, and its time in ms since the epoch."""
 
     exception: _Name
-    message: _Message
+    message: _ErrorText
     at: _Time
 
 

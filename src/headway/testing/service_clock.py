@@ -9,13 +9,14 @@ from typing import Any
 from headway.declarations import called, check_above_zero, check_whole
 from headway.errors import ConfigError
 from headway.kafka.admin import Admin
+from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.mock_cluster import mock_at
 from headway.kafka.reading.log_bounds import LogBounds
 from headway.settings.config import DEFAULT_SCHEDULER, Config
 from headway.testing.early_delivery import EarlyDelivery
 from headway.testing.outcome import Scheduled, WorkerRun, scheduled_of
 from headway.testing.stand_ins import declaration_of
-from headway.testing.worker_run import Partition, run_together
+from headway.testing.worker_run import run_together
 from headway.workers.worker import Worker
 
 

@@ -15,6 +15,7 @@ from headway.core.retry import Again, Retries, Verdict
 from headway.declarations import called, check_above_zero, check_whole, is_coroutine_function
 from headway.errors import ConfigError, RetriableError, RetryLater
 from headway.kafka.admin import Admin
+from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.mock_cluster import mock_at
 from headway.kafka.reading.log_bounds import LogBounds
 from headway.kafka.reading.stored_since import commit_starts, read_between
@@ -39,8 +40,6 @@ _LEFT_OUT = {  # settings of the declaration that the run replaces
     "group.instance.id",  # the group is new
     "auto.offset.reset",  # the run starts after the records that the topics already hold
 }
-
-Partition = tuple[str, int]
 
 
 def run_until_idle(

@@ -20,8 +20,8 @@ from headway.core.delay.line_window import Fetched, LineWindow
 from headway.core.delay.schedule import Schedule
 from headway.core.untrusted import Count
 
-_Part = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
-Key = tuple[_Part, _Part, _Part, _Part]
+_KeyNumber = Annotated[int, msgspec.Meta(ge=-1, le=2**63 - 1)]
+Key = tuple[_KeyNumber, _KeyNumber, _KeyNumber, _KeyNumber]
 
 _FIRST: Key = (-1, -1, -1, -1)
 

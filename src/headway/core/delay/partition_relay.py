@@ -53,7 +53,7 @@ _LOOK_FOR_ZONE_AGAIN_AFTER = 60_000  # milliseconds; by then another relay, whic
 _FORGET_AT_ONCE = 2_000  # changes; each is a record to write
 
 
-class _Moved(NamedTuple):
+class _MovedBounds(NamedTuple):
     """The bounds of the records that a tick moves, by line, and how long they apply."""
 
     bounds: dict[int, int]
@@ -107,7 +107,7 @@ class PartitionRelay:
         if state.topics:
             self._tick.state[TOPICS_KEY] = state.topics
         self._size = 0  # the bytes of the tick's records
-        self._unwritten: deque[_Moved] = deque()  # of ticks handed out but not yet `written`, in order
+        self._unwritten: deque[_MovedBounds] = deque()  # of ticks handed out but not yet `written`, in order
         self.searches = self.commands.searches
 
     # Fetched records and commands
@@ -186,7 +186,7 @@ class PartitionRelay:
         tick, self._tick = self._tick, RelayTick()
         tick.answers = self.commands.take_answers()
         if tick.moved:
-            self._unwritten.append(_Moved(tick.moved, now + STORED_WITHIN))
+            self._unwritten.append(_MovedBounds(tick.moved, now + STORED_WITHIN))
         return tick
 
     def next_wake(self, now: int) -> float:

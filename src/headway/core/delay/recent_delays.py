@@ -22,7 +22,7 @@ _LEAST_WEIGHT = 1e-6
 _MOST_WEIGHT = 1e12
 
 
-class _Stored(msgspec.Struct, forbid_unknown_fields=True):
+class _StoredDelays(msgspec.Struct, forbid_unknown_fields=True):
     """The stored form: when it was stored, and pairs of a delay in milliseconds and its weight."""
 
     at: Time
@@ -30,7 +30,7 @@ class _Stored(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _encode = msgspec.json.Encoder().encode
-_decoder = msgspec.json.Decoder(_Stored)
+_decoder = msgspec.json.Decoder(_StoredDelays)
 
 
 class RecentDelays:
@@ -86,7 +86,9 @@ class RecentDelays:
         self._forget(now)
         if len(self._weights) > _MOST_BUCKETS:
             self._merge()
-        return _encode(_Stored(self._at, [(delay, round(each, 6)) for delay, each in sorted(self._weights.items())]))
+        return _encode(
+            _StoredDelays(self._at, [(delay, round(each, 6)) for delay, each in sorted(self._weights.items())])
+        )
 
     @classmethod
     def decode(cls, value: bytes) -> Self:

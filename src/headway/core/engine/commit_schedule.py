@@ -13,7 +13,7 @@ _back_off = exponential_backoff(first=0.2, longest=10.0)
 
 
 @dataclass(slots=True)
-class _Failures:
+class _FailedCommits:
     """The failed commits of a level in a row: their number, and the time of the next attempt."""
 
     count: int
@@ -36,7 +36,7 @@ class CommitSchedule:
         self._levels = range(levels)
         self._interval = interval
         self._due_at = now + interval
-        self._failures: dict[int, _Failures] = {}
+        self._failures: dict[int, _FailedCommits] = {}
 
     def due(self, now: float) -> list[set[int]]:
         """Return the levels to commit now, in groups that commit together: first all levels without failures."""
@@ -73,6 +73,6 @@ class CommitSchedule:
     def failed(self, levels: Iterable[int], now: float, random_number: float) -> None:
         """Note that a commit of these levels failed. A random number from 0 to 1 spreads the next attempts."""
         for level in levels:
-            failures = self._failures.setdefault(level, _Failures(0, now))
+            failures = self._failures.setdefault(level, _FailedCommits(0, now))
             failures.count += 1
             failures.again_at = now + _back_off(failures.count, random_number)

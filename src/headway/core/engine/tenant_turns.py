@@ -24,7 +24,7 @@ R = TypeVar("R")
 _tenant_of = attrgetter("tenant")
 
 
-class _Tenant(Generic[R]):
+class _TenantEntry(Generic[R]):
     """The ready works of one tenant."""
 
     __slots__ = ("account", "turns")
@@ -43,21 +43,23 @@ class _ByTime(Generic[R]):
     __slots__ = ("_entries", "_left", "_members", "_orders", "_ready_of")
 
     def __init__(
-        self, ready_of: Callable[[PartitionTurns[R]], int], left: Callable[[_Tenant[R]], object] = lambda tenant: None
+        self,
+        ready_of: Callable[[PartitionTurns[R]], int],
+        left: Callable[[_TenantEntry[R]], object] = lambda tenant: None,
     ) -> None:
         self._ready_of = ready_of
         self._left = left  # called with a tenant that has no more ready works
-        self._entries: list[tuple[float, int, _Tenant[R]]] = []  # a heap
-        self._members: set[_Tenant[R]] = set()
+        self._entries: list[tuple[float, int, _TenantEntry[R]]] = []  # a heap
+        self._members: set[_TenantEntry[R]] = set()
         self._orders = count()  # tenants with equal times take turns
 
-    def join(self, tenant: _Tenant[R]) -> None:
+    def join(self, tenant: _TenantEntry[R]) -> None:
         """Add a tenant if it is not a member."""
         if tenant not in self._members:
             self._members.add(tenant)
             heappush(self._entries, (tenant.account.time, next(self._orders), tenant))
 
-    def first(self) -> _Tenant[R] | None:
+    def first(self) -> _TenantEntry[R] | None:
         """Return the tenant whose turn it is, or None if no tenant has ready works."""
         entries = self._entries
         while entries:
@@ -81,7 +83,7 @@ class TenantTurns(Generic[R]):
     def __init__(self, accounts: Tenants, make_turns: Callable[[], PartitionTurns[R]] = PartitionTurns) -> None:
         self._accounts = accounts
         self._make_turns = make_turns
-        self._tenants: dict[str, _Tenant[R]] = {}  # the members of `_by_time`; some have no more works
+        self._tenants: dict[str, _TenantEntry[R]] = {}  # the members of `_by_time`; some have no more works
         self._by_time: _ByTime[R] = _ByTime(_ready, lambda tenant: self._tenants.pop(tenant.account.name))
         self._of_assignment: dict[Assignment[R], _ByTime[R]] = {}  # made when first needed
         self._by_age: list[tuple[int, int, Work[R]]] | None = None  # a heap, made by the first call of `oldest`
@@ -99,11 +101,11 @@ class TenantTurns(Generic[R]):
         self._join(work.tenant, work.assignment, 1).turns.release(work)
         self._note_age([work])
 
-    def _join(self, name: str, assignment: Assignment[R], works: int) -> _Tenant[R]:
+    def _join(self, name: str, assignment: Assignment[R], works: int) -> _TenantEntry[R]:
         account = self._accounts.join(name, works)
         tenant = self._tenants.get(name)
         if tenant is None:
-            tenant = self._tenants[name] = _Tenant(account, self._make_turns())
+            tenant = self._tenants[name] = _TenantEntry(account, self._make_turns())
         tenant.account = account  # a new one if the old one was forgotten
         self.ready += works
         self._by_time.join(tenant)
@@ -135,7 +137,7 @@ class TenantTurns(Generic[R]):
         """Remove and return up to `limit` works, as that many calls of `take` would."""
         return [self.take() for _ in range(min(limit, self.ready))]
 
-    def _first(self, only_of: Assignment[R] | None) -> _Tenant[R] | None:
+    def _first(self, only_of: Assignment[R] | None) -> _TenantEntry[R] | None:
         if only_of is None:
             return self._by_time.first()
         by_time = self._of_assignment.get(only_of)

@@ -16,7 +16,7 @@ from headway.core.levels.rotation import Rotation
 R = TypeVar("R")
 
 
-class _Partition(Generic[R]):
+class _ReadyPartition(Generic[R]):
     """The ready works of one assignment.
 
     Works that are ready on arrival are in order, so a deque holds them. Only works that waited behind another one, or
@@ -50,7 +50,7 @@ class _Topic(Generic[R]):
     __slots__ = ("in_rotation", "partitions", "ready")
 
     def __init__(self) -> None:
-        self.partitions: Rotation[_Partition[R]] = Rotation()
+        self.partitions: Rotation[_ReadyPartition[R]] = Rotation()
         self.ready = 0
         self.in_rotation = False
 
@@ -62,7 +62,7 @@ class PartitionTurns(Generic[R]):
 
     def __init__(self) -> None:
         self._topics: dict[str, _Topic[R]] = {}
-        self._partitions: dict[Assignment[R], _Partition[R]] = {}
+        self._partitions: dict[Assignment[R], _ReadyPartition[R]] = {}
         self._rotation: Rotation[_Topic[R]] = Rotation()
         self._oldest: Work[R] | None = None  # None if not known
         self.ready = 0
@@ -88,14 +88,14 @@ class PartitionTurns(Generic[R]):
         if self._oldest is not None and work.order < self._oldest.order:
             self._oldest = work
 
-    def _of(self, assignment: Assignment[R]) -> _Partition[R]:
+    def _of(self, assignment: Assignment[R]) -> _ReadyPartition[R]:
         partition = self._partitions.get(assignment)
         if partition is None:
             topic = self._topics.setdefault(assignment.partition.topic, _Topic())
-            partition = self._partitions[assignment] = _Partition(topic)
+            partition = self._partitions[assignment] = _ReadyPartition(topic)
         return partition
 
-    def _add(self, partition: _Partition[R], count: int) -> None:
+    def _add(self, partition: _ReadyPartition[R], count: int) -> None:
         topic = partition.topic
         partition.ready += count
         topic.ready += count

@@ -24,15 +24,15 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-class _Consumer(ck.Consumer):
+class _ReferableConsumer(ck.Consumer):
     """The binding's consumer with support for weak references, which `keep_alive_in_forks` needs."""
 
 
-class _Producer(ck.Producer):
+class _ReferableProducer(ck.Producer):
     """The binding's producer with support for weak references, which `keep_alive_in_forks` needs."""
 
 
-_REFERABLE: dict[Any, Any] = {ck.Consumer: _Consumer, ck.Producer: _Producer}
+_REFERABLE: dict[Any, Any] = {ck.Consumer: _ReferableConsumer, ck.Producer: _ReferableProducer}
 
 
 log = logging.getLogger(__name__)

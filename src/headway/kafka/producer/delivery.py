@@ -188,7 +188,7 @@ def _remedy(destination: Destination) -> str:
     return f"{how} Or correct the name."
 
 
-class _Failures:
+class _LoggedFailures:
     """The failures that were logged in the last seconds, so that a thousand equal failures do not fill the log."""
 
     def __init__(self) -> None:
@@ -204,7 +204,7 @@ class _Failures:
             return is_news
 
 
-_failures = _Failures()
+_failures = _LoggedFailures()
 
 
 class _Watchers:

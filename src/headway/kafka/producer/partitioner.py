@@ -24,7 +24,7 @@ _OF_KEYS = {DEFAULT: "murmur2", "consistent_random": "consistent", "fnv1a_random
 
 PartitionOf = Callable[[str | bytes, int], int]
 """A function (key, partition count) -> the key's partition."""
-Place = Callable[[str, bytes, int], int]
+PartitionFunction = Callable[[str, bytes, int], int]
 """A user's function (Kafka topic, key, partition count) -> the key's partition."""
 
 
@@ -63,7 +63,7 @@ def partitioner(config: Config) -> PartitionOf:
     return partition_of
 
 
-def partition_by(place: Place, topic: str, key: object, partition_count: int) -> int:
+def partition_by(place: PartitionFunction, topic: str, key: object, partition_count: int) -> int:
     """Return the partition that a user's function chooses for a key.
 
     Raises `DeliveryError` if the function raises an error, or returns a value that is not a partition of the topic.

@@ -5,7 +5,7 @@ from operator import index
 from headway.core.record_size import bytes_of
 from headway.errors import HeadwayError
 from headway.kafka.producer.client import refusal
-from headway.kafka.producer.partitioner import PartitionOf, Place, partition_by
+from headway.kafka.producer.partitioner import PartitionFunction, PartitionOf, partition_by
 from headway.kafka.producer.sendable import (
     Failed,
     Prepare,
@@ -40,7 +40,13 @@ class RawRecords:
     """
 
     def __init__(
-        self, prepare: Prepare, partition_of: PartitionOf, place: Place | None, overhead: int, least: int, largest: int
+        self,
+        prepare: Prepare,
+        partition_of: PartitionOf,
+        place: PartitionFunction | None,
+        overhead: int,
+        least: int,
+        largest: int,
     ) -> None:
         self._prepare = prepare
         self._partition_of = partition_of

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import confluent_kafka as ck
 
 from headway.core.producer.queues import Waiting
-from headway.core.record_size import HEADER_TAKES, bytes_of
+from headway.core.record_size import HEADER_TAKES, Field, bytes_of
 from headway.declarations import shown
 from headway.errors import DeliveryError, SerializationError
 from headway.kafka.producer.headers import check_timestamp, size_of_headers
@@ -16,9 +16,6 @@ from headway.records.record_types import Header
 if TYPE_CHECKING:
     from headway.core.producer.queues import Queue
     from headway.kafka.producer.delivery import Destination, Report, Tally
-
-Field = str | bytes | None
-"""A key or value as librdkafka accepts it."""
 
 
 class Sendable(Waiting, Protocol):

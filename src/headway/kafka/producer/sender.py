@@ -16,16 +16,15 @@ from typing import TYPE_CHECKING
 
 from headway.core.producer.accumulator import Accumulator
 from headway.core.producer.queues import Batch, Queue, TopicQueues
-from headway.core.record_size import bytes_of
+from headway.core.record_size import Field, bytes_of
 from headway.errors import ClosedError, DeliveryError, HeadwayError
 from headway.kafka.producer.client import ProducerClient, closed_in_callback
 from headway.kafka.producer.delivery import Destination, topic_missing
 from headway.kafka.producer.metadata_watch import MetadataWatch
-from headway.kafka.producer.partitioner import DEFAULT, PARTITIONER, Place, partitioner
+from headway.kafka.producer.partitioner import DEFAULT, PARTITIONER, PartitionFunction, partitioner
 from headway.kafka.producer.raw_records import RawRecords
 from headway.kafka.producer.sendable import (
     Failed,
-    Field,
     Offered,
     Prepare,
     Sendable,
@@ -76,7 +75,7 @@ class Sender:
         least: int,
         prepare: Prepare | None,
         after_reports: Callable[[], None],
-        place: Place | None = None,
+        place: PartitionFunction | None = None,
     ) -> None:
         self._accumulator = accumulator
         self._overhead = overhead

@@ -86,7 +86,7 @@ _LOST = (
 )
 """The errors that mean that offsets are lost. After any other error, such as a missing right, they still exist."""
 
-_Place = tuple[str | None, int | None]  # Kafka's topic and partition
+_KafkaPartition = tuple[str | None, int | None]  # Kafka's topic and partition
 _LIKELY_SIZE = 64  # bytes of a record; a range of larger records takes more than one fetch
 _LEAST_FETCH, _MOST_FETCH = 65_536, 1_048_576  # bytes of a partition in one fetch; the most is librdkafka's default
 _FEW = 128  # messages
@@ -134,7 +134,7 @@ class _Window:
 
     def __init__(self, wanted: Sequence[Range]) -> None:
         self._waiting = deque(item for item in wanted if item.length > 0)  # nothing would arrive for an empty range
-        self.open: dict[_Place, Range] = {}
+        self.open: dict[_KafkaPartition, Range] = {}
         self.left = 0  # offsets of the ranges that are open
 
     def fill(self, start: Callable[[Range], None]) -> bool:
@@ -148,7 +148,7 @@ class _Window:
             self.left += item.length
         return bool(self.open)
 
-    def shrink(self, place: _Place, rest: Range) -> None:
+    def shrink(self, place: _KafkaPartition, rest: Range) -> None:
         """Note what is left of an open range."""
         self.left -= self.open[place].length - rest.length
         if rest.length:
@@ -279,11 +279,11 @@ def no_longer_holds(wanted: Range, reason: str) -> str:
     )
 
 
-def _place(item: Range) -> _Place:
+def _place(item: Range) -> _KafkaPartition:
     return kafka_topic(item.partition), item.partition.partition
 
 
-def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_Place, list[Message]]]:
+def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_KafkaPartition, list[Message]]]:
     """Return the messages of each partition, in their order.
 
     With `alone`, only one range is open, and so all messages have one partition if the first and the last do.
@@ -293,7 +293,7 @@ def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_Place, lis
     first, last = ((each.topic(), each.partition()) for each in (messages[0], messages[-1]))
     if alone and first == last:
         return [(first, messages)]
-    groups: dict[_Place, list[Message]] = {}
+    groups: dict[_KafkaPartition, list[Message]] = {}
     for message in messages:
         groups.setdefault((message.topic(), message.partition()), []).append(message)
     return list(groups.items())

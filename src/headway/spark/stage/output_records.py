@@ -113,10 +113,10 @@ def outputs(
         for name in ("due", "expires")
         if any(getattr(record, name) is not None for record in records) or (name == "due" and comes_again)
     ]
-    parts = [_Part(outcomes, record, times) for record in records]
+    parts = [_OutputRecords(outcomes, record, times) for record in records]
     reasons = [reason for part in parts for reason in part.each_reason(_reasons)]
     wrong = sf.when(sf.col("outcome") == "ok", sf.coalesce(sf.lit(None).cast("string"), *reasons))
-    letter = _struct(_Part(outcomes, _dead_letter(outcomes, dead_letter_topic, wrong), times), None)
+    letter = _struct(_OutputRecords(outcomes, _dead_letter(outcomes, dead_letter_topic, wrong), times), None)
     made = sf.concat(*(part.array(_struct) for part in parts)) if parts else sf.array()
     each = sf.when((sf.col("outcome") == "ok") & wrong.isNull(), sf.filter(made, sf.isnotnull))
     if comes_again:
@@ -177,7 +177,7 @@ def _identity(outcomes: DataFrame) -> Column | None:
     return sf.concat_ws("/", *(name for name in ("topic", "level", "partition", "offset") if name in outcomes.columns))
 
 
-class _Part:
+class _OutputRecords:
     """The records that an `Output` makes of a row: one, or one for each element of an array."""
 
     def __init__(self, outcomes: DataFrame, record: Output, times: Sequence[str]) -> None:
@@ -202,13 +202,13 @@ class _Part:
             )
         self._elements = sf.coalesce(elements, sf.array().cast(kind))
 
-    def array(self, make: Callable[["_Part", Column | None], Column]) -> Column:
+    def array(self, make: Callable[["_OutputRecords", Column | None], Column]) -> Column:
         """Return the results of `make` as an array: one for each element, or a single one without `each`."""
         if self._elements is None:
             return sf.array(make(self, None))
         return sf.transform(self._elements, lambda element: make(self, element))
 
-    def each_reason(self, make: Callable[["_Part", Column | None], Sequence[Column]]) -> Sequence[Column]:
+    def each_reason(self, make: Callable[["_OutputRecords", Column | None], Sequence[Column]]) -> Sequence[Column]:
         """Return the reasons that `make` gives; with `each`, the first one of any element."""
         if self._elements is None:
             return make(self, None)
@@ -225,7 +225,7 @@ def _no_text() -> Column:
     return sf.lit(None).cast("string")
 
 
-def _struct(part: _Part, element: Column | None) -> Column:
+def _struct(part: _OutputRecords, element: Column | None) -> Column:
     """Return the record as a struct, or null if its condition is false."""
     record = part.record
     topic = sf.lit(record.topic)
@@ -255,7 +255,7 @@ def _level(level: Given, element: Column | None) -> Column:
     return _given(level, element).try_cast("int")
 
 
-def _reasons(part: _Part, element: Column | None) -> list[Column]:
+def _reasons(part: _OutputRecords, element: Column | None) -> list[Column]:
     """Return the reasons why a record cannot be written, as texts that are null if it can."""
     record = part.record
     reasons = []
@@ -304,7 +304,7 @@ def _has_no_name(header: Column) -> Column:
     return header.isNotNull() & (header["key"].isNull() | header["key"].contains("\0"))
 
 
-def _bytes(part: _Part, name: str, given: Given | None, element: Column | None) -> Column:
+def _bytes(part: _OutputRecords, name: str, given: Given | None, element: Column | None) -> Column:
     if given is None:
         return sf.lit(None).cast("binary")
     kind = part.kind(given)
