@@ -160,9 +160,8 @@ class ParallelConsumer:
                 records is running. Completed records are committed if it returns within the `hand_over_timeout`.
             on_lost: Called with a list of partitions that another member might have already. Without it, `on_revoke` is
                 called.
-            on_commit: Called with (error, offsets) for each commit; error is None if it succeeded. If it raises, that
-            is
-                only logged.
+            on_commit: Called with (error, offsets) for each commit; error is None if it succeeded. If it raises,
+                the error is only logged.
         """
         self._check_open()
         if self._run.has_begun:
