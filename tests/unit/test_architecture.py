@@ -69,6 +69,16 @@ IMPURE = {
     "time",
 }
 
+# Names that stand in several modules, and why.
+REPEATED = {
+    "Number": "the same type: `records` imports nothing of Headway, not even `core.untrusted`",
+    "Time": "the same type: `records` imports nothing of Headway, not even `core.untrusted`",
+    "OnRebalance": "the same type: `priority` and `parallel` do not import each other",
+    "Topics": "the same type: `pipelines` and `workers` do not import each other",
+    "main": "where a program starts: the command, and the process of one member",
+    "parse": "the same for Spark's source and its sink: the options that Spark passes",
+}
+
 MODULES = sorted(SOURCE.rglob("*.py"))
 NAMES = {".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path for path in MODULES}
 
@@ -140,3 +150,25 @@ def test_a_file_name_stands_once_or_means_the_same_as_the_page_says() -> None:
     told = set(re.findall(r"^\| `(\w+\.py)` \|", page, re.MULTILINE))
     files = [path for path in MODULES if path.parent.name != "commands" and path.name != "__init__.py"]
     assert {name for name, count in Counter(path.name for path in files).items() if count > 1} <= told
+
+
+def names_in(path: Path) -> Iterator[str]:
+    """Yield a module's classes and type aliases without leading underscores, and its public functions."""
+    for node in ast.walk(parsed(path)):
+        if isinstance(node, ast.ClassDef):
+            yield node.name.lstrip("_")
+    for statement in parsed(path).body:
+        if isinstance(statement, ast.Assign) and isinstance(target := statement.targets[0], ast.Name):
+            name = target.id.lstrip("_")
+            if name[:1].isupper() and not name.isupper():
+                yield name
+        elif isinstance(statement, ast.FunctionDef | ast.AsyncFunctionDef) and not statement.name.startswith("_"):
+            yield statement.name
+
+
+def test_a_name_is_given_once() -> None:
+    """A reader who searches for a name finds one thing. The functions of commands are named like the commands."""
+    found = Counter(
+        name for path in MODULES for name in set(names_in(path)) if path.parent.name != "commands" or name[:1].isupper()
+    )
+    assert {name for name, count in found.items() if count > 1} == set(REPEATED)
