@@ -29,7 +29,7 @@ from confluent_kafka.cimpl import NewTopic
 
 from headway import Batches, ConsumerRecord, Context, Ordering, ParallelConsumer
 from headway.core.engine.lanes import by_key
-from headway.core.offsets.offset_map import decode
+from headway.core.offsets.offset_map import decode_map
 from headway.errors import KafkaError
 from headway.kafka.binding import capi
 
@@ -376,7 +376,7 @@ def _committed_as_done(servers: str, topic: str) -> int:
         return 0
     finally:
         client.close()
-    return sum(map(len, decode(answer[1], answer[0]).complete)) if answer and answer[1] else 0
+    return sum(map(len, decode_map(answer[1], answer[0]).complete)) if answer and answer[1] else 0
 
 
 # (f): the engine

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from _harness import Options, Report, main
 
-from headway.core.offsets.offset_map import OffsetMap, commit_of, decode
+from headway.core.offsets.offset_map import OffsetMap, commit_of, decode_map
 from headway.core.offsets.progress import Progress
 
 BATCH = 500
@@ -108,7 +108,7 @@ def per_commit(report: Report, name: str, progress: Progress, repeat: int) -> No
     steps: dict[str, Callable[[], object]] = {
         "snapshot": progress.snapshot,
         "encode": lambda: commit_of(offset_map),
-        "decode": lambda: decode(text, 0),
+        "decode": lambda: decode_map(text, 0),
     }
     for step, run in steps.items():
         report.add(name, step, seconds(run, repeat) * 1e6, "µs")

@@ -98,7 +98,7 @@ def letter_headers(
     return [*own, *described, History(topic, origin or record.origin).header()]
 
 
-def size_of(record: OutgoingRecord) -> int:
+def size_in_request(record: OutgoingRecord) -> int:
     """Estimate the bytes that a record takes in a request. The estimate is never too low."""
     return _size(record.value, record.key, record.headers or ())
 
@@ -110,10 +110,10 @@ def _size(value: bytes | None, key: bytes | None, headers: Sequence[Header]) -> 
 
 def fitting(letter: R, most: int) -> R:
     """Return a dead letter unchanged if it takes at most `most` bytes, and shortened otherwise."""
-    return letter if size_of(letter) <= most else shortened(letter, most)
+    return letter if size_in_request(letter) <= most else shortened_record(letter, most)
 
 
-def shortened(letter: R, most: int) -> R:
+def shortened_record(letter: R, most: int) -> R:
     """Cut a dead letter to about `most` bytes. The headers about the failure stay.
 
     The record's own headers are left out, and a header gives the full sizes.
@@ -137,9 +137,9 @@ def halved(letter: R) -> R | None:
 
     The size that a topic accepts cannot be known in advance, because the brokers count compressed bytes.
     """
-    size = size_of(letter)
-    shorter = shortened(letter, size // 2)
-    return shorter if size_of(shorter) < size else None
+    size = size_in_request(letter)
+    shorter = shortened_record(letter, size // 2)
+    return shorter if size_in_request(shorter) < size else None
 
 
 def why_not_kept(topic: str, settings: Mapping[str, str]) -> str | None:

@@ -98,9 +98,9 @@ def test_columns_of_another_type_and_damaged_files_are_one_sentence(
     records: DataFrame, spark: SparkSession, tmp_path: Path
 ) -> None:
     with pytest.raises(ConfigError, match="column level is a string, but a report needs an integer there"):
-        figures.check(records.withColumn("level", F.lit("high")))
+        figures.checked_records(records.withColumn("level", F.lit("high")))
     with pytest.raises(ConfigError, match="column read_at is a string, but a report needs a timestamp there"):
-        figures.check(records.withColumn("read_at", F.lit("soon")))
+        figures.checked_records(records.withColumn("read_at", F.lit("soon")))
     (tmp_path / "damaged").mkdir()
     (tmp_path / "damaged" / "part-0.parquet").write_bytes(b"PAR1 and nothing that is Parquet")
     with pytest.raises(ConfigError, match="one of its files is damaged"):

@@ -42,7 +42,7 @@ def security_dir(data_dir: Path) -> Path:
     return data_dir / "security"
 
 
-def canonical(data_dir: str | PathLike[str]) -> Path:
+def canonical_path(data_dir: str | PathLike[str]) -> Path:
     """Return the one path that identifies a data directory: absolute, without symbolic links or `..`.
 
     Raises `ConfigError` for a path that cannot be resolved, or that Kafka does not accept.
@@ -110,7 +110,7 @@ def read_description(data_dir: Path) -> Description | None:
 def running_servers(data_dir: Path) -> str | None:
     """Return the client addresses of the broker that is running in `data_dir`, or None if there is none."""
     description = read_description(data_dir)
-    nodes = description.nodes_in(canonical(data_dir)) if description else []
+    nodes = description.nodes_in(canonical_path(data_dir)) if description else []
     return client_addresses(nodes) if any(node.running for node in nodes) else None
 
 

@@ -15,7 +15,7 @@ from typing import Any, Self
 from headway.broker.data_dir import (
     Description,
     NodeDescription,
-    canonical,
+    canonical_path,
     claim,
     default_data_dir,
     read_description,
@@ -83,7 +83,7 @@ class LocalBroker:
             raise ConfigError(f"port is {port}; it must be from 1 to {_LAST_PORT}.")
         self.nodes: list[Node] = []
         self.ephemeral = data_dir is None if ephemeral is None else ephemeral
-        self.data_dir = canonical(_own_data_dir(self.ephemeral) if data_dir is None else data_dir)
+        self.data_dir = canonical_path(_own_data_dir(self.ephemeral) if data_dir is None else data_dir)
         self._node_count = nodes
         self._port = port
         self._properties = dict(properties or {})

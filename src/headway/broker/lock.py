@@ -36,10 +36,10 @@ class Jar:
         return f"{self.group}:{self.artifact}:{self.version} {self.size} {self.sha256}"
 
 
-def parse(line: str) -> Jar:
+def parse_line(line: str) -> Jar:
     """Parse a line of the lock.
 
-    >>> parse("org.slf4j:slf4j-api:1.7.36 41125 d3ef57").path.name
+    >>> parse_line("org.slf4j:slf4j-api:1.7.36 41125 d3ef57").path.name
     'slf4j-api-1.7.36.jar'
     """
     coordinates, size, sha256 = line.split()
@@ -55,7 +55,7 @@ def lock_text() -> str:
 @cache
 def locked_jars() -> tuple[Jar, ...]:
     """Return the jars that a local broker runs on, in the order of its class path."""
-    return tuple(parse(line) for line in lock_text().splitlines() if not line.startswith("#"))
+    return tuple(parse_line(line) for line in lock_text().splitlines() if not line.startswith("#"))
 
 
 def sha256_of(path: Path) -> str:

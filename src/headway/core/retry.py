@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-from headway.core.user_errors import attribute, cause_of, is_error, name_of
+from headway.core.user_errors import attribute, cause_or_context, class_name, is_error
 from headway.declarations import called, check_function, is_number, is_whole, shown
 from headway.errors import ConfigError, FatalError, RetriableError, RetryLater
 
@@ -22,7 +22,7 @@ def failure_behind(error: BaseException) -> BaseException:
     if not issubclass(type(error), RetryLater):
         return error
     sent = attribute(error, REASON)  # set if the error came from another process, which sends no causes
-    return sent if is_error(sent) else cause_of(error) or error
+    return sent if is_error(sent) else cause_or_context(error) or error
 
 
 REASON = "_reason"
@@ -179,7 +179,7 @@ class Retries:
                 "such as {TimeoutError: fixed_backoff(5)}."
             )
         for kind, backoff in self.by_exception.items():
-            _check_backoff(f"by_exception[{name_of(kind)}]", backoff)
+            _check_backoff(f"by_exception[{class_name(kind)}]", backoff)
         if self.max_attempts is not None and (not is_whole(self.max_attempts) or self.max_attempts < 1):
             raise ConfigError(
                 f"max_attempts is {shown(self.max_attempts)}; it must be a whole number, at least 1, or None to try "
@@ -202,7 +202,7 @@ class Retries:
         is_later = issubclass(kind, RetryLater)
         is_retriable = issubclass(kind, RetriableError)
         if not is_retriable and not is_later and self._is_fatal(kind):
-            return GiveUp(f"{name_of(kind)} is not retried")
+            return GiveUp(f"{class_name(kind)} is not retried")
         was_untried = is_retriable and _is_true(attribute(error, "untried"))
         tried = attempt - untried - was_untried
         if self.max_attempts is not None and tried >= self.max_attempts:

@@ -43,10 +43,10 @@ def description_of(error: BaseException) -> str:
     try:
         return _shortened(repr(error))
     except BaseException:
-        return name_of(type(error))
+        return class_name(type(error))
 
 
-def cause_of(error: BaseException) -> BaseException | None:
+def cause_or_context(error: BaseException) -> BaseException | None:
     """Return the error that this one was raised from, or during whose handling; None if there is none."""
     cause: BaseException | None = _cause_of(error)
     return _context_of(error) if cause is None and not _hides_context(error) else cause
@@ -55,12 +55,12 @@ def cause_of(error: BaseException) -> BaseException | None:
 def kind_of(error: BaseException) -> str:
     """Return the name of an error's class, with its module."""
     try:
-        return f"{type(error).__module__}.{name_of(type(error))}"
+        return f"{type(error).__module__}.{class_name(type(error))}"
     except BaseException:
-        return name_of(type(error))
+        return class_name(type(error))
 
 
-def name_of(kind: type) -> str:
+def class_name(kind: type) -> str:
     """Return the name of a class, whatever its metaclass does."""
     return str(_name_of(kind))
 

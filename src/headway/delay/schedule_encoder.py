@@ -19,7 +19,7 @@ from headway.delay.limits import MOST_BYTES
 from headway.delay.records import OWN_HEADERS
 from headway.delay.topic_names import TopicNames
 from headway.errors import ConfigError, DeliveryError, SerializationError
-from headway.kafka.producer.headers import header_list, size_of_headers
+from headway.kafka.producer.headers import check_headers, header_list
 from headway.records.record_types import Header
 
 _MOST_TARGETS = 1000  # targets remembered as valid; a bound on memory
@@ -135,7 +135,7 @@ def check_size(record: OutgoingRecord) -> None:
     """Raise `DeliveryError` for a schedule too large for relays to move, since a producer may accept larger records."""
     written = [each.encode() if isinstance(each, str) else each for each in (record.value, record.key)]
     size = sum(len(each) for each in written if isinstance(each, bytes))
-    size += size_of_headers(record.headers, record.topic)
+    size += check_headers(record.headers, record.topic)
     if size > MOST_BYTES:
         raise DeliveryError(
             f"A record with a due time has {size} bytes, but relays can move at most {MOST_BYTES}. Store the content "
@@ -153,7 +153,7 @@ def put_header(if_pending: IfPending, token: str = "", reply: int = 0) -> Header
 def checked_headers(headers: Sequence[Header], target: str) -> list[Header]:
     """Return the headers as a list. Raises `SerializationError` or `ConfigError` for one that cannot be sent."""
     fields: list[Header] = header_list(headers)
-    size_of_headers(fields, target)
+    check_headers(fields, target)
     for name, _ in fields:
         if name in OWN_HEADERS:
             raise ConfigError(f"The header {name} is the scheduler's own. Give yours another name.")

@@ -9,7 +9,7 @@ from headway.delay.scheduler import Scheduler
 from headway.errors import ConfigError, DeliveryError, HeadwayError, KafkaError
 from headway.execution.jobs import RecordWork
 from headway.kafka.binding.connection import change_credentials
-from headway.kafka.binding.error_causes import cause_of, is_of_the_topic, is_too_large
+from headway.kafka.binding.error_causes import is_of_the_topic, is_too_large, librdkafka_error
 from headway.parallel.brought_along import history_after
 from headway.parallel.postponement import Postponement, Reports
 from headway.records.history import without_history
@@ -54,7 +54,7 @@ class DelayedRetries:
         record = work.record
 
         def report(error: Exception | None, _: Any) -> None:
-            cause = cause_of(error) if isinstance(error, HeadwayError) else None
+            cause = librdkafka_error(error) if isinstance(error, HeadwayError) else None
             if error is None:
                 self._reports.stored(work)
             elif cause is not None and is_too_large(cause):  # it would be as large at the next try
@@ -108,7 +108,7 @@ def _is_transient(error: BaseException) -> bool:
     """Return whether storing the record can succeed later, because a broker, a topic or a right is missing now."""
     if not issubclass(type(error), KafkaError):
         return False
-    cause = cause_of(error)  # type: ignore[arg-type]
+    cause = librdkafka_error(error)  # type: ignore[arg-type]
     return not issubclass(type(error), DeliveryError) or (cause is not None and is_of_the_topic(cause))
 
 

@@ -17,7 +17,7 @@ from headway.errors import DeliveryError, DeliveryRefusedError, HeadwayError, Ka
 from headway.execution.dispatch import Dispatch
 from headway.execution.jobs import Job
 from headway.kafka.producer.client import ProducerClient
-from headway.kafka.producer.headers import check_timestamp, header_list, size_of_headers
+from headway.kafka.producer.headers import check_headers, check_timestamp, header_list
 from headway.kafka.producer.sendable import is_partition, no_partition
 from headway.kafka.producer.targets import Targets
 from headway.kafka.serialization import key_writer, value_writer
@@ -79,7 +79,7 @@ class HandlerOutputs:
         key = self._write_key(record.key, topic, headers) if self._write_key else record.key
         value = self._write_value(record.value, topic, headers) if self._write_value else record.value
         self._check_size(topic, key, value)
-        size_of_headers(headers, topic)
+        check_headers(headers, topic)
         check_timestamp(record.timestamp, topic)
         self._check_target(topic, record.partition)
         partition = ANY_PARTITION if record.partition is None else record.partition

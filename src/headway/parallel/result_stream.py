@@ -102,7 +102,7 @@ class ResultStream(Stream[R]):
 class _PutResults:
     """Puts each job with its result into the stream. The job keeps its slot until the stream reports it as done."""
 
-    def __init__(self, put: Put, dispatch: Dispatch) -> None:
+    def __init__(self, put: PutResult, dispatch: Dispatch) -> None:
         self._put = put
         self._dispatch = dispatch
 

@@ -51,7 +51,7 @@ def kafka_settings(kind: str, options: Mapping[str, str]) -> dict[str, str]:
     return {name.removeprefix(KAFKA_PREFIX): value for name, value in options.items() if name.startswith(KAFKA_PREFIX)}
 
 
-def whole_number(name: str, value: str, least: int, meaning: str, most: int = LARGEST) -> int:
+def bounded_number(name: str, value: str, least: int, meaning: str, most: int = LARGEST) -> int:
     """Parse a whole number from `least` to `most`. `meaning` explains it, or its bound, in the error."""
     number = _number(value)
     if number is None or number < least:

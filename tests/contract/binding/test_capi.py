@@ -16,7 +16,7 @@ from confluent_kafka import Consumer, KafkaException, Producer, TopicPartition, 
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
-from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, commit_of, decode
+from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, commit_of, decode_map
 from headway.errors import ClosedError, KafkaError
 from headway.kafka.binding import capi
 from headway.kafka.binding.librdkafka import handle_of, lib
@@ -324,7 +324,7 @@ def test_a_transaction_carries_an_offset_map_exactly(
     producer.close()
     result = capi.committed(kafka_consumer, [(kafka_topic, 0)], 10)[kafka_topic, 0]
     assert result == (5, commit.metadata.encode())
-    assert decode(result[1], result[0]) == OffsetMap(5, (1, 49_995))
+    assert decode_map(result[1], result[0]) == OffsetMap(5, (1, 49_995))
 
 
 def test_a_queue_is_forwarded_back_while_it_still_gets_what_the_other_one_gets() -> None:

@@ -11,7 +11,7 @@ from confluent_kafka.serialization import Deserializer
 
 from headway import ConsumerRecord, Context, ParallelConsumer, PriorityConsumer
 from headway.cli.dead_letters.letters import Letter
-from headway.cli.records.record_lines import json_line
+from headway.cli.records.record_lines import record_json
 from headway.core.delay.schedule import Schedule
 from headway.dead_letters import PREFIX
 from headway.delay.records import fetched_from
@@ -91,7 +91,7 @@ def test_a_priority_consumer_and_the_command_line_have_the_others(mock_cluster: 
             found += consumer.poll(0.5)
     [record] = found
     assert record.headers == record.value == OTHERS
-    assert [each["name"] for each in json.loads(json_line(record))["headers"]] == [name for name, _ in OTHERS]
+    assert [each["name"] for each in json.loads(record_json(record))["headers"]] == [name for name, _ in OTHERS]
 
 
 @pytest.mark.parametrize("expires_after", [None, 3600.0])

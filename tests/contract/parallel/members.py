@@ -17,7 +17,7 @@ from confluent_kafka.admin import AdminClient
 from confluent_kafka.cimpl import NewTopic
 
 from headway import ConsumerRecord, Context, Ordering, ParallelConsumer
-from headway.core.offsets.offset_map import OffsetMap, decode
+from headway.core.offsets.offset_map import OffsetMap, decode_map
 from headway.errors import KafkaError
 from headway.kafka.binding import capi
 from tests.contract.conftest import Cluster
@@ -107,7 +107,7 @@ def _answers(
 
 def maps_of(commits: Commits) -> dict[int, OffsetMap]:
     """The offset maps of commits."""
-    return {partition: decode(metadata, offset) for partition, (offset, metadata) in commits.items()}
+    return {partition: decode_map(metadata, offset) for partition, (offset, metadata) in commits.items()}
 
 
 def consumer(cluster: Cluster, topic: str, options: dict[str, Any] | None = None, **settings: Any) -> ParallelConsumer:

@@ -26,7 +26,7 @@ from headway import (
     RetriableError,
     Retries,
 )
-from headway.core.offsets.offset_map import decode
+from headway.core.offsets.offset_map import decode_map
 from headway.core.retry import fixed_backoff
 from headway.errors import HandlerError
 from headway.kafka.binding import capi
@@ -124,7 +124,7 @@ def test_a_restart_repeats_only_what_was_not_done(kafka_cluster: Cluster) -> Non
     wait_for(lambda: len(first) == count * 9 // 10)
     member.stop()
     commits = committed(kafka_cluster, topic)
-    maps = [decode(metadata, offset) for offset, metadata in commits.values()]
+    maps = [decode_map(metadata, offset) for offset, metadata in commits.values()]
     assert sum(len(done) for each in maps for done in each.complete) > count // 2
 
     second = consumer(kafka_cluster, topic)
@@ -435,7 +435,7 @@ def test_closing_at_once_does_not_wait_for_what_runs(kafka_cluster: Cluster) -> 
     member.stop(drain=False)
     go_on.set()
     [(offset, metadata)] = committed(kafka_cluster, topic).values()
-    assert decode(metadata, offset).complete == [range(1, 2)]
+    assert decode_map(metadata, offset).complete == [range(1, 2)]
 
 
 def test_a_consumer_that_never_ran_can_be_closed(kafka_cluster: Cluster) -> None:
@@ -507,7 +507,7 @@ def test_a_killed_process_repeats_only_what_was_not_in_its_last_commit(kafka_clu
 
 
 def complete_in(commits: dict[int, tuple[int, bytes]]) -> int:
-    maps = [decode(metadata, offset) for offset, metadata in commits.values()]
+    maps = [decode_map(metadata, offset) for offset, metadata in commits.values()]
     return sum(each.offset + sum(map(len, each.complete)) for each in maps)
 
 

@@ -19,7 +19,7 @@ from confluent_kafka.admin import (  # type: ignore[attr-defined]
 )
 
 from headway import ConsumerRecord, Context, FatalError, Ordering, Retries
-from headway.core.offsets.offset_map import decode
+from headway.core.offsets.offset_map import decode_map
 from headway.core.retry import fixed_backoff
 from tests.contract.conftest import Cluster
 from tests.contract.parallel.members import (
@@ -100,7 +100,7 @@ def test_a_partition_whose_map_is_full_takes_nothing_new_until_it_eases_and_othe
             offset, metadata = committed(kafka_cluster, topic).get(0, (0, b""))
             assert offset == 0
             assert len(metadata) <= 4096
-            return {each for run in decode(metadata, offset).complete for each in run}
+            return {each for run in decode_map(metadata, offset).complete for each in run}
 
         wait_for(lambda: len(remembered()) > len(records.done) * 0.9)
         if width == WIDEST:

@@ -12,7 +12,7 @@ import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headway.cli.dead_letters.letters import Letter, json_line, page, row
+from headway.cli.dead_letters.letters import Letter, letter_json, letter_page, letter_row
 from headway.core.delay.changes import Change, Changes, Command, Settled, read_command, read_settled
 from headway.core.delay.due_queue import Mark
 from headway.core.delay.ladder import MEMORY, Ladder
@@ -359,17 +359,17 @@ def test_every_record_in_a_line_can_be_decided_about_and_become_a_dead_letter_th
         Stored(letter.value, letter.key, letter.headers),  # type: ignore[arg-type]
         settled=False,
     )
-    assert row(shown)
-    assert page("d.dead", shown)
-    assert msgspec.json.decode(json_line("d.dead", shown))
+    assert letter_row(shown)
+    assert letter_page("d.dead", shown)
+    assert msgspec.json.decode(letter_json("d.dead", shown))
 
 
 @given(RECORDS)
 def test_whatever_lies_in_a_topic_of_dead_letters_can_be_shown(record: Any) -> None:
     letter = Letter.of(record, settled=False)
-    assert row(letter)
-    assert page("d.dead", letter)
-    assert msgspec.json.decode(json_line("d.dead", letter))
+    assert letter_row(letter)
+    assert letter_page("d.dead", letter)
+    assert msgspec.json.decode(letter_json("d.dead", letter))
 
 
 @given(RECORDS)

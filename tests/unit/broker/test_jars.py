@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from headway.broker import jars
-from headway.broker.lock import Jar, locked_jars, parse
+from headway.broker.lock import Jar, locked_jars, parse_line
 from headway.errors import LocalBrokerError
 
 CONTENT = b"a jar's bytes " * 1000
@@ -113,4 +113,4 @@ def test_without_a_network_one_sentence_says_what_to_do(
 
 def test_the_lock_names_each_jar_once_and_survives_a_round_trip() -> None:
     assert len({(jar.group, jar.artifact) for jar in locked_jars()}) == len(locked_jars()) > 40
-    assert all(parse(str(jar)) == jar for jar in locked_jars())
+    assert all(parse_line(str(jar)) == jar for jar in locked_jars())

@@ -12,7 +12,15 @@ from click.testing import CliRunner
 from headway import cli
 from headway.cli.dead_letters.choice import Choice, open_letters
 from headway.cli.dead_letters.dead_topic import DeadTopic
-from headway.cli.dead_letters.letters import SENT_AGAIN_FROM, Filter, Letter, LetterPosition, json_line, page, row
+from headway.cli.dead_letters.letters import (
+    SENT_AGAIN_FROM,
+    Filter,
+    Letter,
+    LetterPosition,
+    letter_json,
+    letter_page,
+    letter_row,
+)
 from headway.cli.dead_letters.sending_again import LetterTarget, Plan, make_plan
 from headway.cli.display.terminal import ProgressLine
 from headway.cli.display.texts import local_time
@@ -197,21 +205,21 @@ def test_headers_that_are_damaged_or_missing_are_no_error() -> None:
     damaged = letter(headers_of({"attempts": "many", "message": "\x00"}, ("headway.error.topic", b"\xff")))
     assert damaged.failure is not None
     assert (damaged.failure.attempts, damaged.failure.topic) == (None, "\ufffd")
-    assert row(damaged)[2:5] == ["\ufffd ?:?", "-", "-"]
+    assert letter_row(damaged)[2:5] == ["\ufffd ?:?", "-", "-"]
     assert damaged.when == 1_600_000_000_000
-    assert page(TOPIC, damaged)
+    assert letter_page(TOPIC, damaged)
 
 
 def test_a_record_that_is_no_dead_letter_is_shown_as_such() -> None:
     plain = letter([("trace", b"1")])
-    assert row(plain)[4] == "not a dead letter"
-    assert page(TOPIC, plain)[0] == "orders-dead 0:12 is not a dead letter: it has no headway.error headers."
-    assert json.loads(json_line(TOPIC, plain))["failure"] is None
+    assert letter_row(plain)[4] == "not a dead letter"
+    assert letter_page(TOPIC, plain)[0] == "orders-dead 0:12 is not a dead letter: it has no headway.error headers."
+    assert json.loads(letter_json(TOPIC, plain))["failure"] is None
 
 
 def test_a_row_is_short_and_cannot_move_the_terminals_cursor() -> None:
     story = STORY | {"message": "\x1b[2J[red]no\nway" + "x" * 100}
-    shown = row(letter(headers_of(story), key=b"\x1b" + b"k" * 100))
+    shown = letter_row(letter(headers_of(story), key=b"\x1b" + b"k" * 100))
     assert shown[5].startswith("\\x1b[2J[red]no\\nwayx")
     assert len(shown[5]) == 60
     assert shown[6].startswith("\\x1bk")
@@ -219,7 +227,7 @@ def test_a_row_is_short_and_cannot_move_the_terminals_cursor() -> None:
 
 
 def test_a_page_shows_all_of_a_letter() -> None:
-    lines = page(TOPIC, letter(headers_of(STORY, ("trace", b"\xff")), value='{"who":\n"änn"}'.encode()))
+    lines = letter_page(TOPIC, letter(headers_of(STORY, ("trace", b"\xff")), value='{"who":\n"änn"}'.encode()))
     text = "\n".join(lines)
     assert lines[0] == "orders-dead 0:12 is open."
     for part in (
@@ -234,21 +242,21 @@ def test_a_page_shows_all_of_a_letter() -> None:
 
 
 def test_the_time_of_a_record_is_its_own_and_not_its_letters() -> None:
-    lines = page(TOPIC, letter())
+    lines = letter_page(TOPIC, letter())
     assert f"  timestamp     {local_time(1_650_000_000_000)}" in lines
     assert f"  written here  {local_time(1_600_000_000_000)}" in lines
-    untold = page(TOPIC, letter(headers_of({"topic": "a"})))
+    untold = letter_page(TOPIC, letter(headers_of({"topic": "a"})))
     assert "  timestamp     -" in untold
-    assert f"  timestamp  {local_time(1_600_000_000_000)}" in page(TOPIC, letter([]))
+    assert f"  timestamp  {local_time(1_600_000_000_000)}" in letter_page(TOPIC, letter([]))
 
 
 def test_a_value_that_is_not_utf_8_is_shown_in_hex() -> None:
-    assert page(TOPIC, letter(value=b"\xff" * 33))[-2:] == [" ".join(["ff"] * 32), "ff"]
-    assert page(TOPIC, letter(value=None))[-1] == "no value"
+    assert letter_page(TOPIC, letter(value=b"\xff" * 33))[-2:] == [" ".join(["ff"] * 32), "ff"]
+    assert letter_page(TOPIC, letter(value=None))[-1] == "no value"
 
 
 def test_a_line_of_json_is_the_whole_letter() -> None:
-    found = json.loads(json_line(TOPIC, letter(headers_of({"topic": "a"}, ("h", None)), b"\xff", b"v", settled=True)))
+    found = json.loads(letter_json(TOPIC, letter(headers_of({"topic": "a"}, ("h", None)), b"\xff", b"v", settled=True)))
     assert (found["topic"], found["partition"], found["offset"], found["settled"]) == (TOPIC, 0, 12, True)
     assert (found["key_base64"], found["value"], found["failure"]["topic"]) == ("/w==", "v", "a")
     assert found["headers"] == [{"name": "h", "value": None}, {"name": "headway.error.topic", "value": "a"}]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from headway.cli.records.lines import Draft, JsonLines, LinePosition, LongLine, read_lines, size_of, text_lines
+from headway.cli.records.lines import Draft, JsonLines, LinePosition, LongLine, read_lines, size_of_files, text_lines
 
 
 def parse(line: bytes, level_field: str | None = None, key_field: str | None = None) -> Draft | None:
@@ -74,12 +74,12 @@ def test_lines_know_their_file_and_number(tmp_path: Path) -> None:
         (LinePosition(files[0], 2), b"b\n"),
         (LinePosition(files[1], 1), b"c"),
     ]
-    assert size_of(files) == 5
+    assert size_of_files(files) == 5
     assert str(LinePosition("-", 7)) == "stdin, line 7"
 
 
 def test_the_size_of_what_is_no_file_is_not_known() -> None:
-    assert size_of(["/dev/null"]) is None
+    assert size_of_files(["/dev/null"]) is None
 
 
 @pytest.mark.parametrize("end", [b"\n", b"\r\n", b""])

@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from headway.cli.display.terminal import complaints, summary
-from headway.cli.records.record_lines import json_line, text_line
+from headway.cli.display.terminal import complaints, throughput_text
+from headway.cli.records.record_lines import record_json, text_line
 from headway.records.record_types import ConsumerRecord, RecordSource
 from headway.runtime.interrupt import Interrupt
 
@@ -57,7 +57,7 @@ def test_a_line_of_text_is_the_value_as_it_is() -> None:
 
 
 def test_a_line_of_json_is_the_whole_record() -> None:
-    line = json_line(record(b"k", "ä\n".encode(), [("trace", b"1"), ("trace", None)]))
+    line = record_json(record(b"k", "ä\n".encode(), [("trace", b"1"), ("trace", None)]))
     assert line.count(b"\n") == 1
     assert json.loads(line) == {
         "topic": "orders",
@@ -72,7 +72,7 @@ def test_a_line_of_json_is_the_whole_record() -> None:
 
 
 def test_bytes_that_are_not_utf_8_are_in_base64_under_a_name_that_says_so() -> None:
-    found = json.loads(json_line(record(b"\xff", b"\xfe", [("h", b"\xfd")])))
+    found = json.loads(record_json(record(b"\xff", b"\xfe", [("h", b"\xfd")])))
     assert (found["key_base64"], found["value_base64"], found["headers"]) == (
         "/w==",
         "/g==",
@@ -99,8 +99,8 @@ def test_what_headway_logs_is_said_while_a_command_runs(capsys: pytest.CaptureFi
 
 
 def test_no_rate_is_said_of_next_to_no_time() -> None:
-    assert summary("delivered", [1], 10, 0.001) == "1 record delivered\n  level 0  1"
-    assert summary("delivered", [0, 0], 0, 5.0).startswith("0 records delivered\n")
+    assert throughput_text("delivered", [1], 10, 0.001) == "1 record delivered\n  level 0  1"
+    assert throughput_text("delivered", [0, 0], 0, 5.0).startswith("0 records delivered\n")
 
 
 @pytest.fixture(autouse=True)

@@ -4,7 +4,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 from headway.core.outgoing_record import OutgoingRecord
-from headway.dead_letters import PREFIX, fitting, halved, shortened, size_of
+from headway.dead_letters import PREFIX, fitting, halved, shortened_record, size_in_request
 from headway.records.record_types import Header
 
 MOST = 2_000_000
@@ -30,12 +30,12 @@ def test_of_a_larger_one_the_beginning_is_kept_and_said_how_large_it_was() -> No
 
 
 def test_what_is_shortened_again_says_what_it_was_at_first() -> None:
-    once = shortened(OutgoingRecord("orders-dead", bytes(100_000), bytes(50_000)), 20_000)
-    twice = shortened(once, 5_000)
-    assert size_of(once) <= 20_000
-    assert size_of(twice) <= 5_000
+    once = shortened_record(OutgoingRecord("orders-dead", bytes(100_000), bytes(50_000)), 20_000)
+    twice = shortened_record(once, 5_000)
+    assert size_in_request(once) <= 20_000
+    assert size_in_request(twice) <= 5_000
     assert once.headers == twice.headers
-    empty = shortened(OutgoingRecord("orders-dead", None, None), 5_000)
+    empty = shortened_record(OutgoingRecord("orders-dead", None, None), 5_000)
     assert (empty.value, empty.key) == (None, None)
 
 
@@ -44,7 +44,7 @@ def test_the_texts_of_a_long_story_are_cut_where_a_topic_takes_little() -> None:
     letter: OutgoingRecord | None = OutgoingRecord(
         "orders-dead", b"v" * 50_000, b"k", headers=[*texts, (f"{PREFIX}topic", b"orders")]
     )
-    while letter is not None and size_of(letter) > 4096:
+    while letter is not None and size_in_request(letter) > 4096:
         letter = halved(letter)
     assert letter is not None
     said = dict(letter.headers or ())

@@ -12,7 +12,7 @@ from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.cli.options.topic_choice import TopicChoice, choose_topics
 from headway.cli.records.consumption import Consumption, Start, writing
 from headway.cli.records.one_partition import OnePartition
-from headway.cli.records.record_lines import json_line, text_line
+from headway.cli.records.record_lines import record_json, text_line
 from headway.core.levels.capacity import Distributor
 from headway.core.levels.naming import groups_of
 from headway.core.levels.policies import PolicyName
@@ -122,7 +122,7 @@ def consume(
       headway consume orders --level 2 --partition 0 --offset 2300 --max 10
     """
     admin = connection.admin()
-    encode = text_line if format == "text" else json_line
+    encode = text_line if format == "text" else record_json
     choice = choose_topics(topics, admin.topics("Read"), levels)
     if partition is not None:
         _refuse_group_options(context)

@@ -10,7 +10,15 @@ import click
 
 from headway.cli.dead_letters.choice import Choice, open_letters
 from headway.cli.dead_letters.dead_topic import DeadTopic, dead_topic
-from headway.cli.dead_letters.letters import Filter, Letter, LetterPosition, PlaceType, json_line, page, row
+from headway.cli.dead_letters.letters import (
+    Filter,
+    Letter,
+    LetterPosition,
+    PlaceType,
+    letter_json,
+    letter_page,
+    letter_row,
+)
 from headway.cli.dead_letters.sending_again import Plan, SendingAgain, goals, letters, make_plan, sent
 from headway.cli.display.json_lines import json_option
 from headway.cli.display.tables import Column, show_table
@@ -108,7 +116,7 @@ def list_(
         found = _Found(dead, filter, settled_too)
         if as_json:
             for letter in islice(found, limit):
-                click.echo(json_line(topic, letter))
+                click.echo(letter_json(topic, letter))
         else:
             _show(found, topic, limit or _ROWS, settled_too, is_filtered=bool(filter))
 
@@ -129,7 +137,7 @@ def show(topic: str, place: LetterPosition, as_json: bool, connection: Connectio
     """
     with complaints(), _opened(topic, connection) as (dead, _):
         letter = dead.letter(place)
-    click.echo(json_line(topic, letter) if as_json else "\n".join(page(topic, letter)))
+    click.echo(letter_json(topic, letter) if as_json else "\n".join(letter_page(topic, letter)))
 
 
 @dead.command(name="send-again")
@@ -328,7 +336,7 @@ def _show(found: _Found, topic: str, limit: int, settled_too: bool, *, is_filter
         columns += [Column(name, overflow="fold") for name in ("exception", "message", "key")]
         columns += [Column("settled")] if settled_too else []
         state = {True: ["yes"], False: ["no"]} if settled_too else {True: [], False: []}
-        show_table(columns, [row(letter) + state[letter.settled] for letter in shown])
+        show_table(columns, [letter_row(letter) + state[letter.settled] for letter in shown])
     if len(first) > limit:
         click.echo(f"{letters(limit)} shown, and there are more. Raise --max to see them.", err=True)
     elif not shown:

@@ -6,7 +6,7 @@ from typing import Any
 
 import click
 
-from headway.cli.commits.plans import OffsetChange, chosen, copies, level_groups, level_of, refuse_to_replace
+from headway.cli.commits.plans import OffsetChange, chosen_commits, copies, level_groups, level_of, refuse_to_replace
 from headway.cli.display.json_lines import echo_json, json_option
 from headway.cli.display.tables import Column, show_table
 from headway.cli.display.terminal import count
@@ -118,7 +118,7 @@ def copy(
         of_levels = level_groups(source, groups[source].groups()) if from_levels else {}
         sources = list(of_levels) if from_levels else [source]
         committed = {name: groups.committed(name) for name in sources}
-        found = chosen(committed, of_levels, given)
+        found = chosen_commits(committed, of_levels, given)
         if not found:
             raise KafkaError(_nothing_found(source, from_levels, given))
         there = {topic for of_group in committed.values() for topic, _ in of_group}

@@ -54,7 +54,7 @@ def level_groups(base: str, groups: Iterable[str]) -> dict[str, int]:
     return {name: level for name, level in in_order if level_group(base, level) == name}
 
 
-def chosen(
+def chosen_commits(
     commits: Mapping[str, CommittedOffsets], of_levels: Mapping[str, int], given: Mapping[str, int | None]
 ) -> dict[Partition, tuple[str, CommittedOffset]]:
     """Select the commits for the given topics, or for all, each with the group that has it.

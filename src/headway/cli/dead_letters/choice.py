@@ -32,7 +32,9 @@ class Choice(NamedTuple):
             )
 
 
-def chosen(dead: DeadTopic, choice: Choice, existing: dict[int, list[int]], progress: ProgressLine) -> Iterator[Letter]:
+def chosen_letters(
+    dead: DeadTopic, choice: Choice, existing: dict[int, list[int]], progress: ProgressLine
+) -> Iterator[Letter]:
     """Yield the selected letters, and record in `existing` the offsets of all letters that were read.
 
     A named letter is yielded even if it is settled. Raises `KafkaError` if a named letter does not exist.
@@ -63,11 +65,11 @@ class OpenLetters(NamedTuple):
 
 
 def open_letters(dead: DeadTopic, choice: Choice, progress: ProgressLine) -> OpenLetters:
-    """Find the open letters among the selected ones. Raises the same errors as `chosen`."""
+    """Find the open letters among the selected ones. Raises the same errors as `chosen_letters`."""
     existing: dict[int, list[int]] = {}
     offsets: dict[int, list[int]] = defaultdict(list)
     size = 0
-    for letter in chosen(dead, choice, existing, progress):
+    for letter in chosen_letters(dead, choice, existing, progress):
         if not letter.settled:
             offsets[letter.place.partition].append(letter.place.offset)
             size += 1

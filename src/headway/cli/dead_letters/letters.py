@@ -167,7 +167,7 @@ class Filter(NamedTuple):
         )
 
 
-def row(letter: Letter) -> list[str]:
+def letter_row(letter: Letter) -> list[str]:
     """Format a letter as a row of a table: place, when, from, attempts, exception, message and key."""
     failure, when = letter.failure, local_time(letter.when, zone=False)
     key = shortened(shown_bytes(letter.key), _MOST_OF_A_KEY)
@@ -179,7 +179,7 @@ def row(letter: Letter) -> list[str]:
     return [str(letter.place), when, _source(failure), attempts, exception, message, key]
 
 
-def json_line(topic: str, letter: Letter) -> str:
+def letter_json(topic: str, letter: Letter) -> str:
     """Format a letter as one line of JSON. Content that is not UTF-8 is in Base64, as `value_base64`."""
     return to_json(
         {
@@ -195,7 +195,7 @@ def json_line(topic: str, letter: Letter) -> str:
     )
 
 
-def page(topic: str, letter: Letter) -> list[str]:
+def letter_page(topic: str, letter: Letter) -> list[str]:
     """Format a letter as lines for people."""
     state = "is settled" if letter.settled else "is open"
     what = state if letter.failure else "is not a dead letter: it has no headway.error headers"

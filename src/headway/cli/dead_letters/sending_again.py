@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 import click
 
-from headway.cli.dead_letters.choice import Choice, chosen
+from headway.cli.dead_letters.choice import Choice, chosen_letters
 from headway.cli.dead_letters.dead_topic import DeadTopic
 from headway.cli.dead_letters.letters import Letter, LetterPosition
 from headway.cli.display.terminal import Complaints, ProgressLine, count, stderr_is_terminal
@@ -66,7 +66,7 @@ def make_plan(
     Raises `ConfigError` or `KafkaError` if a named letter does not exist, is settled, or has no destination.
     """
     plan = Plan()
-    for letter in chosen(dead, choice, plan.existing, progress):
+    for letter in chosen_letters(dead, choice, plan.existing, progress):
         if choice.places:
             _require_sendable(dead.name, letter, choice)
         destination = _destination(letter, to, kafka_topics)

@@ -112,10 +112,10 @@ def count(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def summary(done: str, per_level: Sequence[int], size: int, seconds: float) -> str:
+def throughput_text(done: str, per_level: Sequence[int], size: int, seconds: float) -> str:
     """Format the number of records, their rate, and their number at each level.
 
-    >>> print(summary("delivered", [3000, 1000], 5_000_000, 2.0))
+    >>> print(throughput_text("delivered", [3000, 1000], 5_000_000, 2.0))
     4,000 records delivered in 2.0 s: 2,000 records/s, 2.5 MB/s
       level 1  1,000
       level 0  3,000

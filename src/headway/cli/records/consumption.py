@@ -8,7 +8,7 @@ from typing import IO, Literal
 import click
 
 from headway.cli.display.streams import silence
-from headway.cli.display.terminal import Complaints, ProgressLine, summary
+from headway.cli.display.terminal import Complaints, ProgressLine, throughput_text
 from headway.cli.records.record_lines import Encode
 from headway.errors import FetchError, HeadwayError, KafkaError
 from headway.priority.consumer import OnRebalance, PriorityConsumer
@@ -64,7 +64,7 @@ class Consumption:
     def report(self) -> int:
         """Print a summary on stderr, and return the exit code."""
         seconds = 0.0 if self._first is None else self._last - self._first
-        click.echo(summary("written and committed", self._per_level, self._bytes, seconds), err=True)
+        click.echo(throughput_text("written and committed", self._per_level, self._bytes, seconds), err=True)
         if self._interrupted:
             return INTERRUPTED
         return 1 if self._failed else 0

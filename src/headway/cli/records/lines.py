@@ -63,7 +63,7 @@ def _skip_rest(lines: IO[bytes], chunk: bytes) -> int:
     return size
 
 
-def size_of(files: Iterable[str]) -> int | None:
+def size_of_files(files: Iterable[str]) -> int | None:
     """Return the total size of the files, or None if one of them is a pipe or a terminal."""
     try:
         found = [os.fstat(sys.stdin.fileno()) if file == "-" else os.stat(file) for file in files]

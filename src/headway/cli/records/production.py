@@ -7,9 +7,9 @@ from typing import Any
 
 import click
 
-from headway.cli.display.terminal import Complaints, ProgressLine, count, stderr_is_terminal, summary
+from headway.cli.display.terminal import Complaints, ProgressLine, count, stderr_is_terminal, throughput_text
 from headway.cli.options.topic_choice import TopicChoice
-from headway.cli.records.lines import Draft, LinePosition, LongLine, Parse, read_lines, size_of
+from headway.cli.records.lines import Draft, LinePosition, LongLine, Parse, read_lines, size_of_files
 from headway.kafka.producer.delivery import OnDelivery
 from headway.priority.producer import Producer
 from headway.records.record_types import Header, RecordMetadata
@@ -49,7 +49,7 @@ class Production:
     def run(self, files: Sequence[str]) -> None:
         """Send all lines and wait until they are delivered. After Ctrl-C, wait only for lines read so far."""
         started = time.monotonic()
-        progress = ProgressLine(size_of(files), shown=stderr_is_terminal())
+        progress = ProgressLine(size_of_files(files), shown=stderr_is_terminal())
         try:
             with progress, Interrupt() as interrupt:
                 self._send_all(interrupt.read(read_lines(files, self._longest)), progress)
@@ -64,7 +64,7 @@ class Production:
         """Print a summary on stderr, and return the exit code."""
         metrics = self._producer.metrics()
         lost = sum(metrics.sent) - sum(metrics.delivered) + self._too_long
-        text = summary("delivered", metrics.delivered, self._bytes, self._seconds)
+        text = throughput_text("delivered", metrics.delivered, self._bytes, self._seconds)
         # For a topic without levels, the producer counts a single level, which would only confuse the user.
         click.echo(text if self._topics.priorities is None else text.partition("\n")[0], err=True)
         if self._bad:

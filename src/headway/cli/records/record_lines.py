@@ -15,7 +15,7 @@ def text_line(record: ConsumerRecord) -> bytes:
     return (record.raw_value or b"") + b"\n"
 
 
-def json_line(record: ConsumerRecord) -> bytes:
+def record_json(record: ConsumerRecord) -> bytes:
     """Format a whole record as a JSON object.
 
     A value that is not UTF-8 is encoded in Base64, in the field `value_base64` instead of `value`.

@@ -56,7 +56,14 @@ class MemberProcess:
         with theirs:
             descriptors = theirs.fileno(), self._table
             self._process = await asyncio.create_subprocess_exec(
-                *(sys.executable, "-P", "-m", "headway.cli.workers.member", *map(str, descriptors), name_of(self.job)),
+                *(
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    "headway.cli.workers.member",
+                    *map(str, descriptors),
+                    member_name(self.job),
+                ),
                 stdin=asyncio.subprocess.DEVNULL,
                 pass_fds=descriptors,
                 start_new_session=True,
@@ -169,7 +176,7 @@ class Supervisor:
         await process.start()
         self._living.add(process)
         self._starting -= 1
-        log.info("Started %s as process %d.", name_of(process.job), process.pid)
+        log.info("Started %s as process %d.", member_name(process.job), process.pid)
         # While this process was starting it was not yet in `_living`, so repeat what the others were told meanwhile.
         suspects = self._suspects[process.job.worker].all()
         if suspects != process.job.suspects:
@@ -193,14 +200,14 @@ class Supervisor:
             records = count(len(process.ran), "record")
             log.error(
                 "%s %s while it was handling %s. From now on each of them runs alone.",
-                name_of(process.job),
+                member_name(process.job),
                 how,
                 records,
             )
 
     async def _wait_to_restart(self, process: MemberProcess, how: str, lived: float, deaths: RestartPolicy) -> None:
         """Wait until the process should be restarted, or end the command if it keeps dying."""
-        name, delay = name_of(process.job), deaths.delay(lived, by_records=bool(process.ran))
+        name, delay = member_name(process.job), deaths.delay(lived, by_records=bool(process.ran))
         if delay is None:
             how_often = f"{MOST_DEATHS} times in a row, the last time {how} after {lived:.1f} s"
             sentence = f"{name} died {how_often}. It is not restarted."
@@ -241,7 +248,7 @@ class Supervisor:
 
     def _kill(self) -> None:
         for process in self._living:
-            log.error("%s did not end in time; killing it.", name_of(process.job))
+            log.error("%s did not end in time; killing it.", member_name(process.job))
             process.kill()
 
     def _conclude(self, outcome: Conclusion) -> None:
@@ -258,11 +265,11 @@ class Supervisor:
             await asyncio.sleep(_SHOW_EVERY)
 
 
-def name_of(job: MemberTask) -> str:
+def member_name(job: MemberTask) -> str:
     """Format a member's name for logs.
 
     >>> from headway.cli.workers.messages import LogStyle
-    >>> name_of(Job("billing:bill", 2, {}, None, 30, LogStyle()))
+    >>> member_name(MemberTask("billing:bill", 2, {}, None, 30, LogStyle()))
     'billing:bill[2]'
     """
     return f"{job.worker}[{job.index}]"

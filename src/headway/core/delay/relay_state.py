@@ -8,7 +8,7 @@ import msgspec
 
 from headway.core.delay.changes import Changes
 from headway.core.delay.due_queue import Mark
-from headway.core.offsets.offset_map import OffsetMap, decode, encode
+from headway.core.offsets.offset_map import OffsetMap, decode_map, encode
 from headway.core.untrusted import Text, read_json
 from headway.errors import UnreadableError
 
@@ -138,4 +138,4 @@ def _read_map(value: bytes) -> OffsetMap:
     offset, _, text = value.partition(b" ")
     if not _is_offset(offset) or len(text) > _MOST_BYTES:
         raise UnreadableError(f"The progress cannot be read: {value[:50]!r} does not begin with an offset.")
-    return decode(text, int(offset))
+    return decode_map(text, int(offset))

@@ -15,7 +15,7 @@ class GroupSubscription:
     Args:
         by_level: The subscription of each of the member's levels.
         all_topics: The level of each Kafka topic that is named, including the levels that other members of the same
-            consumer read. By default those of `by_level`.
+            consumer read. By default those of `level_subscriptions`.
     """
 
     def __init__(self, by_level: Mapping[int, LevelSubscription], all_topics: Mapping[str, int] | None = None) -> None:

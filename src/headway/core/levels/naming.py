@@ -161,10 +161,10 @@ def checked_topics(topics: str | Iterable[str] | Mapping[str, int]) -> list[str]
     return checked
 
 
-def by_level(topics: Sequence[str], levels: int) -> list[LevelSubscription]:
+def level_subscriptions(topics: Sequence[str], levels: int) -> list[LevelSubscription]:
     """Return a subscription to each topic at every level, as level topics. A name that starts with `^` is a pattern.
 
-    >>> [s.topics for s in by_level(["orders", "^shop_.*"], 2)]
+    >>> [s.topics for s in level_subscriptions(["orders", "^shop_.*"], 2)]
     [['orders-0', '^(shop_.*)-0$'], ['orders-1', '^(shop_.*)-1$']]
     """
     return [LevelSubscription([_at_level(topic, level) for topic in topics], f"-{level}") for level in range(levels)]
@@ -195,13 +195,13 @@ def subscriptions(topics: Sequence[str] | Mapping[str, int], levels: int | None)
     """
     if isinstance(topics, Mapping):
         return by_given_level(topics, levels or 1)
-    return [LevelSubscription(list(topics), "")] if levels is None else by_level(topics, levels)
+    return [LevelSubscription(list(topics), "")] if levels is None else level_subscriptions(topics, levels)
 
 
 def unread_levels(subscriptions: Sequence[LevelSubscription], existing: Collection[str]) -> list[str]:
     """Return existing Kafka topics of a level above those subscribed to. No one would read them.
 
-    >>> unread_levels(by_level(["orders", "clicks"], 2), ["orders-0", "orders-1", "orders-2", "clicks-0", "clicks-1"])
+    >>> unread_levels(level_subscriptions(["orders", "clicks"], 2), ["orders-0", "orders-1", "orders-2", "clicks-1"])
     ['orders-2']
     """
     lowest = subscriptions[0]

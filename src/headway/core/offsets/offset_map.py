@@ -24,7 +24,7 @@ from typing import NamedTuple
 
 import zstandard
 
-from headway.core.offsets.trailer import NOTHING_TRIED, Trailer, check_fits, pack, pack_within, unpack
+from headway.core.offsets.trailer import NOTHING_TRIED, Trailer, check_fits, encode_trailer, pack_within, unpack
 from headway.errors import OffsetMapError
 
 MAX_CHARACTERS = 4096  # the brokers' default offset.metadata.max.bytes
@@ -139,7 +139,7 @@ def commit_of(
     >>> commit_of(OffsetMap(5, (1, 49995)), limit=8)
     Commit(offset=5, metadata='', pressed=True, kept=OffsetMap(offset=5, runs=()))
     """
-    stamp = pack(trailer._replace(tried=NOTHING_TRIED)) if trailer else b""
+    stamp = encode_trailer(trailer._replace(tried=NOTHING_TRIED)) if trailer else b""
     payload = _encoded(offset_map, stamp)
     length = _characters(payload)
     fits = not offset_map.runs or 0 < length <= limit
@@ -178,9 +178,9 @@ def _with_attempts(offset_map: OffsetMap, payload: bytes, limit: int, trailer: T
     if not payload:  # without a map, no trailer was needed so far
         packed = pack_within(trailer, size - len(_EMPTY_BITSET))
         with_attempts = _EMPTY_BITSET + packed
-        has_any = len(packed) > len(pack(trailer._replace(tried=NOTHING_TRIED)))
+        has_any = len(packed) > len(encode_trailer(trailer._replace(tried=NOTHING_TRIED)))
         return with_attempts if has_any and len(with_attempts) <= size else b""
-    stamp = pack(trailer._replace(tried=NOTHING_TRIED))
+    stamp = encode_trailer(trailer._replace(tried=NOTHING_TRIED))
     return _encoded(offset_map, pack_within(trailer, size - len(payload) + len(stamp)))
 
 
@@ -203,11 +203,11 @@ def encode(offset_map: OffsetMap, trailer: Trailer | None = None) -> str:
     """
     if trailer is None or not (offset_map.runs or trailer.tried):
         return b64encode(_encoded(offset_map, b"")).decode()
-    packed = pack(trailer)
+    packed = encode_trailer(trailer)
     return b64encode(_encoded(offset_map, packed) if offset_map.runs else _EMPTY_BITSET + packed).decode()
 
 
-def decode(text: str | bytes, offset: int, log_end: int | None = None) -> OffsetMap:
+def decode_map(text: str | bytes, offset: int, log_end: int | None = None) -> OffsetMap:
     """Read the map that was committed with `offset`. Without text, nothing above the offset is complete.
 
     Args:
@@ -218,7 +218,7 @@ def decode(text: str | bytes, offset: int, log_end: int | None = None) -> Offset
     Raises:
         OffsetMapError: The text is damaged, another program's, from another commit, or makes an impossible claim.
 
-    >>> decode("bAAFGgA=", 100)
+    >>> decode_map("bAAFGgA=", 100)
     OffsetMap(offset=100, runs=(1, 1, 1, 2))
     """
     return decode_with_trailer(text, offset, log_end)[0]
@@ -230,7 +230,7 @@ def decode_with_trailer(
     """Read the map that was committed with `offset`, and the trailer, or None if there is none.
 
     `log` is the mark of the log that is read, as `log_mark` makes it, or None if it is not known. Otherwise this is the
-    same as `decode`.
+    same as `decode_map`.
     """
     payload = _payload(text)
     if not payload:

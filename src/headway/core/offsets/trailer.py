@@ -84,10 +84,10 @@ def check_fits(trailer: Trailer, offset: int, log: bytes | None) -> None:
         )
 
 
-def pack(trailer: Trailer) -> bytes:
+def encode_trailer(trailer: Trailer) -> bytes:
     """Encode a trailer as bytes.
 
-    >>> pack(Trailer(300, tried={302: Tried(4)})).hex()
+    >>> encode_trailer(Trailer(300, tried={302: Tried(4)})).hex()
     '68ac020208'
     """
     mark = _WITH_LOG + trailer.log if trailer.log else _WITHOUT_LOG
@@ -99,7 +99,7 @@ def pack_within(trailer: Trailer, size: int) -> bytes:
 
     Attempts that do not fit are left out: the lowest counts first, and among equal counts the highest offsets.
     """
-    alone = pack(trailer._replace(tried=NOTHING_TRIED))
+    alone = encode_trailer(trailer._replace(tried=NOTHING_TRIED))
     left = size - len(alone)
     if left < _LEAST_ENTRY or not trailer.tried:
         return alone

@@ -29,7 +29,7 @@ from headway.delay.relay.producers import (
     abort,
     close_at_once,
     commit,
-    connect,
+    connect_now,
     fenced,
     member_of,
     new_id,
@@ -109,7 +109,7 @@ class ExactlyOnce(RelayOutput):
 
     def _renew(self, writer: TransactionalWriter, batches_of_one: bool = False) -> None:
         writer.renew(batches_of_one)
-        connect(writer.client, self._names.state)
+        connect_now(writer.client, self._names.state)
         writer.fence()
 
     def _replaced(

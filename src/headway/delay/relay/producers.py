@@ -77,14 +77,14 @@ def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
     """Create a client that knows the brokers. `topic` is any existing one. Raises `KafkaError` if no broker answers."""
     client = ProducerClient({**_DEFAULTS, **config})
     try:
-        connect(client, topic)
+        connect_now(client, topic)
     except KafkaError:
         client.close(0)
         raise
     return client
 
 
-def connect(client: ProducerClient, topic: str) -> None:
+def connect_now(client: ProducerClient, topic: str) -> None:
     """Connect a client now. An unconnected one would poll for what it needs only every half second."""
     client.partitions(topic, _CONNECTED_WITHIN)
 

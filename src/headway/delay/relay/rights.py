@@ -12,7 +12,7 @@ from headway.delay.relay.producers import fenced, ids_begin_with, new_id
 from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.kafka.admin import Admin
-from headway.kafka.binding.error_causes import cause_of
+from headway.kafka.binding.error_causes import librdkafka_error
 from headway.kafka.binding.time_limits import RIGHTS_ASKED_FOR_EVERY
 from headway.kafka.consumer.relay_consumer import NOT_DELETED
 from headway.kafka.missing_rights import why_refused
@@ -73,7 +73,7 @@ class LostRights:
         """Return an error that names the missing right if one caused this error, and otherwise this error itself."""
         if isinstance(error, AuthorizationError):
             return error
-        cause = cause_of(error)
+        cause = librdkafka_error(error)
         ids = ids_begin_with(self._names)
         missing = cause and why_refused(cause, "Write", self._config, group=self._group, transactional_id=ids)
         return missing or error

@@ -23,8 +23,8 @@ from headway.execution.processes.messages import (
     ProcessReport,
     SentAttempt,
     SentMessage,
+    described_error,
     portable,
-    text_of,
 )
 from headway.kafka.serialization import key_reader, value_reader
 from headway.records.record_types import ConsumerRecord, DeserializedRecord, RecordSource
@@ -40,7 +40,7 @@ def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches:
         try:
             handler, deserializers, shared = pickle.loads(start)  # noqa: S301 - from the process that started this one
         except Exception as error:
-            pipe.send(text_of(error))
+            pipe.send(described_error(error))
             return
         make_record = _record_maker(deserializers)
 

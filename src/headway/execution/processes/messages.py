@@ -6,8 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from headway.core.engine.work import FailedAttempts
 from headway.core.retry import REASON, failure_behind
-from headway.core.user_errors import attribute, description_of, is_error, name_of
-from headway.core.user_errors import text_of as said_by
+from headway.core.user_errors import attribute, class_name, description_of, is_error, text_of
 from headway.errors import BatchError, ConfigError, FatalError, HandlerProcessError, RetriableError, RetryLater
 from headway.execution.jobs import Job, RecordWork
 from headway.records.record_types import ConsumerRecord, Header
@@ -133,7 +132,7 @@ def _with_reason(error: BaseException) -> BaseException:
 
 def _stand_in(error: BaseException) -> BaseException:
     """Return an error that leads the retries to the same decision."""
-    text, kind = text_of(error), type(error)
+    text, kind = described_error(error), type(error)
     if issubclass(kind, RetryLater):
         return RetryLater(_number(error, "delay"))  # type: ignore[arg-type]
     if issubclass(kind, RetriableError):
@@ -147,9 +146,9 @@ def _number(error: BaseException, name: str) -> float | None:
     return value if type(value) in (bool, int, float) else None
 
 
-def text_of(error: BaseException) -> str:
+def described_error(error: BaseException) -> str:
     """Return an error's name and text."""
-    text, name = said_by(error), name_of(type(error))
+    text, name = text_of(error), class_name(type(error))
     return f"{name}: {text}" if text else name
 
 
@@ -162,10 +161,11 @@ def loaded(outcome: bytes) -> HandlerOutcome:
         return HandlerProcessError(f"What the handler returned or raised cannot be read here: {text}"), None
     if error is None or is_error(error):
         return error, result
-    return HandlerProcessError(f"What the handler raised cannot be read here: it came as {name_of(type(error))}."), None
+    kind = class_name(type(error))
+    return HandlerProcessError(f"What the handler raised cannot be read here: it came as {kind}."), None
 
 
-def pickled(*what: Any) -> bytes:
+def pickled_start(*what: Any) -> bytes:
     """Pickle the start arguments of a process. Raises `ConfigError` if a function among them is not importable."""
     try:
         return pickle.dumps(what)

@@ -18,7 +18,7 @@ from headway.execution.executor import Executor, HandlerCalls
 from headway.execution.handlers import WithContext
 from headway.execution.jobs import Job
 from headway.execution.lifespan import SHUT_DOWN_WITHIN, Life
-from headway.execution.processes.messages import Deserializers, loaded, pickled
+from headway.execution.processes.messages import Deserializers, loaded, pickled_start
 from headway.execution.processes.process import Process
 
 _AHEAD = 2  # chunks that a process has at a time, including the one that it works on
@@ -44,7 +44,7 @@ class Processes(Executor):
         life: Life | None = None,
     ) -> None:
         shared = life.for_process() if life else None
-        self._start_arguments = pickled(handler, deserializers, shared), in_batches
+        self._start_arguments = pickled_start(handler, deserializers, shared), in_batches
         self._life = life
         self._largest = max(1, slots // (_AHEAD * count))
         self._calls = calls

@@ -49,19 +49,19 @@ def refused(error: ck.KafkaException, because: str = "") -> KafkaError:
 
 def is_retriable(error: KafkaError) -> bool:
     """Return whether the same call may succeed if it is repeated."""
-    cause = cause_of(error)
+    cause = librdkafka_error(error)
     return cause is not None and bool(cause.retriable())
 
 
 def is_unanswered(error: KafkaError) -> bool:
     """Return whether no broker answered in time."""
-    cause = cause_of(error)
+    cause = librdkafka_error(error)
     return cause is not None and cause.code() in NO_ANSWER
 
 
 def is_fatal(error: KafkaError) -> bool:
     """Return whether the producer cannot go on."""
-    cause = cause_of(error)
+    cause = librdkafka_error(error)
     return cause is not None and bool(cause.fatal())
 
 
@@ -71,7 +71,7 @@ def is_fenced(error: KafkaError) -> bool:
     Either another producer has taken over the id, or Kafka has aborted a transaction that was open for longer than
     `transaction.timeout.ms`. Other fatal errors have other causes.
     """
-    cause = cause_of(error)
+    cause = librdkafka_error(error)
     return cause is not None and bool(cause.fatal()) and is_takeover(cause)
 
 
@@ -82,23 +82,23 @@ def is_takeover(error: ck.KafkaError) -> bool:
 
 def is_out_of_place(error: KafkaError) -> bool:
     """Return whether the call failed because no transaction is open."""
-    cause = cause_of(error)
+    cause = librdkafka_error(error)
     return cause is not None and cause.code() == ck.KafkaError._STATE
 
 
 def refuses_all(error: HeadwayError) -> bool:
     """Return whether `produce` would refuse every record, because the transaction or the producer cannot go on."""
-    cause = cause_of(error)
+    cause = librdkafka_error(error)
     return cause is not None and cause.code() in _NO_MORE_RECORDS
 
 
 def error_name(error: HeadwayError) -> str:
     """Return librdkafka's name for the cause of an error, or an empty string."""
-    cause = cause_of(error)
+    cause = librdkafka_error(error)
     return "" if cause is None else str(cause.name())
 
 
-def cause_of(error: HeadwayError | ck.KafkaException) -> ck.KafkaError | None:
+def librdkafka_error(error: HeadwayError | ck.KafkaException) -> ck.KafkaError | None:
     """Return librdkafka's error behind an error of Headway or of the binding, if there is one."""
     exception = error.__cause__ if isinstance(error, HeadwayError) else error
     return exception.args[0] if isinstance(exception, ck.KafkaException) else None

@@ -7,7 +7,7 @@ from typing import TypeVar
 import confluent_kafka as ck
 
 from headway.errors import KafkaError
-from headway.kafka.binding.error_causes import cause_of
+from headway.kafka.binding.error_causes import librdkafka_error
 from headway.kafka.binding.time_limits import CALL_SLICE
 
 T = TypeVar("T")
@@ -72,7 +72,7 @@ def retrying(
         try:
             return call(CALL_SLICE)
         except (ck.KafkaException, KafkaError) as error:
-            cause = cause_of(error)
+            cause = librdkafka_error(error)
             may_succeed = cause is not None and (is_transient(cause) or cause.code() in also)
             if not may_succeed or time.monotonic() > deadline or is_over():
                 raise

@@ -9,7 +9,7 @@ import confluent_kafka as ck
 
 from headway.errors import AuthorizationError, HeadwayError, KafkaError
 from headway.kafka.binding.capi import PendingCommit
-from headway.kafka.binding.error_causes import cause_of
+from headway.kafka.binding.error_causes import librdkafka_error
 from headway.records.record_types import TopicPartition
 
 log = logging.getLogger(__name__)
@@ -86,7 +86,7 @@ class AsyncCommits:
 
 def metadata_is_too_large(error: HeadwayError) -> bool:
     """Return whether a commit's metadata was too large: the brokers' `offset.metadata.max.bytes` is smaller."""
-    cause = cause_of(error)
+    cause = librdkafka_error(error)
     return cause is not None and cause.code() == ck.KafkaError.OFFSET_METADATA_TOO_LARGE
 
 

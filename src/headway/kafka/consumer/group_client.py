@@ -15,7 +15,7 @@ from headway.errors import AuthorizationError, FetchError, FetchRefusedError, He
 from headway.kafka.binding import capi
 from headway.kafka.binding.capi import PendingCommit
 from headway.kafka.binding.connection import Connection, change_credentials
-from headway.kafka.binding.error_causes import cause_of
+from headway.kafka.binding.error_causes import librdkafka_error
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.mock_cluster import mock_at
 from headway.kafka.binding.questions import FoundOffsets, Question, ask_offsets
@@ -380,7 +380,7 @@ class GroupClient:
     def hear_refusal(self, error: KafkaError) -> None:
         """Note a missing right to the group that a producer learned, because this member may learn it much later."""
         if is_of_the_group(error):
-            self.is_refused(None, cause_of(error))
+            self.is_refused(None, librdkafka_error(error))
 
     def is_refused(self, topic: str | None, error: ck.KafkaError | None) -> bool:
         """Return whether this error means that a right is missing. If so, it is reported when due."""
@@ -396,7 +396,7 @@ class GroupClient:
 
     def _explain(self, error: KafkaError, topic: str) -> KafkaError:
         """Return why a commit was refused. A missing right is reported, and checked until it is granted."""
-        cause = cause_of(error)
+        cause = librdkafka_error(error)
         if cause is None or not self.is_refused(topic, cause):
             return error
         return why_refused(cause, "Read", self.config, topic=topic, group=self.group) or error

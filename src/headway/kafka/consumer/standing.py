@@ -10,7 +10,7 @@ from enum import Enum
 import confluent_kafka as ck
 
 from headway.errors import HeadwayError, KafkaError
-from headway.kafka.binding.error_causes import cause_of
+from headway.kafka.binding.error_causes import librdkafka_error
 
 
 class Standing(Enum):
@@ -35,7 +35,7 @@ _STANDINGS = {
 
 def standing(error: HeadwayError) -> Standing:
     """Return the member's standing that follows from a refused commit, or `UNKNOWN` after any other error."""
-    cause = cause_of(error)
+    cause = librdkafka_error(error)
     return Standing.UNKNOWN if cause is None else _STANDINGS.get(cause.code(), Standing.UNKNOWN)
 
 

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from headway.core.offsets.lost_place import RESETS, Reset
 from headway.errors import ClosedError, ConfigError, KafkaError, OffsetError
 from headway.kafka.binding.capi import Partition
-from headway.kafka.binding.error_causes import cause_of
+from headway.kafka.binding.error_causes import librdkafka_error
 from headway.kafka.binding.retrying import is_transient
 from headway.kafka.consumer.group_client import GroupClient
 from headway.kafka.consumer.other_commits import OtherCommits
@@ -172,7 +172,7 @@ class StartOffsets:
         return True
 
     def _fail(self, error: KafkaError, topic: str) -> None:
-        code = cause_of(error)
+        code = librdkafka_error(error)
         now = time.monotonic()
         if self._failing_since is None:
             self._failing_since = now

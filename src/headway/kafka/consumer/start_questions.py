@@ -17,7 +17,7 @@ import confluent_kafka as ck
 from headway.core.offsets.lost_place import RESETS, Reset
 from headway.errors import KafkaError
 from headway.kafka.binding.capi import CommittedOffset, Partition, committed_each
-from headway.kafka.binding.error_causes import cause_of
+from headway.kafka.binding.error_causes import librdkafka_error
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.questions import (
     FoundCommits,
@@ -272,7 +272,7 @@ class StartQuestions:
 
 
 def _code(error: KafkaError) -> int | None:
-    cause = cause_of(error)
+    cause = librdkafka_error(error)
     return None if cause is None else cause.code()
 
 

@@ -28,7 +28,7 @@ from headway.kafka.binding.factory import FLUSH_SLICE, close_producer, make_clie
 from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.kafka.binding.time_limits import ONLINE_WITHIN
 from headway.kafka.missing_rights import is_refusal
-from headway.kafka.producer.headers import size_of_headers
+from headway.kafka.producer.headers import check_headers
 from headway.kafka.producer.report_pump import ReportPump
 from headway.runtime.background import in_background
 from headway.runtime.deferred_signals import heed_signals
@@ -145,7 +145,7 @@ class ProducerClient:
         if self.is_idempotent:
             on_delivery = _doubting(on_delivery)
         if headers:
-            size_of_headers(headers, topic)
+            check_headers(headers, topic)
         try:
             if self._produced % SERVE_AFTER == 0:
                 self.reports.serve_in_stream()

@@ -34,7 +34,7 @@ from headway.kafka.binding.factory import FLUSH_SLICE, close_producer, make_clie
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import MISSING_TOPIC_COMES_WITHIN, ONLINE_WITHIN, ROWS_STORED_WITHIN
 from headway.kafka.producer.client import with_leader
-from headway.kafka.producer.headers import size_of_headers
+from headway.kafka.producer.headers import check_headers
 from headway.settings.config import Config
 
 T = TypeVar("T")
@@ -320,5 +320,5 @@ class ColumnarProducer:
 def _checked(headers: Any, topic: str) -> Any:
     """Return a row's headers unchanged. Raises `SerializationError` if the binding could not handle them."""
     if headers:
-        size_of_headers(headers, topic)
+        check_headers(headers, topic)
     return headers

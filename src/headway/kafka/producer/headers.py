@@ -14,14 +14,14 @@ from headway.records.record_types import Header
 def header_list(headers: Iterable[Header] | Mapping[str, str | bytes | None]) -> list[Header]:
     """Return a copy of the headers as a list, since the caller's object may be an iterator, or may change later.
 
-    An object that cannot be iterated is returned unchanged; `size_of_headers` refuses it.
+    An object that cannot be iterated is returned unchanged; `check_headers` refuses it.
     """
     if isinstance(headers, Mapping):
         return list(headers.items())
     return list(headers) if isinstance(headers, Iterable) else headers
 
 
-def size_of_headers(headers: object, topic: str) -> int:
+def check_headers(headers: object, topic: str) -> int:
     """Return the total size of the names and values in bytes. `topic` is named in errors.
 
     Raises `SerializationError` unless the headers are a list of pairs of a name and a value, which is bytes, a string

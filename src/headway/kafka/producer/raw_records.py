@@ -11,7 +11,7 @@ from headway.kafka.producer.sendable import (
     Prepare,
     Sendable,
     no_such_partition,
-    not_delivered,
+    not_sent,
     not_serialised,
     size_of_rest,
     too_large,
@@ -77,7 +77,7 @@ class RawRecords:
         topic, partition = record.queue.topic, record.partition
         if partition is not None and (number := index(partition)) >= 0:
             if number >= topic.partition_count:
-                raise not_delivered(record, no_such_partition(number, topic.partition_count))
+                raise not_sent(record, no_such_partition(number, topic.partition_count))
             return number
         if record.key is None:
             return None

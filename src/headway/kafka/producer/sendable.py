@@ -10,7 +10,7 @@ from headway.core.producer.queues import Waiting
 from headway.core.record_size import HEADER_TAKES, Field, bytes_of
 from headway.declarations import shown
 from headway.errors import DeliveryError, SerializationError
-from headway.kafka.producer.headers import check_timestamp, size_of_headers
+from headway.kafka.producer.headers import check_headers, check_timestamp
 from headway.records.record_types import Header
 
 if TYPE_CHECKING:
@@ -51,10 +51,10 @@ Failed = list[tuple[Sendable, Exception]]
 def size_of_rest(headers: list[Header] | None, timestamp: int | None, topic: str) -> int:
     """Return the size of the headers in bytes. Raises `SerializationError` if they or the timestamp cannot be sent."""
     check_timestamp(timestamp, topic)
-    return 0 if headers is None else HEADER_TAKES * len(headers) + size_of_headers(headers, topic)
+    return 0 if headers is None else HEADER_TAKES * len(headers) + check_headers(headers, topic)
 
 
-def not_delivered(record: Sendable, why: str, kind: type[DeliveryError] = DeliveryError) -> DeliveryError:
+def not_sent(record: Sendable, why: str, kind: type[DeliveryError] = DeliveryError) -> DeliveryError:
     """Return the error for a record that is given up before it reaches librdkafka."""
     return kind(f"A record for {record.queue.topic.kafka_topic} was not delivered: {why}.")
 

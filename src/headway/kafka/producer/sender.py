@@ -31,7 +31,7 @@ from headway.kafka.producer.sendable import (
     is_partition,
     no_partition,
     no_such_partition,
-    not_delivered,
+    not_sent,
     size_of_rest,
     too_large,
 )
@@ -295,7 +295,7 @@ class Sender:
                 self._call_after_reports()
 
     def _give_up(self, records: list[Sendable], why: str, kind: type[DeliveryError] = DeliveryError) -> None:
-        self._fail([(each, not_delivered(each, why, kind) if why else _why_not(each, why)) for each in records])
+        self._fail([(each, not_sent(each, why, kind) if why else _why_not(each, why)) for each in records])
 
     # Waiting, and giving up
 
@@ -406,7 +406,7 @@ def _why_not(record: Sendable, late: str) -> DeliveryError:
     destination = record.tally.destination
     if not late or destination.client.is_missing(destination.kafka_topic):
         return topic_missing(destination)
-    return not_delivered(record, late)
+    return not_sent(record, late)
 
 
 def _nothing(record: Sendable) -> None:

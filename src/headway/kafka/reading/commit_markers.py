@@ -85,7 +85,7 @@ def _check_partitions(topic: str, count: int) -> None:
         )
 
 
-def partition_of(key: bytes) -> int:
+def marker_partition(key: bytes) -> int:
     """Return the partition that holds the markers of this key's writer."""
     return crc32(_writer(key)) % _PARTITIONS
 
@@ -139,7 +139,7 @@ class CommitMarkers(Closable):
         if not self._is_known:
             self._await_topic()
             self._is_known = True
-        return partition_of(key)
+        return marker_partition(key)
 
     def newest(self, key: bytes) -> dict[bytes, bytes]:
         """Return the newest committed markers of the key's writer, also those of its other keys.

@@ -20,7 +20,7 @@ _MOST_HOURS = 96
 _LINES = 8
 
 
-def page(
+def schedules_page(
     title: str,
     occupancy: Sequence[Row],
     hot_seconds: Sequence[Row],
@@ -114,7 +114,9 @@ def write_occupancy(
     if in_use:
         ladders["proposed"] = fit(in_use, lines)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page(f"Pending schedules of {name}", counted, hottest, in_use, ladders), encoding="utf-8")
+    output.write_text(
+        schedules_page(f"Pending schedules of {name}", counted, hottest, in_use, ladders), encoding="utf-8"
+    )
     return sum(int(row["pending"]) for row in counted)
 
 

@@ -46,7 +46,7 @@ _MOST_WINDOWS = 60
 _SIZES = (1, 2, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 86_400)
 
 
-def check(records: DataFrame) -> DataFrame:
+def checked_records(records: DataFrame) -> DataFrame:
     """Return the records. Raises `ConfigError` if a column that the report needs is missing or has another type."""
     missing = [name for name in NEEDED if name not in records.columns]
     if missing:
@@ -64,7 +64,7 @@ def check(records: DataFrame) -> DataFrame:
     return records
 
 
-def usable(records: DataFrame) -> DataFrame:
+def records_with_times(records: DataFrame) -> DataFrame:
     """Keep the records with a level from 0 to 999 and three times from 1970 to 9998; others fit no window."""
     given = records.select("level", *(F.col(name).cast("timestamp").alias(name) for name in (PRODUCED, READ, DONE)))
     times = [F.unix_seconds(name).between(0, _LAST_SECOND) for name in (PRODUCED, READ, DONE)]

@@ -10,7 +10,7 @@ from pyspark.sql import DataFrame, SparkSession
 
 from headway.errors import ConfigError
 from headway.spark.report import figures
-from headway.spark.report.html import Row, page
+from headway.spark.report.html import Row, report_page
 
 
 def write_report(
@@ -22,9 +22,9 @@ def write_report(
     Raises `ConfigError` if there is no Parquet at that path, it is damaged, or it lacks a column.
     """
     with _readable(parquet):
-        given = figures.check(spark.read.parquet(parquet)).select(*figures.NEEDED)
+        given = figures.checked_records(spark.read.parquet(parquet)).select(*figures.NEEDED)
         there = given.count()
-        records = figures.usable(given).cache()
+        records = figures.records_with_times(given).cache()
         try:
             size = seconds or figures.window_seconds(records)
             levels = _rows(figures.by_level(records))
@@ -34,7 +34,7 @@ def write_report(
             records.unpersist()
     count = sum(int(row["records"]) for row in levels)
     output.parent.mkdir(parents=True, exist_ok=True)
-    output.write_text(page(title, levels, windows, lags, size, there - count), encoding="utf-8")
+    output.write_text(report_page(title, levels, windows, lags, size, there - count), encoding="utf-8")
     return count
 
 

@@ -28,7 +28,7 @@ class LevelCurve(NamedTuple):
     points: Points
 
 
-def page(
+def report_page(
     title: str, levels: Sequence[Row], windows: Sequence[Row], lags: Sequence[Row], seconds: int, left_out: int = 0
 ) -> str:
     """Return the page. The rows come from `headway.spark.report.figures`; `seconds` is the length of a window.

@@ -23,11 +23,11 @@ from headway.delay.topic_names import DEFAULT_NAME
 from headway.errors import ConfigError
 from headway.spark.option_parsing import (
     KAFKA_PREFIX,
+    bounded_number,
     choice,
     kafka_settings,
     refuse_unknown,
     topic_priorities,
-    whole_number,
 )
 
 Delivery = Literal["exactly_once", "at_least_once"]
@@ -99,8 +99,8 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
         priorities=topic_priorities(options["priorities"]) if "priorities" in options else None,
         delivery=delivery,
         app_id=app_id,
-        version=None if version is None else whole_number("txnVersion", version, 0, _VERSION),
-        keep_version=None if keep_version is None else whole_number("keepVersion", keep_version, 0, _VERSION),
+        version=None if version is None else bounded_number("txnVersion", version, 0, _VERSION),
+        keep_version=None if keep_version is None else bounded_number("keepVersion", keep_version, 0, _VERSION),
         marker_topic=options.get("markertopic", MARKER_TOPIC),
         scheduler_name=options.get("schedulername", DEFAULT_NAME),
     )
@@ -128,7 +128,7 @@ def for_batch(options: SinkOptions) -> SinkOptions:
 def _kafka(options: Mapping[str, str]) -> dict[str, str]:
     settings = kafka_settings("sink", options)
     if (timeout := settings.get(_TRANSACTION)) is not None:
-        whole_number(f"{KAFKA_PREFIX}{_TRANSACTION}", timeout, 1, "milliseconds, such as 300000 for five minutes")
+        bounded_number(f"{KAFKA_PREFIX}{_TRANSACTION}", timeout, 1, "milliseconds, such as 300000 for five minutes")
     for name in filter(settings.__contains__, _OWN):
         raise ConfigError(f"The option {KAFKA_PREFIX}{name} cannot be set: the option delivery decides it. Remove it.")
     return settings

@@ -37,7 +37,7 @@ from headway.errors import ConfigError, FencedError, KafkaError, TransactionErro
 from headway.kafka.admin import Admin
 from headway.kafka.binding.time_limits import BROKER_RESTARTS_WITHIN
 from headway.kafka.producer.columnar import ColumnarProducer, Columns
-from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_topic, partition_of
+from headway.kafka.reading.commit_markers import CommitMarkers, create_marker_topic, marker_partition
 from headway.spark.session.error_messages import one_sentence
 from headway.spark.sink.closing import close
 from headway.spark.sink.digest import RowsDigest
@@ -297,7 +297,7 @@ def _note_misfit(target: Target, slot: Slot, part: WritePart) -> None:
     Otherwise Kafka would have rows of both runs, and a later run would have to match the tasks of each of them.
     """
     topic, key = target.options.marker_topic, part.misfit_key
-    slot.producer.mark(topic, partition_of(key), key, Marker(part.version, 0, run=part.run).encode())
+    slot.producer.mark(topic, marker_partition(key), key, Marker(part.version, 0, run=part.run).encode())
     slot.producer.commit()
 
 
@@ -329,7 +329,7 @@ def close_version(target: Target, messages: Sequence[WriterCommitMessage | None]
         if closing.marker is not None:
             with target.producer() as producer:
                 producer.partitions(topic)  # unless it is connected, librdkafka only starts after half a second
-                producer.mark(topic, partition_of(part.closing_key), part.closing_key, closing.marker.encode())
+                producer.mark(topic, marker_partition(part.closing_key), part.closing_key, closing.marker.encode())
                 producer.flush()
 
 

@@ -131,13 +131,13 @@ def _naming(selection: Selection, options: Mapping[str, str]) -> TopicNaming:
             "each. Remove one of the two."
         )
     return TopicNaming(
-        values.whole_number("levels", given.strip(), 1, "the number of level topics of each topic", most=MOST_LEVELS)
+        values.bounded_number("levels", given.strip(), 1, "the number of level topics of each topic", most=MOST_LEVELS)
     )
 
 
 def _limit(name: str, options: Mapping[str, str]) -> int | None:
     value = options.get(name.lower())
-    return None if value is None else values.whole_number(name, value, 1, "the number of records in one micro-batch")
+    return None if value is None else values.bounded_number(name, value, 1, "the number of records in one micro-batch")
 
 
 def _target(options: Mapping[str, str]) -> float | None:
@@ -155,8 +155,10 @@ def _target(options: Mapping[str, str]) -> float | None:
 def _tasks(options: Mapping[str, str], *, in_streams: bool) -> TaskOptions:
     least, most = options.get("minpartitions"), options.get("maxrecordsperpartition")
     return TaskOptions(
-        None if least is None else values.whole_number("minPartitions", least, 1, "the fewest tasks", _MOST_TASKS),
-        None if most is None else values.whole_number("maxRecordsPerPartition", most, 1, "the most records of a task"),
+        None if least is None else values.bounded_number("minPartitions", least, 1, "the fewest tasks", _MOST_TASKS),
+        None
+        if most is None
+        else values.bounded_number("maxRecordsPerPartition", most, 1, "the most records of a task"),
         values.true_or_false("splitPartitions", options.get("splitpartitions", "false" if in_streams else "true")),
     )
 

@@ -75,7 +75,7 @@ def _as_array(returned: Any, results: ResultType) -> pa.Array:
 
 
 def _converted(array: pa.Array, results: ResultType, most: int) -> tuple[pa.Array, int]:
-    whole = fitted(array, results.arrow_type)
+    whole = converted(array, results.arrow_type)
     whole = pa.concat_arrays([whole, whole.slice(0, 0)])  # copies it, which one array alone would not
     whole.validate(full=True)  # an array made of buffers can hold anything, and Spark's Java side trusts it
     return whole, results.check_array(whole, most)
@@ -93,7 +93,7 @@ def _alone(array: pa.Array, index: int, results: ResultType) -> OfArray:
         return OfArray(None, 0, 0, error)
 
 
-def fitted(array: pa.Array, kind: pa.DataType) -> pa.Array:
+def converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Convert an array to another type of the same kind: numbers to numbers, and structs by the names of their fields.
 
     Nulls stay where they are, even where the type allows none. Arrow's own cast would reject those. It also makes a
@@ -162,7 +162,7 @@ def _fitted_map(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 def _fitted_part(array: pa.Array, field: pa.Field) -> pa.Array:
     try:
-        return fitted(array, field.type)
+        return converted(array, field.type)
     except TypeError as error:
         raise TypeError(f"of {field.name}, {error}") from error
 

@@ -127,10 +127,10 @@ class ResultType:
         """Return the sentence for a result for which `checked` raised this error."""
         if isinstance(error, TooLargeError):
             return str(error)
-        return f"{self._refusal}: {text_of(error)}"
+        return f"{self._refusal}: {short_error(error)}"
 
 
-def text_of(error: BaseException) -> str:
+def short_error(error: BaseException) -> str:
     """Return an error's text, cleaned, and short enough for a header; empty if its own code fails."""
     return clean(user_errors.text_of(error))
 

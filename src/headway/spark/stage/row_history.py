@@ -18,7 +18,7 @@ from headway.records.expiry import expiry_of
 from headway.records.history import HEADER, History, after_attempt, history_of, told
 from headway.spark.stage.input_batch import InputBatch, StageRow
 from headway.spark.stage.input_row import InputRow, place_of
-from headway.spark.stage.row_record import headers_of, kafka_topic_of, origin_of, timestamp_of
+from headway.spark.stage.row_record import kafka_topic_of, origin_of, row_headers, timestamp_of
 
 _OURS = pa.array([HEADER, EXPIRES])
 
@@ -35,7 +35,7 @@ def brought_along(batch: InputBatch, now: float, expires_after: float | None = N
     found: dict[StageRow, Brought] = {}
     for row in batch.rows:
         columns, index = place_of(row.row)
-        own = headers_of(columns, index)
+        own = row_headers(columns, index)
         history = history_of(own, kafka_topic_of(columns, index) or "")
         failure = failure_of(history) if history else None
         at = expiry_of(own)
@@ -53,13 +53,13 @@ def failure_after(work: Work[Any], error: BaseException, *, untried: bool = Fals
     return work.again(0.0, failure_behind(error), time.monotonic(), untried).failure
 
 
-def history_after(row: InputRow, failure: FailedAttempts | None) -> str | None:
+def row_history_after(row: InputRow, failure: FailedAttempts | None) -> str | None:
     """Return the history header of a row's record after these attempts; None if the row does not come from a record."""
     columns, index = place_of(row)
     topic, origin = kafka_topic_of(columns, index), origin_of(columns, index)
     if topic is None or origin is None:
         return None
-    known = history_of(headers_of(columns, index), topic)
+    known = history_of(row_headers(columns, index), topic)
     since = known.since if known and known.since else timestamp_of(columns, index)
     if failure is None:
         history = History(topic, origin, since=since if since > 0 else None)

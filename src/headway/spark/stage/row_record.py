@@ -25,7 +25,7 @@ def kafka_topic_of(columns: "ColumnValues", index: int) -> str | None:
     return level_topic(topic, level) if _is_whole(level) else topic
 
 
-def headers_of(columns: "ColumnValues", index: int) -> list[Header]:
+def row_headers(columns: "ColumnValues", index: int) -> list[Header]:
     """Return the headers of a row's record; an empty list without the source's column `headers`."""
     found = _value(columns, index, "headers")
     if not isinstance(found, list):
@@ -43,7 +43,7 @@ def origin_of(columns: "ColumnValues", index: int) -> Origin | None:
     partition, offset = (_value(columns, index, name) for name in ("partition", "offset"))
     if topic is None or not _is_whole(partition) or not _is_whole(offset):
         return None
-    history = history_of(headers_of(columns, index), topic)
+    history = history_of(row_headers(columns, index), topic)
     return history.origin if history else Origin(topic, partition, offset)
 
 

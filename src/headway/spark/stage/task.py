@@ -57,7 +57,7 @@ from headway.spark.stage.python_worker import Shared
 from headway.spark.stage.rate_grants import GrantedStarts
 from headway.spark.stage.rate_office import RateClient
 from headway.spark.stage.result_type import ResultType
-from headway.spark.stage.row_history import brought_along, failure_after, history_after
+from headway.spark.stage.row_history import brought_along, failure_after, row_history_after
 from headway.spark.stage.row_keys import row_keys
 from headway.spark.stage.running_calls import LONGER_BY, RunningCalls
 from headway.spark.stage.settings import RowHandler, Settings, argument_names
@@ -234,7 +234,7 @@ class Stage:
             return self._handler(works[0].record.row, Context(works[0]))
         rows: Any = [work.record.row for work in works]
         if self._settings.arrow_columns:
-            rows = record_batch(rows, self._settings.arrow_columns)
+            rows = selected_columns(rows, self._settings.arrow_columns)
         return self._handler(rows, [Context(work) for work in works])
 
     def _begin(self, job: Job) -> Sequence[Any]:
@@ -367,7 +367,7 @@ class Stage:
         """Put out a row whose handler was not called."""
         row: StageRow = work.record
         failure: FailedAttempts | None = work.failure
-        history = history_after(row.row, failure)
+        history = row_history_after(row.row, failure)
         attempts = work.attempt - 1
         if self._is_parked(work):
             self._held.put(row, RowOutcome("parked", attempts, error=(None, None, _BEHIND), history=history))
@@ -406,7 +406,7 @@ class Stage:
             except BaseException as refused:  # the delay's own code can raise anything, too
                 self._dispatch.not_scheduled(work, ConfigError(f"RetryLater cannot be kept: {text_of(refused)}"))
                 return
-        failed_with, history = error_value(error, _LATER), history_after(row.row, failure)
+        failed_with, history = error_value(error, _LATER), row_history_after(row.row, failure)
         self._held.put(
             row, RowOutcome("later", work.attempt, None, 0, failed_with, row.started, time.time(), history, again_at)
         )
@@ -435,12 +435,12 @@ class Stage:
         """Put out a row that has failed for good. To the dispatch, this stores its dead letter."""
         row: StageRow = work.record
         if issubclass(type(error), ExpiredError):
-            history = history_after(row.row, work.failure)
+            history = row_history_after(row.row, work.failure)
             self._held.put(row, RowOutcome("expired", work.attempt - 1, error=(None, None, _EXPIRED), history=history))
         else:
             if self._settings.park_behind_failed:
                 self._park_behind(work)
-            failed_with, history = error_value(error, reason), history_after(row.row, failure_after(work, error))
+            failed_with, history = error_value(error, reason), row_history_after(row.row, failure_after(work, error))
             self._held.put(
                 row, RowOutcome("failed", work.attempt, None, 0, failed_with, row.started, time.time(), history)
             )
@@ -505,7 +505,7 @@ def results_of_batch(result: Any, count: int) -> Sequence[Any]:
     return result
 
 
-def record_batch(rows: Sequence[InputRow], names: Sequence[str]) -> pa.RecordBatch:
+def selected_columns(rows: Sequence[InputRow], names: Sequence[str]) -> pa.RecordBatch:
     """Return these columns of these rows, in their order, without converting them to Python values."""
     places = [place_of(row) for row in rows]  # read once for each row, because the stage may copy its batch meanwhile
     parts = []

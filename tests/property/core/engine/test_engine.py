@@ -10,7 +10,7 @@ from headway.core.engine.commit_tick import CommitTick
 from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import Ordering
 from headway.core.engine.work import Work
-from headway.core.offsets.offset_map import Commit, OffsetMap, decode
+from headway.core.offsets.offset_map import Commit, OffsetMap, decode_map
 from headway.core.retry import GiveUp
 from headway.records.record_types import TopicPartition
 
@@ -144,7 +144,7 @@ class EngineOfALog(RuleBasedStateMachine):
             self.stale += [entry.work for entry in stay.entries if entry.work]
 
     def committed(self, partition: TopicPartition) -> OffsetMap:
-        return decode(self.broker[partition].metadata, self.broker[partition].offset, LOG)
+        return decode_map(self.broker[partition].metadata, self.broker[partition].offset, LOG)
 
     @rule(partition=partitions, count=st.integers(0, 12))
     def receive(self, partition: TopicPartition, count: int) -> None:

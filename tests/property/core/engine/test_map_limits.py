@@ -14,7 +14,7 @@ from headway.core.offsets.offset_map import (
     OffsetMap,
     canonical,
     commit_of,
-    decode,
+    decode_map,
     encode,
     pressure,
 )
@@ -33,7 +33,7 @@ class Record:
 
 
 def is_done(commit: Commit, offset: int) -> bool:
-    committed = decode(commit.metadata, commit.offset)
+    committed = decode_map(commit.metadata, commit.offset)
     return offset < committed.offset or any(offset in done for done in committed.complete)
 
 
@@ -101,7 +101,7 @@ def test_a_batch_with_outputs_is_remembered_as_a_whole_or_not_at_all_whatever_ro
 
     def begin() -> Engine[Record]:
         engine: Engine[Record] = Engine(ordering, room=40_000)
-        start = decode(stored.metadata, stored.offset)
+        start = decode_map(stored.metadata, stored.offset)
         engine.assign(ORDERS, start)
         engine.receive(ORDERS, records[start.offset :], 0.0)
         return engine
@@ -151,7 +151,7 @@ def test_a_map_that_is_shortened_fits_and_says_of_the_offsets_that_it_keeps_what
     whole = canonical(7, runs)
     commit = commit_of(whole, limit)
     assert len(commit.metadata) <= limit
-    kept = decode(commit.metadata, commit.offset)
+    kept = decode_map(commit.metadata, commit.offset)
     assert commit.kept in (None, kept)
     assert kept.complete == whole.complete[: len(kept.complete)]
     assert (commit.kept is None) == (kept == whole)

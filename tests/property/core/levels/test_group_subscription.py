@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from headway.core.levels.group_subscription import GroupSubscription
-from headway.core.levels.naming import by_given_level, by_level
+from headway.core.levels.naming import by_given_level, level_subscriptions
 from headway.errors import ConfigError
 
 NAMES = st.text("ab0-1.", min_size=1, max_size=6)
@@ -14,7 +14,7 @@ LEVELS = st.integers(1, 12)
 
 @given(st.lists(NAMES, min_size=1, unique=True), LEVELS)
 def test_a_level_topic_has_the_topic_and_level_that_it_was_made_of(topics: list[str], levels: int) -> None:
-    joined = GroupSubscription.of(range(levels), by_level(topics, levels))
+    joined = GroupSubscription.of(range(levels), level_subscriptions(topics, levels))
     assert len(joined.topics) == levels * len(topics)
     for topic in topics:
         for level in range(levels):
@@ -40,12 +40,12 @@ def test_a_new_subscription_that_keeps_addresses_has_every_topic_of_the_old_one_
     before, after = (GroupSubscription.of(range(3), by_given_level(each, 3)) for each in (old, new))
     if old and after.keeps_addresses_of(before):
         assert all(after.address(topic) == (topic, level) for topic, level in old.items())
-    assert not GroupSubscription.of(range(3), by_level(list(new), 3)).keeps_addresses_of(after)
+    assert not GroupSubscription.of(range(3), level_subscriptions(list(new), 3)).keeps_addresses_of(after)
 
 
 @given(st.lists(NAMES, min_size=1, unique=True), LEVELS)
 def test_the_member_of_one_level_reads_that_level_alone(topics: list[str], levels: int) -> None:
-    of_levels = by_level(topics, levels)
+    of_levels = level_subscriptions(topics, levels)
     for level in range(levels):
         single = GroupSubscription.of([level], of_levels)
         assert single.topics == of_levels[level].topics

@@ -8,7 +8,7 @@ import zstandard
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from headway.core.offsets.offset_map import OffsetMap, canonical, commit_of, decode, encode, encoding_name
+from headway.core.offsets.offset_map import OffsetMap, canonical, commit_of, decode_map, encode, encoding_name
 from headway.errors import OffsetMapError
 
 MAGIC = {"bitset v1": b"l", "bitset v2": b"o", "run length v1": b"n", "run length v2": b"e"}
@@ -63,7 +63,7 @@ def compressed(payload: bytes) -> bytes:
 
 @given(MAPS)
 def test_what_is_written_is_read(offset_map: OffsetMap) -> None:
-    assert decode(encode(offset_map), offset_map.offset, offset_map.end) == offset_map
+    assert decode_map(encode(offset_map), offset_map.offset, offset_map.end) == offset_map
 
 
 @given(SMALL_MAPS)
@@ -71,7 +71,7 @@ def test_every_encoding_is_read(offset_map: OffsetMap) -> None:
     for name, payload in naive_encodings(offset_map).items():
         for encoded, expected in ((payload, name), (compressed(payload), f"{name}, zstd")):
             text = base64.b64encode(encoded)
-            assert decode(text, offset_map.offset) == offset_map
+            assert decode_map(text, offset_map.offset) == offset_map
             assert encoding_name(text) == expected
 
 
@@ -100,13 +100,13 @@ def test_complete_and_incomplete_are_the_whole_range(offset_map: OffsetMap) -> N
 def test_the_offset_is_committed_with_or_without_its_map(offset_map: OffsetMap) -> None:
     commit = commit_of(offset_map)
     assert commit.offset == offset_map.offset
-    assert decode(commit.metadata, commit.offset) in (offset_map, OffsetMap(offset_map.offset))
+    assert decode_map(commit.metadata, commit.offset) in (offset_map, OffsetMap(offset_map.offset))
 
 
 def check_only_our_error(text: str | bytes) -> None:
     for log_end in (None, 1_000_000):
         with contextlib.suppress(OffsetMapError):
-            offset_map = decode(text, 1000, log_end)
+            offset_map = decode_map(text, 1000, log_end)
             assert offset_map == canonical(1000, offset_map.runs)
             assert log_end is None or offset_map.end <= log_end
     with contextlib.suppress(OffsetMapError):

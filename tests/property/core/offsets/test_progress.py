@@ -4,7 +4,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from headway.core.offsets.offset_map import OffsetMap, commit_of, decode
+from headway.core.offsets.offset_map import OffsetMap, commit_of, decode_map
 from headway.core.offsets.progress import Progress
 
 LOG = 400
@@ -51,7 +51,7 @@ class ProgressOfALog(RuleBasedStateMachine):
     @rule()
     def crash_after_a_commit(self) -> None:
         commit = commit_of(self.progress.snapshot())
-        self.restart_from(decode(commit.metadata, commit.offset, LOG))
+        self.restart_from(decode_map(commit.metadata, commit.offset, LOG))
 
     @invariant()
     def nothing_incomplete_is_passed(self) -> None:

@@ -8,7 +8,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from headway.core.offsets.offset_map import MAX_CHARACTERS, OffsetMap, canonical, commit_of, decode_with_trailer, encode
-from headway.core.offsets.trailer import MOST_ATTEMPTS, Trailer, Tried, pack, pack_within, unpack
+from headway.core.offsets.trailer import MOST_ATTEMPTS, Trailer, Tried, encode_trailer, pack_within, unpack
 from headway.errors import OffsetMapError
 
 
@@ -39,7 +39,7 @@ def most_important(tried: Mapping[int, Tried], count: int) -> dict[int, Tried]:
 
 @given(trailers())
 def test_what_is_packed_is_unpacked(trailer: Trailer) -> None:
-    assert unpack(pack(trailer)) == trailer
+    assert unpack(encode_trailer(trailer)) == trailer
 
 
 @given(RUNS, trailers())
@@ -76,7 +76,7 @@ def test_as_many_attempts_are_packed_as_fit(trailer: Trailer, size: int) -> None
     kept = unpack(packed).tried
     assert not kept or len(packed) <= size
     more = most_important(trailer.tried, len(kept) + 1)
-    assert kept == trailer.tried or len(pack(trailer._replace(tried=more))) > size
+    assert kept == trailer.tried or len(encode_trailer(trailer._replace(tried=more))) > size
 
 
 @given(RUNS.filter(bool), trailers(), st.integers(-3, 3).filter(bool))

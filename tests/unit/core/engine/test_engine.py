@@ -14,7 +14,7 @@ from headway.core.engine.engine import Engine
 from headway.core.engine.lanes import ALONE, Ordering
 from headway.core.engine.slot_policies import BurstSlots, StrictSlots
 from headway.core.engine.work import Work
-from headway.core.offsets.offset_map import MAX_CHARACTERS, Commit, OffsetMap, decode
+from headway.core.offsets.offset_map import MAX_CHARACTERS, Commit, OffsetMap, decode_map
 from headway.core.retry import Again, GiveUp
 from headway.records.record_types import TopicPartition
 
@@ -351,7 +351,7 @@ def test_a_restart_with_a_full_map_reads_again_what_it_has_as_incomplete() -> No
     engine, hanging = pressed_engine()
     commit = engine.tick().commits[ORDERS]
     restarted = engine_of()
-    restarted.assign(ORDERS, decode(commit.metadata, commit.offset))
+    restarted.assign(ORDERS, decode_map(commit.metadata, commit.offset))
     end = commit.offset
     while end < hanging[-1].offset:
         assert restarted.paused() == set()
@@ -456,7 +456,7 @@ def test_the_offset_and_the_map_are_of_one_moment_and_end_at_the_highest_success
     works = engine.take(10, NOW)
     finish_all(engine, [works[0], works[3]])
     commit = engine.tick().commits[ORDERS]
-    assert decode(commit.metadata, commit.offset) == OffsetMap(1, (2, 1))
+    assert decode_map(commit.metadata, commit.offset) == OffsetMap(1, (2, 1))
 
 
 def test_missing_offsets_never_block() -> None:

@@ -17,7 +17,7 @@ from headway.core.offsets.offset_map import (
     OffsetMap,
     canonical,
     commit_of,
-    decode,
+    decode_map,
     encode,
     encoding_name,
     pressure,
@@ -52,7 +52,7 @@ def random_map(offset: int, runs: int) -> OffsetMap:
 
 @pytest.mark.parametrize(("case", "name", "text"), GOLDEN)
 def test_what_java_wrote_is_read(case: dict[str, Any], name: str, text: str) -> None:
-    offset_map = decode(text, case["base"])
+    offset_map = decode_map(text, case["base"])
     assert offset_map.end - 1 == case["highest"]
     assert [offset for run in offset_map.incomplete for offset in run] == case["incomplete"]
     assert encoding_name(text) == NAMES[name]
@@ -60,14 +60,14 @@ def test_what_java_wrote_is_read(case: dict[str, Any], name: str, text: str) -> 
 
 @pytest.mark.parametrize("case", VECTORS["cases"], ids=lambda case: case["name"])
 def test_we_write_one_of_the_smallest_that_java_could_write(case: dict[str, Any]) -> None:
-    text = encode(decode(next(iter(case["encodings"].values())), case["base"]))
+    text = encode(decode_map(next(iter(case["encodings"].values())), case["base"]))
     assert text in case["encodings"].values()
     assert len(text) == min(map(len, case["encodings"].values()))
 
 
 @pytest.mark.parametrize("text", ["", b"", "bgAA"])
 def test_no_map_and_the_empty_map_say_that_nothing_above_is_complete(text: str | bytes) -> None:
-    assert decode(text, 7) == OffsetMap(7)
+    assert decode_map(text, 7) == OffsetMap(7)
 
 
 def test_nothing_complete_above_the_offset_needs_no_text() -> None:
@@ -75,7 +75,7 @@ def test_nothing_complete_above_the_offset_needs_no_text() -> None:
 
 
 def test_metadata_may_come_as_the_bytes_that_the_broker_stores() -> None:
-    assert decode(b"bAAFGgA=", 0) == decode("bAAFGgA=", 0)
+    assert decode_map(b"bAAFGgA=", 0) == decode_map("bAAFGgA=", 0)
 
 
 def test_a_frame_is_written_without_the_size_of_its_content() -> None:
@@ -106,30 +106,30 @@ def test_a_frame_is_written_without_the_size_of_its_content() -> None:
 )
 def test_damaged_and_foreign_metadata_is_refused_in_a_sentence(text: str | bytes, sentence: str) -> None:
     with pytest.raises(OffsetMapError, match=sentence):
-        decode(text, 0)
+        decode_map(text, 0)
 
 
 def test_a_map_that_reaches_beyond_the_log_end_is_of_another_log() -> None:
-    assert decode("ZQAAAAEAAMNL", 5, log_end=50001).end == 50001
+    assert decode_map("ZQAAAAEAAMNL", 5, log_end=50001).end == 50001
     with pytest.raises(OffsetMapError, match="reaches to 50001, but the log ends at 50000"):
-        decode("ZQAAAAEAAMNL", 5, log_end=50000)
+        decode_map("ZQAAAAEAAMNL", 5, log_end=50000)
 
 
 def test_a_frame_that_unpacks_to_gigabytes_is_refused() -> None:
     bomb = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(2**24))
     with pytest.raises(OffsetMapError, match="over 1048576 bytes"):
-        decode(text_of(b"s" + bomb), 0)
+        decode_map(text_of(b"s" + bomb), 0)
 
 
 def test_a_frame_that_claims_gigabytes_is_refused_before_it_is_unpacked() -> None:
     claim = b"\x28\xb5\x2f\xfd\xe0" + struct.pack("<Q", 2**40) + b"\x01\x00\x00"
     with pytest.raises(OffsetMapError, match="unpacks to 1099511627776 bytes"):
-        decode(text_of(b"s" + claim), 0)
+        decode_map(text_of(b"s" + claim), 0)
 
 
 def test_run_lengths_that_claim_the_whole_of_a_huge_log_are_two_numbers() -> None:
     text = text_of(b"e" + struct.pack(">ii", 2**31 - 1, 2**31 - 1))
-    assert decode(text, 0).complete == [range(2**31 - 1, 2**32 - 2)]
+    assert decode_map(text, 0).complete == [range(2**31 - 1, 2**32 - 2)]
 
 
 def test_above_three_quarters_of_the_limit_a_commit_is_pressed_and_keeps_its_map() -> None:
@@ -146,7 +146,7 @@ def test_above_the_limit_the_offset_is_committed_with_what_has_room_of_its_map()
     commit = commit_of(whole)
     assert commit.pressed
     assert MAX_CHARACTERS / 2 < len(commit.metadata) <= MAX_CHARACTERS
-    kept = decode(commit.metadata, 5)
+    kept = decode_map(commit.metadata, 5)
     assert kept == commit.kept
     assert kept.runs == whole.runs[: len(kept.runs)]
 
@@ -175,7 +175,7 @@ def test_a_large_sparse_map_fits_because_a_bitset_was_compressed() -> None:
     runs = tuple(run for i in range(700) for run in (1, 60 + i * 37 % 90))
     text = encode(OffsetMap(0, runs))
     assert len(text) < MAX_CHARACTERS
-    assert decode(text, 0).runs == runs
+    assert decode_map(text, 0).runs == runs
 
 
 def test_a_range_of_two_billion_with_few_runs_costs_as_little_as_a_short_one() -> None:

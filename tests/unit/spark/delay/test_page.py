@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 
 from headway.core.delay.ladder import Ladder
-from headway.spark.delay.page import page
+from headway.spark.delay.page import schedules_page
 
 NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
@@ -16,7 +16,7 @@ def test_the_page_counts_by_hour_and_line_and_compares_the_ladders() -> None:
     ]
     ladders = {"in use": Ladder.exponential(), "proposed": Ladder((1000, 60_000))}
 
-    text = page("Pending schedules", occupancy, [{"second": NOON, "pending": 900}], {60_000: 2_008}, ladders)
+    text = schedules_page("Pending schedules", occupancy, [{"second": NOON, "pending": 900}], {60_000: 2_008}, ladders)
 
     assert "2,008 schedules are pending" in text
     assert text.count("<rect") == 3
@@ -25,4 +25,4 @@ def test_the_page_counts_by_hour_and_line_and_compares_the_ladders() -> None:
 
 
 def test_nothing_pending_is_a_page_too() -> None:
-    assert "0 schedules are pending" in page("Nothing", [], [], {}, {"in use": Ladder((1000,))})
+    assert "0 schedules are pending" in schedules_page("Nothing", [], [], {}, {"in use": Ladder((1000,))})

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime, timedelta
 from xml.etree import ElementTree
 
-from headway.spark.report.html import DURATIONS, LevelCurve, page, plot
+from headway.spark.report.html import DURATIONS, LevelCurve, plot, report_page
 
 BEGIN = datetime(2026, 5, 1, 12, 0, tzinfo=UTC)
 
@@ -21,7 +21,7 @@ def test_the_page_has_the_levels_highest_first_and_a_plot_of_each_figure() -> No
     ]
     lags = [{"level": 0, "window": BEGIN, "lag": 40}]
 
-    made = page("Flights <b>", levels, windows, lags, 10)
+    made = report_page("Flights <b>", levels, windows, lags, 10)
 
     assert "Flights &lt;b&gt;" in made
     assert "Windows of 10 s since 2026-05-01 12:00:00." in made
