@@ -47,3 +47,16 @@ def _anchors(text: str) -> set[str]:
     """Return the anchors that GitHub makes of a page's headings."""
     headings = re.findall(r"^#+ (.*)$", re.sub(r"^```.*?^```", "", text, flags=re.DOTALL | re.MULTILINE), re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
+
+
+@pytest.mark.parametrize("page", ALL_PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_line_of_prose_is_longer_than_120_characters(page: Path) -> None:
+    text = re.sub(r"^ *```.*?^ *```", lambda block: "\n" * block[0].count("\n"), page.read_text(), flags=re.S | re.M)
+    assert [line for line in text.splitlines() if len(line) > 120 and _could_be_wrapped(line)] == []
+
+
+def _could_be_wrapped(line: str) -> bool:
+    """Return whether a line is prose with a space at which it can end before column 120, outside a code span."""
+    is_prose = not line.lstrip().startswith(("|", "#", "[!", "<"))
+    words = re.sub(r"`[^`]*`", lambda span: "_" * len(span[0]), line.strip())
+    return is_prose and " " in re.sub(r"^([-*+>]|\d+\.) +", "", words)
