@@ -1,6 +1,7 @@
 """The public parallel consumer: its subscription, its ways to run a handler, and its controls."""
 
 import asyncio
+import time
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from types import TracebackType
@@ -29,7 +30,7 @@ from headway.kafka.binding.connection import change_credentials
 from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.kafka.binding.known_settings import check_taken
 from headway.kafka.consumer.commits import OnCommit
-from headway.kafka.consumer.level_consumers import members_of
+from headway.kafka.consumer.level_consumers import END_WITHIN, members_of
 from headway.parallel.batches import Batches
 from headway.parallel.callbacks import OnRebalance
 from headway.parallel.control_loop import ControlLoop
@@ -46,6 +47,7 @@ from headway.parallel.stream import Owner
 from headway.parallel.tenancy import Tenancy
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.background import in_background
+from headway.runtime.end_steps import construction
 from headway.runtime.wakeup import Wakeup
 from headway.settings.config import Config, ParallelSettings
 
@@ -119,10 +121,24 @@ class ParallelConsumer:
         checked = self._options = ParallelOptions.of(options)
         checked.check_with(settings)
         check_taken(checked.outputs.kafka)  # its client is made later, when a misspelt setting would end the run
-        self._wake = Wakeup()
-        # Only librdkafka's end-of-partition event says that the position is behind a transaction marker, which is not
-        # a record. Without it, the offset of such a marker could never be committed.
-        self._levels = members_of(settings, {"enable.partition.eof": True})
+        self._is_forked = False
+        with construction(lambda: self.close(drain=False)):
+            register_for_forks(self)
+            # Only librdkafka's end-of-partition event says that the position is behind a transaction marker, which is
+            # not a record. Without it, the offset of such a marker could never be committed.
+            self._levels = members_of(settings, {"enable.partition.eof": True})
+            self._wake = Wakeup()
+            try:
+                self._make_run()
+            except BaseException:  # `close` needs the run, so it cannot end what was made so far
+                self._levels.close(time.monotonic() + END_WITHIN)
+                self._wake.close()
+                raise
+            for level in self._levels:
+                level.client.wake_with(self._wake)
+
+    def _make_run(self) -> None:
+        settings, checked = self._settings, self._options
         tenancy = checked.tenancy()
         rate = None if checked.rate_limit is None else StartRate(checked.rate_limit)
         engine = _make_engine(checked, settings, tenancy)
@@ -134,10 +150,6 @@ class ParallelConsumer:
         self._callbacks, self._fetching, self._commits = control.callbacks, control.fetching, control.commits
         has_lifespan = checked.lifespan is not None
         self._run = Run(self._parts, control, dispatch, self._levels, self._wake, tenancy, joins_late=has_lifespan)
-        for level in self._levels:
-            level.client.wake_with(self._wake)
-        self._is_forked = False
-        register_for_forks(self)
 
     def subscribe(
         self,

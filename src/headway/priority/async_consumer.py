@@ -16,6 +16,7 @@ from headway.declarations import checked_timeout
 from headway.kafka.consumer.level_consumers import Partitions
 from headway.priority.consumer import REQUEST_TIMEOUT, LevelMetrics, OnRebalance, PriorityConsumer, longest_wait
 from headway.records.record_types import ConsumerRecord, TopicPartition
+from headway.runtime.end_steps import construction
 from headway.settings.config import Config
 
 T = TypeVar("T")
@@ -30,8 +31,9 @@ class AsyncPriorityConsumer:
     """
 
     def __init__(self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "fair") -> None:
-        self._consumer = PriorityConsumer(config, distributor=distributor, policy=policy)
         self._one_at_a_time = asyncio.Lock()
+        with construction(lambda: self._consumer.close()):  # noqa: PLW0108 - the consumer does not exist yet
+            self._consumer = PriorityConsumer(config, distributor=distributor, policy=policy)
 
     def subscribe(
         self,

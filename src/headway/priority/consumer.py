@@ -30,7 +30,7 @@ from headway.kafka.consumer.level_consumers import END_WITHIN, MemberOffsets, Pa
 from headway.kafka.consumer.standing import Standing, not_a_member, standing
 from headway.records.record_types import ConsumerRecord, TopicPartition
 from headway.runtime.deferred_signals import defer_signals
-from headway.runtime.end_steps import EndSteps, Step
+from headway.runtime.end_steps import EndSteps, Step, construction
 from headway.runtime.gc_pause import GcPause
 from headway.runtime.wakeup import Wakeup
 from headway.settings.config import Config, ConsumerSettings
@@ -93,25 +93,25 @@ class PriorityConsumer:
             max_wait=settings.max_wait,
         )
         self._settings = settings
-        self.wake = Wakeup()
         # Whenever a callback can run, every fetched record that was not handed out is in `_buffers` or `_batch`.
         self._buffers: list[LevelBuffer[ConsumerRecord]] = [LevelBuffer() for _ in range(settings.levels)]
         self._batch: deque[ConsumerRecord] = deque()  # an iteration's next records; changed, never replaced
-        self._closed = self._is_forked = False
-        register_for_forks(self)
-        self._levels = members_of(settings)
-        for member in self._levels:
-            member.client.wake_with(self.wake)
         self._returned = [0] * settings.levels
         self._subscription: Sequence[str] | Mapping[str, int] = ()
         self._woken = False
-        self._closing = False
+        self._closed = self._closing = self._is_forked = False
         self._end = EndSteps(self._steps_to_end)
         self._closes_by = math.inf
         self._called_back_for: set[int] | None = None  # the levels of the rebalance callback that runs
         self._auto_commits = settings.auto_commit_interval is not None
         self._commit_at = time.monotonic() + (settings.auto_commit_interval or 0)
         self._commits = AsyncCommits()
+        with construction(self.close):
+            register_for_forks(self)
+            self._levels = members_of(settings)
+            self.wake = Wakeup()
+            for member in self._levels:
+                member.client.wake_with(self.wake)
 
     # Subscription
 

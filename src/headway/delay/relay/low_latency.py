@@ -43,7 +43,7 @@ from headway.delay.relay.refusals import is_refused_too
 from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, DeliveryError, KafkaError, SerializationError
 from headway.kafka.binding.error_causes import error_name, is_the_records_own, refuses_all
-from headway.kafka.binding.factory import together
+from headway.kafka.binding.factory import both
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.producer.transactional_writer import FORBIDDEN
 from headway.runtime.gc_pause import GcPause
@@ -88,7 +88,7 @@ class LowLatency(RelayOutput):
         clock: BrokerClock,
     ) -> None:
         self._id = new_id(names)
-        self._client, states = together(
+        self._client, states = both(
             partial(connected_client, config, names.state),
             partial(fenced, config, self._id, names.state),
             close=close_at_once,

@@ -34,12 +34,13 @@ from headway.delay.relay.topic_watch import TopicWatch
 from headway.delay.relay.unknown_zones import UnknownZones
 from headway.delay.topic_names import DEFAULT_NAME, TopicNames
 from headway.errors import AuthenticationError, AuthorizationError, ClosedError, ConfigError, KafkaError
-from headway.kafka.binding.factory import together
+from headway.kafka.binding.factory import both
 from headway.kafka.binding.forks import made_before_fork, register_for_forks
 from headway.kafka.consumer.relay_consumer import RelayConsumer
 from headway.kafka.missing_rights import is_of_the_group, lacks_a_right
 from headway.kafka.reading.compacted import TopicReader
-from headway.runtime.end_steps import EndSteps
+from headway.runtime.deferred_signals import allow_signals
+from headway.runtime.end_steps import EndSteps, construction
 from headway.runtime.flag import Flag
 from headway.runtime.gc_pause import GcPause
 from headway.runtime.lifecycle import Closable
@@ -98,48 +99,45 @@ class Relay(Closable):
             raise ConfigError(f"The mode is {mode!r}; it must be 'exactly-once' or 'low-latency'.")
         check_settings(config)
         check_whole("memory", memory, 1, " bytes")
-        self._names = TopicNames(name)
+        self._names = names = TopicNames(name)
         self._connection = connection_of(config)
         self._producer_config = producer_settings(config)
-        self._fitter = LineFitter(self._connection, self._names, fit, max_lines, retire_after)
+        self._fitter = LineFitter(self._connection, names, fit, max_lines, retire_after)
         self._mode: Mode = mode
         self._memory = memory
-        self._wake = Wakeup()
+        self._wake = wake = Wakeup()
         self._clock = BrokerClock()
         self._stopping = Flag()
         self._closed = self._is_forked = False
-        register_for_forks(self)
         self._restarts = Restarts()
         self.counts: Counter[str] = Counter()
-        consumer = {key: value for key, value in config.items() if key not in PRODUCERS_OWN}
-        made: list[Any] = together(
-            partial(TopicReader, self._connection),
-            partial(RelayConsumer, {"group.id": name, **consumer}, self._wake),
-        )
-        self._reader: TopicReader = made[0]
-        self._consumer: RelayConsumer = made[1]
-        self._lines = LinesInUse(self._reader, self._names)
-        try:
-            self._lines.begin()
-        except BaseException:
-            self._consumer.close()
-            self._reader.close()
-            self._wake.close()
-            raise
-        self._lost = LostRights(self._producer_config, self._names, str(consumer.get("group.id", name)))
+        consumer_config = {"group.id": name} | {key: each for key, each in config.items() if key not in PRODUCERS_OWN}
+        self._lost = LostRights(self._producer_config, names, str(consumer_config["group.id"]))
         self._has_worked = False
-        self._searcher = Searcher(self._connection, self._names, self._wake)
-        self._relays = PartitionRelays(self._names, self._searcher, self._fitter)
-        self._timing = RoundTiming(self._clock, self._relays, self._wake)
-        self._predecessors = Predecessors(
-            self._reader, self._names, self._lines, self._producer_config, self._stopping.is_set
-        )
-        self._watch = TopicWatch(self._connection, self._names, self._wake)
+        self._searcher = Searcher(self._connection, names, wake)
+        self._relays = PartitionRelays(names, self._searcher, self._fitter)
+        self._timing = RoundTiming(self._clock, self._relays, wake)
+        self._watch = TopicWatch(self._connection, names, wake)
         self._unknown_zones = UnknownZones()
-        self._deletions = Deletions(self._reader, self._connection)
         self._output: RelayOutput | None = None
-        clients = self._consumer, self._reader, self._searcher, self._watch, self._fitter, self._wake
-        self._steps_to_end = EndSteps(lambda: [self._release, *(each.close for each in clients)])
+        with construction(self.close):
+            register_for_forks(self)
+            self._reader, self._consumer = both(
+                partial(TopicReader, self._connection), partial(RelayConsumer, consumer_config, wake)
+            )
+            clients = self._consumer, self._reader, self._searcher, self._watch, self._fitter, wake
+            self._steps_to_end = EndSteps(lambda: [self._release, *(each.close for each in clients)])
+            self._lines = LinesInUse(self._reader, names)
+            self._predecessors = Predecessors(
+                self._reader, names, self._lines, self._producer_config, self._stopping.is_set
+            )
+            self._deletions = Deletions(self._reader, self._connection)
+            try:
+                with allow_signals():  # brokers may take long to answer
+                    self._lines.begin()
+            except BaseException:
+                self.close()
+                raise
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
         """Work until `stop` is called, or `until()` is true.

@@ -22,6 +22,7 @@ from headway.settings.config import Config, check_servers, check_settings, expla
 
 P = ParamSpec("P")
 T = TypeVar("T")
+U = TypeVar("U")
 
 
 class _ReferableConsumer(ck.Consumer):
@@ -94,6 +95,9 @@ def together(*makes: Callable[[], T], close: Callable[[T], object] = _close) -> 
     made = list[Future[T]]()
     try:
         made += [threads.submit(make) for make in makes]
+        with allow_signals():  # a user's `oauth_cb` may take long
+            for each in made:
+                each.result()
         return [each.result() for each in made]
     except BaseException:
         for each in made:
@@ -101,6 +105,13 @@ def together(*makes: Callable[[], T], close: Callable[[T], object] = _close) -> 
         raise
     finally:
         threads.shutdown(wait=False)
+
+
+def both(first: Callable[[], T], second: Callable[[], U], close: Callable[[T | U], object] = _close) -> tuple[T, U]:
+    """Create two clients of different kinds as `together` does."""
+    makes: list[Callable[[], Any]] = [first, second]
+    made_first, made_second = together(*makes, close=close)
+    return made_first, made_second
 
 
 def _close_made(close: Callable[[T], object], made: Future[T]) -> None:

@@ -246,10 +246,16 @@ def members_of(settings: ConsumerSettings | ParallelSettings, own: Config | None
     config = {**settings.kafka, **_client_id(settings.kafka), **_OURS, **(own or {})}
     readers = key_reader(settings.key_deserializer), value_reader(settings.value_deserializer)
     base = None if settings.levels is None else settings.group
-    parts = zip(groups, of_each, strict=True)
-    return LevelConsumers(
-        [LevelConsumer(of_one, {**config, "group.id": name}, readers, base) for name, of_one in parts]
-    )
+    members = list[LevelConsumer]()
+    try:
+        for name, of_one in zip(groups, of_each, strict=True):
+            members.append(LevelConsumer(of_one, {**config, "group.id": name}, readers, base))
+    except BaseException:
+        # The error's traceback and a reference cycle would keep the members, and so their clients' threads.
+        for member in members:
+            member.close()
+        raise
+    return LevelConsumers(members)
 
 
 def _client_id(config: Config) -> Config:

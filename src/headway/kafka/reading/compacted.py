@@ -10,7 +10,7 @@ import confluent_kafka as ck
 
 from headway.errors import KafkaError
 from headway.kafka.admin import Admin
-from headway.kafka.binding.factory import together
+from headway.kafka.binding.factory import both
 from headway.kafka.binding.time_limits import CREATED_TOPIC_KNOWN_WITHIN, LOG_BOUNDS_TOLD_WITHIN
 from headway.kafka.missing_rights import why_not_readable
 from headway.kafka.reading.log_bounds import LogBounds
@@ -44,8 +44,7 @@ class TopicReader(Closable):
     def __init__(self, config: Config) -> None:
         self._config = config
         self._admin: Admin | None
-        made: list[Any] = together(partial(Admin, config), partial(unjoined_consumer, {**config, **_SETTINGS}))
-        self._admin, self._consumer = made
+        self._admin, self._consumer = both(partial(Admin, config), partial(unjoined_consumer, {**config, **_SETTINGS}))
 
     @property
     def admin(self) -> Admin:
