@@ -24,7 +24,7 @@ def test_an_unexpected_error_is_logged_and_later_records_are_read(caplog: pytest
         brokers.create("answers")
         config: dict[str, Any] = {"bootstrap.servers": brokers.bootstrap_servers, "log_level": 0}
         with closing(TailReader(config, "answers", 0, answered, lambda refused: None)):
-            with closing(ck.Producer(config)) as producer:
+            with closing(ck.Producer({"log_level": 0, **config})) as producer:
                 for value in (b"first", b"second"):
                     producer.produce("answers", value, b"k", partition=0)
                 assert producer.flush(10) == 0
