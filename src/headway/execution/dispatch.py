@@ -68,7 +68,8 @@ class Dispatch:
         self._slots = slots
         self._gates = tuple(gates)
         self._wake = wake
-        self._failures = Failures(retries)
+        self._retries = retries
+        self._failures = Failures(retries)  # `begin` makes the one with the stores
         self._executor: Executor | None = None  # None until the run begins
         self._batch_size: int | None = None  # None for a handler of single records
         self._of_one_partition = False
@@ -110,7 +111,7 @@ class Dispatch:
             of_one_partition: True if all works of a job must be of one partition.
             is_supervised: True if a supervisor takes care of records that kill this process.
         """
-        self._failures.begin(letters, schedules, is_supervised=is_supervised)
+        self._failures = Failures(self._retries, letters, schedules, is_supervised=is_supervised)
         self._batch_size, self._of_one_partition = batch_size, of_one_partition
         self._executor = executor
 

@@ -34,21 +34,31 @@ class Schedules(Protocol):
 
 
 class Failures:
-    """Decides about failed attempts, and has the stores for records that are not retried here, if there are any."""
+    """Decides about failed attempts, and has the stores for records that are not retried here, if there are any.
 
-    def __init__(self, retries: Retries) -> None:
+    Args:
+        retries: The rule that decides.
+        letters: The store of dead letters.
+        schedules: The store of records to be retried much later.
+        is_supervised: True if a supervisor takes care of records that kill this process.
+    """
+
+    def __init__(
+        self,
+        retries: Retries,
+        letters: Letters | None = None,
+        schedules: Schedules | None = None,
+        *,
+        is_supervised: bool = False,
+    ) -> None:
         self._retries = retries
-        self._letters: Letters | None = None
-        self._schedules: Schedules | None = None
-        self._is_supervised = False
+        self._letters = letters
+        self._schedules = schedules
+        self._is_supervised = is_supervised
         self._storing = threading.Lock()
         self._tracebacks = Tracebacks()
         self._attempts = FailureLog(log, logging.WARNING, self._tracebacks)
         self._delays = FailureLog(log, logging.ERROR, self._tracebacks)
-
-    def begin(self, letters: Letters | None, schedules: Schedules | None, *, is_supervised: bool) -> None:
-        """Use these stores from now on. `is_supervised` has the meaning that it has for `Dispatch.begin`."""
-        self._letters, self._schedules, self._is_supervised = letters, schedules, is_supervised
 
     def decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
         """Return the verdict on a failed attempt."""
