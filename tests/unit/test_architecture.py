@@ -110,8 +110,8 @@ def part_of(path: Path) -> str:
     return rest[0] if package == "headway" else package
 
 
-def room_of(name: str) -> str:
-    """The folder of a module; a module right below `headway` is a room of its own."""
+def package_of(name: str) -> str:
+    """The folder of a module; a module right below `headway` is a package of its own."""
     package, _, _ = name.rpartition(".")
     return name if NAMES[name].name == "__init__.py" or package == "headway" else package
 
@@ -126,13 +126,13 @@ def test_imports_go_in_the_right_direction(path: Path) -> None:
         assert part in places or not any(name.split(".")[0] == library for name in imports(path))
 
 
-def test_no_rooms_import_each_other_in_a_circle() -> None:
-    rooms: defaultdict[str, set[str]] = defaultdict(set)
+def test_no_packages_import_each_other_in_a_circle() -> None:
+    packages: defaultdict[str, set[str]] = defaultdict(set)
     for name, path in NAMES.items():
-        used = {room_of(each) for each in imports(path) if each.startswith("headway.") and each in NAMES}
-        rooms[room_of(name)] |= used - {room_of(name), "headway"}
+        used = {package_of(each) for each in imports(path) if each.startswith("headway.") and each in NAMES}
+        packages[package_of(name)] |= used - {package_of(name), "headway"}
     try:
-        TopologicalSorter(rooms).prepare()
+        TopologicalSorter(packages).prepare()
     except CycleError as error:
         pytest.fail(f"These import each other in a circle: {error.args[1]}")
 

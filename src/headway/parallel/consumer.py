@@ -525,7 +525,7 @@ def _make_engine(
         levels=settings.levels or 1,
         slots=options.slots(settings),
         buffer=options.buffer,
-        room=options.buffer_memory,
+        most_bytes=options.buffer_memory,
         size_of=_size,
         size_of_output=size_of_output,
         retry_share=options.all_retries.share,

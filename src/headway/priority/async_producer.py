@@ -66,7 +66,7 @@ class AsyncProducer:
         self._waits = on_full == "await"
         self._thread: int | None = None  # the loop's
         self._reported: deque[AwaitedRecord] = deque()
-        self._room = asyncio.Event()
+        self._space = asyncio.Event()
         self._waiters: dict[_QueueKey, Waiters] = {}
         self._waiting: dict[asyncio.Task[RecordMetadata], AwaitedRecord] = {}  # for buffer space, then for delivery
         self._turns = ThreadPoolExecutor(1, "headway-sends-in-turn")  # starts its thread at the first call
@@ -184,7 +184,7 @@ class AsyncProducer:
         """Take the delivery reports in this event loop, instead of in a thread or in a loop that has ended."""
         self._producer.check_open()
         self._producer.sender.client.reports.serve_in(loop)
-        self._room = asyncio.Event()
+        self._space = asyncio.Event()
         self._waiters.clear()
         self._waiting.clear()
         self._loop, self._thread = loop, threading.get_ident()
@@ -212,10 +212,10 @@ class AsyncProducer:
         producer, taken = self._producer, False
         try:
             async with asyncio.timeout(producer.max_block), waiters.first:
-                self._room.clear()
+                self._space.clear()
                 while record.error is None and not (taken := producer.sender.offer(*offered)):
-                    await self._room.wait()
-                    self._room.clear()
+                    await self._space.wait()
+                    self._space.clear()
         except TimeoutError:
             record.destination.count_unsent().count_failure()
             within = f" within max.block.ms={producer.max_block * 1000:.0f}"
@@ -238,7 +238,7 @@ class AsyncProducer:
         """Fail the records that still wait for buffer space, so that they are not sent."""
         for record in self._waiting.values():
             record.error = record.error or DeliveryError("A record was not sent: its transaction was aborted.")
-        self._room.set()
+        self._space.set()
 
     def _after_reports(self) -> None:
         if threading.get_ident() == self._thread:
@@ -251,7 +251,7 @@ class AsyncProducer:
         """Resolve all records reported so far, in the loop, with one wake-up per batch instead of one per record."""
         while self._reported:
             self._reported.popleft().resolve()
-        self._room.set()
+        self._space.set()
 
     async def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
         """Wait until the records sent before are delivered or failed; see `Producer.flush`."""

@@ -82,7 +82,7 @@ class Run:
             levels=LEVELS,
             slots=POLICIES[options.policy](),
             size_of_output=lambda _: 1,
-            room=ROOM * 1000,
+            most_bytes=ROOM * 1000,
             size_of=lambda _: 1,
             tenants={} if options.tenant_rate else None,
             tenant_rate=options.tenant_rate,

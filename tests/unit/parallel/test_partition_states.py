@@ -78,7 +78,7 @@ class World:
     """A consumer's fetching without Kafka."""
 
     def __init__(self) -> None:
-        self.engine = Engine[Any](Ordering.UNORDERED, room=1000, size_of=lambda record: SIZE)
+        self.engine = Engine[Any](Ordering.UNORDERED, most_bytes=1000, size_of=lambda record: SIZE)
         self.wake = Wakeup()
         self.dispatch = Dispatch(self.engine, Retries(), 10, self.wake)
         self.level = Level()

@@ -70,13 +70,13 @@ class LineWindow:
         "ended",
         "holds",
         "line",
+        "memory",
         "progress",
-        "room",
     )
 
-    def __init__(self, line: int, start: OffsetMap, room: int) -> None:
+    def __init__(self, line: int, start: OffsetMap, memory: int) -> None:
         self.line = line
-        self.room = room
+        self.memory = memory
         self.progress = Progress(start)
         self.bytes = 0
         self.ended = False  # everything in the log was fetched
@@ -147,8 +147,8 @@ class LineWindow:
         In addition to its own space, the window may use four fifths of the space that all lines share, of which `spare`
         is free now.
         """
-        room = self.room + 4 * max(0, spare)
-        self._rests = self.bytes >= (room // 2 if self._rests else room)
+        space = self.memory + 4 * max(0, spare)
+        self._rests = self.bytes >= (space // 2 if self._rests else space)
         return not self._rests
 
     @property

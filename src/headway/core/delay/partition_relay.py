@@ -67,7 +67,7 @@ class PartitionRelay:
         ladder: The lines that records are sent to.
         lines: All existing lines, including those that are only being emptied.
         stored: The state that earlier ticks have stored.
-        room: How many bytes of records may wait in memory. The windows of all lines may hold as much again.
+        memory: How many bytes of records may wait in memory. The windows of all lines may hold as much again.
         topics: Kafka's ids of the topics of lines and commands, by the key of the stored state of each.
         ends: The ends of their logs, by the same keys, as far as known.
         unread: Lines that are not read now, but whose stored progress is kept.
@@ -80,17 +80,17 @@ class PartitionRelay:
         ladder: Ladder,
         lines: Collection[int],
         stored: Mapping[str, bytes],
-        room: int,
+        memory: int,
         topics: Mapping[str, str],
         ends: Mapping[str, int] | None = None,
         unread: Collection[int] = (),
     ) -> None:
         self._ladder = ladder
-        self._room = room
+        self._memory = memory
         state = StoredState(stored, topics, ends)
-        own = LineWindow(MEMORY, OffsetMap(state.mark.offset), room // 4)
-        self._shared = room // 2
-        each = room // 4 // max(1, len(lines))
+        own = LineWindow(MEMORY, OffsetMap(state.mark.offset), memory // 4)
+        self._shared = memory // 2
+        each = memory // 4 // max(1, len(lines))
         others = {line: LineWindow(line, state.line(line), each) for line in lines if line != MEMORY}
         self.unreadable = state.unreadable
         self._lines = {MEMORY: own} | others
@@ -213,7 +213,7 @@ class PartitionRelay:
 
     @property
     def _is_full(self) -> bool:
-        return self.waiting.bytes >= self._room and self.waiting.is_restored
+        return self.waiting.bytes >= self._memory and self.waiting.is_restored
 
     def _is_stuck(self, line: LineWindow) -> bool:
         return line.line == MEMORY and self._is_full
@@ -242,7 +242,7 @@ class PartitionRelay:
 
     def _spare(self, line: LineWindow) -> float:
         """Return how many bytes of a line's records may start to wait in memory."""
-        return self._room - self.waiting.bytes if line.line == MEMORY and self.waiting.is_restored else math.inf
+        return self._memory - self.waiting.bytes if line.line == MEMORY and self.waiting.is_restored else math.inf
 
     def _leave(self, line: LineWindow, fetched: Fetched, now: int) -> None:
         schedule = fetched.schedule

@@ -18,13 +18,13 @@ class Backpressure:
     """The memory budgets of all levels, and the partitions and levels that must wait because of them.
 
     Args:
-        room: The number of bytes that each level may hold.
+        most_bytes: The number of bytes that each level may hold.
         levels: The number of levels.
         commits: True if offsets and maps are ever committed. If False, no partition is paused for the size of its map.
     """
 
-    def __init__(self, room: int, levels: int, commits: bool) -> None:
-        self.budgets = [MemoryBudget(room) for _ in range(levels)]
+    def __init__(self, most_bytes: int, levels: int, commits: bool) -> None:
+        self.budgets = [MemoryBudget(most_bytes) for _ in range(levels)]
         self.full_of_outputs: set[int] = set()  # levels
         self._commits = commits
         self._paused: set[TopicPartition] = set()

@@ -57,7 +57,7 @@ class Engine(Generic[R]):
             the one below.
         levels: The number of levels.
         buffer: The number of ready records to keep for each level, so that no slot waits for a fetch.
-        room: The number of bytes that each level may hold.
+        most_bytes: The number of bytes that each level may hold.
         size_of: Returns the bytes that a record takes in memory.
         size_of_output: Returns the bytes that an output takes in memory.
         retry_share: The fraction of the slots for records that failed before, while other records wait.
@@ -78,7 +78,7 @@ class Engine(Generic[R]):
         levels: int = 1,
         slots: SlotPolicy | None = None,
         buffer: int = 1000,
-        room: int = 64 * 2**20,
+        most_bytes: int = 64 * 2**20,
         size_of: Callable[[R], int] = lambda record: 1024,
         size_of_output: Callable[[Any], int] = lambda output: 1024,
         retry_share: float = 0.25,
@@ -98,7 +98,7 @@ class Engine(Generic[R]):
         self._tenants = [Tenants(tenants, self._usage) for _ in range(levels)] if tenants is not None else []
         self._levels: list[ReadyQueue[R]] = [TenantQueue(each) for each in self._tenants]
         self._levels = self._levels or [ReadyQueue(rank_of=rank_of) for _ in range(levels)]
-        self._backpressure = Backpressure(room, levels, commits)
+        self._backpressure = Backpressure(most_bytes, levels, commits)
         self._budgets = self._backpressure.budgets
         policy = slots or FairSlots([2**level for level in range(levels)])
         full = self._backpressure.full_of_outputs

@@ -29,7 +29,7 @@ class PartitionEvent(StrEnum):
     BEGUN = "committed offset read"
     REWOUND = "offsets go back"
     FILLED = "memory or map is full"
-    EASED = "there is room again"
+    EASED = "there is buffer space again"
     REVOKED = "to be revoked"
     ENDED = "revoked or lost"
 

@@ -80,7 +80,7 @@ class FetchBuffer(Generic[P, R]):
 
     def __init__(self, least: int, most: int, seconds: float) -> None:
         self._least, self._most, self._seconds = min(least, most), most, seconds
-        self._room = most
+        self._limit = most
         self._partitions: dict[P, _BufferedPartition[P, R]] = {}
         self._waiting: set[P] = set()  # partitions with records that `take` can return
         # Partitions that had nothing and have little now, the next one first.
@@ -99,7 +99,7 @@ class FetchBuffer(Generic[P, R]):
     @property
     def is_full(self) -> bool:
         """True while more bytes wait than may."""
-        return self._size > self._room
+        return self._size > self._limit
 
     @property
     def is_overfull(self) -> bool:
@@ -150,7 +150,7 @@ class FetchBuffer(Generic[P, R]):
         """Set how much may wait, from the number of records that are taken per second."""
         if self._count:
             size = self._seconds * pace * self._size / self._count
-            self._room = int(min(self._most, max(self._least, size)))
+            self._limit = int(min(self._most, max(self._least, size)))
 
     # Turns
 
@@ -260,7 +260,7 @@ class FetchBuffer(Generic[P, R]):
     @property
     def wants_more(self) -> bool:
         """True if the records collected for held partitions should be delivered, because the buffer is half empty."""
-        return bool(self._held) and self._size <= self._room // 2
+        return bool(self._held) and self._size <= self._limit // 2
 
     def release(self) -> list[P]:
         """Stop holding partitions with nothing waiting and nothing new since the last call, and return them."""
@@ -272,4 +272,4 @@ class FetchBuffer(Generic[P, R]):
         return released
 
     def _share(self) -> int:
-        return max(min(_LEAST_SHARE, self._room), self._room // max(1, len(self._waiting | self._held.keys())))
+        return max(min(_LEAST_SHARE, self._limit), self._limit // max(1, len(self._waiting | self._held.keys())))

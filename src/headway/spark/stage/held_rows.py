@@ -55,7 +55,7 @@ class HeldRows:
         self._batches[batch] = None
         self.received += batch.left
 
-    def have_room(self) -> bool:
+    def have_space(self) -> bool:
         """Return whether there is memory for more rows, after shrinking batches if they take much."""
         kept = self._bytes()
         if kept > SHRINK_AT:

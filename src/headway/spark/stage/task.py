@@ -104,7 +104,7 @@ class Stage:
         self._engine: Engine[Any] = Engine(
             partial(map, attrgetter("raw_key")) if settings.key else lambda rows: [ALONE] * len(rows),
             buffer=buffer,
-            room=_UNBOUNDED,
+            most_bytes=_UNBOUNDED,
             size_of=lambda _: 1,
             retry_share=settings.retries.share,
             commits=False,
@@ -145,7 +145,7 @@ class Stage:
             for batch in batches:
                 self._receive(batch)
                 yield from self._put_out(at_least=_AT_A_TIME)
-                while not self._has_room():
+                while not self._has_space():
                     yield from self._put_out()
                     self._await(_AT_A_TIME)
             self._fill_no_batches()
@@ -183,8 +183,8 @@ class Stage:
     def _feed(self) -> None:
         self._fed_at = self._dispatch.feed()
 
-    def _has_room(self) -> bool:
-        if not self._held.have_room():
+    def _has_space(self) -> bool:
+        if not self._held.have_space():
             return False
         with self._dispatch.lock:
             return self._engine.demand()[0] > 0

@@ -93,7 +93,7 @@ class EngineOfALog(RuleBasedStateMachine):
             self.ordering,
             levels=2,
             buffer=8,
-            room=ROOM,
+            most_bytes=ROOM,
             size_of=lambda record: record.size,
             size_of_output=lambda output: OUTPUT_SIZE,
         )

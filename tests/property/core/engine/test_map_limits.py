@@ -44,7 +44,7 @@ steps = st.one_of(st.tuples(st.just("finish"), st.integers(0, RECORDS)), st.tupl
 def test_outputs_wait_for_a_commit_that_remembers_their_record_and_none_is_forgotten(
     steps: list[tuple[str, int]], limit: int
 ) -> None:
-    engine: Engine[Record] = Engine(Ordering.UNORDERED, room=40_000)
+    engine: Engine[Record] = Engine(Ordering.UNORDERED, most_bytes=40_000)
     engine.assign(ORDERS, OffsetMap(0))
     engine.receive(ORDERS, [Record(offset) for offset in range(RECORDS)], 0.0)
     running = engine.take(RECORDS, 0.0)
@@ -100,7 +100,7 @@ def test_a_batch_with_outputs_is_remembered_as_a_whole_or_not_at_all_whatever_ro
     stored, published = Commit(0, "", pressed=False), list[int]()
 
     def begin() -> Engine[Record]:
-        engine: Engine[Record] = Engine(ordering, room=40_000)
+        engine: Engine[Record] = Engine(ordering, most_bytes=40_000)
         start = decode_map(stored.metadata, stored.offset)
         engine.assign(ORDERS, start)
         engine.receive(ORDERS, records[start.offset :], 0.0)

@@ -167,7 +167,7 @@ def test_capacity_burst_keeps_slots_free_for_the_high_level_until_it_was_idle_fo
 
 
 def test_a_low_flood_takes_no_room_of_the_high_level() -> None:
-    engine = engine_of(LOW, HIGH, buffer=10, room=50, size_of=lambda record: 1)
+    engine = engine_of(LOW, HIGH, buffer=10, most_bytes=50, size_of=lambda record: 1)
     engine.receive(LOW, records(range(500)), NOW)
     assert engine.demand() == [0, 10]
     assert engine.paused() == {LOW}
@@ -197,7 +197,7 @@ def test_records_behind_forty_stuck_lanes_do_not_stop_the_other_keys() -> None:
 
 def test_stuck_lanes_hold_only_their_own_partition_and_memory_stays_within_the_room() -> None:
     parts = [TopicPartition("orders", partition=number) for number in range(8)]
-    engine = engine_of(*parts, ordering=Ordering.KEY, buffer=20, room=400, size_of=lambda record: 1)
+    engine = engine_of(*parts, ordering=Ordering.KEY, buffer=20, most_bytes=400, size_of=lambda record: 1)
     ends, done = dict.fromkeys(parts, 0), dict.fromkeys(parts, 0)
     for _ in range(500):
         for partition in parts:
@@ -218,7 +218,7 @@ def test_stuck_lanes_hold_only_their_own_partition_and_memory_stays_within_the_r
 def test_a_flood_of_all_partitions_fills_the_room_and_one_of_some_leaves_the_others_their_parts() -> None:
     parts = [TopicPartition("orders", partition=number) for number in range(4)]
     for flooded, held in ((4, 400), (1, 250), (2, 300)):
-        engine = engine_of(*parts, buffer=1000, room=400, size_of=lambda record: 1)
+        engine = engine_of(*parts, buffer=1000, most_bytes=400, size_of=lambda record: 1)
         ends = dict.fromkeys(parts[:flooded], 0)
         while not engine.paused().issuperset(ends):
             for partition in ends.keys() - engine.paused():
@@ -228,7 +228,7 @@ def test_a_flood_of_all_partitions_fills_the_room_and_one_of_some_leaves_the_oth
 
 
 def test_a_held_partition_starts_again_by_itself() -> None:
-    engine = engine_of(ORDERS, ordering=Ordering.PARTITION, buffer=10, room=100, size_of=lambda record: 1)
+    engine = engine_of(ORDERS, ordering=Ordering.PARTITION, buffer=10, most_bytes=100, size_of=lambda record: 1)
     engine.receive(ORDERS, records(range(120)), NOW)
     assert engine.paused() == {ORDERS}
     assert engine.demand() == [0]
@@ -239,7 +239,7 @@ def test_a_held_partition_starts_again_by_itself() -> None:
 
 
 def test_failing_records_fill_the_room_and_no_more() -> None:
-    engine = engine_of(ORDERS, buffer=10, room=100, size_of=lambda record: 1)
+    engine = engine_of(ORDERS, buffer=10, most_bytes=100, size_of=lambda record: 1)
     end = 0
     for _ in range(100):
         if ORDERS not in engine.paused():
@@ -252,13 +252,13 @@ def test_failing_records_fill_the_room_and_no_more() -> None:
 
 
 def test_large_records_are_asked_for_a_few_at_a_time() -> None:
-    engine = engine_of(ORDERS, buffer=500, room=10_000_000, size_of=lambda record: 1_000_000)
+    engine = engine_of(ORDERS, buffer=500, most_bytes=10_000_000, size_of=lambda record: 1_000_000)
     engine.receive(ORDERS, records([0]), NOW)
     assert engine.demand() == [9]
 
 
 def test_few_records_are_asked_for_while_their_size_is_unknown() -> None:
-    engine = engine_of(ORDERS, buffer=500, room=10_000_000)
+    engine = engine_of(ORDERS, buffer=500, most_bytes=10_000_000)
     assert engine.demand() == [16]
     engine.receive(ORDERS, records(range(16)), NOW)
     assert engine.demand() == [500 - 16]
@@ -326,14 +326,14 @@ def test_a_broker_that_takes_no_maps_holds_a_partition_until_its_gap_is_closed()
 
 
 def test_outputs_that_wait_for_a_gap_to_be_closed_do_not_keep_what_closes_it_from_its_start() -> None:
-    engine = engine_of(ORDERS, room=100_000, size_of_output=lambda output: 100_000)
+    engine = engine_of(ORDERS, most_bytes=100_000, size_of_output=lambda output: 100_000)
     engine.refuse_maps(1)
     engine.receive(ORDERS, records(range(3)), NOW)
     first, second, third = engine.take(3, NOW)
     engine.retry(first, NOW, OSError(), NOW)
     engine.finish(second, NOW, ["2"])
     engine.finish(third, NOW, ["3"])
-    assert engine.take(1, NOW) == []  # there is no room for more until these are committed
+    assert engine.take(1, NOW) == []  # there is no space for more until these are committed
     tick = engine.tick()
     assert (tick.commits[ORDERS].offset, tick.outputs) == (0, [])
     engine.committed(tick)
