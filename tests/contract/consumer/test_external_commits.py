@@ -13,8 +13,7 @@ OFFSETS = {TopicPartition("orders", partition=0): 4}
 
 
 def committed(brokers: MockBrokers) -> int:
-    settings = {"bootstrap.servers": brokers.bootstrap_servers, "group.id": "shown-0"}
-    consumer = ck.Consumer(settings)
+    consumer = ck.Consumer({"bootstrap.servers": brokers.bootstrap_servers, "group.id": "shown-0", "log_level": 0})
     [partition] = consumer.committed([ck.TopicPartition("orders-0", 0)], timeout=10)
     consumer.close()
     return partition.offset
