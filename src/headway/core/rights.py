@@ -16,7 +16,7 @@ _GROUP = "GROUP_AUTHORIZATION_FAILED"
 _TRANSACTIONAL_ID = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 _CLUSTER = "CLUSTER_AUTHORIZATION_FAILED"
 
-# How a sentence about its resource names each operation.
+# Participles for error messages: "The topic orders cannot be read".
 _DONE = {
     "Create": "created",
     "Delete": "deleted, and neither can its records",

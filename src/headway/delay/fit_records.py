@@ -19,7 +19,7 @@ def delays_key(number: int) -> str:
 
 
 def fit_state_from(topic: str, value: bytes | None) -> FitState:
-    """Read the state of the lines from its stored form. If it cannot be read, log a warning and return an empty one."""
+    """Read the state of the lines from its stored form. If it is unreadable, log a warning and return an empty one."""
     if value is None:
         return FitState()
     try:

@@ -94,7 +94,7 @@ class Writing:
         self._answers = Writable(names.answers, partitions_of, why_not, _NO_ANSWERS)
         self._partitions_of = partitions_of
         self._why_not = why_not
-        self._forbidden: dict[str, Writable] = {}  # targets that have refused this relay's records for want of a right
+        self._forbidden: dict[str, Writable] = {}  # targets that refused this relay's records because it lacks a right
         self._now = 0
 
     def records(self, partition: int, tick: RelayTick, now: int) -> Iterator[RelayRecord]:

@@ -86,7 +86,7 @@ class Writable:
         return max(0.0, self._refused_at - self._refused_since)
 
     def refused(self, reason: str) -> None:
-        """Note that a record was refused. Logs the brokers' reason for the topic, or else this one."""
+        """Record that a record was refused. Logs the brokers' reason for the topic, or else this one."""
         now = time.monotonic()
         if now - self._refused_at > _IN_A_ROW:
             self._refused_since = now

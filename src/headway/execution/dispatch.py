@@ -74,7 +74,7 @@ class Dispatch:
         self._batch_size: int | None = None  # None for a handler of single records
         self._of_one_partition = False
         self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()  # of ended works, for the waiting thread
-        self._waiting = threading.Lock()  # held by the one thread that waits for `lock` to pass the reports on
+        self._waiting = threading.Lock()  # held by the one thread that waits for `lock`, to pass on the reports
         # Works with a slot. Works of one batch share a list with the number of those that have not ended. A work of a
         # lost partition stays here until its end is reported.
         self._running: dict[RecordWork, list[int] | None] = {}
@@ -150,7 +150,7 @@ class Dispatch:
     # For executors
 
     def done(self, work: RecordWork, outputs: Sequence[Any] = ()) -> Job | None:
-        """Note that a work is done. Returns the next job, if there is one for this slot."""
+        """Record that a work is done. Returns the next job, if there is one for this slot."""
         if not self.lock.acquire(blocking=False):
             self._reports.append((work, outputs))
             return self._take_reports()
@@ -187,7 +187,7 @@ class Dispatch:
         return jobs[0] if jobs else None
 
     def complete(self, job: Job, error: BaseException | None = None) -> Job | None:
-        """Note that the works of a job are done, or have failed. Returns the next job, if there is one."""
+        """Record that the works of a job are done, or have failed. Returns the next job, if there is one."""
         if error is None:
             return self.complete_each([(work, ()) for work in job], ())
         return self.complete_each((), [(work, error) for work in job])
@@ -218,7 +218,7 @@ class Dispatch:
         return job
 
     def complete_together(self, job: Job, outputs: Sequence[Any]) -> Job | None:
-        """Note that a batch of one partition is done, to be committed as a whole. Returns the next job."""
+        """Record that a batch of one partition is done, to be committed as a whole. Returns the next job."""
         now = time.monotonic()
         with self.lock:
             for work in job:
@@ -236,7 +236,7 @@ class Dispatch:
             self._executor.start((following,))
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
-        """Note that a work cannot be scheduled for a later attempt. It fails with this error instead."""
+        """Record that a work cannot be scheduled for a later attempt. It fails with this error instead."""
         with self.lock:
             work.outcome = None
             self._failed -= 1  # this attempt was counted as failed already
@@ -248,7 +248,7 @@ class Dispatch:
             self._dead_letters += count
 
     def stored(self, work: RecordWork, outputs: Sequence[Any] = ()) -> None:
-        """Note that a work's outputs, dead letter or schedule are stored, or wait in `outputs` for a transaction."""
+        """Record that a work's outputs, dead letter or schedule are stored, or wait in `outputs` for a transaction."""
         now = time.monotonic()
         with self.lock:
             self._finish(work, outputs, now)
@@ -256,7 +256,7 @@ class Dispatch:
         self.feed()
 
     def not_stored(self, work: RecordWork, again_at: float) -> None:
-        """Note that Kafka refused a dead letter or schedule, which must be sent again at this time.
+        """Record that Kafka refused a dead letter or schedule, which must be sent again at this time.
 
         The work gives back its slot. Its handler is not called again, and its lane waits.
         """
@@ -267,7 +267,7 @@ class Dispatch:
         self.feed()
 
     def untried(self, work: RecordWork) -> None:
-        """Note that the handler was not called for a work. It starts again as if it had not been taken."""
+        """Record that the handler was not called for a work. It starts again as if it had not been taken."""
         now = time.monotonic()
         with self.lock:
             for gate in self._gates:
@@ -372,7 +372,7 @@ class Dispatch:
             gate.log(now, at_end=True)
 
     def unwatch(self) -> None:
-        """Note that the control thread no longer waits for works to end."""
+        """Record that the control thread no longer waits for works to end."""
         self._watched = False
 
     def next_change(self, fed_at: float) -> float | None:

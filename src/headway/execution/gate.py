@@ -50,7 +50,7 @@ class Gate:
     # From its start to its end
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Note that a job has taken a slot. Return True to keep it back until `kept_back` returns it."""
+        """Record that a job has taken a slot. Return True to keep it back until `kept_back` returns it."""
         return False
 
     def kept_back(self, running: int) -> Job | None:
@@ -62,18 +62,18 @@ class Gate:
         return None
 
     def judged(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> Verdict:
-        """Note that an attempt failed. Return the verdict on it, or another one."""
+        """Record that an attempt failed. Return the verdict on it, or another one."""
         return verdict
 
     def done(self, work: RecordWork, now: float) -> bool:
-        """Note that a record is done or was stored elsewhere. Return whether to wake the control thread."""
+        """Record that a record is done or was stored elsewhere. Return whether to wake the control thread."""
         return False
 
     def put_back(self, work: RecordWork) -> None:
-        """Note that a work had a slot, but its handler was not called. It will start again as if it were new."""
+        """Record that a work had a slot, but its handler was not called. It will start again as if it were new."""
 
     def ended(self, work: RecordWork, running: int, now: float) -> bool:
-        """Note that a work has left its slot. Return whether to wake the control thread."""
+        """Record that a work has left its slot. Return whether to wake the control thread."""
         return False
 
     # Observations

@@ -40,7 +40,7 @@ class RunningTable:
         self._free = list(range(0, size, _ROW_SIZE))
 
     def enter(self, work: RecordWork) -> None:
-        """Note that a record is running. If there is no free row, nothing is noted."""
+        """Record that a record is running. If there is no free row, nothing is noted."""
         if not self._free:
             return
         self._rows[work] = row = self._free.pop()
@@ -51,14 +51,14 @@ class RunningTable:
         self._bytes[row] = 1
 
     def leave(self, work: RecordWork) -> None:
-        """Note that a record is no longer running."""
+        """Record that a record is no longer running."""
         row = self._rows.pop(work, None)
         if row is not None:
             self._bytes[row] = 0
             self._free.append(row)
 
     def clear(self) -> None:
-        """Note that no record is running."""
+        """Record that no record is running."""
         for row in range(0, self._size, _ROW_SIZE):
             self._bytes[row] = 0
 

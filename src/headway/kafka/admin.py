@@ -179,7 +179,7 @@ class Admin:
         return None if is_allowed else Right("Write", "Topic", topic).missing(self._settings)
 
     def topic_settings(self, topic: str) -> dict[str, str]:
-        """Return the settings of a topic; none if this login lacks the right DescribeConfigs.
+        """Return the settings of a topic, or an empty dict if this login lacks the right DescribeConfigs.
 
         It asks first whether it has the right, because brokers log each request that they refuse.
         """

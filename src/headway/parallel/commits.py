@@ -237,7 +237,7 @@ class Commits:
                     self._schedule.request()  # for the levels of the transaction that did not cause its failure
 
     def _committed(self, about: _UnansweredCommit) -> None:
-        """Note that a commit was made. Noting it twice is harmless."""
+        """Record that a commit was made. Noting it twice is harmless."""
         with self._dispatch.lock:
             self._dispatch.engine.committed(about.tick)
         self._callbacks.committed(None, _offsets(about.tick))

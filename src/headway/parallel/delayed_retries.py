@@ -24,7 +24,7 @@ class ScheduleReports(Reports, Protocol):
     """Receives reports about records that will be retried later."""
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
-        """Note that the record cannot be scheduled with the delay that its handler gave, now or later."""
+        """Record that the record cannot be scheduled with the delay that its handler gave, now or later."""
 
 
 class DelayedRetries:

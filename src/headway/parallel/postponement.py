@@ -14,10 +14,10 @@ class Reports(Protocol):
     """Receives reports about records that were sent to be stored."""
 
     def stored(self, work: RecordWork) -> None:
-        """Note that Kafka has stored the record."""
+        """Record that Kafka has stored the record."""
 
     def not_stored(self, work: RecordWork, again_at: float) -> None:
-        """Note that the record was not stored and must be sent again at this time of the monotonic clock."""
+        """Record that the record was not stored and must be sent again at this time of the monotonic clock."""
 
 
 class Postponement:

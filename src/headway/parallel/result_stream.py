@@ -92,7 +92,7 @@ class ResultStream(Stream[R]):
         return BatchResult(records, value) if self._in_batches else Result(records[0], value)
 
     def finished(self, item: _Item) -> None:
-        """Note that the records of a result are done."""
+        """Record that the records of a result are done."""
         if self._in_batches:
             self._dispatch.complete_elsewhere(item[0])
         else:

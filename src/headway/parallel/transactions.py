@@ -133,7 +133,7 @@ class Transactions:
         return next(iter(list(self._refused.values())), None)
 
     def nothing_to_commit(self, levels: Collection[int]) -> None:
-        """Note that no outputs of these levels are waiting for a right."""
+        """Record that no outputs of these levels are waiting for a right."""
         for level in levels:
             self._refused.pop(level, None)
 

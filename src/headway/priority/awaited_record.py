@@ -77,7 +77,7 @@ class AwaitedRecord:
         self.reported.append(self)
 
     def fail(self, error: Exception) -> None:
-        """Note that the record was not delivered. Any thread may call it."""
+        """Record that the record was not delivered. Any thread may call it."""
         self.tally.count_failure()
         self.error = error
         self.reported.append(self)

@@ -98,7 +98,7 @@ class TaskSupervisor:
                 )
                 return None
             if not ran:
-                raise WorkerDiedError(f"The process of {self._task.name} {how} while no record ran.")
+                raise WorkerDiedError(f"The process of {self._task.name} {how} while it was idle.")
             with self._lock:
                 news = self._suspects.died(ran, how, time.time())
             delay = deaths.delay(time.monotonic() - born, by_records=True)

@@ -38,7 +38,7 @@ class BrokerClock:
         return monotonic - self._observed
 
     def observe(self, timestamp: int, sent: float, acknowledged: float) -> None:
-        """Note that a broker stamped a record that was sent and acknowledged at these monotonic times."""
+        """Record that a broker stamped a record that was sent and acknowledged at these monotonic times."""
         lowest = timestamp - acknowledged * 1000
         highest = timestamp + 1 - sent * 1000
         self._observed = acknowledged

@@ -48,7 +48,7 @@ class RecentDeliveries:
         self._before: set[str] = set()
 
     def add(self, id_: str) -> None:
-        """Note that a schedule was delivered, and does not recur."""
+        """Record that a schedule was delivered, and does not recur."""
         self._latest.add(id_)
         if len(self._latest) > _REMEMBERED_DELIVERIES:
             self._before, self._latest = self._latest, set()

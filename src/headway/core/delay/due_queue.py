@@ -124,7 +124,7 @@ class DueQueue:
         return held
 
     def passed(self, until: int) -> None:
-        """Note that all records due before this time were delivered or cancelled, and none of them is waiting."""
+        """Record that all records due before this time were delivered or cancelled, and none of them is waiting."""
         self._last = max(self._last, (until, -1, -1, -1))
 
     def _first(self) -> _Entry | None:

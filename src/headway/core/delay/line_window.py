@@ -112,7 +112,7 @@ class LineWindow:
                 belated.append((schedule.due, record.offset))
 
     def reached_end(self, offset: int) -> None:
-        """Note that everything in the log up to this offset was fetched."""
+        """Record that everything in the log up to this offset was fetched."""
         self.ended = True
         self._has_come(offset)
 
@@ -220,7 +220,7 @@ class LineWindow:
         return last
 
     def complete(self, offset: int) -> None:
-        """Note that a record that left was moved, delivered or dropped."""
+        """Record that a record that left was moved, delivered or dropped."""
         self.changed = True
         self.progress.complete(offset)
 

@@ -126,11 +126,11 @@ class PartitionRelay:
         self._lines[line].receive(records)
 
     def reached_end(self, line: int, offset: int) -> None:
-        """Note that everything in the log of a line up to this offset was fetched."""
+        """Record that everything in the log of a line up to this offset was fetched."""
         self._lines[line].reached_end(offset)
 
     def written(self, ends: Mapping[int, int], now: int) -> None:
-        """Note that Kafka has the records that a tick has moved; the ticks with `moved` are noted in order.
+        """Record that Kafka has the records that a tick has moved; the ticks with `moved` are noted in order.
 
         `ends` gives, for each line, the offset after the last of these records. If they were written in a transaction,
         they cannot be read before its commit.

@@ -30,7 +30,7 @@ class SenderClock:
         self._known = -math.inf, math.inf, 0.0
 
     def observe(self, timestamp: int, sent: float, acknowledged: float) -> None:
-        """Note that a broker stamped a record that was sent and acknowledged at these monotonic times."""
+        """Narrow the clock's bounds by a broker's timestamp and the monotonic times of sending and acknowledgement."""
         least, most = timestamp - acknowledged * 1000, timestamp + 1 - sent * 1000
         before = self._bounds(acknowledged)
         if before[0] <= most and least <= before[1]:  # otherwise a clock was set, and the earlier bounds are void

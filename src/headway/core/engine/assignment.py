@@ -139,7 +139,7 @@ class Assignment(Generic[R]):
         return kept
 
     def note_failure(self, offset: int, failure: FailedAttempts) -> None:
-        """Note that an attempt failed. The next commit contains the count."""
+        """Record that an attempt failed. The next commit contains the count."""
         self.tried[offset] = Tried(failure.attempts, failure.untried)
         self.finished += 1
 

@@ -30,7 +30,7 @@ class Backpressure:
         self._paused: set[TopicPartition] = set()
 
     def begin(self, assignment: Assignment[Any]) -> None:
-        """Note that a partition is read from now on."""
+        """Record that a partition is read from now on."""
         self.budgets[assignment.level].partitions += 1
 
     def end(self, assignment: Assignment[Any]) -> None:
@@ -74,7 +74,7 @@ class Backpressure:
             self._paused.discard(assignment.partition)
 
     def take_outputs(self, level: int, size: int, kept: int) -> None:
-        """Note that outputs of `size` bytes wait for a commit. Together with their records they take `kept` bytes."""
+        """Record that outputs of `size` bytes wait for a commit. Together with their records they take `kept` bytes."""
         self.budgets[level].used += size
         self.keep_outputs(level, kept)
 

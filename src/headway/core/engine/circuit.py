@@ -103,19 +103,19 @@ class Circuit:
         return None if self._probe else self._probe_at
 
     def started(self, attempts: Collection[Any]) -> None:
-        """Note that these attempts have started together."""
+        """Record that these attempts have started together."""
         if self.is_open:
             self._probe, self._results = set(attempts), []
 
     def succeeded(self, key: Hashable, attempt: Any, now: float) -> None:
-        """Note that an attempt at a record with this key succeeded."""
+        """Record that an attempt at a record with this key succeeded."""
         if not self.is_open:
             self._note(key, False, now)
         elif attempt in self._probe:
             self._results.append(True)
 
     def failed(self, key: Hashable, attempt: Any, now: float) -> bool:
-        """Note that an attempt failed. Returns True if the circuit is open, so the record might not be the cause."""
+        """Record that an attempt failed. Returns True if the circuit is open, so the record might not be the cause."""
         if not self.is_open:
             self._note(key, True, now)
             if self._failing >= self._bounds.least and self._failing >= self._bounds.failing * len(self._last):
@@ -125,7 +125,7 @@ class Circuit:
         return self.is_open
 
     def ended(self, attempt: Any, now: float) -> bool:
-        """Note that an attempt has ended, with any outcome. Returns whether this has closed the circuit."""
+        """Record that an attempt has ended, with any outcome. Returns whether this has closed the circuit."""
         if attempt not in self._probe:
             return False
         self._probe.discard(attempt)

@@ -50,7 +50,7 @@ class CommitSchedule:
         return min(times if len(times) == len(self._levels) else [*times, self._due_at])
 
     def began(self, levels: Collection[int], now: float) -> None:
-        """Note that a commit of these levels has begun. Without failures, the next one is due after the interval."""
+        """Record that a commit of these levels has begun. Without failures, the next one is due after the interval."""
         if not self._failures.keys() & levels:
             self._due_at = now + self._interval
 
@@ -66,12 +66,12 @@ class CommitSchedule:
                 failures.again_at = 0.0
 
     def succeeded(self, levels: Iterable[int]) -> None:
-        """Note that the last commit of these levels was acknowledged, or that they have nothing to commit."""
+        """Record that the last commit of these levels was acknowledged, or that they have nothing to commit."""
         for level in levels:
             self._failures.pop(level, None)
 
     def failed(self, levels: Iterable[int], now: float, random_number: float) -> None:
-        """Note that a commit of these levels failed. A random number from 0 to 1 spreads the next attempts."""
+        """Record that a commit of these levels failed. A random number from 0 to 1 spreads the next attempts."""
         for level in levels:
             failures = self._failures.setdefault(level, _FailedCommits(0, now))
             failures.count += 1

@@ -80,7 +80,7 @@ def _with_whole_sets(assignment: Assignment[Any], snapshot: OffsetMap, commit: C
 
 
 def acknowledge(tick: CommitTick) -> Iterator[tuple[Assignment[Any], int]]:
-    """Note that the tick is in Kafka, and yield each assignment with the bytes of its committed outputs."""
+    """Record that the tick is in Kafka, and yield each assignment with the bytes of its committed outputs."""
     for assignment, finished, outputs, sets, size, withheld, remembered in tick.parts:
         if finished >= assignment.saved:
             assignment.saved = finished

@@ -448,7 +448,7 @@ class Engine(Generic[R]):
         )
 
     def committed(self, tick: commit_tick.CommitTick) -> None:
-        """Note that Kafka has acknowledged the tick. It can be called more than once for a tick."""
+        """Record that Kafka has acknowledged the tick. It can be called more than once for a tick."""
         largest = max((len(commit.metadata) for commit in tick.commits.values()), default=0)
         self._map_accepted = max(self._map_accepted, largest)
         for assignment, size in commit_tick.acknowledge(tick):

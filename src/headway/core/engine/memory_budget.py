@@ -29,7 +29,7 @@ class MemoryBudget:
         self._unused_shares: float | None = None  # bytes; None if no reserved bytes are known to be in use
 
     def fill(self, size: int, records: int) -> None:
-        """Note that records were received."""
+        """Record that records were received."""
         self.used += size
         self._record_bytes = max(1, size // records)
 

@@ -86,7 +86,7 @@ class Suspects:
         self._known: dict[RecordId, Suspect] = {}
 
     def died(self, running: Sequence[RunningAttempt], how: str, now: float) -> list[Suspect]:
-        """Note that a process died while these records ran, and return them as suspects. `now` is the wall time."""
+        """Record that a process died while these records ran, and return them as suspects. `now` is the wall time."""
         return self.note(self._after_death(attempt, len(running) == 1, how, now) for attempt in running)
 
     def note(self, suspects: Iterable[Suspect]) -> list[Suspect]:

@@ -89,7 +89,7 @@ class Tenants:
         return self._accounts
 
     def join(self, name: str, works: int) -> Account:
-        """Note that works of a tenant became ready, and return its account."""
+        """Record that some of a tenant's records became ready, and return its account."""
         account = self._accounts.get(name)
         if account is None:
             account = Account(name, self._weights.get(name, 1.0), self._time, self._average)
@@ -102,12 +102,12 @@ class Tenants:
         return account
 
     def leave(self, account: Account, works: int) -> None:
-        """Note that ready works of a tenant were removed."""
+        """Record that ready works of a tenant were removed."""
         account.ready -= works
         self._note_unready(account)
 
     def start(self, account: Account, in_turn: bool) -> float:
-        """Note that a ready work starts, in its tenant's turn or out of turn, and return the charge for it."""
+        """Record that a ready work starts, in its tenant's turn or out of turn, and return the charge for it."""
         charged = account.average or _LEAST
         paid = charged
         if account.owed:
@@ -125,7 +125,7 @@ class Tenants:
         return charged
 
     def end(self, name: str, seconds: float, charged: float) -> None:
-        """Note that a work has ended, its duration, and the charge when it started."""
+        """Record that a work has ended, its duration, and the charge when it started."""
         account = self._accounts[name]
         seconds = max(seconds, _LEAST)
         account.owed += seconds - charged

@@ -109,7 +109,7 @@ class Work(Generic[R]):
         self.next: Work[R] | None = None  # the work behind this one in its lane
         self.not_before = 0.0
         self.not_after = _NEVER  # when its record expires; it is not started after that
-        self.state = _READY  # not changed when its partition ends: see `work_states.py`
+        self.state = _READY  # not changed when its partition is revoked: see `work_states.py`
         self.failure: FailedAttempts | None = None
         self.batch: WorkBatch[R] | None = None
         self.outcome: FinalOutcome | None = None  # set while the result of a final failure is being stored
@@ -198,12 +198,12 @@ class WorkBatch(Generic[R]):
         self._again: list[Work[R]] = []
 
     def leave(self) -> bool:
-        """Note that one work has ended. Returns whether it was the last one, so that the slot is free."""
+        """Record that one work has ended. Returns whether it was the last one, so that the slot is free."""
         self._running -= 1
         return not self._running
 
     def report(self, again: Sequence[Work[R]]) -> tuple[Work[R], Sequence[Work[R]]] | None:
-        """Note that one work was reported, with its next attempt if there is one.
+        """Record that one work was reported, with its next attempt if there is one.
 
         Returns None while other works run, and then the last work of the batch and the next attempts, in order.
         """

@@ -116,7 +116,7 @@ class AssignedPartitions(Generic[P]):
         return waiting
 
     def seek(self, partition: P, offset: int) -> None:
-        """Note that a seek moves a partition's start to this offset."""
+        """Record that a seek moves a partition's start to this offset."""
         self._after(partition, _E.SOUGHT)
         self.note_starts({partition: offset})
 
@@ -127,12 +127,12 @@ class AssignedPartitions(Generic[P]):
                 about.start = offset
 
     def begin(self, partitions: Iterable[P]) -> None:
-        """Note that the client reads these partitions from their starts on."""
+        """Record that the client reads these partitions from their starts on."""
         for partition in list(partitions):
             self._after(partition, _E.BEGUN)
 
     def lose_places(self, offsets: Mapping[P, int]) -> None:
-        """Note that the logs do not have these offsets, at which reading should go on."""
+        """Record that the logs do not have these offsets, at which reading should go on."""
         for partition, offset in offsets.items():
             if self._after(partition, _E.LOST_ITS_PLACE):
                 self.adrift[partition] = offset

@@ -82,7 +82,7 @@ class Progress:
         return offsets
 
     def advance(self, position: int) -> None:
-        """Note that nothing below `position` will arrive: offsets there that were not received do not exist.
+        """Record that nothing below `position` will arrive: offsets there that were not received do not exist.
 
         With the consumer's position after each poll, transaction markers at the end of the log do not look like lag.
         """

@@ -39,14 +39,14 @@ class FlowControl(Generic[R]):
         self._since = 0.0
 
     def handed_over(self, queue: Queue[R], size: int, now: float) -> None:
-        """Note that a queue hands over a record of this size, and measure its time if little is in flight before it."""
+        """Record that a queue hands over a record, and measure its time if little is in flight before it."""
         ahead = queue.in_flight - queue.credit
         if queue.timed <= 0 and ahead <= _MIN_WINDOW:
             queue.timed = ahead + size
             queue.timed_since = now
 
     def reported(self, queue: Queue[R], size: int, now: float) -> None:
-        """Note that this many bytes of a queue were reported, which may include the record whose time is measured."""
+        """Record that this many bytes of a queue were reported, which may include the record whose time is measured."""
         self._active[queue] = None
         queue.delivered += size
         if queue.timed > 0:

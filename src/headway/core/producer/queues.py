@@ -115,7 +115,7 @@ class TopicQueues(Generic[R]):
 
 @dataclass(slots=True, eq=False)
 class Level(Generic[R]):
-    """One level: the bytes that it uses and has delivered, and its topics that take turns."""
+    """The state of a level: its bytes in the buffer, its bytes delivered, and its topics in round-robin order."""
 
     index: int
     used: int = 0

@@ -67,7 +67,7 @@ class Throttle:
         return int(min(self._saved, max(_LEAST, _AHEAD * self._rate) - in_flight))
 
     def handed_over(self, size: int) -> None:
-        """Note that this many bytes were handed over."""
+        """Record that this many bytes were handed over."""
         self._saved -= size
 
     @property

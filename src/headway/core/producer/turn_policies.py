@@ -23,7 +23,7 @@ class Turns(Protocol):
         ...
 
     def charge(self, level: int, size: int) -> None:
-        """Note that a level moved this many bytes in its turn."""
+        """Record that a level moved this many bytes in its turn."""
         ...
 
 

@@ -68,7 +68,7 @@ class PartitionRelays:
         return dict(self._fetched_to)
 
     def commands_starts(self) -> dict[Partition, int]:
-        """Return, for each partition of the commands, the offset below which all are done."""
+        """Return, for each partition of the command topic, the offset below which every command is handled."""
         return {(self._names.commands, number): relay.commands_start for number, relay in self._relays.items()}
 
     def receive(self, messages: Sequence[Any], ends: Mapping[Partition, int], ladder: Ladder, now: int) -> list[Any]:

@@ -39,7 +39,7 @@ class Restarts:
         self._begin_at = time.monotonic() + seconds
 
     def begun(self) -> None:
-        """Note that the relay has started again."""
+        """Record that the relay has started again."""
         self._begin_at = None
 
     def failed(self) -> float:

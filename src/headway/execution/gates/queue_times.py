@@ -48,7 +48,7 @@ class QueueTimes(Gate):
         return False
 
     def put_back(self, work: RecordWork) -> None:
-        """Note that the next start of this work is not its first."""
+        """Record that the next start of this work is not its first."""
         if work.failure is None:
             self._counted.add((work.partition, work.offset))
 

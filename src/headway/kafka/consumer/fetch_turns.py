@@ -81,7 +81,7 @@ class FetchTurns:
         return {partition: record.offset for partition, record in firsts if record is not None}
 
     def give(self, count: int, now: float) -> None:
-        """Note that this many records were returned to the caller, from the buffer or directly."""
+        """Record that this many records were returned to the caller, from the buffer or directly."""
         self._given += count
         if now - self._given_since >= _PACE_OVER:
             self._pace = self._given / (now - self._given_since)
@@ -89,7 +89,7 @@ class FetchTurns:
             self._given, self._given_since = 0, now
 
     def rest(self, now: float) -> None:
-        """Note that no records are left, so that the time until the next record does not count towards the pace."""
+        """Record that no records are left, so that the time until the next record does not count towards the pace."""
         self._given, self._given_since = 0, now
 
     def is_long(self) -> bool:
@@ -124,7 +124,7 @@ class FetchTurns:
             self._side = None
 
     def drop(self, partition: TopicPartition) -> None:
-        """Drop the buffered records of a partition after a seek. It is no longer kept apart."""
+        """Drop the buffered records of a partition after a seek, and return it to the common queue."""
         if self._side and partition in self._buffer.held:
             # librdkafka drops the collected records from before the seek. Those from after it must come first.
             self._side.pour([self._client.addresses.name(partition)])
@@ -147,7 +147,7 @@ class FetchTurns:
             self._buffer.restore(partition)
 
     def started(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that these partitions were assigned to librdkafka again."""
+        """Record that these partitions were assigned to librdkafka again."""
         self._starting.update(each for each in partitions if self._client.addresses.name(each) in self._touched)
 
     def starting(self) -> list[TopicPartition]:
@@ -208,7 +208,7 @@ class TurnsOfLevels:
         return found
 
     def drop(self, partition: TopicPartition) -> None:
-        """Drop the buffered records of a partition after a seek. It is no longer kept apart."""
+        """Drop the buffered records of a partition after a seek, and return it to the common queue."""
         self._turns[partition.level].drop(partition)
 
     def forget(self, partition: TopicPartition) -> None:
@@ -226,7 +226,7 @@ class TurnsOfLevels:
             turns.restore(of_level)
 
     def started(self, partitions: Iterable[TopicPartition]) -> None:
-        """Note that these partitions were assigned to librdkafka again."""
+        """Record that these partitions were assigned to librdkafka again."""
         for turns, of_level in self._by_level(partitions):
             turns.started(of_level)
 

@@ -317,7 +317,7 @@ class LevelConsumer:
     # Calls of the membership
 
     def begun(self, partitions: Collection[TopicPartition], restarted: Collection[TopicPartition]) -> None:
-        """Note that the client reads these partitions from now on, and `restarted` from their starts again."""
+        """Record that the client reads these partitions from now on, and `restarted` from their starts again."""
         self._turns.started(restarted)
         if self.is_parked:  # resuming a partition that was never fetched from is slow
             self._resume_parked()

@@ -49,7 +49,7 @@ class PartitionReader(Protocol):
     """The reader of a member's partitions, which keeps records and queues for them."""
 
     def begun(self, partitions: Collection[TopicPartition], restarted: Collection[TopicPartition]) -> None:
-        """Note that the client reads these partitions from now on, and `restarted` from their starts again."""
+        """Record that the client reads these partitions from now on, and `restarted` from their starts again."""
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
         """Drop the records and the state of partitions that leave this member."""

@@ -54,7 +54,7 @@ class StartOffset(NamedTuple):
 
 @dataclass(slots=True)
 class _Sought:
-    """A partition whose start is sought, and when to ask for it again."""
+    """A partition whose start offset is being looked up, and when to retry the lookup."""
 
     number: int  # the number of the user's question
     asked_at: float | None = None

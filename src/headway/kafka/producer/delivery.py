@@ -28,7 +28,7 @@ P = ParamSpec("P")
 OnDelivery = Callable[[Exception | None, RecordMetadata | None], object]
 
 _REPEAT_AFTER = 10.0  # seconds
-_MAX_SENTENCES = 100  # which bounds the memory of a process with many different failures
+_MAX_SENTENCES = 100  # to bound memory when many different failures are logged
 _SOME_LEVELS = 3  # in an example of a command
 _NO_SUCH_TOPIC = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION"}  # the last: its name is not valid
 

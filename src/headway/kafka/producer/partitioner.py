@@ -40,7 +40,7 @@ def partitioner(config: Config) -> PartitionOf:
         raise ConfigError(
             f"The partitioner is {name!r}; it must be {DEFAULT!r} (the default, as in Java's producer), "
             "'consistent_random' (librdkafka's default), 'fnv1a_random', or a function (topic, key, partition count) "
-            "-> partition. Each key has its own partition, and records without a key can go to any."
+            "-> partition. Records with the same key go to the same partition, and records without a key to any."
         )
     function = getattr(_library, f"rd_kafka_msg_partitioner_{_OF_KEYS[name]}")
     function.restype = ctypes.c_int32

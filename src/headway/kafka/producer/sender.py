@@ -244,7 +244,7 @@ class Sender:
         self._call_after_reports()
 
     def _throttled(self, users: "Callable[[ThrottleEvent], object] | None", event: "ThrottleEvent") -> None:
-        """Note that a broker throttles the client, and call the user's callback; on the thread that takes reports."""
+        """Record that a broker throttles the client, and call the user's callback; on the thread that takes reports."""
         if event.throttle_time > 0:
             with self._lock:
                 self._accumulator.throttled(event.throttle_time, time.monotonic())

@@ -218,7 +218,7 @@ class _Attempt:
             self.failure.__cause__ = ck.KafkaException(error)
 
     def note_purged(self) -> None:
-        """Note that librdkafka purged records because of another one, whose own report might follow."""
+        """Record that librdkafka purged records because of another one, whose own report might follow."""
         self.is_broken = True
         self.purged_at = time.monotonic() if self.purged_at is None else self.purged_at
 

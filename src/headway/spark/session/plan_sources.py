@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 
 _FORMAT = "headway"
 
-# After these operators, rows are in other tasks than those in which the source put them.
+# After these operators, rows can be in other tasks than those that read them.
 _MOVING = {
     *("Repartition", "RepartitionByExpression", "RebalancePartitions", "Aggregate", "Window", "Sort", "Distinct"),
     *("Deduplicate", "DeduplicateWithinWatermark", "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"),

@@ -56,7 +56,7 @@ class Shared:
         return self._life.state()
 
     def check(self) -> None:
-        """Raise the error of a lifespan that has ended by itself."""
+        """Raise the lifespan's error if it failed before it was closed."""
         if self.failure:
             raise self.failure
 

@@ -54,12 +54,12 @@ class RunningCalls:
         self._ending = threading.Lock()  # enough: a call that has not ended does not begin again either
 
     def begin(self, job: Sequence[Any], task: "asyncio.Task[Any] | None" = None) -> None:
-        """Note that a call begins. `task` is the asyncio task of a coroutine."""
+        """Record that a call begins. `task` is the asyncio task of a coroutine."""
         if self._watches:
             self._running[job[0]] = _RunningCall(job, time.monotonic(), task)
 
     def end(self, work: Any) -> bool:
-        """Note that a call has ended. Returns whether its result counts; False if the call was given up or left."""
+        """Record that a call has ended. Returns whether its result counts; False if the call was given up or left."""
         if not self._watches:
             return True
         with self._ending:
