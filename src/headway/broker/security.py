@@ -47,8 +47,8 @@ class Security:
         """Write new certificates for the nodes and the users, and new settings files for the users."""
         if not (self.users and self.authority.complete):
             raise LocalBrokerError(
-                f"The authority or the passwords in {self.directory} are missing. Restore {self.directory.parent} from "
-                "a backup, or delete it to start without its records."
+                f"The certificate authority or the passwords in {self.directory} are missing. Restore "
+                f"{self.directory.parent} from a backup, or delete it to begin again: its records are then lost."
             )
         self.authority.issue(_NODES, self._certificate_of(_NODES), hosts=[HOST, "localhost"])
         for user in self.users:

@@ -33,7 +33,8 @@ class TopicChoice:
         """Return the topic that has this level in `priorities`. Raises `ValueError` if there is not exactly one."""
         found = self.kafka_topics(level)
         if len(found) != 1:
-            which = "no topic has" if not found else f"{' and '.join(found)} both have"
+            each = "both" if len(found) == 2 else "all"
+            which = f"{' and '.join(found)} {each} have" if found else "no topic has"
             raise ValueError(f"it is for level {level}, which {which}")
         return found[0]
 

@@ -129,7 +129,7 @@ def unpack(packed: bytes) -> Trailer:
     kind, rest = packed[:1], packed[1:]
     if kind not in (_WITH_LOG, _WITHOUT_LOG):
         raise OffsetMapError(
-            f"The offset map is followed by 0x{packed[:8].hex()}, which no known version writes there."
+            f"The offset map is followed by 0x{packed[:8].hex()}: it is damaged, or from a later version."
         )
     log = b""
     if kind == _WITH_LOG:

@@ -68,7 +68,7 @@ class AccessWatch:
         try:
             missing = asked.result()
         except HeadwayError as error:
-            log.debug("It is not known yet whether a right was granted: %s", error)
+            log.debug("The check whether a missing right was granted failed, and is repeated: %s", error)
             return
         if missing is None:
             log.info("A right that was missing has been granted: %s.", self.missing)
