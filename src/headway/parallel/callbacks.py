@@ -87,7 +87,7 @@ class Callbacks:
         return self._on_revoke is not None
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> "Future[None] | None":
-        """Call `on_revoke` with partitions whose handlers have ended or were given up.
+        """Call `on_revoke` with partitions whose handlers have ended or were abandoned.
 
         Returns the future of the call, or None if there is nothing to call. Completed records must be committed only
         after the call has returned, and not at all if it raised.

@@ -143,7 +143,7 @@ class Commits:
     def commit(self, partitions: Collection[TopicPartition] | None, deadline: float) -> Iterator[None]:
         """Commit the completed records of these partitions, or of all, and wait for the answers.
 
-        The caller can act between the iterations. A commit that Kafka has not acknowledged by the deadline is given up,
+        The caller can act between the iterations. A commit that Kafka did not acknowledge by the deadline is abandoned,
         so the next owner repeats its records. Raises the errors of `serve`.
         """
         self._schedule.hurry(self._levels_of(partitions))
@@ -321,7 +321,7 @@ def _offsets(tick: CommitTick) -> OffsetsOfCommit:
 
 
 def _has_still(tick: CommitTick, level: int) -> bool:
-    """Return whether a level still has partitions of this tick. If not, they were given up already."""
+    """Return whether a level still has partitions of this tick. If not, they were revoked already."""
     return any(part.assignment.current for part in tick.parts if part.assignment.level == level)
 
 

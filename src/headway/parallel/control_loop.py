@@ -127,7 +127,7 @@ class ControlLoop:
     ) -> bool:
         """Call `on_revoke`, and wait for it for at least a second. Returns whether to commit.
 
-        Attempts that are still running are given up first, so that no record is completed after the call began.
+        Attempts that are still running are abandoned first, so that no record is completed after the call began.
         """
         if self.callbacks.has_on_revoke:
             self._dispatch.give_up_running(partitions)

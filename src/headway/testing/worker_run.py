@@ -241,7 +241,7 @@ class _ObservedRun:
 
     @property
     def has_ended(self) -> bool:
-        """True if the run has ended by itself or was given up."""
+        """True if the run has ended by itself or was abandoned."""
         return self._has_ended.is_set() or self._is_late
 
     def done_when_idle(self) -> int | None:

@@ -11,7 +11,7 @@ class PartitionState(StrEnum):
     """A state of a partition at its consumer."""
 
     GONE = "gone"
-    """Not assigned to this member: never assigned, or given up."""
+    """Not assigned to this member: never assigned, or revoked."""
     STARTING = "starting"
     """Assigned to this member, but the committed offset has not been read yet."""
     READING = "reading"

@@ -26,6 +26,6 @@ class WorkState(StrEnum):
     REPLACED = "replaced"
     """Reported as failed. The next attempt, which is another work, has taken its place."""
     STALE = "stale"
-    """Still runs, but was given up, or its partition is gone. Its report only frees the slot."""
+    """Still runs, but was abandoned, or its partition is gone. Its report only frees the slot."""
     DROPPED = "dropped"
     """Will not run, or was reported too late. The record is delivered again, perhaps to another member."""

@@ -79,7 +79,7 @@ class Relay(Closable):
         fit: "auto" adapts the delay lines to the delays in use: it adds lines that pay off and deletes those unused for
             a long time. "report" only logs which lines would be better. Set it alike on all relays of a scheduler.
         max_lines: The most lines that may have topics, in addition to those that exist when fitting starts.
-        retire_after: How many seconds nothing must have been written to a line before it is given up.
+        retire_after: How many seconds nothing must have been written to a line before it is retired.
 
     If the scheduler has no topics yet, `run` waits until a `Scheduler` or `headway schedule init` creates them.
     """
@@ -294,7 +294,7 @@ class Relay(Closable):
         try:
             self._release()
         except KafkaError as error:
-            log.debug("Work in progress is given up: %s", error)
+            log.debug("The work in progress is abandoned: %s", error)
 
     def _release(self) -> None:
         """Drop all partitions, and close the output."""

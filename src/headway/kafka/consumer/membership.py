@@ -260,7 +260,7 @@ class Membership:
         partitions: list[TopicPartition],
         tell: Callable[[list[TopicPartition]], None],
     ) -> None:
-        # The listener already knows of partitions that were given up as lost, or by `step_aside`.
+        # The listener already knows of partitions that were released as lost, or by `step_aside`.
         if partitions and not self._has_stepped_aside:
             self._guard(tell, partitions)
         self._answer(self._unassign, kafka_partitions)

@@ -89,7 +89,7 @@ class RelayConsumer:
         def on_revoke(consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
             before_leaving()
             # If `before_leaving` assigns partitions, for example none after a failure, the binding does not answer the
-            # rebalance itself. The group would then wait forever, so the partitions are given up here.
+            # rebalance itself. The group would then wait forever, so the partitions are released here.
             consumer.unassign()
             self._on_leave(consumer, partitions)
 

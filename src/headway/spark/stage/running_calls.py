@@ -2,10 +2,9 @@
 
 Python interrupts a thread only between two steps of its own code, and a coroutine only where it waits. A call that
 never returns from a library, or that swallows each interruption, would keep its task from ending. So after three times
-the time limit its row is given up: the row fails for good, because the call may still run, and a retry would run beside
-it.
+the time limit the row fails permanently: the call may still run, and a retry would run beside it.
 
-At the deadline of a task, its running calls are left at once. Their rows come back later, while a call that cannot be
+At its deadline a task no longer waits for its running calls. Their rows come back later, while a call that cannot be
 interrupted may still run. A call that began in the second half of the task's time does not count as an attempt, so that
 a busy hour does not turn healthy rows into dead letters.
 """
@@ -20,7 +19,7 @@ from typing import Any, NamedTuple
 from headway.errors import FatalError, HandlerError, RetriableError, TimeLimitError
 from headway.spark.stage.deadline import Deadline
 
-_TIMES = 3  # a call is given up after this many times its time limit
+_TIMES = 3  # a call is abandoned after this many times its time limit
 LONGER_BY = 10.0  # seconds beyond its limit that a call gets at least: a busy machine easily exceeds a short limit
 MOST_STUCK = 100  # calls in this process: each holds a thread and its objects
 MOST_LEFT = 1_000  # the same, for calls that were left at a deadline
@@ -28,7 +27,7 @@ _FAIR_FRACTION = 0.5  # of the deadline; a call that had less of it does not cou
 # The most calls of a row that do not count. A row that always begins late and never ends becomes a dead letter, too.
 _MOST_UNCOUNTED = 50
 
-# The works of all tasks of this process whose calls still run although they were given up, or left at a deadline.
+# The works of all tasks of this process whose calls still run although they were abandoned, or left at a deadline.
 given_up: set[Any] = set()
 left_behind: set[Any] = set()
 
@@ -42,7 +41,7 @@ class _RunningCall(NamedTuple):
 class RunningCalls:
     """The calls that a stage runs, by the first work of their jobs. Without a limit and a deadline it watches none.
 
-    Invariant: for a call that was given up or left, `end` returns False; a call that has ended is never given up.
+    Invariant: for a call that was abandoned or left, `end` returns False; a call that has ended is never abandoned.
     """
 
     def __init__(self, time_limit: float | None, deadline: Deadline) -> None:
@@ -59,7 +58,7 @@ class RunningCalls:
             self._running[job[0]] = _RunningCall(job, time.monotonic(), task)
 
     def end(self, work: Any) -> bool:
-        """Record that a call has ended. Returns whether its result counts; False if the call was given up or left."""
+        """Record that a call has ended. Returns whether its result counts; False if the call was abandoned or left."""
         if not self._watches:
             return True
         with self._ending:
@@ -70,7 +69,7 @@ class RunningCalls:
             return False
 
     def overdue(self) -> Sequence[Any]:
-        """Return the works whose calls have exceeded their time limit by so much that they must be given up."""
+        """Return the works whose calls have exceeded their time limit by so much that they must be abandoned."""
         if not self._limit:
             return []
         now = time.monotonic()
@@ -111,7 +110,7 @@ class RunningCalls:
     def give_up(self, work: Any) -> tuple[Sequence[Any], FatalError] | None:
         """Stop waiting for an overdue call. Returns its job and error, or None if it has ended meanwhile.
 
-        Raises `HandlerError` if more than `MOST_STUCK` calls that were given up still run in this process, because no
+        Raises `HandlerError` if more than `MOST_STUCK` calls that were abandoned still run in this process, because no
         single row can be to blame then.
         """
         with self._ending:
@@ -130,8 +129,8 @@ class RunningCalls:
             )
         return call.job, FatalError(
             f"The handler did not end within its time limit of {self._limit:g} s, and could not be interrupted. After "
-            f"{self._patience:g} s its row is given up, while the call may still run. Give whatever it waits for a "
-            "time limit of its own."
+            f"{self._patience:g} s its row fails permanently, while the call may still run. Give whatever it waits for "
+            "a time limit of its own."
         )
 
     def holding_up(self, loop: asyncio.AbstractEventLoop) -> HandlerError:

@@ -2,7 +2,7 @@
 
 The engine and the executors are those of the `ParallelConsumer`. Spark's batches take the place of fetched records, and
 putting rows out takes the place of commits. Invariants:
-- One row of each key is handled at a time, in the order of the rows. So no row runs behind one whose call was given up
+- One row of each key is handled at a time, in the order of the rows. So no row runs behind one whose call was abandoned
   and may still run. Nor does one run behind a failed row of its key, if the settings park such rows.
 - Each row comes out once, whatever its values, its result and its errors are: none of them fails the task. Nor does a
   call that never ends, if there is a time limit or a deadline.
