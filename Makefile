@@ -53,7 +53,7 @@ test-slow: $(COMPILED)  ## the rest, in hours: long tests, all variants, more ex
 
 # Beside the threads of other tests, tracing each instruction makes CPython 3.11 spin now and then.
 test-interrupts: $(COMPILED)  ## Ctrl-C at chosen instructions, in a process of its own for each file
-	@for file in $$(grep -rl "^from tests.interrupts" tests --include="test_*.py"); do \
+	@for file in $$(grep -rl "mark.interrupts" tests --include="test_*.py"); do \
 	  $(BIN)/python -m pytest -m interrupts $$file $(ARGS) || exit 1; done
 
 test-all: test test-interrupts test-slow  ## every test there is
