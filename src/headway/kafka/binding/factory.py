@@ -96,9 +96,7 @@ def together(*makes: Callable[[], T], close: Callable[[T], object] = _close) -> 
     try:
         made += [threads.submit(make) for make in makes]
         with allow_signals():  # a user's `oauth_cb` may take long
-            for each in made:
-                each.result()
-        return [each.result() for each in made]
+            return [each.result() for each in made]
     except BaseException:
         for each in made:
             each.add_done_callback(partial(_close_made, close))
