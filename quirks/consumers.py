@@ -20,7 +20,7 @@ from quirks.verdict import NotShownError, Verdict, kafka
 from tests.contract.mock_brokers import mock_brokers
 
 LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
-_FETCH_OFFSETS, _FIND_COORDINATOR, _HEARTBEAT = 9, 10, 68
+_COMMIT_OFFSETS, _FETCH_OFFSETS, _FIND_COORDINATOR, _HEARTBEAT = 8, 9, 10, 68
 _NOT_COORDINATOR, _GROUP_DENIED = 16, 30
 
 
@@ -265,6 +265,20 @@ def seek_forgets_the_position() -> Verdict:
     reader.seek(ck.TopicPartition(topic, 0, 5))
     [position] = reader.position([place])
     return Verdict(position.offset != 5, f"it has read up to 5, and its position is {position.offset}")
+
+
+def repeated_commit_overwrites() -> Verdict:
+    """Two commits are made at once, and the first is refused because the coordinator has moved."""
+    with mock_brokers() as brokers:
+        brokers.create("orders")
+        reader = clients.consumer(brokers.bootstrap_servers, enable_auto_commit=False)
+        reader.commit(offsets=[ck.TopicPartition("orders", 0, 1)], asynchronous=False)
+        brokers.refuse(_COMMIT_OFFSETS, _NOT_COORDINATOR, times=1)
+        for offset in (2, 3):
+            reader.commit(offsets=[ck.TopicPartition("orders", 0, offset)], asynchronous=True)
+        time.sleep(2)
+        [stored] = reader.committed([ck.TopicPartition("orders", 0)], timeout=10)
+        return Verdict(stored.offset != 3, f"2 and then 3 were committed; the group has {stored.offset}")
 
 
 def coordinator_without_a_group() -> Verdict:

@@ -105,10 +105,10 @@ class PriorityConsumer:
         self._called_back_for: set[int] | None = None  # the levels of the rebalance callback that runs
         self._auto_commits = settings.auto_commit_interval is not None
         self._commit_at = time.monotonic() + (settings.auto_commit_interval or 0)
-        self._commits = AsyncCommits()
         with construction(self.close):
             register_for_forks(self)
             self._levels = members_of(settings)
+            self._commits = AsyncCommits(self._levels.commit)
             self.wake = Wakeup()
             for member in self._levels:
                 member.client.wake_with(self.wake)
@@ -276,8 +276,8 @@ class PriorityConsumer:
         group may be waiting for this member, and would answer the commit only afterwards.
 
         A synchronous commit raises `KafkaError` if Kafka refuses it or does not answer within `timeout` seconds. An
-        asynchronous commit is only sent: a later poll calls `on_commit(error, offsets)` with the outcome, which by
-        default logs an error.
+        asynchronous commit does not wait: a later poll calls `on_commit(error, offsets)` with the outcome, which by
+        default logs an error. Those made while another is under way are sent together once it is answered.
         """
         timeout = checked_timeout(timeout)
         self._check_open()
@@ -286,11 +286,14 @@ class PriorityConsumer:
         else:
             for offset in offsets.values():
                 check_place("offset", offset)
-        sent = self._levels.commit(offsets)
+        self._levels.require_read(offsets)
         if asynchronous:
-            self._commits.add(sent, offsets, on_commit)
+            self._commits.add(offsets, on_commit)
             return
-        sent.wait(timeout)
+        started = time.monotonic()
+        # librdkafka must not repeat an earlier commit after this one, but one without an answer must not prevent it.
+        self._commits.finish(timeout / 2)
+        self._levels.commit(offsets).wait(max(0.0, started + timeout - time.monotonic()))
 
     def hear_refusal(self, level: int, error: KafkaError) -> None:
         """Join a level's group again, if the error says that the member was expelled. Calls `on_lost`.
@@ -311,10 +314,12 @@ class PriorityConsumer:
 
     def _try_commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:
         try:
-            timeout = max(0.0, min(_LEAVE_TIMEOUT, self._closes_by - time.monotonic()))
-            self.commit(offsets, asynchronous=asynchronous, timeout=timeout)
+            self.commit(offsets, asynchronous=asynchronous, timeout=self._leave_timeout())
         except HeadwayError as error:
             log_failure(error, offsets)
+
+    def _leave_timeout(self) -> float:
+        return max(0.0, min(_LEAVE_TIMEOUT, self._closes_by - time.monotonic()))
 
     # Places in the log
 
@@ -505,14 +510,20 @@ class PriorityConsumer:
     def _steps_to_end(self) -> list[Step]:
         # No member must write to the wake-up once it is closed, and a member whose client is closing must not be used.
         # So all members stop writing to the wake-up before the first one leaves.
-        return [self._commits.settle, self._commits.forget, self._stop_waking, self._leave, self.wake.close]
+        commits = self._commits
+        return [self._finish_commits, commits.settle, commits.forget, self._stop_waking, self._leave, self.wake.close]
+
+    def _finish_commits(self) -> None:
+        self._closes_by = time.monotonic() + (0 if self._end.hurries else END_WITHIN)
+        self._commits.finish(self._leave_timeout())
 
     def _stop_waking(self) -> None:
         for member in self._levels:
             member.client.wake_with(None)
 
     def _leave(self) -> None:
-        self._closes_by = time.monotonic() + (0 if self._end.hurries else END_WITHIN)
+        if self._end.hurries:
+            self._closes_by = time.monotonic()
         self._levels.close(self._closes_by)  # this revokes the partitions, and the listener commits
 
     def __enter__(self) -> Self:
@@ -559,6 +570,7 @@ class PriorityConsumer:
             self._try_commit({each: returned[each] for each in partitions if each in returned}, asynchronous=False)
 
     def _forget(self, partitions: Collection[TopicPartition]) -> None:
+        self._commits.drop(partitions)
         for level in {partition.level for partition in partitions}:
             self._discard(level, lambda record: record.topic_partition in partitions)
 
@@ -586,6 +598,7 @@ class _Listener:
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
         try:
+            self._consumer._commits.finish(self._consumer._leave_timeout())
             self._consumer._commit_before_leaving(partitions)
             self._tell(self._on_revoke, partitions)
         finally:

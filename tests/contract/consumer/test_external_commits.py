@@ -9,7 +9,9 @@ from tests.contract.mock_brokers import MockBrokers, mock_brokers
 
 _OFFSET_COMMIT = 8
 _INVALID_COMMIT_OFFSET_SIZE = 28
-OFFSETS = {TopicPartition("orders", partition=0): 4}
+_REQUEST_TIMED_OUT, _COORDINATOR_LOADS, _NOT_COORDINATOR = 7, 14, 16
+ORDERS = TopicPartition("orders", partition=0)
+OFFSETS = {ORDERS: 4}
 
 
 def committed(brokers: MockBrokers) -> int:
@@ -46,3 +48,17 @@ def test_what_is_committed_is_sent_once() -> None:
         commits.finish(OFFSETS)  # at once, since there is nothing to send
         assert committed(brokers) == 4
         commits.close()
+
+
+@pytest.mark.parametrize("error", [_COORDINATOR_LOADS, _NOT_COORDINATOR, _REQUEST_TIMED_OUT])
+def test_a_commit_that_librdkafka_repeats_does_not_replace_a_later_one(error: int) -> None:
+    with mock_brokers() as brokers:
+        brokers.create("orders-0")
+        commits = ExternalCommits({"bootstrap.servers": brokers.bootstrap_servers}, "shown")
+        commits.finish({ORDERS: 1})
+        brokers.refuse(_OFFSET_COMMIT, error, times=1)
+        commits.commit({ORDERS: 2})
+        commits.commit({ORDERS: 3})
+        commits.finish({ORDERS: 4})
+        commits.close()  # which waits for what librdkafka still repeats
+        assert committed(brokers) == 4

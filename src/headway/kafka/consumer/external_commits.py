@@ -26,7 +26,8 @@ _PAUSE_AFTER_REFUSAL = 1.0  # seconds; the coordinator of a new group may need a
 class ExternalCommits:
     """Commits offsets in the level groups of `group`, without waiting. A refusal is logged once.
 
-    A refused commit is sent again when the caller next calls `commit`, so an idle caller must go on calling it.
+    A commit that was refused, or made before the last one was answered, is sent when the caller next calls `commit`. So
+    an idle caller must go on calling it.
     Without `has_levels` it commits in the group itself.
     """
 
@@ -35,7 +36,7 @@ class ExternalCommits:
         self._group = group
         self._has_levels = has_levels
         self._consumers: dict[int, ck.Consumer] = {}
-        self._sent = AsyncCommits()
+        self._sent = AsyncCommits(self._send)
         self._latest: OffsetsOfCommit | None = None  # what was sent last, unless it was refused
         self._not_before = 0.0  # when a commit can be sent again after a refusal
         self._complaint = ""
@@ -45,14 +46,16 @@ class ExternalCommits:
         self._sent.settle()
         for consumer in self._consumers.values():
             consumer.poll(0)  # serves its reports, which would pile up otherwise
-        if offsets == self._latest or time.monotonic() < self._not_before:
+        if self._sent or offsets == self._latest or time.monotonic() < self._not_before:
             return
         self._latest = offsets
+        self._sent.add(offsets, self._complain)
+
+    def _send(self, offsets: OffsetsOfCommit) -> SentCommit:
         by_level: dict[int, dict[capi.Partition, tuple[int, bytes]]] = defaultdict(dict)
         for at, offset in offsets.items():
             by_level[at.level][kafka_topic(at), at.partition] = offset, b""
-        parts = [capi.PendingCommit(self._consumer(level), commits) for level, commits in by_level.items()]
-        self._sent.add(SentCommit(parts), offsets, self._complain)
+        return SentCommit([capi.PendingCommit(self._consumer(level), part) for level, part in by_level.items()])
 
     def finish(self, offsets: OffsetsOfCommit) -> None:
         """Commit and wait for the answer, but not for long, because nothing depends on these commits."""

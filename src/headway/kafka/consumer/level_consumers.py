@@ -162,8 +162,7 @@ class LevelConsumers:
     # Offsets and partitions in Kafka
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> SentCommit:
-        """Send a commit to the groups of its levels. Raises `ConfigError` for a topic that a level does not read."""
-        self._require_read(offsets)
+        """Send a commit to the groups of its levels."""
         return SentCommit([client.commit(of_member) for client, of_member in self._by_client(offsets)])
 
     def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, int | None]:
@@ -193,7 +192,7 @@ class LevelConsumers:
 
     def for_transaction(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> list[MemberOffsets]:
         """Return each member's offsets for a transactional producer. Raises `ConfigError` for topics not read."""
-        self._require_read(commits)
+        self.require_read(commits)
         return [
             MemberOffsets(
                 {each.level for each in of_member}, client.addresses.commits(of_member), client.group_metadata
@@ -201,7 +200,7 @@ class LevelConsumers:
             for client, of_member in self._by_client(commits)
         ]
 
-    def _require_read(self, partitions: Partitions) -> None:
+    def require_read(self, partitions: Partitions) -> None:
         """Raise `ConfigError` for offsets that a group would store for a topic that its level does not read."""
         for each in partitions:
             member = self[each.level]
