@@ -5,11 +5,12 @@ import signal
 import time
 from collections.abc import Callable, Iterator
 from typing import Any
+from unittest.mock import MagicMock
 
 import confluent_kafka as ck
 import pytest
 
-from headway import AsyncPriorityConsumer, ParallelConsumer, PriorityConsumer, Relay
+from headway import AsyncPriorityConsumer, ParallelConsumer, PriorityConsumer, Relay, Scheduler
 from headway.errors import KafkaError
 from tests.interrupts import nothing_left
 
@@ -124,3 +125,14 @@ def test_an_interrupt_late_in_a_relays_constructor(clients: Clients, monkeypatch
     with pytest.raises(KeyboardInterrupt):
         Relay(NOWHERE)
     assert len(clients.made) == 2
+
+
+def test_an_interrupt_after_a_scheduler_has_made_its_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    def commands(*_: object) -> MagicMock:
+        interrupt()
+        return MagicMock()
+
+    monkeypatch.setattr("headway.delay.scheduler.LineChoice", MagicMock())
+    monkeypatch.setattr("headway.delay.scheduler.Commands", commands)
+    with nothing_left(), pytest.raises(KeyboardInterrupt):
+        Scheduler(NOWHERE)
