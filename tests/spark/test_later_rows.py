@@ -1,4 +1,4 @@
-"""Rows that come again later, on a real Spark: from the sink by the delay lines and a relay to their query."""
+"""Rows that come again later, on a real Spark: from the sink by the delay topics and a relay to their query."""
 
 import asyncio
 import json

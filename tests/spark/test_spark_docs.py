@@ -45,7 +45,7 @@ def test_the_programs_of_the_page_do_what_it_says(
         "addListener(ProgressListener())": "addListener(listener := ProgressListener())",
     }
     names: dict[str, Any] = {"spark": spark}
-    Scheduler({"bootstrap.servers": servers}).close()  # makes the delay lines, if no other test has
+    Scheduler({"bootstrap.servers": servers}).close()  # makes the delay topics, if no other test has
     with Relay({"bootstrap.servers": servers}).running():
         for program in re.findall(r"```python\n(.*?)```", PAGE.read_text(), re.DOTALL):
             for old, new in replaced.items():

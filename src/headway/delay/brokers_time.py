@@ -1,7 +1,7 @@
 """The brokers' time, as a scheduler finds it out.
 
-A scheduler can be sure of the right to write to its delay lines only. So it sends a record for the brokers to stamp to
-the line that relays read at once, and relays skip it.
+A scheduler can be sure of the right to write to its delay topics only. So it sends a record for the brokers to stamp to
+the delay topic that relays read at once, and relays skip it.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Records that relays store in the ladder's topic to fit the lines: the use of each line, and recent delays."""
+"""Records that relays store in the ladder's topic to fit the delay topics: the use of each, and recent delays."""
 
 import logging
 from collections.abc import Mapping
@@ -19,13 +19,13 @@ def delays_key(number: int) -> str:
 
 
 def fit_state_from(topic: str, value: bytes | None) -> FitState:
-    """Read the state of the lines from its stored form. If it is unreadable, log a warning and return an empty one."""
+    """Read the stored state of the delay topics. If it is unreadable, log a warning and return an empty state."""
     if value is None:
         return FitState()
     try:
         return read_fit_state(value)
     except UnreadableError as error:
-        log.warning("A record in %s is skipped: %s Relays that fit the lines replace it.", topic, error)
+        log.warning("A record in %s is skipped: %s Relays that fit the delay topics replace it.", topic, error)
         return FitState()
 
 

@@ -1,4 +1,4 @@
-"""Limits for clients that store schedules in the delay lines: the size of a record, and the time to store it."""
+"""Limits for clients that store schedules in the delay topics: the size of a record, and the time to store it."""
 
 from collections.abc import Mapping
 from typing import Any

@@ -1,4 +1,4 @@
-"""Chooses the delay line for a record, and creates the topics of lines that no delay has needed before."""
+"""Chooses the delay topic for a record, and creates delay topics that no delay has needed before."""
 
 import logging
 import threading
@@ -15,15 +15,15 @@ from headway.errors import HeadwayError, SerializationError
 
 log = logging.getLogger(__name__)
 
-LAYOUT_LASTS = 30.0  # seconds; after it, other lines may be in use, or all topics may have been deleted and recreated
+LAYOUT_LASTS = 30.0  # seconds; then other delay topics may be in use, or all topics may have been deleted and recreated
 LAYOUT_HOLDS_FOR = 600.0
-"""After this many seconds, lines may have been deleted. They are checked before the next schedule is stored."""
+"""After this many seconds, delay topics may have been deleted. They are checked before the next schedule is stored."""
 
 
 class LineTopics(NamedTuple):
-    """The layout of a scheduler's topics, and the topic of each delay line.
+    """The layout of a scheduler's topics, and the name of each delay topic.
 
-    Delays of `reach` milliseconds or more need a line that has no topic yet.
+    Delays of `reach` milliseconds or more need a delay topic that does not exist yet.
     """
 
     partitions: int
@@ -33,7 +33,7 @@ class LineTopics(NamedTuple):
 
 
 class LineChoice:
-    """Chooses the delay line for each schedule. When created, it creates the topics of short delays if none exist.
+    """Chooses the delay topic for each schedule. When created, it creates the topics of short delays if none exist.
 
     Args:
         connection: The settings to reach Kafka with.
@@ -68,8 +68,8 @@ class LineChoice:
     def place(self, schedule: Schedule, key: Any, now: int, gap: int = 0) -> tuple[str, int]:
         """Return the topic and partition for a schedule that is stored at `now`, by the brokers' clock.
 
-        Creates missing lines if the delay is longer than any before, as `reaching` does; a recurring schedule also
-        needs the lines of its `gap`. Raises `SerializationError` for a key that is not bytes or text.
+        Creates missing delay topics if the delay is longer than any before, as `reaching` does; a recurring schedule
+        also needs the delay topics of its `gap`. Raises `SerializationError` for a key that is not bytes or text.
         """
         if not self._read_at <= time.time() < self._read_at + LAYOUT_LASTS:
             self._refresh()
@@ -88,11 +88,11 @@ class LineChoice:
         return lines.topics[lines.ladder.line_for(delay)], partition
 
     def covers(self, delay: float) -> bool:
-        """Return whether all lines that this delay in milliseconds needs have topics, so that `reaching` is instant."""
+        """Return whether all delay topics for this delay in milliseconds exist, so that `reaching` returns at once."""
         return delay < self._lines.reach
 
     def may_wait(self, delay: float) -> bool:
-        """Return whether `now` or `place` may block: a line has no topic yet, or Kafka was last asked too long ago."""
+        """Return whether `now` or `place` may block: a delay topic is missing, or the layout was read too long ago."""
         return self._may_be_gone or self.time.is_doubtful or not self.covers(delay)
 
     @property
@@ -100,14 +100,14 @@ class LineChoice:
         return time.time() >= self._read_at + LAYOUT_HOLDS_FOR
 
     def reaching(self, delay: int) -> LineTopics:
-        """Return the lines, after creating missing ones that the delay needs and waiting until the brokers know them.
+        """Return the delay topics, after creating those that the delay needs and waiting until the brokers know them.
 
         Raises `AuthorizationError` if the right to create them is missing, and `KafkaError` if no broker answers.
         """
         with self._adding:
             if not self.covers(delay):  # otherwise another thread has just added them
                 self._lines = self._lines_of(add_lines(self._connection, self._names.name, delay))
-                log.info("The delay lines of %s are now: %s.", self._names.name, self._lines.ladder)
+                log.info("The delay topics of %s are now: %s.", self._names.name, self._lines.ladder)
             return self._lines
 
     def _read(self) -> Layout:
@@ -117,7 +117,7 @@ class LineChoice:
         return layout
 
     def _refresh(self) -> None:
-        """Look for changed lines, in a thread so that no caller waits, unless lines may have been deleted."""
+        """Look for changed delay topics, in a thread so that no caller waits, unless some may have been deleted."""
         if self._may_be_gone:
             self._read_again()
             self._read_at = time.time()
@@ -129,7 +129,7 @@ class LineChoice:
         try:
             self._lines = self._lines_of(self._read())
         except HeadwayError as error:
-            log.warning("The scheduler %s keeps using the delay lines that it knows: %s", self._names.name, error)
+            log.warning("The scheduler %s keeps using the delay topics that it knows: %s", self._names.name, error)
 
     def _lines_of(self, layout: Layout) -> LineTopics:
         topics = {line: self._names.line(line) for line in (MEMORY, *layout.usable.lines)}

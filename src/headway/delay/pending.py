@@ -78,8 +78,8 @@ class PendingReader(Closable):
         """Yield all pending schedules, in no particular order.
 
         They are yielded one at a time, because all of them might not fit in memory. Relays keep moving records to
-        shorter lines in the meantime. So whatever was written to the lines while they were read is read as well, and a
-        record that moves is seen in one line or in both.
+        shorter delay topics in the meantime. So whatever was written to the delay topics while they were read is read
+        as well, and a record that moves is seen in one delay topic or in both.
         """
         lines, bounds = self._lines(), self._reader.bounds()
         read_to: dict[Partition, int] = {}
@@ -88,7 +88,7 @@ class PendingReader(Closable):
             ranges = {
                 place: (max(starts[place], line.start, read_to.get(place, 0)), ends[place])
                 for place, line in lines.items()
-                if place in starts and place in ends  # otherwise the line's topic was deleted in the meantime
+                if place in starts and place in ends  # otherwise the delay topic was deleted in the meantime
             }
             wanted = {place: (start, end) for place, (start, end) in ranges.items() if start < end}
             if not wanted:
@@ -138,7 +138,7 @@ class PendingReader(Closable):
         return {number: StoredState(stored[number], {}) for number in self._numbers}
 
     def _lines(self) -> "dict[Partition, _LinePartition]":
-        """Return the scheduler's lines, each in the state that the relay of each partition has stored."""
+        """Return the scheduler's delay topics, each in the state that the relay of each partition has stored."""
         return {
             (self._names.line(line), number): _LinePartition(line, number, self._known[number])
             for line in sorted(self._layout.lines, reverse=True)
@@ -152,7 +152,7 @@ class PendingReader(Closable):
 
 
 class _LinePartition:
-    """One partition of a line. Its records are pending unless a relay has dealt with them."""
+    """One partition of a delay topic. Its records are pending unless a relay has dealt with them."""
 
     def __init__(self, line: int, number: int, state: StoredState) -> None:
         self._line = line

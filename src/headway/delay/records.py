@@ -33,18 +33,18 @@ _RELAY_OBJECTS = 500  # bytes of a relay's own objects per record, roughly
 _LONGEST_ERROR = 1000  # characters; an error may quote a forged header as large as a record
 _REFUSED = "Kafka refuses the delivery"
 _NO_SCHEDULE = "the record does not say where and when it is due"
-_NO_MOVE = "no delay line takes the record"
+_NO_MOVE = "no delay topic takes the record"
 
 # librdkafka's names for a refusal that is the record's own fault. "" means that the client did not even send it.
 _OF_THE_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", ""}
 
-_LETTER = "dead-letter-"  # the start of the ids of dead letters that wait in a line
-_WAITS = "waits-"  # the start of the ids of records that wait in a line for a right
+_LETTER = "dead-letter-"  # the start of the ids of dead letters that wait in a delay topic
+_WAITS = "waits-"  # the start of the ids of records that wait in a delay topic for a right
 _SHORTEST_WAIT = 100  # milliseconds
-_BYTES_OF_A_SCHEDULE = 1_000  # bytes kept free in a dead letter for the header that its wait in a line adds
-_LETTERS_WAIT = "Dead letters wait in the delay lines, and are stored as soon as the topic accepts them."
+_BYTES_OF_A_SCHEDULE = 1_000  # bytes kept free in a dead letter for the header that its wait in a delay topic adds
+_LETTERS_WAIT = "Dead letters wait in the delay topics, and are stored as soon as the topic accepts them."
 _RECORDS_WAIT = (
-    "Records for it wait in the delay lines for 20 s. Records that come due after that become dead letters, until the "
+    "Records for it wait in the delay topics for 20 s. Records that come due after that become dead letters, until the "
     "topic accepts records again."
 )
 _WAIT_FOR_A_RIGHT = 20.0  # seconds; after it, records become dead letters, as `_RECORDS_WAIT` says
@@ -59,8 +59,8 @@ OWN_HEADERS = frozenset({HEADER, PUT_HEADER})
 class RelayRecord(OutgoingRecord, gc=False):
     """A record that a relay writes.
 
-    `source` is the record it was made from, or None for a relay's state. `line` is the line that it moves to, if it
-    moves. `letter` is the dead letter inside a record that waits in a line, as `Writing.instead_of` explains.
+    `source` is the record it was made from, or None for a relay's state. `line` is the delay topic that it moves to, if
+    it moves. `letter` is the dead letter inside a record that waits in a delay topic, as `Writing.instead_of` explains.
     """
 
     source: Any = None
@@ -73,7 +73,7 @@ class Writing:
 
     Args:
         names: The names of the scheduler's topics.
-        ladder: The lines in use. Dead letters that cannot be stored now wait there.
+        ladder: The delay topics in use. Dead letters that cannot be stored now wait there.
         partitions_of: Returns how many partitions a topic has, or 0 if it is missing. The second argument is the time
             limit in seconds.
         why_not: Returns a sentence on why a topic refuses records, or None.
@@ -161,7 +161,7 @@ class Writing:
         )
 
     def _wait_for_a_right(self, message: Message, schedule: Schedule, target: Writable) -> RelayRecord:
-        """Put a record into a line until this relay may write to its target, or make it a dead letter after a while.
+        """Put a record into a delay topic until this relay may write to its target, at last into the dead-letter topic.
 
         So a right that is missing for a moment delays records by that moment only, and a right that was never granted
         does not pile up work.
@@ -190,7 +190,7 @@ class Writing:
         return RelayRecord(self._names.answers, settled.value, command.token, command.reply, NOW, None, answer)
 
     def dead_letter(self, message: Message, error: HeadwayError, reason: str) -> RelayRecord:
-        """Make a dead letter of a record: the record as it is in its line, and why it cannot be delivered."""
+        """Make a dead letter of a record: the record as it is in its delay topic, and why it cannot be delivered."""
         error = type(error)(str(error)[:_LONGEST_ERROR])
         record = ConsumerRecord(message, _source, message.value())
         log.error("%r becomes a dead letter in %s, because %s: %s", record, self._names.dead, reason, error)
@@ -199,9 +199,9 @@ class Writing:
         return self._now_or_later(fitting(letter, MAX_MESSAGE_BYTES))
 
     def _now_or_later(self, letter: RelayRecord) -> RelayRecord:
-        """Return the dead letter if it can be stored now, or else the letter in a line, scheduled for the dead topic.
+        """Return the dead letter if it can be stored now. Otherwise schedule the letter for the dead-letter topic.
 
-        In the line the letter survives this relay, delays no other record, and comes back for another attempt.
+        In the delay topic the letter survives this relay, delays no other record, and comes back for another attempt.
         """
         return letter if self._dead.is_open else self._later(letter)
 
@@ -222,7 +222,7 @@ class Writing:
     def instead_of(self, refused: RelayRecord, error: str, reason: str) -> RelayRecord | None:
         """Return a replacement for a record that Kafka refuses for good, or None if it can be left out.
 
-        A dead letter that is too large is halved. If it is refused for any other reason, it waits in a line.
+        A dead letter that is too large is halved. If it is refused for any other reason, it waits in a delay topic.
 
         Args:
             refused: The record.
@@ -280,7 +280,7 @@ class _FailedDelivery(NamedTuple):
 
 
 def _origin_of(message: Message) -> Origin | None:
-    """Return where a record in a line was first sent, if it carries that for its target."""
+    """Return where a record in a delay topic was first sent, if it carries that for its target."""
     headers = headers_of(message)
     try:
         history = history_of(headers, _schedule_in(headers).topic)
@@ -293,7 +293,7 @@ _source = RecordSource(0, "", lambda message: message.key(), lambda message: mes
 
 
 def schedule_of(message: Message) -> Schedule:
-    """Return the schedule of a record in a line. Raises `ScheduleError` if it cannot be read."""
+    """Return the schedule of a record in a delay topic. Raises `ScheduleError` if it cannot be read."""
     return _schedule_in(headers_of(message))
 
 
@@ -304,7 +304,7 @@ def _schedule_in(headers: Sequence[Header]) -> Schedule:
 
 
 def fetched_from(message: Any) -> Fetched:
-    """Convert a record of a line into the form that `PartitionRelay` works with."""
+    """Convert a record of a delay topic into the form that `PartitionRelay` works with."""
     headers = headers_of(message)
     try:
         schedule: Schedule | ScheduleError = _schedule_in(headers)

@@ -48,7 +48,7 @@ class Scheduler(Closable):
         AuthorizationError: Topics are missing, and this client lacks the right to create them.
         KafkaError: The topics do not exist and could not be created.
 
-    If other delay lines are put in use, or its topics are recreated, the scheduler notices within half a minute.
+    If other delay topics are put in use, or its topics are recreated, the scheduler notices within half a minute.
     """
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
@@ -89,7 +89,7 @@ class Scheduler(Closable):
         """Deliver a record to a topic at a given time.
 
         Returns at once, except for the first record with a longer delay than any before, which waits until the topics
-        of its delay lines are created. The handle's `wait` returns when the record is stored. Key, value and headers
+        of its delay topics are created. The handle's `wait` returns when the record is stored. Key, value and headers
         arrive byte for byte. Records with the same key and the same due time arrive in the order they were sent. A
         record that is already due is delivered as soon as a relay sees it.
 
@@ -235,7 +235,7 @@ class Scheduler(Closable):
         return self._ask(handle, self._due_for(when), timeout, answered)
 
     def _due_for(self, when: When) -> int:
-        """Return the due time in milliseconds, after creating any delay lines that it needs."""
+        """Return the due time in milliseconds, after creating any delay topics that it needs."""
         self._check_open()
         now = self._choice.now()
         due = due_at(when, now)
@@ -248,7 +248,7 @@ class Scheduler(Closable):
         return ChangeRequest(str(handle), stored, answer)
 
     def may_wait_for_lines(self, when: When) -> bool:
-        """Return whether a schedule for this time may block, because lines are missing or Kafka must be asked again."""
+        """Return whether a schedule for this time may block: delay topics are missing, or must be looked up again."""
         now = self._choice.time.now()
         return self._choice.may_wait(due_at(when, now) - now * 1000)
 

@@ -31,7 +31,7 @@ class TopicNames:
             )
 
     def line(self, line: int) -> str:
-        """Return the topic of a delay line."""
+        """Return the name of the delay topic for a delay in milliseconds."""
         return f"{self.name}.{_LINE}{line}"
 
     @property
@@ -51,7 +51,7 @@ class TopicNames:
 
     @property
     def ladder(self) -> str:
-        """The topic that says which lines are in use."""
+        """The topic that says which delay topics are in use."""
         return f"{self.name}.ladder"
 
     @property
@@ -67,7 +67,7 @@ class TopicNames:
         return end in _OWN or end.startswith(_LINE)
 
     def lines_of(self, topics: Mapping[str, int]) -> dict[int, int]:
-        """Find the delay lines among existing topics, each with its number of partitions."""
+        """Find the delay topics among existing topics, each with its number of partitions."""
         prefix = f"{self.name}.{_LINE}"
         ends = {topic.removeprefix(prefix): count for topic, count in topics.items() if topic.startswith(prefix)}
         return {int(end): count for end, count in sorted(ends.items()) if _is_line(end)}

@@ -26,7 +26,7 @@ DEFAULT_PARTITIONS = 4
 
 _KEPT_FOREVER: Mapping[str, str] = {"retention.ms": "-1", "retention.bytes": "-1"}
 MAX_MESSAGE_BYTES = 2_097_152
-"""The limit for a record in a line and for a dead letter: 1 MB, plus the parts that Headway adds and a reserve."""
+"""The size limit of records in delay topics and of dead letters: 1 MB, plus what Headway adds and a reserve."""
 
 _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "4194304", "min.cleanable.dirty.ratio": "0.1"}
@@ -45,10 +45,10 @@ class NewTopic(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The number of partitions of all topics, the lines that exist, and the lines that may be used.
+    """The number of partitions of all topics, the delay topics that exist, and the delay topics that may be used.
 
-    A line of the ladder may have no topic yet; it is created when a delay needs it. Lines that are `unread` will soon
-    be deleted: they are empty, and no one writes to them.
+    A delay topic of the ladder might not exist yet; it is created when a delay needs it. Delay topics that are
+    `unread` will soon be deleted: they are empty, and no one writes to them.
     """
 
     partitions: int
@@ -58,22 +58,25 @@ class Layout(NamedTuple):
 
     @property
     def usable(self) -> Ladder:
-        """The ladder without lines that have no topic. Any ladder is correct for any record."""
+        """The ladder without missing delay topics. Any ladder is correct for any record."""
         return usable(self.ladder, self.lines)
 
     @property
     def reach(self) -> float:
-        """The shortest delay in milliseconds that needs a line without a topic, or infinity if all lines have one."""
+        """The shortest delay in milliseconds that needs a missing delay topic, or infinity if none is missing."""
         return self.ladder.reach(self.lines)
 
 
 def usable(ladder: Ladder, lines: Collection[int]) -> Ladder:
-    """Return the ladder without its missing lines, or unchanged if all its lines are missing."""
+    """Return the ladder without its missing delay topics, or unchanged if all its delay topics are missing."""
     return Ladder.of_those(set(ladder.lines).intersection(lines)) or ladder
 
 
 def topics_for(names: TopicNames, lines: Iterable[int], partitions: int) -> list[NewTopic]:
-    """Return all topics of a scheduler with these lines. Lines and commands keep records until they are handled."""
+    """Return all topics of a scheduler with these delay topics.
+
+    Delay topics and the topic of commands keep records until they are handled.
+    """
     kept = {**_KEPT_FOREVER, "max.message.bytes": str(MAX_MESSAGE_BYTES)}
     return [
         *(_line_topic(names, line, partitions) for line in (MEMORY, *lines)),
@@ -105,12 +108,12 @@ def create_topics(
 ) -> Layout:
     """Create the missing topics of a scheduler, and put a ladder in use: the given one, or else the current one.
 
-    Only the lines that delays up to `delay` milliseconds need are created; by default all of them. Two schedulers can
-    safely do this at the same time: the ladder states which lines may be used, and a line is in use as soon as it has a
-    topic.
+    Only the delay topics that delays up to `delay` milliseconds need are created; by default all of them. Two
+    schedulers can safely do this at the same time: the ladder states which delay topics may be used, and a delay topic
+    is in use as soon as it has a topic.
 
-    Pending records are not affected: a record carries its due time, so other lines only mean other moves. Relays read
-    lines that are no longer in use until they are empty.
+    Pending records are not affected: a record carries its due time, so other delay topics only mean other moves. Relays
+    read delay topics that are no longer in use until they are empty.
 
     Raises:
         AuthorizationError: A topic is missing, and this client lacks the right to create it.
@@ -134,7 +137,7 @@ def create_topics(
 
 
 def add_lines(config: Mapping[str, Any], name: str, delay: float = math.inf) -> Layout:
-    """Create missing topics of the lines that delays up to `delay` milliseconds need, by default of all lines.
+    """Create the missing delay topics that delays up to `delay` milliseconds need, by default all of them.
 
     Raises as `create_topics` does.
     """
@@ -149,9 +152,9 @@ def add_lines(config: Mapping[str, Any], name: str, delay: float = math.inf) -> 
 
 
 def create_lines(admin: Admin, names: TopicNames, lines: Iterable[int], partitions: int) -> TopicListing | None:
-    """Create the topics of lines, and wait until the brokers know them. Raises as `create_topics` does.
+    """Create delay topics, and wait until the brokers know them. Raises as `create_topics` does.
 
-    Returns all existing topics, or None if no line was given.
+    Returns all existing topics, or None if no delay topic was given.
     """
     missing = [_line_topic(names, line, partitions) for line in lines]
     if not missing:
@@ -174,7 +177,7 @@ def read_layout(config: Mapping[str, Any], name: str, wanted: str = "Read") -> L
     """Return the layout of a scheduler's topics, or None if it has no topics yet.
 
     Raises `AuthorizationError` if this client lacks the right to see one of the topics. `wanted` is the operation that
-    the client needs on the lines.
+    the client needs on the delay topics.
     """
     with TopicReader(config) as reader:
         return layout_seen_by(reader, name, wanted)
@@ -235,9 +238,9 @@ def _await(admin: Admin, names: TopicNames, created: Collection[str]) -> TopicLi
 
 
 class _InUse(NamedTuple):
-    """The ladder that was put in use, if any. If its record cannot be read, it is a ladder of all existing lines.
+    """The ladder that was put in use, if any. If its record cannot be read, it has all existing delay topics.
 
-    Lines that are `retiring` are no longer read, unless they are in use.
+    Delay topics that are `retiring` are no longer read, unless they are in use.
     """
 
     ladder: Ladder | None
@@ -253,9 +256,10 @@ def _read_ladder(reader: TopicReader, names: TopicNames, existing: Mapping[str, 
     stored = reader.compacted(names.ladder, [0], LOG_BOUNDS_TOLD_WITHIN)[0]
     if ladder := ladder_from(names, LADDER_KEY.encode(), stored.get(LADDER_KEY)):
         return _InUse(ladder, is_stored=True, retiring=fit_state_from(names.ladder, stored.get(FIT_KEY)).retiring)
-    # The first lines are created before the ladder's first record, but perhaps after the topics above were listed.
+    # The first delay topics are created before the ladder's first record, but perhaps after the topics above were
+    # listed.
     there, default = Ladder.of_those(names.lines_of(reader.admin.topics())), Ladder.exponential()
-    # Another scheduler may be about to store that more lines can follow.
+    # Another scheduler may be about to store that more delay topics can follow.
     is_begun = there is not None and there.lines == default.up_to(there.lines[-1])
     return _InUse(default if is_begun else there, is_stored=False)
 
@@ -268,7 +272,7 @@ def ladder_from(names: TopicNames, key: bytes | None, value: bytes | None) -> La
         return decode_ladder(value)
     except UnreadableError as error:
         log.warning(
-            "A record in %s is skipped: %s Run `headway schedule init` with the lines to use to replace it.",
+            "A record in %s is skipped: %s Run `headway schedule init` with the delay topics to use to replace it.",
             names.ladder,
             error,
         )
@@ -305,7 +309,7 @@ def store_in_ladder(config: Mapping[str, Any], names: TopicNames, values: Mappin
 def _checked(names: TopicNames, existing: TopicListing, ladder: Ladder) -> Layout:
     partitions = existing[names.state]
     lines = names.lines_of(existing)
-    # Lines that are not listed may exist as topics that this client lacks the right to see.
+    # Delay topics that are not listed may exist as topics that this client lacks the right to see.
     unlisted = {names.line(line): line for line in (MEMORY, *ladder.lines) if line not in lines}
     lines |= {unlisted[topic]: count for topic, count in existing.look_up(list(unlisted)).items()}
     others = {names.line(line): count for line, count in lines.items()} | {names.commands: existing[names.commands]}

@@ -229,7 +229,7 @@ def test_transactions_leave_nothing_in_the_commands_that_counts_as_waiting(clust
     assert run(cluster, "list").stderr == "Nothing is pending.\n"
     send_in_transaction(b"a command", commits=True)
     listed = run(cluster, "list").stderr
-    assert listed.startswith("Nothing is pending in the delay lines.\n1 command waits for a relay")
+    assert listed.startswith("Nothing is pending in the delay topics.\n1 command waits for a relay")
     producer.begin_transaction()
     producer.produce(cluster.names.commands, b"undecided", b"k", partition=0)
     producer.flush()
@@ -250,9 +250,9 @@ def test_a_mistake_in_one_handle_cancels_none(cluster: DelayCluster) -> None:
 def test_fitting_proposes_lines_and_puts_them_in_use(cluster: DelayCluster) -> None:
     run(cluster, "add", cluster.target, "--in", "1h", text="x\n" * 20)
     proposed = run(cluster, "fit", "--count", "2")
-    assert "proposed: 1 s, 3600 s  (2 lines, 2.0 writes per record)" in proposed.output
+    assert "proposed: 1 s, 3600 s  (2 delay topics, 2.0 writes per record)" in proposed.output
     assert "are in use" in run(cluster, "fit", "--count", "2", "--apply").output
-    assert "The lines of" in run(cluster, "init").output
+    assert "and the delays 1 s, 3600 s." in run(cluster, "init").output
     assert "1 s, 3600 s" in run(cluster, "init").output
 
 

@@ -42,7 +42,11 @@ def test_a_record_never_waits_in_lines_longer_than_its_delay(delay: int) -> None
 
 @pytest.mark.parametrize(
     ("lines", "sentence"),
-    [((), "1 to 64 lines"), ((2000, 1000), "longer than the one before"), ((100,), "shortest line is 0.1 s")],
+    [
+        ((), "1 to 64 delay topics"),
+        ((2000, 1000), "longer than the one before"),
+        ((100,), "shortest delay topic is 0.1 s"),
+    ],
 )
 def test_a_ladder_that_is_none_is_refused(lines: tuple[int, ...], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):

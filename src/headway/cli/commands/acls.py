@@ -199,7 +199,7 @@ def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Right]:
 @click.argument("targets", nargs=-1, required=True, metavar="TARGET…")
 @_LEVELS
 @_NAME
-@click.option("--fit", is_flag=True, help="It adapts the delay lines (`headway relay --fit`).")
+@click.option("--fit", is_flag=True, help="It adapts the delay topics (`headway relay --fit`).")
 @_role
 def relay(targets: Sequence[str], levels: int | None, scheduler: str, fit: bool) -> Iterable[Right]:
     """Rights of a `Relay` and `headway relay`, in both modes.

@@ -260,11 +260,11 @@ def settle(
 
 
 def _warn_of_delay_lines(topic: str, targets: Mapping[str, int]) -> None:
-    """Point out that a relay moves letters on from a scheduler's delay lines. A wrong target would fail again."""
+    """Point out that a relay moves letters on from a scheduler's delay topics. A wrong target would fail again."""
     with suppress(ConfigError):  # the topic does not belong to a scheduler
         if TopicNames(topic.removesuffix(".dead")).lines_of(targets):
             click.echo(
-                "From delay lines, a relay delivers them to the topics that they were scheduled for. If those are "
+                "From delay topics, a relay delivers them to the topics that they were scheduled for. If those are "
                 "wrong or do not exist, name another one with --to.",
                 err=True,
             )

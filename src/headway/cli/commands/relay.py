@@ -42,21 +42,21 @@ log = logging.getLogger("headway.relay")
     type=click.Choice(["off", "report", "auto"]),
     default="off",
     show_default=True,
-    help="auto adds delay lines that pay off for the delays in use, and deletes unused ones. report only logs them.",
+    help="auto adds delay topics that pay off for the delays in use, and deletes unused ones. report only logs them.",
 )
 @click.option(
     "--max-lines",
     type=click.IntRange(2, 64),
     default=MOST_LINES,
     show_default=True,
-    help="With --fit: the most delay lines that may have topics.",
+    help="With --fit: the most delay topics that may exist.",
 )
 @click.option(
     "--retire-after",
     type=DUE,
     default=f"{RETIRE_AFTER / 3600:g}h",
     show_default=True,
-    help="With --fit auto: delete a line only if nothing was written to it for this long.",
+    help="With --fit auto: delete a delay topic only if nothing was written to it for this long.",
 )
 @log_options
 @kafka_options

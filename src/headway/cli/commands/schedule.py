@@ -45,7 +45,7 @@ MOST_COUNTED = 1_000
 def schedule() -> None:
     """Schedule records for later; list, cancel or reschedule pending ones.
 
-    A relay (`headway relay`) delivers records when they are due. Until then they wait in delay lines: each is a Kafka
+    A relay (`headway relay`) delivers records when they are due. Until then they wait in delay topics: each is a Kafka
     topic whose records all wait for the same time.
 
     \b
@@ -70,7 +70,7 @@ def schedule() -> None:
 @click.option(
     "--lines",
     type=LADDER,
-    help="The delay lines, such as 1s,1m,1h,1d. By default those in use, or 1s, 2s, 4s … 2 years.",
+    help="The delay topics, such as 1s,1m,1h,1d. By default those in use, or 1s, 2s, 4s … 2 years.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be created.")
 @_NAME
@@ -83,10 +83,10 @@ def init(
     name: str,
     connection: ConnectionSettings,
 ) -> None:
-    """Create the topics of a scheduler, or change its delay lines.
+    """Create the topics of a scheduler, or change its delay topics.
 
-    A `Scheduler` creates them itself on first use if it has the right. Pending schedules are not lost when the lines
-    change: they move on through the new lines, and relays read lines that are no longer in use until they are empty.
+    A `Scheduler` creates them itself on first use if it is permitted to. Pending schedules are not lost when the delay
+    topics change: they move on through the new ones, and relays keep reading the old ones until they are empty.
 
     \b
       headway schedule init --partitions 8
@@ -100,7 +100,9 @@ def init(
             click.echo(f"{new.name}  partitions={new.partitions}  {settings}")
         return
     layout = create_topics(connection.config, name, lines, partitions, replication_factor)
-    click.echo(f"Created {len(missing)} topics. The lines of {name}: {layout.ladder}; partitions: {layout.partitions}.")
+    click.echo(
+        f"Created {len(missing)} topics. {name} has {layout.partitions} partitions and the delays {layout.ladder}."
+    )
 
 
 @schedule.command()
@@ -198,7 +200,7 @@ def list_(
         show_table(columns, map(row_of, soonest))
     else:
         where = f"{f' for {topic}' if topic else ''}{f' with the id {id_}' if id_ else ''}"
-        click.echo(f"Nothing is pending{where}{'' if commands == 0 else ' in the delay lines'}.", err=True)
+        click.echo(f"Nothing is pending{where}{'' if commands == 0 else ' in the delay topics'}.", err=True)
     if commands != 0:
         click.echo(waiting(commands, name, MOST_COUNTED), err=True)
 
@@ -267,7 +269,7 @@ def reschedule(
 @_NAME
 @kafka_options
 def stats(as_json: bool, name: str, connection: ConnectionSettings) -> None:
-    """Count pending schedules by delay line and due hour.
+    """Count pending schedules by delay topic and due hour.
 
     It reads all of them once. It also shows how many commands are waiting for a relay (`commands_waiting` with --json).
 
@@ -287,21 +289,21 @@ def stats(as_json: bool, name: str, connection: ConnectionSettings) -> None:
         echo_json({"pending": lines.total(), "lines": by_line, "hours": by_hour, "commands_waiting": commands})
         return
     click.echo(f"{lines.total()} pending")
-    _draw("line", {describe_ms(line) if line else "in memory": count for line, count in sorted(lines.items())})
+    _draw("delay topic", {describe_ms(line) if line else "in memory": count for line, count in sorted(lines.items())})
     _draw("due in the hour of", {show_due(hour)[:16]: count for hour, count in sorted(hours.items())[:48]})
     if commands != 0:
         click.echo(waiting(commands, name), err=True)
 
 
 @schedule.command(name="fit")
-@click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="The most lines to propose.")
-@click.option("--apply", is_flag=True, help="Start using the proposed lines.")
+@click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="The most delays to propose.")
+@click.option("--apply", is_flag=True, help="Start using the proposed delay topics.")
 @_NAME
 @kafka_options
 def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> None:
-    """Propose delay lines that suit the pending records.
+    """Propose delay topics that suit the pending records.
 
-    With these lines, the records would be moved as rarely as possible. Each line is a topic, and each line that a
+    With these delay topics, the records would be moved as rarely as possible. Each delay topic that a
     record passes through costs one more write.
 
     \b
@@ -317,10 +319,10 @@ def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> 
     before, proposed = layout_of(connection.config, name).ladder, fit(delays, count)
     for title, ladder in (("in use", before), ("proposed", proposed)):
         writes = writes_per_record(ladder, delays)
-        click.echo(f"{title}: {ladder}  ({len(ladder.lines)} lines, {writes:.1f} writes per record)")
+        click.echo(f"{title}: {ladder}  ({len(ladder.lines)} delay topics, {writes:.1f} writes per record)")
     if apply:
         create_topics(connection.config, name, proposed)
-        click.echo("The proposed lines are in use: relays use them from now on, schedulers when they next start.")
+        click.echo("The proposed delay topics are in use: by relays from now on, by schedulers when they next start.")
 
 
 @schedule.command()
@@ -331,15 +333,15 @@ def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> 
     show_default=True,
     help="The page to write.",
 )
-@click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="The most lines to propose.")
+@click.option("--count", type=click.IntRange(1, 64), default=8, show_default=True, help="The most delays to propose.")
 @master_option
 @_NAME
 @kafka_options
 def report(output: Path, count: int, master: str | None, name: str, connection: ConnectionSettings) -> None:
     """Write a page with plots of the pending schedules. It counts them on Spark, which copes with millions.
 
-    The page shows in which hours they are due and in which delay lines they wait, the seconds in which most are due,
-    and delay lines that would suit them.
+    The page shows in which hours they are due and in which delay topics they wait, the seconds in which most are due,
+    and delay topics that would suit them.
 
     \b
       headway schedule report --output schedules.html

@@ -99,7 +99,7 @@ class Moment(click.ParamType[int]):
 
 
 class DelayLines(click.ParamType[Ladder]):
-    """Parses delay lines such as 1s,1m,1h."""
+    """Parses delay topics such as 1s,1m,1h."""
 
     name = "DELAY,…"
 

@@ -63,7 +63,7 @@ def headway_topics(kafka_topics: Collection[str]) -> set[str]:
 
 
 def _is_line(name: str, kafka_topics: Mapping[str, int]) -> bool:
-    """Return whether a topic such as `headway-delay.line-0` is a delay line of a scheduler and not a level."""
+    """Return whether a topic such as `headway-delay.line-0` is a delay topic of a scheduler and not a level."""
     try:
         names = TopicNames(name.rpartition(".")[0])
     except ConfigError:  # no scheduler can have that name

@@ -1,1 +1,1 @@
-"""Delayed delivery as a state machine: delay lines, due times, changes, and a relay's decisions and stored state."""
+"""Delayed delivery as a state machine: delay topics, due times, changes, and a relay's decisions and stored state."""

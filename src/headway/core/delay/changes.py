@@ -1,8 +1,8 @@
 """Cancellations, reschedules and users' own ids: the commands, their answers, and the changes that are remembered.
 
 Invariants: a schedule's generation only grows. Of its copies, only the one of the generation `live` is ever delivered.
-A change is remembered until every copy of its schedule has come out of its line. A schedule with a user's own id is
-remembered as well, so that no other one with the same id can be pending.
+A change is remembered until every copy of its schedule has come out of its delay topic. A schedule with a user's own id
+is remembered as well, so that no other one with the same id can be pending.
 """
 
 from enum import StrEnum
@@ -158,7 +158,7 @@ class Changes:
         """Record a schedule with a user's own id. No copy of an earlier one with the same id is delivered."""
         before = self._changes.get(id_)
         generation = 0 if before is None else before.generation + 1
-        # A schedule that is already due has not come out of its line yet, so it must be remembered until then.
+        # A schedule that is already due has not come out of its delay topic yet, so it must be remembered until then.
         change = Change(generation, generation, due, due, max(due, now, before.expires if before else 0), at)
         self._set(id_, change)
         self.changed.add(id_)

@@ -3,8 +3,8 @@
 Invariants:
 - A command is done when it is answered, and a restart repeats those that are not.
 - Commands for a user's own id are decided in their order, at once, because a schedule with such an id is known here.
-- A command whose schedule has not been seen waits until its record comes out of its line, or a search has found it or
-  not, or the record is overdue.
+- A command whose schedule has not been seen waits until its record comes out of its delay topic, or a search has found
+  it or not, or the record is overdue.
 """
 
 import math
@@ -21,8 +21,8 @@ from headway.core.delay.schedule import OWN, Schedule
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
 
-# The first search may come before the record has arrived in its line: its relay is just moving it, a transaction there
-# is open, or the line is so new that not every broker knows it.
+# The first search may come before the record has arrived in its delay topic: its relay is just moving it, a transaction
+# there is open, or the delay topic is so new that not every broker knows it.
 _SEARCH_AGAIN_AFTER = 500
 _MOST_SEARCHES = 10
 
@@ -65,8 +65,8 @@ class CommandLedger:
         changes: The changes of the partition's schedules.
         waiting: The records that wait in memory.
         recent: The schedules that were delivered recently.
-        move: Writes a record to the line of its new time.
-        passed: Returns a time such that all records due before it have left their lines and memory.
+        move: Writes a record to the delay topic of its new time.
+        passed: Returns a time such that all records due before it have left their delay topics and memory.
     """
 
     def __init__(
@@ -88,7 +88,7 @@ class CommandLedger:
         self.undecided: dict[str, list[tuple[int, Command]]] = {}
         """The commands that cannot be answered yet, by the id of their schedule."""
         self.searches: list[Search] = []
-        """The schedules to search for in the lines. The driver clears it."""
+        """The schedules to search for in the delay topics. The driver clears it."""
         self._searches_again: deque[tuple[int, Search]] = deque()
         self.answers: list[Answer] = []
         """The answers given since `take_answers` was last called."""
@@ -158,7 +158,7 @@ class CommandLedger:
             self._answer(offset, command, _outcome(command))
         elif change.placed > now:
             self._change_unseen(offset, command, change.placed, change.at)
-        else:  # it is about to come out of its line
+        else:  # it is about to come out of its delay topic
             self._changes.change(command.id, change.placed, command.to)
             self._answer(offset, command, _outcome(command))
 
@@ -187,7 +187,10 @@ class CommandLedger:
             self._changes.goes_live(command.id)
 
     def _change_unseen(self, offset: int, command: Command, due: int, at: int) -> None:
-        """Change a schedule whose record is in a line and comes out before it is due, but maybe after its new time."""
+        """Change a schedule whose record is in a delay topic.
+
+        The record comes out before it is due, but perhaps only after the schedule's new time.
+        """
         change = self._changes.change(command.id, due, command.to)
         # A new time must wait behind an undecided command, which may be applied a second time and would win.
         if command.to is None or (command.to >= due and command.id not in self.undecided):
@@ -198,7 +201,7 @@ class CommandLedger:
             self.searches.append(Search(command.id, due, at, change.live))
 
     def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
-        """Take the result of a search: the schedule's record as it is in its line, or None."""
+        """Take the result of a search: the schedule's record as it is in its delay topic, or None."""
         change = self._changes.get(search.id)
         if change and change.live != search.live:  # found in the meantime, or another schedule now has the same id
             return
@@ -214,7 +217,7 @@ class CommandLedger:
             self._answer_all(search.id, Settled.CANCELLED if change.due is None else Settled.RESCHEDULED)
 
     def _go_before(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
-        """Write a copy that comes out in time. The copy in the line is no longer live."""
+        """Write a copy that comes out in time. The copy in the delay topic is no longer live."""
         change = self._changes.get(schedule.id)
         if change and change.due is not None and change.live <= schedule.generation < change.generation:
             self._changes.goes_live(schedule.id)
@@ -239,7 +242,7 @@ class CommandLedger:
                 self.searches.append(search)
 
     def answer_missed(self, now: int) -> None:
-        """Answer commands whose record should have come out of its line by now but has not."""
+        """Answer commands whose record should have come out of its delay topic by now but has not."""
         self._search_again(now)
         passed = self._passed(now)
         while self._dues and self._dues[0][0] < passed:

@@ -1,9 +1,9 @@
 """Records that wait in memory until they are due, and the little state that is stored to find them again.
 
-Most of them come from the line that is read at once. For that line two things are stored: the last record in the order
-of delivery that was delivered, and how far the line was read. All records before the former in that order are
-delivered, except those that arrived late, which are listed. An offset map would have to name every gap, a thousand
-times a second.
+Most of them come from the delay topic that is read at once. For that delay topic two things are stored: the last record
+in the order of delivery that was delivered, and how far the delay topic was read. All records before the former in that
+order are delivered, except those that arrived late, which are listed. An offset map would have to name every gap, a
+thousand times a second.
 
 Invariants: records are returned in the order of (due, scheduled at, order, offset); `bytes` is the sum over the waiting
 records.
@@ -27,7 +27,7 @@ _FIRST: Key = (-1, -1, -1, -1)
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """Which records of the line that is read at once are delivered.
+    """Which records of the delay topic that is read at once are delivered.
 
     Delivered are all records below `offset`, and among the offsets below `end` all records up to the key `last`, except
     those in `late`. All unreadable records below `end` were refused, because they wait for nothing.
@@ -39,19 +39,19 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     late: tuple[Count, ...] = ()
 
     def has_delivered(self, schedule: Schedule, offset: int) -> bool:
-        """Return whether a record of that line was delivered."""
+        """Return whether a record of that delay topic was delivered."""
         return offset < self.end and _key(schedule, offset) <= self.last and offset not in self.late
 
 
 class Held(msgspec.Struct, gc=False):
-    """A record that waits in memory, and the line it came from."""
+    """A record that waits in memory, and the delay topic it came from."""
 
     schedule: Schedule
     fetched: Fetched
     line: LineWindow
 
 
-_Entry = tuple[int, int, int, int, int, Held]  # the record's key, its line and itself
+_Entry = tuple[int, int, int, int, int, Held]  # the record's key, its delay topic and itself
 
 
 class DueQueue:
@@ -66,7 +66,7 @@ class DueQueue:
         # If all delays are the same, as with a retry, all records arrive in order and need no heap of thousands.
         self._in_order: deque[_Entry] = deque()
         self._heap: list[_Entry] = []
-        self._removed: set[tuple[int, int]] = set()  # lines and offsets of entries that no longer wait
+        self._removed: set[tuple[int, int]] = set()  # delay topics and offsets of entries that no longer wait
         self._by_id: dict[str, Held] = {}
 
     def __len__(self) -> int:
@@ -80,11 +80,11 @@ class DueQueue:
         return all_left or self._own.progress.end >= self._restored.end
 
     def was_delivered(self, schedule: Schedule, fetched: Fetched) -> bool:
-        """Return whether a record of the queue's own line was delivered before a restart."""
+        """Return whether a record of the queue's own delay topic was delivered before a restart."""
         return self._restored.has_delivered(schedule, fetched.offset)
 
     def was_refused(self, fetched: Fetched) -> bool:
-        """Return whether an unreadable record of the queue's own line was already refused before a restart."""
+        """Return whether an unreadable record of the queue's own delay topic was already refused before a restart."""
         return fetched.offset < self._restored.end
 
     def add(self, held: Held) -> None:

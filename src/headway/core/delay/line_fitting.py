@@ -1,13 +1,14 @@
-"""Fitting the lines: which lines pay off for the recent delays, and when to change to them.
+"""Fitting the delay topics: which delay topics pay off for the recent delays, and when to change to them.
 
-A line costs a topic, and saves writes. Its price is a tenth of a write per record. So the cost of a ladder is how often
-a record is written on average, plus a tenth for each line.
+Each delay topic costs Kafka resources, and saves writes. Its price is a tenth of a write per record. So the cost of a
+ladder is
+how often a record is written on average, plus a tenth for each delay topic.
 
 Invariants:
-- The shortest line stays, because it bounds what waits in memory.
-- There are never more lines with topics than allowed, unless there were more already; then none is added.
+- The shortest delay topic stays, because it bounds what waits in memory.
+- There are never more delay topics than allowed, unless there were more already; then none is added.
 - A change that nothing forces lowers the cost for the delays that it was chosen for. So while delays stay the same, the
-  lines settle, and never switch back and forth.
+  delay topics settle, and never switch back and forth.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,10 +18,10 @@ from headway.core.delay.ladder import MAY_ENTER_LATER, Ladder, time_in
 from headway.core.untrusted import LATEST
 
 PRICE = 0.1
-"""How many writes per record a line must save."""
+"""How many writes per record a delay topic must save."""
 
 GAIN = 0.35
-"""How much cost a change must save. It exceeds the price of some lines, so that small swings change nothing."""
+"""How much cost a change must save. It exceeds the price of some delay topics, so that small swings change nothing."""
 
 URGENT_GAIN = 2.0
 """How much cost a change must save to be made although the last one has not settled yet."""
@@ -30,13 +31,13 @@ _MOST_POPULAR = 16
 
 @dataclass(frozen=True)
 class LinesNow:
-    """The present lines, in milliseconds each.
+    """The present delay topics, in milliseconds each.
 
     Args:
-        ladder: The lines in use that have topics, ascending.
-        with_topics: All lines that have topics, including those that are only being emptied.
-        barred: Lines that must not be used now, because their topics are about to be deleted.
-        idle: Lines to which nothing has been written for a long time.
+        ladder: The delays of the existing delay topics that are in use, ascending.
+        with_topics: The delays of all existing delay topics, including those that are only being emptied.
+        barred: Delay topics that must not be used now, because their topics are about to be deleted.
+        idle: Delay topics to which nothing has been written for a long time.
     """
 
     ladder: tuple[int, ...]
@@ -46,12 +47,12 @@ class LinesNow:
 
 
 def fitted(now: LinesNow, delays: Mapping[int, float], most: int, *, settled: bool = True) -> tuple[int, ...]:
-    """Return the lines to use for a histogram of delays: those in use, unless others pay off.
+    """Return the delay topics to use for a histogram of delays: those in use, unless others pay off.
 
     Args:
-        now: The present lines.
+        now: The present delay topics.
         delays: Delays in milliseconds, with weights.
-        most: The most lines that may have topics.
+        most: The most delay topics that may exist.
         settled: True if the last change was long ago. Otherwise, only a large gain changes anything.
     """
     search = _LineSearch(now, delays, most)
@@ -67,7 +68,7 @@ def fitted(now: LinesNow, delays: Mapping[int, float], most: int, *, settled: bo
 
 
 class _LineSearch:
-    """A stepwise search for lines that cost less."""
+    """A stepwise search for delay topics that cost less."""
 
     def __init__(self, now: LinesNow, delays: Mapping[int, float], most: int) -> None:
         self._now = now
@@ -78,7 +79,7 @@ class _LineSearch:
         self._candidates = sorted(_candidates(now, delays))
 
     def cost(self, lines: tuple[int, ...]) -> float:
-        """Return the cost of lines: the writes per record, plus the price of the lines."""
+        """Return the cost of delay topics: the writes per record, plus the price of the lines."""
         known = self._costs.get(lines)
         if known is None:
             known = self._costs[lines] = self._writes(lines) + PRICE * len(lines)
@@ -100,14 +101,14 @@ class _LineSearch:
         return moves / self._total
 
     def trimmed(self, lines: tuple[int, ...]) -> tuple[int, ...]:
-        """Return at most the allowed number of lines, none of them barred. The least useful are dropped first."""
+        """Drop the barred delay topics, and the least useful ones until there are no more than allowed."""
         lines = tuple(line for line in lines if line == lines[0] or line not in self._now.barred)
         while len(lines) > self._most:
             lines = min(self._fewer(lines), key=self.cost)
         return lines
 
     def best(self, lines: tuple[int, ...]) -> tuple[int, ...]:
-        """Return lines that cannot be improved by adding, dropping or replacing one."""
+        """Return delay topics that cannot be improved by adding, dropping or replacing one."""
         while True:
             step = min(self._steps(lines), key=self.cost, default=lines)
             if self.cost(step) >= self.cost(lines) - 1e-9:
@@ -117,7 +118,7 @@ class _LineSearch:
             lines = step
 
     def without_idle(self, lines: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the lines without those that are unused and save nothing."""
+        """Return the delay topics without those that are unused and save nothing."""
         for line in self._now.idle.intersection(lines[1:]):
             fewer = tuple(each for each in lines if each != line)
             if self.cost(fewer) < self.cost(lines):
@@ -144,11 +145,11 @@ class _LineSearch:
 
 
 def _candidates(now: LinesNow, delays: Mapping[int, float]) -> set[int]:
-    """Return the lines to choose from: existing ones, powers of two of the shortest, and the most frequent delays."""
+    """Return the delays to choose from: existing ones, powers of two of the shortest, and the most frequent delays."""
     shortest, longest = now.ladder[0], max(delays, default=0)
     popular = sorted(delays, key=delays.__getitem__, reverse=True)[:_MOST_POPULAR]
     doubled = {line for line in Ladder.exponential(shortest / 1000).lines if line <= longest + MAY_ENTER_LATER}
-    # A record whose delay equals the line's time does enter the line.
+    # A record whose delay equals the delay topic's time does enter the delay topic.
     return {
         line for line in {*now.with_topics, *doubled, *popular} if shortest < line <= LATEST and line not in now.barred
     }

@@ -1,13 +1,13 @@
-"""The retirement of delay lines: out of use, no longer read, deleted, and in the end usable again.
+"""The retirement of delay topics: out of use, no longer read, deleted, and in the end usable again.
 
-A line that is out of use may still get records, from schedulers that do not know it yet. So each step waits until the
-one before is known everywhere:
+A delay topic that is out of use may still get records, from schedulers that do not know it yet. So each step waits
+until the one before is known everywhere:
 
 - It is *out of use*. Schedulers write to it for some minutes at most; relays still read it.
 - When it is empty, and nothing was written to it for a long time, it *retires*: relays no longer read it.
 - Some minutes later, if nothing has been written in the meantime, its topic is deleted. Otherwise it is read again.
-- Its time is not used for a new line for a while. Otherwise, a relay that was frozen just before deleting the topic
-  could delete one with records.
+- Its time is not used for a new delay topic for a while. Otherwise, a relay that was frozen just before deleting the
+  topic could delete one with records.
 
 The state is stored in Kafka, so another relay continues where one has ended.
 """
@@ -22,7 +22,7 @@ from headway.core.untrusted import Count, Time, read_json
 
 
 class LineUse(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The known facts about a line. Times are in milliseconds since the epoch; 0 means never.
+    """The known facts about a delay topic. Times are in milliseconds since the epoch; 0 means never.
 
     `written` is the sum of the ends of its logs, and `since` is when that sum was first seen.
     """
@@ -34,14 +34,14 @@ class LineUse(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 
 class FitState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The state that a fitting relay stores: when the lines last changed, and the use of each, in milliseconds."""
+    """The state that a fitting relay stores: when the delay topics last changed, in ms, and the use of each."""
 
     changed: Time = 0
     lines: dict[Time, LineUse] = {}
 
     @property
     def retiring(self) -> frozenset[int]:
-        """The lines that relays do not read unless they are in use, and whose times must not be used now."""
+        """The delay topics that relays do not read unless they are in use, and whose times must not be used now."""
         return frozenset(line for line, use in self.lines.items() if use.retires)
 
     def encode(self) -> bytes:
@@ -55,7 +55,7 @@ _decoder = msgspec.json.Decoder(FitState)
 
 def read_fit_state(value: bytes) -> FitState:
     """Read the state from its stored form. Raises `UnreadableError` if it is malformed."""
-    return read_json(value, _decoder, "The state of the delay lines")
+    return read_json(value, _decoder, "The state of the delay topics")
 
 
 @dataclass(frozen=True)
@@ -63,11 +63,11 @@ class Waits:
     """How long each step waits, in milliseconds.
 
     Args:
-        unused: How long nothing must have been written to a line before it retires.
-        known: How long a line must have been out of use before it retires, so that all schedulers know.
-        unread: How long a line must have been unread before its topic is deleted.
-        barred: How long after its retirement a line's time is not used again. The topic is deleted within half of
-            that, or not at all.
+        unused: How long nothing must have been written to a delay topic before it retires.
+        known: How long a delay topic must have been out of use before it retires, so that all schedulers know.
+        unread: How long a delay topic must have been unread before it is deleted.
+        barred: How long after its retirement a delay topic's time is not used again. The topic is deleted within half
+            of that, or not at all.
     """
 
     unused: int
@@ -77,9 +77,10 @@ class Waits:
 
 
 class Seen(NamedTuple):
-    """The lines as they were seen in Kafka.
+    """The delay topics as they were seen in Kafka.
 
-    `ends` has, for each line with a topic, the sum of the ends of its logs. `empty` are the lines without records.
+    `ends` has, for each existing delay topic, the sum of the ends of its logs. `empty` are the delay topics without
+    records.
     """
 
     ladder: Collection[int]
@@ -88,7 +89,7 @@ class Seen(NamedTuple):
 
 
 def advanced(state: FitState, seen: Seen, waits: Waits, now: int) -> tuple[FitState, list[int]]:
-    """Return the next state, and the lines whose topics must be deleted as soon as that state is stored."""
+    """Return the next state, and the delay topics to delete as soon as that state is stored."""
     lines = {line: _advanced(state.lines.get(line), line, seen, waits, now) for line in seen.ends}
     gone = {
         line: use
@@ -120,5 +121,5 @@ def _advanced(use: LineUse | None, line: int, seen: Seen, waits: Waits, now: int
 
 
 def idle(state: FitState, waits: Waits, now: int) -> frozenset[int]:
-    """Return the lines to which nothing has been written for a long time."""
+    """Return the delay topics to which nothing has been written for a long time."""
     return frozenset(line for line, use in state.lines.items() if now - use.since >= waits.unused)

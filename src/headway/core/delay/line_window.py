@@ -1,4 +1,4 @@
-"""One partition of a delay line, as its relay sees it: records that were fetched but have not left, and the progress.
+"""One partition of a delay topic, as its relay sees it: records that were fetched but have not left, and the progress.
 
 Invariants:
 - Records leave in the order of the log.
@@ -20,12 +20,12 @@ from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
 from headway.errors import ScheduleError
 
-# Records leave in groups, so that few transactions concern lines. A record that entered its line quickly leaves
-# `_DUE_AFTER` or more before it is due.
+# Records leave in groups, so that few transactions concern delay topics. A record that entered its delay topic quickly
+# leaves `_DUE_AFTER` or more before it is due.
 LEAVES_WITHIN = 20
 _DUE_AFTER = 25
 
-# A record that entered its line late leaves this long before it is due, along with all records before it.
+# A record that entered its delay topic late leaves this long before it is due, along with all records before it.
 _BELATED_LEAVES_BEFORE = 75
 
 # A record stamped this far ahead of now was stamped before the clock was set back; waiting for its time would be wrong.
@@ -55,7 +55,7 @@ class Fetched(msgspec.Struct, gc=False):
 
 
 class LineWindow:
-    """The fetched records that have not left the line, and the progress of those that have."""
+    """The fetched records that have not left the delay topic, and the progress of those that have."""
 
     __slots__ = (
         "_belated",
@@ -144,8 +144,8 @@ class LineWindow:
     def wants(self, spare: int = 0) -> bool:
         """Return whether to fetch more: until the window is full, and then again once it is half empty.
 
-        In addition to its own space, the window may use four fifths of the space that all lines share, of which `spare`
-        is free now.
+        In addition to its own space, the window may use four fifths of the space that all delay topics share, of which
+        `spare` is free now.
         """
         space = self.memory + 4 * max(0, spare)
         self._rests = self.bytes >= (space // 2 if self._rests else space)
@@ -168,9 +168,9 @@ class LineWindow:
 
     @property
     def bound(self) -> float:
-        """A time by which no record still in this line is due, as far as it was fetched or stored in time.
+        """A time by which no record still in this delay topic is due, as far as it was fetched or stored in time.
 
-        For the line that is read at once, it covers only the records that the relay itself has written.
+        For the delay topic that is read at once, it covers only the records that the relay itself has written.
         """
         expected = self._expected[0].bound if self._expected else math.inf
         return expected if self.line == MEMORY else min(expected, self._bound_of_fetched)
@@ -226,10 +226,11 @@ class LineWindow:
 
 
 def bound_behind(line: int, due: int, written: int) -> int:
-    """Return a time by which neither a record written to a line at `written`, nor any record after it, is due.
+    """Return a time by which neither a record written to a delay topic at `written`, nor any record after it, is due.
 
-    In a delay line this follows from the time of writing. The line for immediate reading (`MEMORY`) has no delay:
-    there a later record can be due at any time, but need not be delivered before this one, so this one's due time is
+    In a delay topic this follows from the time of writing. The delay topic for immediate reading (`MEMORY`) has no
+    delay: there a later record can be due at any time, but need not be delivered before this one, so this one's due
+        time is
     the bound.
     """
     return due - 1 if line == MEMORY else written + time_in(line) + _DUE_AFTER

@@ -1,18 +1,19 @@
-"""The relay of one partition number: it decides where records that come out of the delay lines go next.
+"""The relay of one partition number: it decides where records that come out of the delay topics go next.
 
 Like the engine, it is a state machine without a clock. It is responsible for one partition number of all of a
-scheduler's topics, because a schedule's records, commands and stored state share it. A driver fetches for each line
-that is not `full`, and passes the records to `receive`. It carries out what `take` returns, all in one transaction. A
-successor needs only the stored state.
+scheduler's topics, because a schedule's records, commands and stored state share it. A driver fetches for each delay
+topic that is not `full`, and passes the records to `receive`. It carries out what `take` returns, all in one
+transaction. A successor needs only the stored state.
 
 Invariants:
 - Nothing is delivered before it is due, and of a schedule's copies only the live one is delivered.
-- A record that left its line is in exactly one state: waiting in memory, part of a tick, or done. A record that a tick
-  moves is expected in its next line until it is fetched there.
+- A record that left its delay topic is in exactly one state: waiting in memory, part of a tick, or done. A record that
+  a tick moves is expected in its next delay topic until it is fetched there.
 - Of records with the same due time, the one scheduled first is delivered first, unless the overdue records do not fit
   in memory. So while a record that a tick moved has not been fetched again, nothing is delivered that may be due after
   it.
-- A schedule is reported as delivered only when every record due at that time or earlier has come out of its line.
+- A schedule is reported as delivered only when every record due at that time or earlier has come out of its delay
+  topic.
 """
 
 import math
@@ -43,18 +44,18 @@ from headway.core.delay.schedule import OWN, STORED_WITHIN, EmptyRecordError, Sc
 from headway.core.offsets.offset_map import OffsetMap
 from headway.errors import ScheduleError
 
-# Each record of a line that waits in memory is a gap in the line's offset map if due times differ from the order of
-# arrival. At this bound the map has some kilobytes, and it is stored with each tick.
+# Each record of a delay topic that waits in memory is a gap in the delay topic's offset map if due times differ from
+# the order of arrival. At this bound the map has some kilobytes, and it is stored with each tick.
 _MOST_HELD_OF_A_LINE = 20_000
 
-# How many records may leave their lines while others are due: about a millisecond's worth of work.
+# How many records may leave their delay topics while others are due: about a millisecond's worth of work.
 LEAVE_BESIDE = 200
 _LOOK_FOR_ZONE_AGAIN_AFTER = 60_000  # milliseconds; by then another relay, which knows the zone, may have the partition
 _FORGET_AT_ONCE = 2_000  # changes; each is a record to write
 
 
 class _MovedBounds(NamedTuple):
-    """The bounds of the records that a tick moves, by line, and how long they apply."""
+    """The bounds of the records that a tick moves, by delay topic, and how long they apply."""
 
     bounds: dict[int, int]
     until: int
@@ -64,13 +65,13 @@ class PartitionRelay:
     """Decides about all schedules of one partition number.
 
     Args:
-        ladder: The lines that records are sent to.
-        lines: All existing lines, including those that are only being emptied.
+        ladder: The delay topics that records are sent to.
+        lines: All existing delay topics, including those that are only being emptied.
         stored: The state that earlier ticks have stored.
-        memory: How many bytes of records may wait in memory. The windows of all lines may hold as much again.
-        topics: Kafka's ids of the topics of lines and commands, by the key of the stored state of each.
+        memory: How many bytes of records may wait in memory. The windows of all delay topics may hold as much again.
+        topics: Kafka's ids of the topics of delay topics and commands, by the key of the stored state of each.
         ends: The ends of their logs, by the same keys, as far as known.
-        unread: Lines that are not read now, but whose stored progress is kept.
+        unread: Delay topics that are not read now, but whose stored progress is kept.
 
     `unreadable` has a sentence for each stored key whose value could not be read and was ignored.
     """
@@ -99,7 +100,7 @@ class PartitionRelay:
         self.changes = state.changes
         self.recent = RecentDeliveries()
         self.commands = CommandLedger(state.commands, self.changes, self.waiting, self.recent, self._move, self.passed)
-        # Drop their progress: a line that comes back after its topic was deleted starts from the beginning.
+        # Drop their progress: a delay topic that is recreated after it was deleted is read from the beginning.
         gone = state.other_lines({*lines, *ladder.lines, *unread})
         self._tick = RelayTick(
             state=dict.fromkeys([*map(line_key, gone), *state.of_topics_before, *state.unreadable_progress])
@@ -122,25 +123,25 @@ class PartitionRelay:
         return self.commands.committable
 
     def receive(self, line: int, records: Sequence[Fetched]) -> None:
-        """Take in the fetched records of a line, in the order of its log."""
+        """Take in the fetched records of a delay topic, in the order of its log."""
         self._lines[line].receive(records)
 
     def reached_end(self, line: int, offset: int) -> None:
-        """Record that everything in the log of a line up to this offset was fetched."""
+        """Record that everything in the log of a delay topic up to this offset was fetched."""
         self._lines[line].reached_end(offset)
 
     def written(self, ends: Mapping[int, int], now: int) -> None:
         """Record that Kafka has the records that a tick has moved; the ticks with `moved` are noted in order.
 
-        `ends` gives, for each line, the offset after the last of these records. If they were written in a transaction,
-        they cannot be read before its commit.
+        `ends` gives, for each delay topic, the offset after the last of these records. If they were written in a
+        transaction, they cannot be read before its commit.
         """
         for line, bound in self._unwritten.popleft().bounds.items():
             if line in self._lines:
                 self._lines[line].expect(bound, ends[line], now + STORED_WITHIN)
 
     def full(self) -> set[int]:
-        """Return the lines that should not be fetched from now."""
+        """Return the delay topics that should not be fetched from now."""
         spare = self._shared - sum(each.bytes for line, each in self._lines.items() if line != MEMORY)
         return {line for line, each in self._lines.items() if not each.wants(0 if line == MEMORY else spare)}
 
@@ -149,7 +150,7 @@ class PartitionRelay:
         self.commands.receive(offset, command, now)
 
     def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
-        """Take the result of a search: the schedule's record as it is in its line, or None."""
+        """Take the result of a search: the schedule's record as it is in its delay topic, or None."""
         self.commands.found(search, fetched, now)
 
     # Ticks
@@ -164,7 +165,7 @@ class PartitionRelay:
         self._expect_no_longer(now)
         is_time = any(self._at_the_latest(line, now) <= now for line in self._lines.values())
         self._deliver(now, limit, most_bytes)
-        # Due records do not wait until all records that may leave their lines have left.
+        # Due records do not wait until all records that may leave their delay topics have left.
         may_leave = max(LEAVE_BESIDE, len(self._tick.writes)) if self._tick.writes else limit
         while is_time and may_leave > 0 and len(self._tick.writes) < limit and self._size < most_bytes:
             left = self._let_leave(now, min(may_leave, limit - len(self._tick.writes)), most_bytes)
@@ -206,10 +207,10 @@ class PartitionRelay:
         return len(self.waiting)
 
     def committable(self) -> dict[int, int]:
-        """Return, for each line, the offset below which all records are handled, though perhaps not stored yet."""
+        """Return, for each delay topic, the offset below which all records are handled, even if not stored yet."""
         return {line: each.progress.committable for line, each in self._lines.items()}
 
-    # Records that leave their lines
+    # Records that leave their delay topics
 
     @property
     def _is_full(self) -> bool:
@@ -219,16 +220,16 @@ class PartitionRelay:
         return line.line == MEMORY and self._is_full
 
     def _at_the_latest(self, line: LineWindow, now: int) -> float:
-        """Return the latest time at which the first record of a line must leave."""
+        """Return the latest time at which the first record of a delay topic must leave."""
         if self._is_stuck(line):
             return math.inf
         return line.leaves_at(now) + (0 if line.line == MEMORY else LEAVES_WITHIN)
 
     def _let_leave(self, now: int, most: int, most_bytes: int) -> int:
-        """Handle records of the line whose first record must leave earliest, and return how many there were.
+        """Handle records of the delay topic whose first record must leave earliest, and return how many there were.
 
-        It stops when another line comes first. In this order, lines that are behind release overdue records in nearly
-        the same order as a relay that is not behind.
+        It stops when another delay topic comes first. In this order, delay topics that are behind release overdue
+        records in nearly the same order as a relay that is not behind.
         """
         leaving = sorted((each.leaves_at(now), line) for line, each in self._lines.items() if not self._is_stuck(each))
         if not leaving or leaving[0][0] > now:
@@ -241,7 +242,7 @@ class PartitionRelay:
         return line.progress.end - before
 
     def _spare(self, line: LineWindow) -> float:
-        """Return how many bytes of a line's records may start to wait in memory."""
+        """Return how many bytes of a delay topic's records may start to wait in memory."""
         return self._memory - self.waiting.bytes if line.line == MEMORY and self.waiting.is_restored else math.inf
 
     def _leave(self, line: LineWindow, fetched: Fetched, now: int) -> None:
@@ -315,7 +316,7 @@ class PartitionRelay:
 
     @property
     def _frontier(self) -> float:
-        """A time by which nothing is due that is still in a line, or that was moved and not fetched again."""
+        """A time by which nothing is due that is still in a delay topic, or that was moved and not fetched again."""
         moved = chain(self._tick.moved.values(), *(each.bounds.values() for each in self._unwritten))
         return min(chain((each.bound for each in self._lines.values()), moved), default=math.inf)
 
@@ -358,10 +359,10 @@ class PartitionRelay:
             self._move(fetched, schedule.again(following, schedule.generation), now)
             self.changes.recurs(schedule.id, schedule.generation, following)
 
-    # Records that have come out of their lines
+    # Records that have come out of their delay topics
 
     def passed(self, now: int) -> float:
-        """Return a time such that all records due before it have left lines and memory, even the slowest."""
+        """Return a time such that all records due before it have left delay topics and memory, even the slowest."""
         own = self._lines[MEMORY]
         if not (self.waiting.is_restored and own.head is None and own.ended):
             return -math.inf

@@ -114,10 +114,11 @@ def sum_of(histograms: Iterable[Mapping[int, float]]) -> dict[int, float]:
 
 
 def delays_of(line: int, records: Iterable[Fetched], ladder: Ladder) -> list[int]:
-    """Return the delays of those fetched records of a line that were newly scheduled, not moved there.
+    """Return the delays of those fetched records of a delay topic that were newly scheduled, not moved there.
 
-    A moved record was in a line before that is at least as long. So it was scheduled at least this line's time ago.
-    Half of that leaves a margin for clocks that differ. A schedule that was changed is counted when it is moved.
+    A moved record was in a delay topic before that is at least as long. So it was scheduled at least this delay topic's
+    time ago. Half of that leaves a margin for clocks that differ. A schedule that was changed is counted when it is
+    moved.
     """
     latest = time_in(ladder.lines[0] if line == MEMORY else line) / 2
     found: list[int] = []

@@ -15,14 +15,14 @@ from headway.errors import UnreadableError
 T = TypeVar("T")
 
 MEMORY_KEY, COMMANDS_KEY, PRODUCERS_KEY, TOPICS_KEY = "memory", "commands", "producers", "topics"
-_LINE, _CHANGE = "line:", "change:"
+_LINE, _CHANGE = "delay topic:", "change:"
 
 _MOST_BYTES = 2**21  # of a value; none of our topics accepts a larger record
 _MOST_PRODUCERS = 16
 _mark_decoder = msgspec.json.Decoder(Mark)
 _producers_decoder = msgspec.json.Decoder(list[Text])
 _topics_decoder = msgspec.json.Decoder(dict[str, str])
-_is_line_key = re.compile(r"line:\d{1,18}", re.ASCII).fullmatch
+_is_line_key = re.compile(r"delay topic:\d{1,18}", re.ASCII).fullmatch
 _is_offset = re.compile(rb"\d{1,18}").fullmatch
 
 
@@ -95,7 +95,7 @@ class StoredState:
         return self._map(line_key(line))
 
     def other_lines(self, lines: Collection[int]) -> list[int]:
-        """Return the lines other than these that have stored progress."""
+        """Return the delay topics other than these that have stored progress."""
         stored = (int(key.removeprefix(_LINE)) for key in self._stored if _is_line_key(key))
         return [line for line in stored if line not in lines]
 
@@ -116,7 +116,7 @@ class StoredState:
         return progress
 
     def _mark(self, value: bytes) -> Mark:
-        mark = read_json(value, _mark_decoder, "The progress in the line that is read at once", most=_MOST_BYTES)
+        mark = read_json(value, _mark_decoder, "The progress in the delay topic that is read at once", most=_MOST_BYTES)
         self._check_end(MEMORY_KEY, max(mark.offset, mark.end))
         return mark
 

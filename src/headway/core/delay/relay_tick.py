@@ -11,7 +11,7 @@ from headway.errors import ScheduleError
 
 
 class Write(msgspec.Struct, gc=False):
-    """A record to write: to the delay line `line`, or to its target if that is None."""
+    """A record to write: to the delay topic `line`, or to its target if that is None."""
 
     record: Any
     schedule: Schedule
@@ -33,7 +33,7 @@ class Answer(NamedTuple):
 
 
 class Search(NamedTuple):
-    """A schedule to search for in the lines. It was rescheduled to a time before it would come out of its line.
+    """A schedule to search for in the delay topics. It was rescheduled to a time before its record would come out.
 
     There may also be copies of generations below `live`, which must not be delivered. The result goes to `found`.
     """
@@ -57,10 +57,10 @@ class RelayTick:
     refusals: list[RefusedRecord] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     state: dict[str, bytes | None] = field(default_factory=dict)
-    # For each line that records move to, a time by which neither they nor records written after them are due. If there
-    # are any, the driver calls the relay's `written` after writing them.
+    # For each delay topic that records move to, a time by which neither they nor records written after them are due. If
+    # there are any, the driver calls the relay's `written` after writing them.
     moved: dict[int, int] = field(default_factory=dict)
-    # For each line that has changed, and for the commands (None), the first offset that is not done.
+    # For each delay topic that has changed, and for the commands (None), the first offset that is not done.
     offsets: dict[int | None, int] = field(default_factory=dict)
     # The delays of schedules that were given another time. They count like those of new records.
     delays: list[int] = field(default_factory=list)

@@ -23,14 +23,14 @@ OWN = "id:"
 LONGEST_OWN = 250
 
 STORED_WITHIN = 60_000
-"""How many milliseconds a record may take to reach a line after it was scheduled or moved."""
+"""How many milliseconds a record may take to reach a delay topic after it was scheduled or moved."""
 
 _is_topic = re.compile(r"(?!\.{1,2}\Z)[A-Za-z0-9._-]{1,249}").fullmatch
 _HANDLE = re.compile(r"(\d{1,5})\.(\d{1,15})\.(\d{1,15})\.(.+)", re.DOTALL | re.ASCII)
 
 
 class EmptyRecordError(ScheduleError):
-    """A record of a line has no header, key or value: a scheduler wrote it to find out the brokers' time."""
+    """A record of a delay topic has no header, key or value: a scheduler wrote it to find out the brokers' time."""
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
@@ -113,7 +113,7 @@ def read_schedule(value: str | bytes | None) -> Schedule:
 
 
 def partition_of(key: str | bytes | None, order: int, partitions: int) -> int:
-    """Return the partition of a line. It is the same for all records of a key, so that one relay keeps their order."""
+    """Return the partition of a delay topic: the same for all records of a key, so that one relay keeps their order."""
     if key is None:
         return order % partitions
     return crc32(key.encode() if isinstance(key, str) else key) % partitions

@@ -1,1 +1,1 @@
-"""The relay: it moves records along the delay lines and delivers those that are due."""
+"""The relay: it moves records along the delay topics and delivers those that are due."""

@@ -15,7 +15,7 @@ DELETE_EVERY = 10.0  # seconds
 
 
 class Deletions:
-    """Deletes done records from the lines and the commands. A missing right is logged.
+    """Deletes done records from the delay topics and the commands. A missing right is logged.
 
     Args:
         reader: Provides the admin client.

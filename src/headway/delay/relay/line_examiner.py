@@ -1,7 +1,7 @@
-"""Examines the lines as they are in Kafka, and acts on it: adds lines, takes them out of use, retires, deletes them.
+"""Examines the delay topics in Kafka, and adds, retires and deletes delay topics or takes them out of use.
 
 Everything that the next examination needs is stored in the ladder's topic. So another relay continues where one has
-ended, and two that examine the lines at the same time reach the same result.
+ended, and two that examine the delay topics at the same time reach the same result.
 """
 
 import logging
@@ -24,20 +24,20 @@ from headway.kafka.reading.group_inspector import GroupInspector
 log = logging.getLogger(__name__)
 
 SETTLES_IN = 900_000
-"""For this many milliseconds after a change of the lines, only a large gain changes them again."""
+"""For this many milliseconds after a change of the delay topics, only a large gain changes them again."""
 
 KNOWN_IN = 900_000
-"""After this many milliseconds, every scheduler knows that a line is out of use."""
+"""After this many milliseconds, every scheduler knows that a delay topic is out of use."""
 
 UNREAD_FOR = 120_000
-"""A line is deleted only after nothing has read it for this many milliseconds."""
+"""A delay topic is deleted only after nothing has read it for this many milliseconds."""
 
 _SAME = 0.05  # writes per record; delays that change the cost by less count as the same
-_FEW = 1000  # a line with at most this many offsets may contain only transaction markers, so it is read to find out
+_FEW = 1000  # a delay topic with at most this many offsets is read, since it might contain only transaction markers
 
 
 class _Fitted(NamedTuple):
-    """The latest search for better lines, with its inputs, so that it is not repeated for the same ones."""
+    """The latest search for better delay topics, with its inputs, so that it is not repeated for the same ones."""
 
     lines: LinesNow
     delays: Mapping[int, float]
@@ -47,14 +47,14 @@ class _Fitted(NamedTuple):
 
 
 class LineExaminer:
-    """Examines the lines of a scheduler. Used by one thread only.
+    """Examines the delay topics of a scheduler. Used by one thread only.
 
     Args:
         config: librdkafka's settings.
         names: The names of the scheduler's topics.
-        most: The most lines that may have topics.
-        retire_after: How many seconds nothing must have been written to a line before it may retire.
-        applies: True to change the lines, False only to log which would be better.
+        most: The most delay topics that may exist.
+        retire_after: How many seconds nothing must have been written to a delay topic before it may retire.
+        applies: True to change the delay topics, False only to log which would be better.
     """
 
     def __init__(
@@ -80,7 +80,7 @@ class LineExaminer:
         *,
         leads: bool,
     ) -> Mapping[int, RecentDelays]:
-        """Store these values in the ladder's topic. If this relay leads, also examine the lines and change them.
+        """Store these values in the ladder's topic. If this relay leads, also examine the delay topics and change them.
 
         Returns the stored delays of the `wanted` partitions.
 
@@ -89,7 +89,7 @@ class LineExaminer:
             values: Delays to store, by their keys.
             own: The recent delays of this relay's own partitions, which may be newer than those stored.
             wanted: The partitions whose stored delays are needed.
-            leads: True if this relay decides about the lines.
+            leads: True if this relay decides about the delay topics.
 
         Raises `HeadwayError`. The next call then starts with new clients.
         """
@@ -152,7 +152,7 @@ class LineExaminer:
             self._delete(line, state.lines[line].retires, now)
 
     def _fitted(self, lines: LinesNow, delays: Mapping[int, float], *, settled: bool) -> tuple[int, ...]:
-        """Return the lines to use. If nothing has changed, no search is made, since it would take the relay's time."""
+        """Return the delay topics to use. If nothing has changed, do not search, because that takes time."""
         last = self._last
         if (
             last
@@ -178,7 +178,7 @@ class LineExaminer:
             if delays
             else ""
         )
-        return f"The lines of {self._names.name} {verb}: {after}, instead of {before}.{writes}"
+        return f"The delay topics of {self._names.name} {verb}: {after}, instead of {before}.{writes}"
 
     def _store(self, state: FitState, ladder: Ladder | None = None) -> None:
         values = {} if ladder is None else {LADDER_KEY: encode_ladder(ladder)}
@@ -186,14 +186,14 @@ class LineExaminer:
         self._stored_at = time.monotonic()
 
     def _is_news(self, before: FitState, state: FitState) -> bool:
-        """Return whether to store the state: a line has entered another step, or it was last stored long ago."""
+        """Return whether to store the state: a delay topic has entered another step, or it was last stored long ago."""
         if _steps(before) != _steps(state):
             return True
         is_long_ago = time.monotonic() - self._stored_at >= min(600.0, self._waits.unused / 12_000)
         return is_long_ago and before != state
 
     def _delete(self, line: int, retires: int, now: int) -> None:
-        """Delete the topic of a line, unless something has changed since it was examined."""
+        """Delete a delay topic, unless something has changed since it was examined."""
         began = time.monotonic()
         reader = self._reader or TopicReader(self._config)
         layout, stored = layout_seen_by(reader, self._names.name, "Delete"), self._stored(reader)
@@ -206,7 +206,7 @@ class LineExaminer:
         if now - retires + (time.monotonic() - began) * 1000 < self._waits.barred / 2:
             reader.admin.delete([self._names.line(line)])
             log.info(
-                "Deleted the %g s delay line of %s, which had been empty for a long time.",
+                "Deleted the %g s delay topic of %s, which had been empty for a long time.",
                 line / 1000,
                 self._names.name,
             )
@@ -214,7 +214,7 @@ class LineExaminer:
     # Where the logs start and end
 
     def _ends(self, reader: TopicReader, lines: Iterable[int], partitions: int) -> dict[int, int]:
-        """Return the sum of the log ends of each line, leaving out lines that lack some of their partitions."""
+        """Return the sum of the end offsets of each delay topic. Delay topics that lack partitions are left out."""
         places = {line: self._places(line, partitions) for line in lines}
         found = reader.bounds().ends([place for each in places.values() for place in each])
         return {
@@ -227,7 +227,7 @@ class LineExaminer:
         return [(self._names.line(line), number) for number in range(partitions)]
 
     def _empty(self, reader: TopicReader, lines: Iterable[int], partitions: int) -> set[int]:
-        """Return the lines that are empty: no record, and no open transaction."""
+        """Return the delay topics that are empty: no record, and no open transaction."""
         places = {place: line for line in lines for place in self._places(line, partitions)}
         starts, ends = reader.bounds().starts(places), reader.bounds().ends(places)
         decided = reader.bounds(isolation="read_committed").ends(places)

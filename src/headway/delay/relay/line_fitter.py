@@ -1,4 +1,4 @@
-"""Counts the delays of a relay's incoming records, and has the lines examined from time to time to fit them."""
+"""Counts the delays of a relay's incoming records, and has the delay topics examined from time to time to fit them."""
 
 import logging
 import time
@@ -27,7 +27,7 @@ MOST_LINES = 16
 RETIRE_AFTER = 6 * 3600.0
 
 LOOK_EVERY = 5.0
-"""How often to examine the lines while records come in, in seconds."""
+"""How often to examine the delay topics while records come in, in seconds."""
 
 LOOK_AT_REST_EVERY = 60.0
 """How often to do so while none come in."""
@@ -39,16 +39,16 @@ _SAME = 0.1  # writes per record; delays that change the cost by less are not st
 
 
 class LineFitter:
-    """Counts incoming delays. On the relay that has partition 0, it also has a thread fit the lines to them.
+    """Counts incoming delays. On the relay that has partition 0, it also has a thread fit the delay topics to them.
 
     Each relay stores the delays that came in to its partitions; the one with partition 0 adds them up and decides.
 
     Args:
         config: librdkafka's settings.
         names: The names of the scheduler's topics.
-        mode: "report" logs which lines would be better, "auto" puts them in use.
-        most: The most lines that may have topics.
-        retire_after: How many seconds nothing must have been written to a line before it may retire.
+        mode: "report" logs which delay topics would be better, "auto" puts them in use.
+        most: The most delay topics that may exist.
+        retire_after: How many seconds nothing must have been written to a delay topic before it may retire.
     """
 
     def __init__(
@@ -59,7 +59,7 @@ class LineFitter:
         check_whole("max_lines", most, 2)
         if most > MOST_OF_A_LADDER:
             raise ConfigError(
-                f"max_lines is {most}; it must be at most {MOST_OF_A_LADDER}, the most lines of a ladder."
+                f"max_lines is {most}; it must be at most {MOST_OF_A_LADDER}, the most delay topics of a ladder."
             )
         check_above_zero("retire_after", retire_after)
         if retire_after > LATEST // 1000:
@@ -126,11 +126,11 @@ class LineFitter:
         except AuthorizationError as error:
             if time.monotonic() >= self._warn_at:
                 self._warn_at = time.monotonic() + _WARN_EVERY
-                log.warning("The delay lines cannot be fitted. %s", error)
+                log.warning("The delay topics cannot be fitted. %s", error)
         except HeadwayError as error:
-            log.debug("The delay lines cannot be fitted now: %s", error)
-        except Exception:  # delivery goes on with the present lines
-            log.exception("The delay lines cannot be fitted now.")
+            log.debug("The delay topics cannot be fitted now: %s", error)
+        except Exception:  # delivery goes on with the present delay topics
+            log.exception("The delay topics cannot be fitted now.")
         else:
             for number, stored in stored_delays.items():
                 recent = self._recent.setdefault(number, RecentDelays(now))

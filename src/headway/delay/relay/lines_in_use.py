@@ -1,4 +1,4 @@
-"""The delay lines that a relay reads, and the check that their topics were not recreated."""
+"""The delay topics that a relay reads, and the check that they were not recreated."""
 
 import logging
 import time
@@ -20,7 +20,7 @@ _READ_AT_LEAST_EVERY = 15.0
 
 
 class LinesInUse:
-    """The lines that exist, and the ladder of lines that records are sent to. Empty until `begin` has found some."""
+    """The delay topics that exist, and the ladder of those that get records. Empty until `begin` has found some."""
 
     def __init__(self, reader: TopicReader, names: TopicNames) -> None:
         self._reader = reader
@@ -28,14 +28,14 @@ class LinesInUse:
         self.ladder = Ladder.exponential()
         self.lines: tuple[int, ...] = ()
         self.unread: frozenset[int] = frozenset()
-        self.is_outdated = False  # another ladder was put in use, a line got its topic, or one retires
+        self.is_outdated = False  # another ladder was put in use, a delay topic was created, or one retires
         self._other_ladder = self._other_unread = False
         self._read_at = time.monotonic()
         self._read_again_after = _READ_AGAIN_AFTER
         self._ids: dict[str, str] = {}
 
     def begin(self) -> bool:
-        """Use the lines that exist, unless some were found before. Returns whether there are any."""
+        """Use the delay topics that exist, unless some were found before. Returns whether there are any."""
         if not self.lines and (layout := self._layout()):
             self._use(layout)
         return bool(self.lines)
@@ -45,29 +45,29 @@ class LinesInUse:
 
     @property
     def state_keys(self) -> dict[str, str]:
-        """For each topic that is read, lines and commands, the key under which its progress is stored."""
+        """For each topic that is read, delay topics and commands, the key under which its progress is stored."""
         keys = {self._names.line(line): MEMORY_KEY if line == MEMORY else line_key(line) for line in self.lines}
         return {**keys, self._names.commands: COMMANDS_KEY}
 
     @property
     def unread_topics(self) -> list[str]:
-        """The topics of lines that are no longer read and will soon be deleted."""
+        """The delay topics that are no longer read and will soon be deleted."""
         return list(map(self._names.line, self.unread))
 
     def owned(self, assigned: Collection[Partition]) -> list[int]:
         """Return the assigned partition numbers.
 
-        The group shares the commands; the lines of each number go with them.
+        The group shares the commands; the delay topics of each number go with them.
         """
         return sorted(number for topic, number in assigned if topic == self._names.commands)
 
     @property
     def usable(self) -> Ladder:
-        """The ladder of the lines that exist."""
+        """The ladder of the delay topics that exist."""
         return usable(self.ladder, self.lines)
 
     def note(self, message: Message) -> None:
-        """Note a record of the ladder's topic, which may put other lines in use or retire some."""
+        """Note a record of the ladder's topic, which may put other delay topics in use or retire some."""
         key, value = message.key(), message.value()
         if ladder := ladder_from(self._names, key, value):
             self._other_ladder = ladder != self.ladder
@@ -80,7 +80,7 @@ class LinesInUse:
         self._read_again_after = _READ_AGAIN_AFTER
 
     def update(self) -> bool:
-        """Switch to the lines that were put in use. Returns whether they differ from the previous ones.
+        """Switch to the delay topics that were put in use. Returns whether they differ from the previous ones.
 
         While topics are missing that existed before, it checks again later.
         """
@@ -96,18 +96,18 @@ class LinesInUse:
         if (layout.ladder, layout.lines) == (self.ladder, self.lines):
             return False
         self._use(layout)
-        log.info("The delay lines of %s are now: %s.", self._names.name, self.usable)
+        log.info("The delay topics of %s are now: %s.", self._names.name, self.usable)
         return True
 
     def _use(self, layout: Layout) -> None:
         self.ladder, self.lines, self.unread = layout.ladder, layout.lines, layout.unread
 
     def _lost(self, layout: Layout) -> list[int]:
-        """Return the lines of the ladder whose topics existed before but are missing now."""
+        """Return the delay topics of the ladder that existed before but are missing now."""
         return sorted(set(layout.ladder.lines).intersection(self.lines).difference(layout.lines))
 
     def refresh(self) -> bool:
-        """Use the lines that exist now. Returns False while topics are missing that existed before.
+        """Use the delay topics that exist now. Returns False while topics are missing that existed before.
 
         Brokers learn of new topics one after another, so a missing topic may appear soon.
         """

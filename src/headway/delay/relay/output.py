@@ -30,7 +30,7 @@ COMMIT_CHECKED_AGAIN_AFTER = 0.02
 
 Ticks = Mapping[int, RelayTick]
 Moved = dict[int, dict[int, int]]
-"""For each partition number and line, the offset after the last record that was moved there."""
+"""For each partition number and delay topic, the offset after the last record that was moved there."""
 
 
 class Uncommitted(NamedTuple):
@@ -60,7 +60,7 @@ class RelayOutput(ABC):
     Args:
         config: The settings of the relay's producers.
         names: The names of the scheduler's topics.
-        ladder: The lines in use.
+        ladder: The delay topics in use.
         consumer: The relay's consumer, a member of the group.
         clock: Observes the brokers' time in their stamps.
         partitions_of: Returns how many partitions a topic has, or 0 if it is missing. The second argument is the time
@@ -133,7 +133,7 @@ class RelayOutput(ABC):
 
 
 def moves_of(ticks: Ticks) -> Moved:
-    """Return the partition numbers that asked where their moves end, with their lines, all at offset 0."""
+    """Return the partition numbers that asked where their moves end, with their delay topics, all at offset 0."""
     return {number: dict.fromkeys(tick.moved, 0) for number, tick in ticks.items() if tick.moved}
 
 

@@ -22,7 +22,7 @@ class PartitionRelays:
 
     Args:
         names: The names of the scheduler's topics.
-        searcher: Searches the lines for records.
+        searcher: Searches the delay topics for records.
         fitter: Counts the delays of records that come in.
     """
 

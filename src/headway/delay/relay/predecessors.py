@@ -14,7 +14,7 @@ from headway.kafka.reading.compacted import TopicReader
 
 log = logging.getLogger(__name__)
 
-_LOG_ENDS_KNOWN_WITHIN = 3.0  # seconds; the broker of one line may be down, and the other lines should not wait for it
+_LOG_ENDS_KNOWN_WITHIN = 3.0  # seconds; if the broker of one delay topic is down, the others should not wait for it
 
 StoredStates = dict[int, dict[str, bytes]]
 """For each partition number, the stored state by key."""
@@ -26,7 +26,7 @@ class Predecessors:
     Args:
         reader: Reads topics.
         names: The names of the scheduler's topics.
-        lines: The lines in use.
+        lines: The delay topics in use.
         producer_config: The settings of the relays' producers.
         is_over: Returns True once the relay is stopping, so that the state is no longer needed.
     """
@@ -64,28 +64,28 @@ class Predecessors:
         end_transactions(self._producer_config, sorted(producers), self._names.state)
 
     def _are_all_decided(self, numbers: Sequence[int]) -> bool:
-        """Return whether the brokers of all lines know how every transaction has ended.
+        """Return whether the brokers of all delay topics know how every transaction has ended.
 
-        The state's broker may know it earlier. Until a line's broker knows, records that were moved there are
+        The state's broker may know it earlier. Until a delay topic's broker knows, records that were moved there are
         invisible.
         """
         places = [(self._names.line(line), number) for line in self._lines.lines for number in numbers]
         try:
             all_ends = self._reader.bounds(_LOG_ENDS_KNOWN_WITHIN).ends(places)
             decided = self._reader.bounds(_LOG_ENDS_KNOWN_WITHIN, "read_committed").ends(places)
-        except KafkaError as unknown:  # the broker of a line is down; the other lines need not wait for it
+        except KafkaError as unknown:  # the broker of a delay topic is down; the others need not wait for it
             log.info("%s", unknown)
             self._reader.renew()
             return False
         return all(decided[place] >= end for place, end in all_ends.items() if place in decided)
 
     def ends(self, numbers: Sequence[int]) -> dict[int, dict[str, int]]:
-        """Return the log ends of these numbers as far as they are known, by the key of each line's stored state."""
+        """Return the known end offsets for these partition numbers, by the key of each delay topic's stored state."""
         keys = self._lines.state_keys
         places = [(topic, number) for topic in keys for number in numbers]
         try:
             ends = self._reader.bounds(_LOG_ENDS_KNOWN_WITHIN).ends(places)
-        except KafkaError as unknown:  # the broker of a line is down; the other lines need not wait for it
+        except KafkaError as unknown:  # the broker of a delay topic is down; the others need not wait for it
             log.info("%s", unknown)
             self._reader.renew()
             ends = {}

@@ -1,4 +1,4 @@
-"""The relay: a process that moves records along the delay lines and delivers those that are due.
+"""The relay: a process that moves records along the delay topics and delivers those that are due.
 
 Any number of relays share the work as one consumer group. `PartitionRelay` in `core/delay` makes all decisions about a
 partition number. This module feeds it and carries its decisions out. When partitions are assigned or something fails,
@@ -76,10 +76,11 @@ class Relay(Closable):
         mode: "exactly-once" delivers in transactions; `read_committed` consumers see each record once, whatever
             happens. "low-latency" delivers some milliseconds sooner, but repeats the latest deliveries after a crash.
         memory: How many bytes of records may wait in memory, however many are pending; at least 64 KiB per partition.
-        fit: "auto" adapts the delay lines to the delays in use: it adds lines that pay off and deletes those unused for
-            a long time. "report" only logs which lines would be better. Set it alike on all relays of a scheduler.
-        max_lines: The most lines that may have topics, in addition to those that exist when fitting starts.
-        retire_after: How many seconds nothing must have been written to a line before it is retired.
+        fit: "auto" adapts the delay topics to the delays in use: it adds delay topics that pay off and deletes those
+            unused for a long time. "report" only logs which delay topics would be better. Set it alike on all relays of
+            a scheduler.
+        max_lines: The most delay topics that may exist, in addition to those that exist when fitting starts.
+        retire_after: How many seconds nothing must have been written to a delay topic before it is retired.
 
     If the scheduler has no topics yet, `run` waits until a `Scheduler` or `headway schedule init` creates them.
     """
@@ -232,11 +233,11 @@ class Relay(Closable):
     # The topics
 
     def _subscribe(self) -> None:
-        # Subscribe to the commands only, so that a new or deleted line does not cause a rebalance.
+        # Subscribe to the commands only, so that a new or deleted delay topic does not cause a rebalance.
         self._consumer.subscribe([self._names.commands], before_leaving=self._store_rest)
 
     def _change_lines(self) -> None:
-        """Switch to the lines that were put in use."""
+        """Switch to the delay topics that were put in use."""
         if self._lines.update():
             self._store_rest()
             self._forget(0)
@@ -354,7 +355,7 @@ class Relay(Closable):
         if lost := sorted({number for (_, number), offset in done.items() if offset > 0}):
             log.error(
                 "The topic %s has no state for the partitions %s, although relays have worked on them: the topic or "
-                "its records were deleted. Schedules still in the delay lines that were already delivered are "
+                "its records were deleted. Schedules still in the delay topics that were already delivered are "
                 "delivered again, and those that were cancelled or rescheduled are delivered at their first time. "
                 "Never delete this topic alone.",
                 self._names.state,
@@ -362,10 +363,10 @@ class Relay(Closable):
             )
 
     def _find_topics(self) -> dict[str, str] | None:
-        """Look for the lines. Returns the ids that Kafka gave their topics, by the keys of their state.
+        """Look for the delay topics. Returns the ids that Kafka gave their topics, by the keys of their state.
 
-        Returns None while some lines are missing, or if topics were recreated. In that case this member rejoins its
-        group before it starts.
+        Returns None while some delay topics are missing, or if topics were recreated. In that case this member rejoins
+        its group before it starts.
         """
         if not self._lines.refresh():
             return None

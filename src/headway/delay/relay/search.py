@@ -1,8 +1,9 @@
-"""Searches the lines for a record that was brought forward and would otherwise arrive too late.
+"""Searches the delay topics for a record that was brought forward and would otherwise arrive too late.
 
-Its due time determines in which lines it can be, and when it can have been appended there. So only a small part of the
-lines is read, beside the relay's own work. A scheduler may have created a line for this very record seconds ago, which
-the relay does not read yet. So if the relay's own lines lack the record, the brokers are asked which other lines exist.
+Its due time determines in which delay topics it can be, and when it can have been appended there. So only a small part
+of the delay topics is read, beside the relay's own work. A scheduler may have created a delay topic for this very
+record seconds ago, which the relay does not read yet. So if the relay's own delay topics lack the record, the brokers
+are asked which other delay topics exist.
 """
 
 import logging
@@ -26,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class SearchRange(NamedTuple):
-    """The part of a line between two append times, which are in milliseconds since the epoch."""
+    """The part of a delay topic between two append times, which are in milliseconds since the epoch."""
 
     line: int
     first: int
@@ -34,7 +35,7 @@ class SearchRange(NamedTuple):
 
 
 class Searcher:
-    """Searches the lines for records, in its own thread."""
+    """Searches the delay topics for records, in its own thread."""
 
     def __init__(self, config: Mapping[str, Any], names: TopicNames, wake: Wakeup) -> None:
         self._config = config
@@ -47,7 +48,7 @@ class Searcher:
         self._closing = False
 
     def search(self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int) -> None:
-        """Start a search in a partition: first in the undone part of each line, then in lines not read yet."""
+        """Search a partition number: first the unhandled part of each delay topic, then delay topics not read yet."""
         future = self._thread.submit(self._find, number, search, ladder, dict(starts), now)
         self._running.append((number, future))
         future.add_done_callback(lambda _: self._wake.set())
@@ -73,7 +74,7 @@ class Searcher:
     def _find(
         self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int
     ) -> tuple[Search, Fetched | None]:
-        """Return the search and its record. If a line could not be read, the search does not count as an attempt."""
+        """Return the search and its record. If a delay topic could not be read, the search counts as no attempt."""
         counted = search
         for part in search_ranges(search, ladder, list(starts), now):
             try:
@@ -81,7 +82,7 @@ class Searcher:
                     return search, found
             except HeadwayError as error:
                 log.warning(
-                    "The search for the schedule %s in the delay line %d failed: %s", search.id, part.line, error
+                    "The search for the schedule %s in the delay topic %d failed: %s", search.id, part.line, error
                 )
                 counted = search._replace(tries=0)
         try:
@@ -90,12 +91,12 @@ class Searcher:
                     return search, found
         except HeadwayError as error:
             self._admin = None  # librdkafka's admin client may keep asking a broker that is gone
-            log.warning("The search for the schedule %s in other delay lines failed: %s", search.id, error)
+            log.warning("The search for the schedule %s in other delay topics failed: %s", search.id, error)
             counted = search._replace(tries=0)
         return counted, None
 
     def _lines_beside(self, known: Collection[int]) -> list[int]:
-        """Return the lines that exist, apart from those that the relay reads."""
+        """Return the delay topics that exist, apart from those that the relay reads."""
         self._admin = self._admin or Admin(self._config)
         return [line for line in self._names.lines_of(self._admin.topics()) if line not in known]
 
@@ -103,7 +104,7 @@ class Searcher:
         self._inspector = self._inspector or GroupInspector(self._config, self._names.name)
         place: Partition = (self._names.line(part.line), number)
         end = self._inspector.ends([place]).get(place)
-        if end is None:  # the line's topic was deleted
+        if end is None:  # the delay topic was deleted
             return None
         start = max(start, self._inspector.offset_at(place, part.first, end))
         for message in self._inspector.read(place, start, end):

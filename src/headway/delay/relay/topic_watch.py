@@ -1,4 +1,4 @@
-"""Watches for topics that are deleted or recreated while they are read, and for new lines.
+"""Watches for topics that are deleted or recreated while they are read, and for new delay topics.
 
 The consumer might not notice: if the new topic already has as many records as were read from the old one, the consumer
 goes on after them, and those records would never be delivered. Only Kafka's topic ids show the change.
@@ -42,7 +42,7 @@ class TopicWatch:
         self._ask_at = 0.0
 
     def expect(self, ids: Mapping[str, str], others: Collection[str], now: float) -> None:
-        """Start to watch these topics for changed ids, and to look for lines other than these and `others`."""
+        """Start to watch these topics for changed ids, and to look for delay topics other than these and `others`."""
         self._expected = ids
         self._known = {*ids, *others}
         self._missing = set()
@@ -76,7 +76,7 @@ class TopicWatch:
         return None
 
     def has_new_lines(self) -> bool:
-        """Return whether the latest answer has lines that were not expected. Returns True once for each answer."""
+        """Return whether the latest answer has unexpected delay topics. Returns True only once for each answer."""
         has_new_lines, self._has_new_lines = self._has_new_lines, False
         return has_new_lines
 

@@ -38,7 +38,7 @@ def cancel_where(
         NoRelayError: Some cancellations were not answered within `timeout` seconds. They take effect once a relay runs.
         ConfigError: The scheduler has no topics.
     """
-    # A record that moves while the lines are being read is seen twice.
+    # A record that moves while the delay topics are being read is seen twice.
     handles = pending(spark, config, name).where(predicate).select("handle").distinct()
     asking = shown_as("headway delay.cancel_where", _asking(dict(config), name, timeout))
     counts = _total(handles.mapInArrow(asking, _COUNTS))

@@ -1,4 +1,4 @@
-"""Counts pending schedules by delay line and due time, and the delays in use."""
+"""Counts pending schedules by delay topic and due time, and the delays in use."""
 
 from collections import Counter
 
@@ -9,7 +9,7 @@ from headway.core.delay.ladder import rounded
 
 
 def occupancy(pending: DataFrame) -> DataFrame:
-    """Count schedules by line and by the hour in which they are due: `line_ms`, `hour`, `pending`."""
+    """Count schedules by delay topic and by the hour in which they are due: `line_ms`, `hour`, `pending`."""
     hour = F.date_trunc("hour", "due").alias("hour")
     return pending.groupBy("line_ms", hour).agg(F.count("*").alias("pending")).orderBy("hour", "line_ms")
 

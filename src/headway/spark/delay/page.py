@@ -1,4 +1,4 @@
-"""Shows the content of the delay lines as a self-contained HTML page. It does no I/O: rows in, text out."""
+"""Shows the content of the delay topics as a self-contained HTML page. It does no I/O: rows in, text out."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -34,11 +34,11 @@ def schedules_page(
     body = [
         f"<h1>{escape(title)}</h1>",
         f"<p>{total:,} schedules are pending.</p>",
-        f"<h2>Schedules by the hour in which they are due, and the line in which they wait now{left_out}</h2>",
+        f"<h2>Schedules by the hour in which they are due, and the delay topic in which they wait now{left_out}</h2>",
         _bars(occupancy, hours[:_MOST_HOURS]),
         "<h2>The seconds in which most schedules are due</h2>",
         _table(("second", "pending"), ((_time(row["second"]), f"{row['pending']:,}") for row in hot_seconds)),
-        "<h2>Delay lines</h2>",
+        "<h2>Delay topics</h2>",
         _table(
             ("", "lines", "writes per record", ""),
             (
@@ -91,7 +91,7 @@ def _writes(ladder: Ladder, delays: Mapping[int, float]) -> str:
 
 
 def _line(milliseconds: int) -> str:
-    return f"the line of {milliseconds / 1000:,g} s" if milliseconds else "memory"
+    return f"the delay topic of {milliseconds / 1000:,g} s" if milliseconds else "memory"
 
 
 def _time(time: datetime) -> str:
@@ -101,7 +101,7 @@ def _time(time: datetime) -> str:
 def write_occupancy(
     spark: SparkSession, config: Mapping[str, Any], output: Path, name: str = DEFAULT_NAME, lines: int = _LINES
 ) -> int:
-    """Write the page, proposing at most `lines` lines. Returns how many schedules are pending. Reads them once.
+    """Write the page, proposing at most `lines` delay topics. Returns how many schedules are pending. Reads them once.
 
     Raises `ConfigError` if the scheduler has no topics.
     """

@@ -1,4 +1,4 @@
-"""Pending schedules as a DataFrame, read from the delay lines without disturbing the relays."""
+"""Pending schedules as a DataFrame, read from the delay topics without disturbing the relays."""
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,11 +33,11 @@ _AT_A_TIME = 5_000
 
 
 def pending(spark: SparkSession, config: Mapping[str, Any], name: str = DEFAULT_NAME) -> DataFrame:
-    """Return one row for each schedule that is not delivered yet. Each action reads the lines again.
+    """Return one row for each schedule that is not delivered yet. Each action reads the delay topics again.
 
-    `handle` is the text that cancels the schedule, and `due` its time after all changes. `line_ms` is its line (0 for
-    memory), and `topic` its target Kafka topic; `partition` is null if the key decides. There is one task per partition
-    of the scheduler's topics.
+    `handle` is the text that cancels the schedule, and `due` its time after all changes. `line_ms` is its delay topic
+    (0 for memory), and `topic` its target Kafka topic; `partition` is null if the key decides. There is one task per
+    partition of the scheduler's topics.
 
     Relays go on in the meantime: for a schedule that they are just moving or delivering, there can be two rows, or an
     outdated one. `config` is librdkafka's settings. Raises `ConfigError` if the scheduler has no topics.

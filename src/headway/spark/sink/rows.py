@@ -40,8 +40,9 @@ def chunks(
 
     With `priorities`, each level is an existing topic.
 
-    With `due_rows`, rows that are due later go to the delay lines. A `digest` takes in each chunk before it is yielded.
-    A row with `skip` is not written: only its identity counts. `first` is the number of earlier rows in the task.
+    With `due_rows`, rows that are due later go to the delay topics. A `digest` takes in each chunk before it is
+    yielded. A row with `skip` is not written: only its identity counts. `first` is the number of earlier rows in the
+    task.
 
     Raises `DeliveryError` for a row that names no topic, or a topic, level or partition that Kafka does not have, for
     headers that Kafka does not accept, and for an invalid time of expiry.

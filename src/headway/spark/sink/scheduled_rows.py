@@ -1,4 +1,4 @@
-"""Sends rows with a due time to the delay lines, from which a relay delivers them."""
+"""Sends rows with a due time to the delay topics, from which a relay delivers them."""
 
 import itertools
 import time
@@ -19,8 +19,8 @@ from headway.runtime.gc_pause import GcPause
 from headway.settings.config import whole_number
 from headway.settings.connection_settings import connection_of
 
-# Relays wait one minute for records that may still be on their way into a line. Brokers check every ten seconds for
-# transactions that have timed out.
+# Relays wait one minute for records that may still be on their way into a delay topic. Brokers check every ten seconds
+# for transactions that have timed out.
 _MOST_TRANSACTION_MS = 45_000
 _TRANSACTION = "transaction.timeout.ms"
 
@@ -37,7 +37,7 @@ def line_settings(*, in_transaction: bool) -> Mapping[str, Any]:
 
 
 class SchedulerLines(NamedTuple):
-    """The delay lines of a scheduler, as the driver passes them to tasks. `seen_at` is in seconds since the epoch."""
+    """The delay topics of a scheduler, as the driver passes them to tasks. `seen_at` is in seconds since the epoch."""
 
     name: str
     layout: Layout
@@ -45,9 +45,9 @@ class SchedulerLines(NamedTuple):
 
 
 def find_lines(config: Mapping[str, Any], name: str) -> SchedulerLines:
-    """Return the lines of this scheduler after creating missing ones: tasks cannot, and may need any delay.
+    """Return the delay topics of this scheduler after creating missing ones: tasks cannot, and may need any delay.
 
-    Raises `KafkaError`, and `ConfigError` for settings that do not suit the lines.
+    Raises `KafkaError`, and `ConfigError` for settings that do not suit the delay topics.
     """
     limits.check(config)
     if (timeout := whole_number(_TRANSACTION, config.get(_TRANSACTION, _MOST_TRANSACTION_MS))) > _MOST_TRANSACTION_MS:
@@ -62,11 +62,11 @@ def find_lines(config: Mapping[str, Any], name: str) -> SchedulerLines:
 class DueRows:
     """Schedules the rows of one task.
 
-    A write may take hours, and lines come and go with the delays in use. So, like a `Scheduler`, it looks at them again
-    before their topics can have been deleted.
+    A write may take hours, and delay topics come and go with the delays in use. So, like a `Scheduler`, it looks at
+    them again before their topics can have been deleted.
 
     Args:
-        lines: The lines as the driver saw them at the start of the write or micro-batch.
+        lines: The delay topics as the driver saw them at the start of the write or micro-batch.
         config: The settings to reach Kafka with.
     """
 
@@ -93,10 +93,10 @@ class DueRows:
         self._use(layout, seen_at)
 
     def routed(self, columns: Columns, due: Sequence[int | None]) -> Columns:
-        """Route records with a due time to a delay line. `due` is in microseconds since the epoch.
+        """Route records with a due time to a delay topic. `due` is in microseconds since the epoch.
 
         Raises `DeliveryError` for a header with the name of a schedule, and for one of the scheduler's own topics.
-        Raises `KafkaError` if the lines must be looked at again but cannot be.
+        Raises `KafkaError` if the delay topics must be looked at again but cannot be.
         """
         if time.time() >= self._seen_at + LAYOUT_HOLDS_FOR:
             self._look_again()

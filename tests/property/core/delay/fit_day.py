@@ -19,7 +19,7 @@ EVALUATE_EVERY = 300_000
 SETTLES = 900_000
 MOST = 16
 WAITS = Waits(unused=6 * HOUR)
-OTHER_TOPICS = 6  # the memory line, commands, answers, state, dead letters, ladder
+OTHER_TOPICS = 6  # the memory topic, commands, answers, state, dead letters, ladder
 _A_MOVE_TAKES = (5, 80)
 _BEGINNING_ANEW_TAKES = 300
 
@@ -40,7 +40,7 @@ def delays_of_the_day(at: int, chance: random.Random) -> int:
 
 @dataclass
 class Day:
-    """What came of a day: by hour the topics and the lines in use; and of all records writes, lateness and changes."""
+    """The results of a day: topics and delay topics in use by hour; and the writes, lateness and changes of all records."""
 
     topics: list[int] = field(default_factory=list)
     lines: list[tuple[int, ...]] = field(default_factory=list)
@@ -57,7 +57,7 @@ class Day:
 
 
 class World:
-    """Lines with records in them, and the decisions about the lines, from one time to the next."""
+    """Delay topics with records, and the decisions about them, from one time to the next."""
 
     def __init__(self, ladder: Ladder) -> None:
         self.ladder = ladder
@@ -153,18 +153,18 @@ def _arrivals(hour: int, every: int, chance: random.Random) -> Iterator[int]:
 
 def main() -> None:
     fitting, fixed = (simulate(24, fits=fits) for fits in (True, False))
-    print("| hour | topics | lines in use | writes a record | with 27 lines |\n|---|---|---|---|---|")
+    print("| hour | topics | delay topics in use | writes a record | with 27 delay topics |\n|---|---|---|---|---|")
     for hour in (*range(0, 24, 2), 23):
         writes = [day.written[hour][1] / day.written[hour][0] for day in (fitting, fixed)]
         print(
             f"| {hour} | {fitting.topics[hour]} | {Ladder(fitting.lines[hour])} | {writes[0]:.1f} | {writes[1]:.1f} |"
         )
-    for name, day in (("fitting", fitting), ("27 lines", fixed)):
+    for name, day in (("fitting", fitting), ("27 delay topics", fixed)):
         late = sorted(day.lateness)
         print(
             f"{name}: {day.writes_per_record:.2f} writes a record, {max(day.topics)} topics at most, "
             f"late by {late[len(late) // 2]} ms (median), {late[-1]} ms (most); {len(day.changes)} changes, "
-            f"{len(day.made)} lines made, {len(day.deleted)} deleted"
+            f"{len(day.made)} delay topics made, {len(day.deleted)} deleted"
         )
 
 
