@@ -40,7 +40,7 @@ def delays_of_the_day(at: int, chance: random.Random) -> int:
 
 @dataclass
 class Day:
-    """The results of a day: topics and delay topics in use by hour; and the writes, lateness and changes of all records."""
+    """A day: topics and delay topics in use by hour; and the writes, lateness and changes of all records."""
 
     topics: list[int] = field(default_factory=list)
     lines: list[tuple[int, ...]] = field(default_factory=list)
