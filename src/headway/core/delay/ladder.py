@@ -57,20 +57,20 @@ class Ladder:
 
     def __post_init__(self) -> None:
         if not isinstance(self.lines, tuple):
-            raise ConfigError(f"The delay topics are {shown(self.lines)}; they must be a tuple of milliseconds.")
+            raise ConfigError(f"The delays are {shown(self.lines)}; they must be a tuple of milliseconds.")
         if not 0 < len(self.lines) <= MOST_LINES:
-            raise ConfigError(f"A ladder must have 1 to {MOST_LINES} delay topics, not {len(self.lines)}.")
+            raise ConfigError(f"A ladder must have 1 to {MOST_LINES} delays, not {len(self.lines)}.")
         for line in self.lines:
-            check_whole("A delay topic of a ladder", line, 1, " ms")
+            check_whole("A delay of a ladder", line, 1, " ms")
         if max(self.lines) > LATEST:
-            raise ConfigError(f"A delay topic of a ladder is longer than {LATEST} ms. Leave it out.")
+            raise ConfigError(f"A delay of a ladder is longer than {LATEST} ms. Leave it out.")
         if any(a >= b for a, b in pairwise(self.lines)):
             raise ConfigError(
-                f"A ladder must have 1 to {MOST_LINES} delay topics, each longer than the one before, not {self}."
+                f"A ladder must have 1 to {MOST_LINES} delays, each longer than the one before, not {self}."
             )
         if self.lines[0] not in _SHORTEST:
             raise ConfigError(
-                f"The shortest delay topic is {self.lines[0] / 1000:g} s; it must be from {_SHORTEST[0] / 1000:g} to "
+                f"The shortest delay is {self.lines[0] / 1000:g} s; it must be from {_SHORTEST[0] / 1000:g} to "
                 f"{_SHORTEST[-1] / 1000:g} s, because records due sooner wait in memory."
             )
 
@@ -98,7 +98,7 @@ class Ladder:
         if count > MOST_LINES or (count - 1) * math.log(base) + math.log(first * 1000) > math.log(LATEST) + 1:
             raise ConfigError(
                 f"A ladder of {count} delays, each {base} times as long as the one before, ends beyond {LATEST} ms or "
-                f"has more than {MOST_LINES} delay topics. Use fewer lines."
+                f"has more than {MOST_LINES} delays. Use fewer delays."
             )
         return cls(tuple(round(first * 1000 * base**power) for power in range(count)))
 
