@@ -78,7 +78,7 @@ def test_without_a_relay_a_cancellation_by_predicate_says_so_and_is_settled_by_t
 ) -> None:
     config = {"bootstrap.servers": orders.servers}
     schedule(reminders(spark, 10, "3600"), orders)
-    with pytest.raises(NoRelayError, match=r"Of 10 cancellations 10 were not answered within 1 s"):
+    with pytest.raises(NoRelayError, match=r"Of 10 cancellations, 10 were not answered within 1 s"):
         cancel_where(spark, config, "true", orders.topic, timeout=1)
     with Relay({"bootstrap.servers": orders.servers}, name=orders.topic).running():
         settled = cancel_where(spark, config, "true", orders.topic)

@@ -1,4 +1,4 @@
-"""Parsers for options, which Spark passes as text. Each raises `ConfigError` with a sentence."""
+"""Parsers for options, which Spark passes as text. Each parser raises `ConfigError` if the text is not valid."""
 
 import json
 import re
@@ -19,19 +19,19 @@ LARGEST = 2**63 - 1
 """The largest of Kafka's offsets and times, and of Spark's whole numbers."""
 
 _EPOCH = datetime.fromtimestamp(0, UTC)
-_DIGITS = 40
+_DIGITS = 40  # how many digits of a number are parsed
 _PRIORITIES_EXAMPLE = '{"payments": 2, "clicks": 0}: topic, level'
 _DURATION = re.compile(r"(\d{1,18})\s*(ms|s|m|h|d)")
 
 
 def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) -> None:
-    """Raise for an option that is neither one of these nor Kafka's, and suggest the nearest.
+    """Raise `ConfigError` for an option that is not in `names` and does not begin with `kafka.`.
 
-    `options` are lower case.
+    The error suggests the most similar name. The names in `options` must be in lower case.
     """
-    if not options or "provider" in options:  # Spark asks for the columns of a table in its catalog
+    if not options or "provider" in options:  # true when Spark requests the columns of a table in its catalog
         raise ConfigError(
-            f"The headway {kind} needs the option kafka.bootstrap.servers, but it got no options. Give them, as in "
+            f"The headway {kind} needs the option kafka.bootstrap.servers, but it got no options. Set it, as in "
             '.option("kafka.bootstrap.servers", "host:9092"). Spark does not pass the options of CREATE TABLE to data '
             "sources in Python: use CREATE TEMPORARY VIEW … USING headway OPTIONS (…), which SELECT and INSERT INTO "
             "accept."
@@ -40,19 +40,23 @@ def refuse_unknown(kind: str, names: Sequence[str], options: Mapping[str, str]) 
     for name in options:
         if name not in known and not name.startswith(KAFKA_PREFIX):
             near = get_close_matches(name, [*known, SERVERS], n=1)
-            hint = f"Did you mean {known.get(near[0], near[0])}?" if near else f"It has {', '.join(names)} and kafka.*."
+            known_names = f"The options are {', '.join(names)} and kafka.*."
+            hint = f"Did you mean {known.get(near[0], near[0])}?" if near else known_names
             raise ConfigError(f"The headway {kind} has no option {name}. {hint}")
 
 
 def kafka_settings(kind: str, options: Mapping[str, str]) -> dict[str, str]:
-    """Return librdkafka's settings from the options `kafka.*`. Raises `ConfigError` without bootstrap servers."""
+    """Return the settings for librdkafka from the options `kafka.*`.
+
+    Raises `ConfigError` if the option `kafka.bootstrap.servers` is missing or empty.
+    """
     if not options.get(SERVERS, "").strip():
         raise ConfigError(f'The headway {kind} needs the option {SERVERS}, as in .option("{SERVERS}", "host:9092").')
     return {name.removeprefix(KAFKA_PREFIX): value for name, value in options.items() if name.startswith(KAFKA_PREFIX)}
 
 
 def bounded_number(name: str, value: str, least: int, meaning: str, most: int = LARGEST) -> int:
-    """Parse a whole number from `least` to `most`. `meaning` explains it, or its bound, in the error."""
+    """Parse a whole number from `least` to `most`. `meaning` explains in the error what the number is for."""
     number = _number(value)
     if number is None or number < least:
         raise ConfigError(
@@ -64,23 +68,23 @@ def bounded_number(name: str, value: str, least: int, meaning: str, most: int = 
 
 
 def _number(value: str) -> int | None:
-    """Parse a text of digits. Returns None for other text.
+    """Parse a text that consists of digits. Returns None for any other text.
 
-    Python refuses to convert text with thousands of digits. A number of more than 40 digits is too large for any
-    option.
+    Only the first 40 digits are parsed, because Python refuses to convert thousands of digits. A number of 40 digits is
+    already too large for any option, so the caller rejects it.
     """
     return int(value[:_DIGITS]) if value.isdecimal() else None
 
 
 def choice(name: str, value: str, choices: Sequence[str]) -> str:
-    """Return one of several words, in lower case. Any case is accepted."""
+    """Return the value in lower case. Raises `ConfigError` unless it is one of the choices, in any case."""
     if value.lower() not in choices:
         raise ConfigError(f"The option {name} is {value!r}. Choose {', '.join(choices[:-1])} or {choices[-1]}.")
     return value.lower()
 
 
 def true_or_false(name: str, value: str) -> bool:
-    """Return whether the value is `true`. Any case is accepted."""
+    """Parse `true` or `false`, in any case."""
     return choice(name, value, ("true", "false")) == "true"
 
 
@@ -97,9 +101,10 @@ def duration(name: str, value: str) -> float:
 
 
 def moment_ms(value: str) -> int | None:
-    """Parse a time into milliseconds since the epoch. Returns None for other text, and for a time without a zone.
+    """Parse a time into milliseconds since the epoch. Returns None for a time without a zone, and for any other text.
 
-    A time before 1970 becomes 0: no record is older, and to Kafka, numbers below 0 mean something else.
+    A time before 1970 becomes 0, because records are not older than that, and because Kafka gives negative numbers
+    another meaning.
 
     >>> moment_ms("2026-01-01T00:00:00Z"), moment_ms("1767225600000"), moment_ms("soon")
     (1767225600000, 1767225600000, None)
@@ -114,10 +119,10 @@ def moment_ms(value: str) -> int | None:
 
 
 def json_object(name: str, value: str, example: str) -> Mapping[str, Any]:
-    """Parse a JSON object. For any other value it raises `ConfigError` with `example`."""
+    """Parse a JSON object. Raises `ConfigError`, which shows `example`, for any other value."""
     try:
         form = json.loads(value)
-    except (ValueError, RecursionError):  # ValueError also for a number with thousands of digits
+    except (ValueError, RecursionError):  # Python also raises ValueError for a number with thousands of digits
         form = None
     if not isinstance(form, dict):
         raise ConfigError(f"The option {name} is {shown(value)}; it must be JSON, such as {example}.")
@@ -125,7 +130,7 @@ def json_object(name: str, value: str, example: str) -> Mapping[str, Any]:
 
 
 def topic_priorities(value: str) -> dict[str, int]:
-    """Parse the option `priorities`: the level of each topic without levels.
+    """Parse the option `priorities`, which gives each existing topic a level.
 
     >>> topic_priorities('{"payments": 2, "clicks": 0}')
     {'payments': 2, 'clicks': 0}
@@ -138,5 +143,5 @@ def topic_priorities(value: str) -> dict[str, int]:
                 f"lowest, to {MOST_LEVELS - 1}."
             )
     if not form:
-        raise ConfigError(f"The option priorities names no topic. Name some, such as {_PRIORITIES_EXAMPLE}.")
+        raise ConfigError(f"The option priorities names no topic. Name at least one, such as {_PRIORITIES_EXAMPLE}.")
     return dict(form)

@@ -1,7 +1,8 @@
-"""Closing a version: what the driver concludes from the reports of all tasks.
+"""Decides on the driver, from the reports of all tasks, whether a version can be closed.
 
-A task sees its own rows and the markers of others. Whether all rows of a version are in Kafka is clear once all tasks
-have reported: the digests of the tasks add up to the same total, however the rows are divided into tasks. Does no I/O.
+A single task knows only its own rows and the markers in Kafka. Once all tasks have reported, the driver can decide
+whether Kafka has all rows of the version, because the digests of the tasks add up to the same total however the rows
+are divided into tasks. This module does no I/O.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,9 +14,9 @@ from headway.spark.sink.markers import MOST_REMEMBERED, Marker, WritePart, Write
 
 
 class Closing(NamedTuple):
-    """The driver's decision at the end of a version: the marker to write, and a warning to log unless it is empty.
+    """The driver's decision at the end of a version: the marker that closes it, and a warning to log if not empty.
 
-    `marker` is None for a version that is already closed.
+    `marker` is None if no marker must be written, for example because the version is already closed.
     """
 
     marker: Marker | None
@@ -27,9 +28,13 @@ def close(
     markers_in_kafka: Callable[[], Iterable[Marker]],
     marker_topic: str,
 ) -> Closing:
-    """Decide how to close the version of these reports. `markers_in_kafka` is called only if tasks are in doubt.
+    """Decide how to close the version to which these reports belong.
 
-    Raises `TransactionError` if the rows of some task were neither written now nor are known to be in Kafka.
+    `markers_in_kafka` returns the markers of all slots. It is called only if a task has a doubt, or if an earlier run
+    has written rows of this version.
+
+    Raises `TransactionError` if some rows were not written now and are not known to be in Kafka, or if Kafka has other
+    rows of this version.
     """
     part = reports[0].part
     closed = max((each.closed for each in reports if each.closed), key=lambda each: each.version, default=None)
@@ -51,17 +56,17 @@ def close(
 
 
 def _refuse_more(part: WritePart, total: tuple[str, str], markers_in_kafka: Callable[[], Iterable[Marker]]) -> None:
-    """Raise `TransactionError` if Kafka has other rows of the version than these tasks have, or has some twice.
+    """Raise `TransactionError` if Kafka has other rows of the version than these tasks, or has some of them twice.
 
-    Tasks do not notice if identical rows were divided differently in an earlier run, or if tasks are missing.
+    The tasks cannot notice this if an earlier run divided identical rows differently, or had more tasks.
     """
     in_kafka = _in_kafka(part, markers_in_kafka)
     if in_kafka is None or in_kafka[0] != total[0]:
         there = "rows for several targets" if in_kafka is None else f"{_rows(in_kafka):,} rows"
         raise TransactionError(
-            f"As a whole, {part.version_name} has {_rows(total):,} rows, but its markers say that Kafka has "
-            f"{there} of it: an earlier run had different rows, or divided them differently. Check what is in the "
-            f'topics. To go on anyway, use .option("keepVersion", "{part.version}").'
+            f"As a whole, {part.version_name} has {_rows(total):,} rows, but according to its markers, Kafka has "
+            f"{there} of it: an earlier run had different rows, or divided them differently. Check which rows are in "
+            f'the topics. To continue anyway, use .option("keepVersion", "{part.version}").'
         )
 
 
@@ -75,7 +80,7 @@ def _is_there(
     closed: Marker | None,
     markers_in_kafka: Callable[[], Iterable[Marker]],
 ) -> bool:
-    """Return whether Kafka has all rows of a version, whichever tasks wrote them."""
+    """Return whether Kafka has all rows of a version, regardless of which tasks wrote them."""
     if total is None:
         return False
     if closed is not None and closed.version == part.version:
@@ -95,6 +100,6 @@ def _warning(part: WritePart, idle: Sequence[WriteReport], tasks: int, marker_to
         return ""
     rows = sum(_rows((each.what, "")) for each in idle)
     return (
-        f"{len(idle)} of {tasks} tasks with rows of {part.version_name} wrote nothing: by the markers in "
+        f"{len(idle)} of {tasks} tasks with rows of {part.version_name} wrote nothing: according to the markers in "
         f"{marker_topic}, Kafka already has their {rows:,} rows, from an earlier run or another attempt."
     )

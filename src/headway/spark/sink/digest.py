@@ -1,8 +1,8 @@
-"""A digest of one task's rows, by which the sink recognises them when they are written again.
+"""Computes a digest of a task's rows, by which the sink recognises the rows when a run is repeated.
 
-After a shuffle, the same rows arrive in another order, and on other cores they are divided into other tasks. So each
-row is hashed alone, and the hashes are added up. The digests of all tasks then add up to the same total, however the
-rows are divided.
+After a shuffle, the same rows arrive in another order, and with another number of cores they are divided into other
+tasks. So each row is hashed on its own, and the digest is the sum of the hashes. The digests of all tasks then add up
+to the same total, however the rows are divided into tasks.
 """
 
 import re
@@ -24,13 +24,15 @@ _WHEN = re.compile(r":([0-9a-f]{16})")
 
 
 class RowsDigest:
-    """The number of rows and a digest of them, independent of their order.
+    """The number of rows, and a digest of them that does not depend on their order.
 
-    Two rows have the same hash once in 2**32: Python computes a CRC-32 in a tenth of a microsecond.
+    Rows are hashed with CRC-32, because Python computes one in a tenth of a microsecond. Two different rows have the
+    same hash with a probability of 1 in 2**32.
 
     Args:
-        target: Where the rows go. The same rows for another target count as different, even if identities are equal.
-        written: Rows that other parts are known to have, which are looked for among these.
+        target: The cluster and topics that the rows go to. Rows for another target count as different rows, even if
+            their identities are equal.
+        written: Samples of rows that other tasks have written. They are searched for among the added rows.
     """
 
     def __init__(self, target: str = "", written: SampledRows | None = None) -> None:
@@ -43,9 +45,10 @@ class RowsDigest:
         self._last_identity: Any = None
 
     def add_identities(self, identities: Sequence[Any]) -> None:
-        """Add the rows' identities instead of their content. A run of equal identities counts as one row.
+        """Add rows by their identities instead of their contents.
 
-        Such a run comes from one input row, and its length may differ from one attempt to the next.
+        Consecutive rows with equal identities count as one row. They come from the same input row, and a handler that
+        is called again may return more or fewer of them.
         """
         before = chain([self._last_identity], identities)
         distinct = [each for each, last in zip(identities, before, strict=False) if each != last]
@@ -55,7 +58,7 @@ class RowsDigest:
         self._what = _sum(self._what, self._looked_at(lambda: distinct, len(distinct)))
 
     def add(self, columns: Columns, due: Sequence[int | None] | None = None) -> None:
-        """Add rows by the content that is written, and by their due times."""
+        """Add rows by the contents that are written to Kafka, and by their due times."""
 
         def rows() -> Iterable[Any]:
             return zip(
@@ -74,7 +77,7 @@ class RowsDigest:
             self._when = _sum(self._when or 0, what ^ _mixed(_checksums(due, columns.rows)))
 
     def _looked_at(self, rows: Callable[[], Iterable[Any]], count: int) -> Hashes:
-        """Return the hashes of rows, after updating the sample and looking for known rows."""
+        """Return the hashes of the rows. Also adds them to the sample and searches them for rows already written."""
         checksums = _checksums(rows(), count)
         hashes = _mixed(checksums)
 
@@ -89,7 +92,7 @@ class RowsDigest:
 
     @property
     def what(self) -> str:
-        """The number of rows, and a digest of their contents and targets, as text."""
+        """The number of rows, a digest of their contents, and the target, as text."""
         return f"{self.rows}:{self._what:016x}" + (f"@{self._target}" if self._target else "")
 
     @property
@@ -99,14 +102,15 @@ class RowsDigest:
 
 
 def target_of(what: str) -> str:
-    """Return the target in the text of a digest."""
+    """Return the target from the text that `RowsDigest.what` made; empty if it has no target."""
     return what.partition("@")[2]
 
 
 def summed(digests: Iterable[tuple[str, str]]) -> tuple[str, str] | None:
-    """Add up the digests of all tasks, as `what` and `when`. Returns None if one is malformed or targets differ.
+    """Add up the digests of all tasks, each given as its `what` and `when`. Returns the sum in the same form.
 
-    The result is the same however the rows are divided into tasks.
+    The sum is the same however the rows are divided into tasks. Returns None if a digest is malformed, or if the
+    digests have different targets.
     """
     rows = whats = whens = 0
     targets, has_due = set(), False
@@ -129,14 +133,16 @@ def _checksums(rows: Iterable[Any], count: int) -> Hashes:
 
 
 def _sum(sum_so_far: int, hashes: Hashes) -> int:
-    # Mix once more: a hash may combine two, such as those of a row and its due time, and the pairing must matter.
+    # Mix each hash again before adding: a hash can be the XOR of a row's hash and its due time's hash. Without mixing,
+    # rows that exchange their due times might have the same sum.
     return (sum_so_far + int(_mixed(hashes).sum())) & _MOST
 
 
 def _mixed(hashes: Hashes) -> Hashes:
     """Apply the finalizer of SplitMix64 to the hashes.
 
-    A CRC is linear: without the finalizer, sums such as those over 10 to 17 and over 20 to 27 are often equal.
+    A CRC is linear. Without the finalizer, similar sets of rows, such as the numbers 10 to 17 and 20 to 27, would often
+    have the same sum.
     """
     mixed = hashes + np.uint64(0x9E3779B97F4A7C15)
     mixed = (mixed ^ (mixed >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)

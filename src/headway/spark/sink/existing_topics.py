@@ -1,4 +1,4 @@
-"""Finds the topic of each row if each level is an existing topic, as the option `priorities` says."""
+"""Determines the topic of each row if the option `priorities` assigns levels to existing topics."""
 
 from collections.abc import Callable, Mapping
 
@@ -9,16 +9,16 @@ from headway.declarations import shown
 from headway.errors import DeliveryError
 
 NameOf = Callable[[int], str]
-"""Returns a name for the row at an index, for use in a sentence."""
+"""A function that returns the name of the row at an index, for use in an error message."""
 
 
 def existing_topics(
     topics: pa.Array | None, levels: pa.Array | None, priorities: Mapping[str, int], name_of: NameOf
 ) -> pa.Array:
-    """Return the Kafka topic of each row: its own topic, or that of its level.
+    """Return the Kafka topic of each row: the row's own topic if it has one, otherwise the topic of its level.
 
-    Raises `DeliveryError` for a topic or level that is not in `priorities`, and for a row whose level is not that of
-    its topic.
+    Raises `DeliveryError` if the topic or level of a row is not in `priorities`, and if a row's level is not the level
+    of its topic.
     """
     if topics is None:
         assert levels is not None  # noqa: S101 - the columns were checked
@@ -40,13 +40,13 @@ def _topics_of(levels: pa.Array, priorities: Mapping[str, int], name_of: NameOf)
         index = first_true(pc.is_null(found))
         raise DeliveryError(
             f"{name_of(index)} is for level {levels[index]}, but the option priorities gives no topic this level. Add "
-            "one, or correct the column level."
+            "a topic with this level, or correct the column level."
         )
     return pa.array(priorities, pa.string()).take(found)
 
 
 def _levels_of(topics: pa.Array, priorities: Mapping[str, int], name_of: NameOf) -> pa.Array:
-    # Compare bytes, because text in Spark need not be UTF-8.
+    # The names are compared as bytes, because a string in Spark need not be UTF-8.
     names = pa.array([name.encode() for name in priorities], pa.large_binary())
     in_bytes = topics.cast(pa.binary() if pa.types.is_string(topics.type) else pa.large_binary())
     found = pc.index_in(in_bytes.cast(pa.large_binary()), names)
@@ -54,8 +54,8 @@ def _levels_of(topics: pa.Array, priorities: Mapping[str, int], name_of: NameOf)
         index = first_true(pc.is_null(found))
         topic = in_bytes[index].as_py().decode(errors="replace")
         raise DeliveryError(
-            f"{name_of(index)} is for the topic {shown(topic)}, which the option priorities does not name. Add it "
-            "there, or correct the column topic."
+            f"{name_of(index)} is for the topic {shown(topic)}, which is not in the option priorities. Add it there, "
+            "or correct the column topic."
         )
     return pa.array(priorities.values(), pa.int64()).take(found)
 
@@ -66,7 +66,7 @@ def first_true(found: pa.Array) -> int:
 
 
 def refuse_null(name: str, column: pa.Array, name_of: NameOf) -> None:
-    """Raise `DeliveryError` for the first null of a column."""
+    """Raise `DeliveryError` if a column has nulls. The error names the first row whose value is null."""
     if column.null_count:
         raise DeliveryError(
             f"{name_of(first_true(pc.is_null(column)))} has no {name}: it is null. Fill it in, or filter out such rows."

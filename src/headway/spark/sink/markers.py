@@ -1,9 +1,11 @@
-"""Markers of the sink: each stands for the rows that one task has written, so that another run can compare its own.
+"""The markers of the sink, by which a run recognises rows that an earlier run has already written.
 
-The numbers of a task and a batch are not enough. After a start from an older checkpoint, Spark reuses them for other
-rows, and on other cores it divides the same rows into other tasks. So a marker also has a digest of its rows, and a
-sample of them, and the driver closes a version with the digest of all its rows. Does no I/O: markers and digests in, an
-answer or a sentence out.
+A marker describes the rows that one task has written. The numbers of the task and its micro-batch are not enough:
+after a start from an older checkpoint, Spark uses the same numbers for other rows, and with another number of cores it
+divides the same rows into other tasks. So a marker also contains a digest of the rows and a sample of them, and the
+driver closes each version with a digest of all its rows.
+
+This module does no I/O: it takes markers and digests, and returns decisions and error messages.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,13 +19,14 @@ from headway.spark.sink.digest import RowsDigest, target_of
 from headway.spark.sink.row_sample import SampledRows, in_common
 
 MOST_REMEMBERED = 32
-"""How many earlier versions a marker has the digests of. A restored checkpoint can be that many micro-batches old."""
+"""The number of earlier versions whose digests a marker keeps. If a restored checkpoint is not older than this many
+micro-batches, the rows that it replays are recognised."""
 
 
 class WritePart(NamedTuple):
-    """The rows of one partition in one version of an application's writes; for a query, in one micro-batch.
+    """The rows of one Spark partition in one version: a micro-batch of a query, or a `df.write` with a `txnVersion`.
 
-    `run` is the same for all attempts at the task that Spark makes before a restart.
+    `run` is the same for all attempts that Spark makes at a task, and changes when the query or program is restarted.
     """
 
     app_id: str
@@ -34,36 +37,37 @@ class WritePart(NamedTuple):
 
     @property
     def slot(self) -> str:
-        """The name that all versions of this part share."""
+        """The name of the slot, which is the same for this partition in all versions."""
         return f"{self.app_id}/{self.partition}"
 
     @property
     def key(self) -> bytes:
-        """The key of the slot's markers."""
+        """The record key of the slot's markers."""
         return self.slot.encode()
 
     @property
     def closing_key(self) -> bytes:
-        """The key of the marker that closes a version."""
+        """The record key of the marker that closes a version."""
         return f"{self.app_id}/closed".encode()
 
     @property
     def misfit_key(self) -> bytes:
-        """The key of the marker for a run whose tasks have different rows from those of an earlier run."""
+        """The record key of the marker for a run whose tasks have different rows from an earlier run's tasks."""
         return f"{self.app_id}/misfit".encode()
 
     @property
     def version_name(self) -> str:
-        """The version, as sentences name it."""
+        """The version as error messages name it, such as `micro-batch 7`."""
         kind = "micro-batch" if self.is_micro_batch else f"txnAppId {self.app_id}, version"
         return f"{kind} {self.version}"
 
 
 class Marker(msgspec.Struct, frozen=True):
-    """The rows of a part that are in Kafka: their number, their digest, and the run of the write that wrote them.
+    """A description of rows that are in Kafka: their number, their digest, and the run that wrote them.
 
-    `what` and `when` are the two parts of the digest. `before` has both for the slot's earlier versions, newest first.
-    `sample` holds some of the rows. The marker that closes a version stands for the rows of all its parts.
+    `what` is the digest of the contents, and `when` that of the due times. `before` contains the digests of the slot's
+    earlier versions, newest first. `sample` contains fingerprints of some of the rows. The marker that closes a version
+    describes the rows of all its parts.
     """
 
     version: int
@@ -76,11 +80,11 @@ class Marker(msgspec.Struct, frozen=True):
 
     @property
     def history(self) -> tuple[str, ...]:
-        """The digests of this version and of earlier ones."""
+        """The digests of this version and of the earlier versions, newest first."""
         return (self.what + self.when, *self.before)
 
     def encode(self) -> bytes:
-        """Encode the value for Kafka."""
+        """Encode the marker as the value of a record."""
         return msgspec.json.encode(self)
 
 
@@ -88,15 +92,15 @@ _decoder = msgspec.json.Decoder(Marker)
 
 
 def read_marker(value: bytes) -> Marker:
-    """Read a marker from the value of its record. Raises `UnreadableError` if no sink can have written it."""
+    """Decode a marker from the value of its record. Raises `UnreadableError` if the value is not a marker."""
     return read_json(value, _decoder, "A marker")
 
 
 class Marked(NamedTuple):
-    """The existing markers of an application, as a part sees them.
+    """The markers of an application that Kafka had when a task read them.
 
-    `own` is the marker of the part's own slot, `others` those of other slots, `closed` that of the last complete
-    version, and `misfit` that of the last run that did not match an earlier one.
+    `own` is the marker of the slot of the task's part, and `others` are the markers of the other slots. `closed` is the
+    marker that closed the last version. `misfit` is the marker of the last run that did not match an earlier run.
     """
 
     own: Marker | None = None
@@ -106,7 +110,7 @@ class Marked(NamedTuple):
 
     @classmethod
     def read(cls, markers: Mapping[bytes, bytes], part: WritePart) -> Self:
-        """Read the markers from the result of `CommitMarkers.newest`."""
+        """Decode the markers that `CommitMarkers.newest` returned."""
         read = {slot: read_marker(value) for slot, value in markers.items()}
         own, closed, misfit = (read.pop(key, None) for key in (part.key, part.closing_key, part.misfit_key))
         return cls(own, tuple(read.values()), closed, misfit)
@@ -117,38 +121,39 @@ class Marked(NamedTuple):
 
     @property
     def newest(self) -> int:
-        """The newest version in any slot, or -1."""
+        """The newest version that has a marker, or -1 if there are no markers."""
         return max((marker.version for marker in self._all()), default=-1)
 
     def is_by_this_run(self, part: WritePart) -> bool:
-        """Return whether another attempt at this task has written the part.
+        """Return whether another attempt at this task, in this run, has written the part.
 
-        Its rows may differ from the present ones.
+        The rows that it wrote may differ from the rows that the task has now.
         """
         return self.own is not None and (self.own.version, self.own.run) == (part.version, part.run)
 
     def is_open(self, part: WritePart) -> bool:
-        """Return whether the part may still be written.
+        """Return whether the task is still permitted to write the part.
 
-        It must not if its slot has this version, if any slot has a later one, if this version is complete, or after
-        another task of this run did not match an earlier run.
+        It is not if its slot has a marker of this version, if any marker is of a later version, if this version is
+        closed, or if some task of this run did not match an earlier run.
         """
         done = max((marker.version for marker in (self.own, self.closed) if marker), default=-1)
         return done < part.version and self.newest <= part.version and not self.is_misfit(part)
 
     def is_misfit(self, part: WritePart) -> bool:
-        """Return whether a task of the part's run found rows that do not match those of an earlier run."""
+        """Return whether some task of this run has rows that do not match those of an earlier run."""
         return self.misfit is not None and (self.misfit.version, self.misfit.run) == (part.version, part.run)
 
     def may_be_closed(self, part: WritePart) -> bool:
-        """Return whether the part's version can still be closed: neither it nor a later one is known to be complete."""
+        """Return whether the version can still be closed: it is not closed yet, and no later version has a marker."""
         done = -1 if self.closed is None else self.closed.version
         return done < part.version and self.newest <= part.version
 
     def has(self, part: WritePart, digest: RowsDigest, keep_version: int | None) -> bool:
-        """Return whether Kafka has the rows of this digest in the part's slot, or rows that should count as these.
+        """Return whether Kafka already has the rows with this digest in the part's slot, or rows that replace them.
 
-        In the same version, the rows may have other due times, because these mostly come from a clock.
+        Within the same version, due times are not compared, because they are usually computed from the current time.
+        In the version `keep_version`, whatever rows Kafka has replace the rows of the task.
         """
         own, closed = self.own, self.closed
         if keep_version == part.version and any(each and each.version == part.version for each in (own, closed)):
@@ -160,15 +165,18 @@ class Marked(NamedTuple):
         return digest.what + digest.when in own.history
 
     def of_other_runs(self, part: WritePart) -> list[Marker]:
-        """Return the markers in other slots that another run has written for this same version."""
+        """Return the markers of this version that another run has written in other slots."""
         return [each for each in self.others if each.version == part.version and each.run != part.run]
 
     def written_elsewhere(self, part: WritePart) -> SampledRows:
-        """Return the rows of this version that another run may have written under another task's number."""
+        """Return samples of the rows of this version that another run has written in other slots."""
         return SampledRows(each.sample for each in self.of_other_runs(part))
 
     def since(self, earlier: "Marked", part: WritePart, digest: RowsDigest) -> bool:
-        """Return whether another run has written some of these rows since the earlier check."""
+        """Return whether another run has written some of the rows in the digest since the markers `earlier` were read.
+
+        Only markers of other slots count.
+        """
         known = {each.sample for each in earlier.of_other_runs(part)}
         own = digest.sample.encode()
         return any(in_common(own, each.sample) for each in self.of_other_runs(part) if each.sample not in known)
@@ -182,7 +190,7 @@ class Marked(NamedTuple):
         is_new: bool = False,
         doubt: "Doubt | None" = None,
     ) -> "WriteReport":
-        """Return a task's report about its part. If Kafka already has the part, it reports what Kafka has."""
+        """Return a task's report on its part. If Kafka already has the part, it has the digest of the rows in Kafka."""
         own = self.own
         is_kept = keep_version == part.version
         there = own if own is not None and own.version == part.version and not doubt and not is_new else None
@@ -192,27 +200,27 @@ class Marked(NamedTuple):
         return WriteReport(part, what, when, is_new, doubt, self.closed, self.newest, is_again, is_kept)
 
     def with_this(self, part: WritePart, rows: int, digest: RowsDigest) -> Marker:
-        """Return the marker for a part that is being written now."""
+        """Return the marker to write with the rows of the part. It keeps the digests of the slot's earlier versions."""
         before = () if self.own is None else self.own.history
         known = before[:MOST_REMEMBERED]
         return Marker(part.version, rows, digest.what, digest.when, part.run, known, digest.sample.encode())
 
     def for_another_target(self, part: WritePart, target: str) -> TransactionError | None:
-        """Return an error if Kafka has rows of this version that went to another target, or else None."""
+        """Return an error if another run wrote rows of this version to other topics or another cluster, or None."""
         found = [each for each in self._all() if each.version == part.version and each.run != part.run]
         if all(target_of(each.what) == target for each in found):
             return None
         return TransactionError(
-            f"Task {part.partition} of {part.version_name} writes to other topics, or another cluster, than in an "
-            f"earlier run, so it writes none of its rows. {_OTHER_TARGET}"
+            f"Task {part.partition} of {part.version_name} writes to other topics, or another cluster, than an "
+            f"earlier run did, so it writes none of its rows. {_OTHER_TARGET}"
             + (_COPIED if part.is_micro_batch else "")
             + _KEEP_OTHERS.format(part.version)
         )
 
     def refusal(self, part: WritePart, digest: RowsDigest, marker_topic: str) -> "Doubt":
-        """Return the doubt of a task whose rows must not be written and are not found by `has`."""
+        """Return the doubt of a task that must not write its rows, although `has` does not find them in Kafka."""
         if self.is_misfit(part) and (self.own is None or self.own.version < part.version):
-            return Doubt(0, f"Another task of {part.version_name} does not match what an earlier run has written.")
+            return Doubt(0, f"The rows of another task of {part.version_name} do not match those of an earlier run.")
         who = f"Task {part.partition} of"
         sentence = _refusal(who, part, digest.rows, self.own, self.newest, marker_topic)
         if self.may_be_closed(part):
@@ -221,9 +229,10 @@ class Marked(NamedTuple):
 
 
 class Doubt(NamedTuple):
-    """A sentence for a task whose rows are neither known to be in Kafka nor known to be missing there.
+    """The error message for a task if the markers do not show whether its rows are in Kafka.
 
-    If several tasks have doubts, one with the highest rank is shown.
+    The driver raises it unless the digests of all tasks resolve the doubt. If several tasks have doubts, the one with
+    the highest rank is raised.
     """
 
     rank: int
@@ -231,21 +240,21 @@ class Doubt(NamedTuple):
 
 
 def divided_otherwise(part: WritePart) -> Doubt:
-    """Return the doubt of a task with rows that another run has written in other tasks."""
+    """Return the doubt of a task some of whose rows were written by other tasks of an earlier run."""
     return Doubt(
         2,
         f"Task {part.partition} of {part.version_name} has rows that an earlier run has written in another task, so it "
-        f"writes none: the same rows are now divided into other tasks. So {_DIVIDE_ALIKE}"
+        f"writes none of its rows: the same rows are now divided into other tasks. So {_DIVIDE_ALIKE}"
         + _KEEP_ALIKE.format(part.version),
     )
 
 
 class WriteReport(NamedTuple):
-    """What a task reports to the driver about its part: the digest of its rows, and whether it has written them.
+    """A task's report to the driver on its part: the digest of the rows, and in `is_new` whether the task wrote them.
 
-    There is a `doubt` if the task's own marker does not show that the rows are in Kafka, and those of others do not
-    show that they are not. `closed` is the marker of the last complete version, and `newest` the newest version of any
-    slot. `is_again` means that an earlier run has written some of this version, and `is_kept` that this should stand.
+    There is a `doubt` if the markers do not show whether the rows are in Kafka. `closed` is the marker that closed the
+    last version, and `newest` the newest version that has a marker. `is_again` means that another run has also written
+    rows of this version, and `is_kept` that the option `keepVersion` names this version.
     """
 
     part: WritePart
@@ -264,37 +273,37 @@ def _refusal(who: str, part: WritePart, rows: int, there: Marker | None, newest:
     if there is not None and there.version == part.version:
         found, how_to_keep = f"Kafka has {there.rows:,} different ones", _KEEP.format(part.version)
     else:
-        found, how_to_keep = f"Kafka has others, up to version {newest}", ""
+        found, how_to_keep = f"Kafka already has other rows, up to version {newest}", ""
     return f"{who} {part.version_name} has {rows:,} rows, but {found}, so it writes none. {how_to_write}{how_to_keep}"
 
 
 def refusal_of_all(part: WritePart, rows: int, closed: Marker, newest: int, marker_topic: str) -> str:
-    """Return the sentence for a version that is closed, or older than a closed one, and now has different rows."""
+    """Format the error for a version that is closed, or older than a closed version, but now has different rows."""
     return _refusal("As a whole,", part, rows, closed, newest, marker_topic)
 
 
 _WRITE_MICRO_BATCH = (
-    "If the checkpoint is an older copy, continue from the latest one. Or write everything since the copy, some of it "
-    'a second time, with .option("markerTopic", "{}-2") from now on.'
+    "If the checkpoint is an older copy, continue from the latest checkpoint. Or write all rows since the copy, some "
+    'of them a second time, with .option("markerTopic", "{}-2") from now on.'
 )
 _WRITE = "If these are new rows, write them under another txnAppId, or with a txnVersion above {}."
 _KEEP = (
-    " If they are the same rows, but come out differently each time, keep those in Kafka with "
+    " If they are the same rows, but their contents differ on each run, keep the rows in Kafka with "
     '.option("keepVersion", "{}"). Rows with a column identity do not need this.'
 )
 _DIVIDE_ALIKE = (
-    "divide them as before, which needs the same number of cores, or whatever else decides the tasks. For later "
-    'versions, put repartition(n, "key") with a fixed n before the write.'
+    "divide them as before, with the same number of cores, or whatever else determines the tasks. For later versions, "
+    'put repartition(n, "key") with a fixed n before the write.'
 )
 _KEEP_ALIKE = (
     ' If these are different rows that only look alike, write the missing ones with .option("keepVersion", "{}").'
 )
-_OTHER_TARGET = "Use the same topics as before, and go on from there."
+_OTHER_TARGET = "Use the same topics as before to complete this version."
 _COPIED = (
-    " If this is a second query that started with a copy of the first one's checkpoint, give it its own markerTopic "
-    "from its first start on."
+    " If this is a second query that started with a copy of the first query's checkpoint, give the second query its "
+    "own markerTopic from its first start on."
 )
 _KEEP_OTHERS = (
-    " To write only what is not there yet, and no rows of that version to the new topics, use "
+    " To write only the rows that Kafka does not have yet, and no rows of that version to the new topics, use "
     '.option("keepVersion", "{}").'
 )

@@ -1,4 +1,4 @@
-"""The options and columns of the headway sink, checked once, with a sentence for each mistake."""
+"""Parses the options of the headway sink and checks its columns. Each error explains how to correct the mistake."""
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
@@ -34,14 +34,15 @@ Delivery = Literal["exactly_once", "at_least_once"]
 
 _TRANSACTION = "transaction.timeout.ms"
 NAMES = ("topic", "priorities", "delivery", "txnAppId", "txnVersion", "keepVersion", "markerTopic", "schedulerName")
-_OF_SPARK = ("checkpointlocation", "queryname")  # Spark passes its own options on, queryName in declarative pipelines
+# Spark also passes these options of its own to the sink, queryName only in declarative pipelines.
+_OF_SPARK = ("checkpointlocation", "queryname")
 MARKER_TOPIC = "headway-markers"
 TARGETS = "headway.topics"
-"""The key in the metadata of the column identity under which `outputs` names the topics of its records."""
+"""The key in the metadata of the column `identity` under which `outputs` lists the topics of its records."""
 
 _VERSION = "a number that grows with each write"
 
-# Settings that the sink decides itself.
+# Settings of librdkafka that users cannot set, because the option delivery determines them.
 _OWN = ("transactional.id", "enable.idempotence", "allow.auto.create.topics", "delivery.report.only.error")
 
 
@@ -61,23 +62,23 @@ class SinkOptions:
 
 
 def parse(given: Mapping[str, str]) -> SinkOptions:
-    """Parse options as Spark passes them: names in any case, values as text.
+    """Parse the options that Spark passes, with names in any case and values as text.
 
-    Raises `ConfigError` for the first option that is unknown, missing or out of bounds.
+    Raises `ConfigError` for the first option that is unknown, missing or not valid.
     """
     options = {name.lower(): value for name, value in given.items()}
     for name in _OF_SPARK:
         options.pop(name, None)
     if path := options.pop("path", ""):
         raise ConfigError(
-            f"The headway sink has no path, but {path!r} was given. Name the topic with the option topic."
+            f"The headway sink does not write to a path, but {path!r} was given. Name a topic with the option topic."
         )
     refuse_unknown("sink", NAMES, options)
     app_id, version = options.get("txnappid"), options.get("txnversion")
     if (app_id is None) != (version is None):
         raise ConfigError(
             "The options txnAppId and txnVersion belong together: the name of a job, and a number that grows with each "
-            "of its writes. Give both or none."
+            "of its writes. Give both of them, or leave both out."
         )
     if app_id is not None and not app_id.strip():
         raise ConfigError(
@@ -90,8 +91,8 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
             raise ConfigError(f"The option {name} applies to delivery=exactly_once only. Remove it.")
     if app_id is not None and delivery == "at_least_once":
         raise ConfigError(
-            "The options txnAppId and txnVersion identify rows that are already written, but delivery=at_least_once "
-            "does not look for these. Remove the options, or choose exactly_once."
+            "With txnAppId and txnVersion, a repeated write skips rows that are already in Kafka, but "
+            "delivery=at_least_once never skips rows. Remove the two options, or choose exactly_once."
         )
     return SinkOptions(
         kafka=_kafka(options),
@@ -107,20 +108,21 @@ def parse(given: Mapping[str, str]) -> SinkOptions:
 
 
 def for_stream(options: SinkOptions) -> SinkOptions:
-    """Return the options if they suit a stream."""
+    """Return the options if they are valid for `writeStream`. Otherwise raises `ConfigError`."""
     if options.app_id is not None:
         raise ConfigError(
-            "The options txnAppId and txnVersion are for df.write; a stream uses the query's id and the batch's "
-            "number. Remove them."
+            "The options txnAppId and txnVersion are for df.write; a stream uses the query's id and the number of the "
+            "micro-batch instead. Remove them."
         )
     return options
 
 
 def for_batch(options: SinkOptions) -> SinkOptions:
-    """Return the options if they suit a `df.write`."""
+    """Return the options if they are valid for `df.write`. Otherwise raises `ConfigError`."""
     if options.keep_version is not None and options.app_id is None:
         raise ConfigError(
-            "The option keepVersion is for a write with txnAppId and txnVersion; others are never repeated. Remove it."
+            "The option keepVersion is for a write with txnAppId and txnVersion; any other write is never repeated. "
+            "Remove it."
         )
     return options
 
@@ -130,7 +132,9 @@ def _kafka(options: Mapping[str, str]) -> dict[str, str]:
     if (timeout := settings.get(_TRANSACTION)) is not None:
         bounded_number(f"{KAFKA_PREFIX}{_TRANSACTION}", timeout, 1, "milliseconds, such as 300000 for five minutes")
     for name in filter(settings.__contains__, _OWN):
-        raise ConfigError(f"The option {KAFKA_PREFIX}{name} cannot be set: the option delivery decides it. Remove it.")
+        raise ConfigError(
+            f"The option {KAFKA_PREFIX}{name} cannot be set, because the option delivery determines it. Remove it."
+        )
     return settings
 
 
@@ -168,12 +172,14 @@ _COLUMNS: Final[Mapping[str, tuple[Callable[[DataType], bool], str]]] = {
 
 
 def check_columns(schema: StructType, options: SinkOptions) -> None:
-    """Raise `ConfigError` for a column that is unknown or has the wrong type, or if nothing gives the topic."""
+    """Raise `ConfigError` if a column is unknown or has the wrong type, or if rows have no topic."""
     names = schema.fieldNames()
     for column in schema:
         _check_column(column.name, column.dataType, names)
     if "value" not in names:
-        raise ConfigError(f"The headway sink needs a column value, but the columns are {_listed(names)}. Rename one.")
+        raise ConfigError(
+            f"The headway sink needs a column value, but the columns are {_listed(names)}. Rename one of them to value."
+        )
     if options.priorities is not None:
         _check_priorities(options.priorities, names, options)
     elif "topic" not in names and options.topic is None:
@@ -185,9 +191,10 @@ def check_columns(schema: StructType, options: SinkOptions) -> None:
 
 
 def topics_of(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
-    """Return the topics that rows can go to, as far as they are known before the first row.
+    """Return the topics that rows can be written to, as far as they are known before the first row.
 
-    `outputs` names its topics in the metadata of the column identity. A user's own column topic names them row by row.
+    `outputs` lists its topics in the metadata of the column `identity`. The topics in a user's own column `topic` are
+    not known beforehand, so they are not returned.
     """
     named = {TARGETS: [options.topic] if options.topic else list(options.priorities or ())}
     if "identity" in schema.fieldNames() and not named[TARGETS]:
@@ -196,7 +203,7 @@ def topics_of(schema: StructType, options: SinkOptions) -> tuple[str, ...]:
 
 
 def _check_priorities(priorities: Mapping[str, int], names: Collection[str], options: SinkOptions) -> None:
-    """Raise `ConfigError` if the priorities do not determine which topic a row is for."""
+    """Raise `ConfigError` if the option priorities and the columns do not determine the topic of each row."""
     if options.topic is not None:
         raise ConfigError(
             "The option topic gives all rows one topic, but priorities gives each level its own. Remove one of the two."
@@ -204,7 +211,9 @@ def _check_priorities(priorities: Mapping[str, int], names: Collection[str], opt
     if "topic" in names:
         return
     if "level" not in names:
-        raise ConfigError("With the option priorities the headway sink needs a column level, or a column topic.")
+        raise ConfigError(
+            "With the option priorities, the headway sink needs a column level or a column topic. Add one of them."
+        )
     topics: dict[int, str] = {}
     for topic, level in priorities.items():
         if (other := topics.setdefault(level, topic)) != topic:

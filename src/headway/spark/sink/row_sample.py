@@ -1,8 +1,9 @@
-"""A sample of a task's rows, by which a task finds out that its rows were written before in another division.
+"""Samples of rows, by which a task recognises rows that an earlier run has written in other tasks.
 
-The number of a task says nothing about its rows once they are divided differently, as on other cores. Then a task
-without its own marker must find out whether its rows were written under another number. All hashes of all rows would
-take as much space as small rows do. So a marker holds those with the lowest values, which are a random sample.
+When rows are divided differently than before, for example because the number of cores has changed, a task has other
+rows than the task with the same number had before. So a task without a marker of its own must find out whether its rows
+were written under another number. The hashes of all rows would take as much space as small rows, so a marker contains
+only the lowest hashes, which are a random sample.
 """
 
 from collections import Counter
@@ -20,18 +21,18 @@ Hashes = npt.NDArray[np.uint64]
 Places = npt.NDArray[np.intp]
 
 RowsAt = Callable[[Places], Iterable[bytes]]
-"""Returns the rows at some places, in order, as the bytes that hashes are computed from."""
+"""A function that returns the rows at the given indices, in ascending order, encoded as bytes for hashing."""
 
 
 class RowSample:
-    """The rows with the lowest hashes among all that were added, without those that were added twice."""
+    """A sample of the added rows: the rows with the lowest hashes, except those that were added more than once."""
 
     def __init__(self) -> None:
-        self._seen: dict[int, tuple[int, int]] = {}  # by hash: the fingerprint, and how often it was added
-        self._limit: int | None = None  # rows with a higher hash are ignored
+        self._seen: dict[int, tuple[int, int]] = {}  # for each hash, the row's fingerprint and how often it was added
+        self._limit: int | None = None  # a row with a higher hash is ignored
 
     def add(self, checksums: Hashes, hashes: Hashes, rows_at: RowsAt) -> None:
-        """Add rows: the CRC-32 of each, its hash, and the bytes that these were computed from."""
+        """Add rows, given by their CRC-32 checksums, their hashes, and a function that returns their encoded bytes."""
         limit = self._limit
         if limit is None and len(hashes) > _MOST:
             limit = int(np.partition(hashes, _MOST)[_MOST])
@@ -52,13 +53,13 @@ class RowSample:
             self._limit = max(self._seen)
 
     def encode(self) -> bytes:
-        """Encode the fingerprints of the rows for a marker."""
+        """Encode the fingerprints of the sampled rows for a marker."""
         once = [fingerprint for fingerprint, count in self._seen.values() if count == 1]
         return np.array(sorted(once), dtype="<u8").tobytes()
 
 
 class SampledRows:
-    """The rows in the samples of other parts, and how many of them were seen among a task's own rows."""
+    """The rows in the samples of other tasks. Counts how many of them a task finds among its own rows."""
 
     def __init__(self, samples: Iterable[bytes]) -> None:
         whole = b"".join(sample[: len(sample) // _BYTES * _BYTES] for sample in samples)
@@ -68,7 +69,7 @@ class SampledRows:
         self._seen: Counter[int] = Counter()
 
     def look(self, checksums: Hashes, rows_at: RowsAt) -> None:
-        """Look for known rows among these."""
+        """Search for sampled rows among these rows."""
         if self._fingerprints:
             places = np.flatnonzero(np.isin(checksums, self._checksums))
             found = _fingerprints(checksums, places, rows_at)
@@ -76,19 +77,23 @@ class SampledRows:
 
     @property
     def seen(self) -> int:
-        """How many known rows were seen exactly once. If rows are identical, seeing one again proves nothing."""
+        """The number of sampled rows that were found exactly once.
+
+        A row that was found more than once does not count: if a task has identical rows, another task can have written
+        a row with the same contents.
+        """
         return sum(1 for count in self._seen.values() if count == 1)
 
 
 def in_common(sample: bytes, other: bytes) -> bool:
-    """Return whether two samples have a row in common."""
+    """Return whether two encoded samples have a row in common."""
     found: Any = np.intersect1d(np.frombuffer(sample, "<u8"), np.frombuffer(other[: len(other) // 8 * 8], "<u8"))
     return bool(found.size)
 
 
 def _fingerprints(checksums: Hashes, places: Places, rows_at: RowsAt) -> list[int]:
-    """Return the fingerprints of the rows at these places, in ascending order of places."""
-    # A 32-bit checksum alone would match some row of another part in every large one.
+    """Return the fingerprints of the rows at these indices, in ascending order of the indices."""
+    # The 32-bit checksum alone is not enough: in every large task, it would match some row of another task by chance.
     return [
         checksum << 32 | int.from_bytes(blake2b(row, digest_size=4).digest(), "little")
         for checksum, row in zip(checksums[np.sort(places)].tolist(), rows_at(places), strict=True)

@@ -1,6 +1,6 @@
-"""Turns rows in Arrow batches into the producer's form, in chunks of a bounded size.
+"""Converts rows in Arrow batches to columns for the producer, in chunks of a bounded size.
 
-Each error names the row, because a query that is restarted meets the same row again.
+Each error names the row that caused it. A restarted query would fail on the same row again, so the user must find it.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -36,16 +36,21 @@ def chunks(
     first: int = 0,
     priorities: Mapping[str, int] | None = None,
 ) -> Iterator[Columns]:
-    """Yield the rows in order. `topic` is for rows without a topic column; `partitions_of` returns a topic's size.
+    """Yield the rows of a batch in their order, in chunks for the producer.
 
-    With `priorities`, each level is an existing topic.
+    A row whose column `skip` is true is not yielded; only its identity counts in the digest.
 
-    With `due_rows`, rows that are due later go to the delay topics. A `digest` takes in each chunk before it is
-    yielded. A row with `skip` is not written: only its identity counts. `first` is the number of earlier rows in the
-    task.
+    Args:
+        batch: The rows.
+        topic: The topic of rows that have no column `topic`.
+        partitions_of: A function that returns the number of partitions of a topic, or 0 if the topic does not exist.
+        due_rows: Routes rows with a due time to delay topics. None if there is no column `due`.
+        digest: The digest to which each chunk is added before it is yielded.
+        first: How many rows of the task came before this batch.
+        priorities: The level of each existing topic, from the option `priorities`.
 
-    Raises `DeliveryError` for a row that names no topic, or a topic, level or partition that Kafka does not have, for
-    headers that Kafka does not accept, and for an invalid time of expiry.
+    Raises `DeliveryError` if a row has no topic, if Kafka does not have its topic, level or partition, if Kafka does
+    not accept its headers, or if its expiry time is not valid.
     """
     pieces = -(-batch.nbytes // _MOST_BYTES) or 1
     length = -(-batch.num_rows // pieces) or 1
@@ -64,21 +69,21 @@ def chunks(
         due = _microseconds(piece.column("due")) if "due" in piece.schema.names else None
         if digest is not None and identities is None:
             digest.add(columns, due)
-        if "expires" in piece.schema.names:  # like a due time, it may differ in a second run
+        if "expires" in piece.schema.names:  # not in the digest: like a due time, it may differ when rows are replayed
             columns = expiring(columns, _microseconds(piece.column("expires")), due)
         yield columns if due_rows is None or due is None else due_rows.routed(columns, due)
 
 
 @dataclass(frozen=True, slots=True)
 class _RowNames:
-    """Names rows in sentences: by their identity, or else by their position in the task, from 1."""
+    """Names a row in an error message: by its identity if it has one, otherwise by its position in the task, from 1."""
 
     piece: pa.RecordBatch
     first: int
     written: pa.Array | None = None
 
     def of(self, written: pa.Array) -> "_RowNames":
-        """Return names for only the rows that are `written`."""
+        """Return names for the rows that remain when the batch is filtered by the mask `written`."""
         return _RowNames(self.piece, self.first, written)
 
     def __call__(self, index: int) -> str:
@@ -120,7 +125,7 @@ def _columns(
 def _kafka_topics(
     topics: pa.Array | None, levels: pa.Array | None, topic: str | None, rows: int, name_of: _RowNames
 ) -> pa.Array:
-    """Return the Kafka topic of each row: the topic of its level, if it has one."""
+    """Return the Kafka topic of each row. If rows have a level, this is the topic of that level, such as `orders-2`."""
     if topics is None:
         topics = pa.repeat(pa.scalar(topic), rows)
     refuse_null("topic", topics, name_of)
@@ -128,8 +133,8 @@ def _kafka_topics(
         refuse_null("level", levels, name_of)
         if (index := first_true(pc.less(levels, 0))) >= 0:
             raise DeliveryError(
-                f"{name_of(index)} is for level {levels[index]}, but levels count from 0, the lowest priority. Correct "
-                "the column level, or filter out such rows."
+                f"{name_of(index)} is for level {levels[index]}, but levels are numbered from 0, the lowest priority. "
+                "Correct the column level, or filter out such rows."
             )
         hyphen = pa.scalar(level_topic("", 0)[:1], topics.type)
         topics = pc.binary_join_element_wise(topics, pc.cast(levels, topics.type), hyphen)
@@ -139,9 +144,9 @@ def _kafka_topics(
 def _partition_counts(
     topics: pa.Array, partitions_of: Callable[[str], int], present: Mapping[str, pa.Array], name_of: _RowNames
 ) -> dict[str, int]:
-    """Return how many partitions each of the topics has."""
+    """Return the number of partitions of each topic. Raises `DeliveryError` if a topic does not exist."""
     counts = {}
-    in_bytes = topics.cast(_bytes_of(topics.type))  # topics need not be UTF-8
+    in_bytes = topics.cast(_bytes_of(topics.type))  # because a string in Spark need not be UTF-8
     for name in pc.unique(in_bytes).to_pylist():
         topic = name.decode(errors="replace")
         if not (count := partitions_of(topic) if is_topic_name(topic) and topic not in _KAFKAS_OWN else 0):
@@ -153,7 +158,7 @@ def _partition_counts(
 
 def _no_such_topic(name: str, present: Mapping[str, pa.Array], index: int) -> str:
     if name in _KAFKAS_OWN:
-        return f"{name}, which is one of Kafka's own topics. Correct the topic."
+        return f"{name}, which is one of Kafka's internal topics. Correct the topic."
     if "level" not in present or not name.endswith(f"-{present['level'][index]}"):
         return f"{shown(name)}, but Kafka has no such topic. {how_to_create(name)} Or correct the topic."
     level = present["level"][index].as_py()
@@ -171,8 +176,8 @@ def _check_partitions(
         is_wrong = pc.or_(pc.less(partitions, 0), pc.greater_equal(partitions, count))
         if (index := first_true(pc.and_(pc.equal(topics, topic), is_wrong))) >= 0:
             raise DeliveryError(
-                f"{name_of(index)} is for partition {partitions[index]} of {topic}, which has 0 to {count - 1}. "
-                "Correct the column partition, or leave it null to let the key decide."
+                f"{name_of(index)} is for partition {partitions[index]} of {topic}, whose partitions are 0 to "
+                f"{count - 1}. Correct the column partition, or leave it null so that the key decides."
             )
 
 
@@ -194,13 +199,13 @@ def _microseconds(due: pa.Array) -> list[int | None]:
 
 
 def _headers(headers: pa.Array, name_of: _RowNames) -> list[list[tuple[str, Any]] | None]:
-    """Return the headers of each row, without those that are null."""
+    """Return the headers of each row, leaving out null headers. Raises `DeliveryError` if a name is not valid."""
     names = headers.flatten().drop_null().flatten()[0]
     if names.null_count or pc.any(pc.match_substring(names, "\0")).as_py():
         _refuse_names(headers, name_of)
     try:
         lists = _list(headers)
-    except UnicodeDecodeError:  # it must be a name, because values can be bytes
+    except UnicodeDecodeError:  # caused by a name, because `_list` returns a value that is not UTF-8 as bytes
         _refuse_names(headers, name_of)
         raise
     return list(map(_header_list, lists))
@@ -224,7 +229,7 @@ def _wrong_name(name: pa.Scalar) -> str | None:
         text = name.as_py()
     except UnicodeDecodeError:
         return "is not UTF-8"
-    return f"is {shown(text)}, with a NUL character, where Kafka's client would cut it off" if "\0" in text else None
+    return f"is {shown(text)}, with a NUL character, at which Kafka's client would cut it off" if "\0" in text else None
 
 
 def _header_list(headers: list[dict[str, Any] | None] | None) -> list[tuple[str, Any]] | None:
@@ -234,7 +239,7 @@ def _header_list(headers: list[dict[str, Any] | None] | None) -> list[tuple[str,
 def _suspects(
     topics: pa.Array, distinct: Iterable[str], present: Mapping[str, pa.Array], name_of: _RowNames
 ) -> dict[str, SuspectRows]:
-    """Return, for each topic, the row with the longest value and the first row without a key."""
+    """Return the rows that Kafka is most likely to reject: for each topic the longest value, and the first null key."""
     sizes = pc.fill_null(pc.binary_length(present["value"]), 0)
     has_no_key = pc.is_null(present["key"]) if "key" in present else pa.repeat(True, len(topics))
     found = {}
@@ -248,7 +253,7 @@ def _suspects(
 
 
 def _list(column: pa.Array) -> list[Any]:
-    """Return a column's values. Text that is not UTF-8, which Spark allows, is returned as bytes."""
+    """Return the values of a column. A string that is not UTF-8, which Spark allows, is returned as bytes."""
     try:
         return column.to_pylist()  # type: ignore[no-any-return]
     except UnicodeDecodeError:
@@ -264,7 +269,7 @@ def _either(text: pa.Scalar, data: pa.Scalar) -> Any:
 
 
 def _bytes_of(kind: pa.DataType) -> pa.DataType:
-    """Return the type with bytes in place of text, except for the names of headers."""
+    """Return the Arrow type with binary in place of string, except for the names of headers."""
     if pa.types.is_string(kind):
         return pa.binary()
     if pa.types.is_large_string(kind):
@@ -277,9 +282,10 @@ def _bytes_of(kind: pa.DataType) -> pa.DataType:
 
 
 def expiring(columns: Columns, expires: Sequence[int | None], due: Sequence[int | None] | None) -> Columns:
-    """Add the header to records that expire. Times are in microseconds since the epoch.
+    """Add the expiry header to records that have an expiry time. Times are in microseconds since the epoch.
 
-    Raises `DeliveryError` for a time out of bounds, and for a row that would expire before it is due.
+    Raises `DeliveryError` if an expiry time is not between 1970 and the year 9999, and if a row would expire before it
+    is due.
     """
     headers: list[Any] = []
     rows = zip(expires, due or repeat(None), columns.headers or repeat(None), strict=False)
@@ -289,13 +295,14 @@ def expiring(columns: Columns, expires: Sequence[int | None], due: Sequence[int 
             continue
         if not 0 <= at // 1000 <= LATEST:
             raise DeliveryError(
-                f"{columns.name_of(index)} expires {at // 1000} ms after 1970; the time must be from 1970 to the year "
-                "9999. Correct the column expires, or leave it null."
+                f"{columns.name_of(index)} expires {at // 1000} ms after 1970; the time must be between the years 1970 "
+                "and 9999. Correct the column expires, or leave it null."
             )
         if due_at is not None and at <= due_at:
             raise DeliveryError(
-                f"{columns.name_of(index)} expires {at // 1000} ms after 1970, but is due at {due_at // 1000}, when it "
-                "would have expired already. Give a later time in the column expires, or leave it null."
+                f"{columns.name_of(index)} expires {at // 1000} ms after 1970, but is due {due_at // 1000} ms after "
+                "1970, so it would expire before it is delivered. Set a later time in the column expires, or leave it "
+                "null."
             )
         headers.append([*(own or ()), expiry_header(at // 1000)])
     return columns._replace(headers=headers)

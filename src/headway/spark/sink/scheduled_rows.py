@@ -1,4 +1,4 @@
-"""Sends rows with a due time to the delay topics, from which a relay delivers them."""
+"""Routes rows with a due time to a scheduler's delay topics, from which a relay delivers them when they are due."""
 
 import itertools
 import time
@@ -19,25 +19,28 @@ from headway.runtime.gc_pause import GcPause
 from headway.settings.config import whole_number
 from headway.settings.connection_settings import connection_of
 
-# Relays wait one minute for records that may still be on their way into a delay topic. Brokers check every ten seconds
-# for transactions that have timed out.
+# A relay waits one minute for records that are still being written to a delay topic. A transaction must have ended by
+# then, and brokers check only every ten seconds which transactions have timed out.
 _MOST_TRANSACTION_MS = 45_000
 _TRANSACTION = "transaction.timeout.ms"
 
 _OF_TRANSACTIONS: Mapping[str, Any] = {
-    # A record's own time limit is that of its transaction, and the client refuses a longer one.
+    # Without message.timeout.ms: a record times out with its transaction, and librdkafka rejects a longer timeout.
     **{name: value for name, value in limits.DEFAULTS.items() if name != "message.timeout.ms"},
     _TRANSACTION: _MOST_TRANSACTION_MS,
 }
 
 
 def line_settings(*, in_transaction: bool) -> Mapping[str, Any]:
-    """Return the default settings of a producer for rows that are due later."""
+    """Return the default settings of a producer that writes to delay topics."""
     return _OF_TRANSACTIONS if in_transaction else limits.DEFAULTS
 
 
 class SchedulerLines(NamedTuple):
-    """The delay topics of a scheduler, as the driver passes them to tasks. `seen_at` is in seconds since the epoch."""
+    """The delay topics of a scheduler, as the driver passes them to tasks.
+
+    `seen_at` is when the driver read the layout from Kafka, in seconds since the epoch.
+    """
 
     name: str
     layout: Layout
@@ -45,29 +48,32 @@ class SchedulerLines(NamedTuple):
 
 
 def find_lines(config: Mapping[str, Any], name: str) -> SchedulerLines:
-    """Return the delay topics of this scheduler after creating missing ones: tasks cannot, and may need any delay.
+    """Create the missing delay topics of a scheduler, and return all of them.
 
-    Raises `KafkaError`, and `ConfigError` for settings that do not suit the delay topics.
+    Tasks cannot create topics, and a row can have any delay, so all of the topics must exist before the tasks start.
+
+    Raises `ConfigError` if a timeout or the record size in `config` is too large for delay topics, and `KafkaError` if
+    Kafka cannot be reached or rejects a request.
     """
     limits.check(config)
     if (timeout := whole_number(_TRANSACTION, config.get(_TRANSACTION, _MOST_TRANSACTION_MS))) > _MOST_TRANSACTION_MS:
         raise ConfigError(
             f"The option kafka.{_TRANSACTION} is {timeout}; with a column due it must be at most "
-            f"{_MOST_TRANSACTION_MS}, because relays wait no longer for records that are on their way. Divide the rows "
-            "into more tasks."
+            f"{_MOST_TRANSACTION_MS}, because relays do not wait longer for records that are still being written. "
+            "Lower it. If a task needs more time than that, divide the rows into more tasks."
         )
     return SchedulerLines(name, add_lines(connection_of(config), name), time.time())
 
 
 class DueRows:
-    """Schedules the rows of one task.
+    """Routes the rows of one task that have a due time to delay topics.
 
-    A write may take hours, and delay topics come and go with the delays in use. So, like a `Scheduler`, it looks at
-    them again before their topics can have been deleted.
+    A write can take hours, and meanwhile delay topics are created and deleted, depending on the delays in use. So, like
+    a `Scheduler`, this class reads the layout again before a topic that it uses can have been deleted.
 
     Args:
-        lines: The delay topics as the driver saw them at the start of the write or micro-batch.
-        config: The settings to reach Kafka with.
+        lines: The delay topics that existed when the write or micro-batch started.
+        config: The settings with which to connect to Kafka.
     """
 
     def __init__(self, lines: SchedulerLines, config: Mapping[str, Any]) -> None:
@@ -88,15 +94,16 @@ class DueRows:
         if (layout := read_layout(connection_of(self._config), self._names.name, "Write")) is None:
             raise KafkaError(
                 f"The scheduler {self._names.name} no longer has topics: they were deleted while rows were being "
-                "written. Start the write again, which creates them."
+                "written. Start the write again, which creates the topics."
             )
         self._use(layout, seen_at)
 
     def routed(self, columns: Columns, due: Sequence[int | None]) -> Columns:
-        """Route records with a due time to a delay topic. `due` is in microseconds since the epoch.
+        """Route the records that have a due time to delay topics. `due` is in microseconds since the epoch.
 
-        Raises `DeliveryError` for a header with the name of a schedule, and for one of the scheduler's own topics.
-        Raises `KafkaError` if the delay topics must be looked at again but cannot be.
+        Raises `DeliveryError` if such a record has a header whose name Headway reserves for the schedule, or if its
+        target is one of the scheduler's own topics. Raises `KafkaError` if the layout of the delay topics must be read
+        again but cannot be read.
         """
         if time.time() >= self._seen_at + LAYOUT_HOLDS_FOR:
             self._look_again()
@@ -113,8 +120,8 @@ class DueRows:
                     line, number, fields = self._to_line(at, now, key, topic, partition, own)
                     if own and any(name == HEADER for name, _ in own):
                         raise DeliveryError(
-                            f"{columns.name_of(len(topics))} is due later but has a header {HEADER}, which Headway "
-                            "uses. Give your header another name."
+                            f"{columns.name_of(len(topics))} is due later but has a header {HEADER}, a name that "
+                            "Headway uses itself. Give your header another name."
                         )
                 topics.append(line)
                 partitions.append(number)
@@ -125,7 +132,9 @@ class DueRows:
         self, at: int, now: int, key: Any, topic: str, partition: int, own: Sequence[Any] | None
     ) -> tuple[str, int, list[Any]]:
         if self._names.owns(topic):
-            raise DeliveryError(f"A row that is due later is for {topic}, which is one of the scheduler's own topics.")
+            raise DeliveryError(
+                f"A row that is due later is for {topic}, which is one of the scheduler's own topics. Choose another."
+            )
         due, order = min(max(0, -(-at // 1000)), LATEST), next(self._orders)
         target = partition if partition >= 0 else None
         schedule = Schedule(f"{self._token}{order:x}", due, now, order, topic, target)

@@ -1,17 +1,24 @@
-"""`df.writeStream.format("headway")` and `df.write.format("headway")`: rows to Kafka.
+"""The writers of `df.writeStream.format("headway")` and `df.write.format("headway")`, which write rows to Kafka.
 
-Exactly once: the rows of a task and a marker with the batch's number are written in one transaction. A task first takes
-the transactional id of its query and partition, which fences off all earlier attempts and ends their transactions. Then
-it reads the markers. If it has a marker from this same run, an earlier attempt committed and died before Spark knew. If
-it has one from another run, with the same rows, the batch is a replay after a restart. In both cases the task writes
-nothing.
+Delivery is exactly once. Each task writes its rows in one Kafka transaction together with a *marker*: a record in the
+marker topic that names the version (the micro-batch, or the write's `txnVersion`) and identifies the rows.
 
-If there is no marker of its own, its rows may still be there: the same rows may have been divided into other tasks. So
-the driver closes each batch with a marker for all its rows, and no task writes rows of a batch that is closed, or older
-than a closed one. In a batch that is not closed, a task whose rows are found in the marker of another task commits
-nothing and reports a doubt. The driver adds up the digests of all tasks, and sees from the sum whether Kafka has
-exactly these rows. If it has different ones, an error is raised: skipping the rows would lose them, and writing them
-would duplicate others.
+Before a task writes, it initialises the transactional id of its query and Spark partition. This fences off the
+producers of all earlier attempts and aborts their transactions. Then the task reads the markers. It writes nothing if
+it finds one of these under its own number:
+
+- A marker of the same run: an earlier attempt committed its transaction, but died before it could report to Spark.
+- A marker of an earlier run for the same rows: the version is being replayed after a restart.
+
+Without such a marker, the rows might still be in Kafka, because an earlier run may have divided the same rows into
+other tasks. There are two safeguards against writing them twice:
+
+- After all tasks, the driver *closes* the version with a marker for all its rows. No task writes rows of a closed
+  version, or of a version that is older than a closed one.
+- While the version is open, a task that recognises its rows in the marker of another task writes none of them and
+  reports a *doubt*. The driver adds up the digests of all tasks and compares the sum with the markers. If Kafka does
+  not have exactly these rows, the driver raises an error, because skipping the rows would lose them, and writing them
+  would duplicate others.
 """
 
 import logging
@@ -48,16 +55,16 @@ from headway.spark.sink.scheduled_rows import DueRows, SchedulerLines, find_line
 
 log = logging.getLogger(__name__)
 
-_LOOK_FOR_COMMIT_EVERY = 0.5  # seconds
-_NO_ROWS_WITHIN = 0.005  # seconds; a task without rows ends within this time
-_PREPARED_FOR = 10.0  # seconds; Spark creates a writer for each micro-batch, which need not ask Kafka again
+_LOOK_FOR_COMMIT_EVERY = 0.5  # seconds between two checks whether another attempt has committed
+_NO_ROWS_WITHIN = 0.005  # seconds before a slot is opened; a task without rows ends within this time
+_PREPARED_FOR = 10.0  # seconds for which checks of Kafka stay valid, since Spark creates a writer for each micro-batch
 
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """The number of rows that a task has added to Kafka; 0 if Kafka already had them.
+    """The message of a task that has ended: how many rows it added to Kafka, which is 0 if Kafka already had them.
 
-    `report` is None for a task without rows, and for writes that are never compared.
+    `report` is None if the task had no rows, and for writes whose rows are never compared with an earlier run's.
     """
 
     rows: int
@@ -65,10 +72,11 @@ class Written(WriterCommitMessage):
 
 
 class Target(NamedTuple):
-    """The destination of the rows. `lines` has the delay topics, if there is a column for due times.
+    """The destination of the rows: the options of the write, the delay topics, and the identity of the target topics.
 
-    A `named` write can be repeated after a restart; an unnamed one never is. `place` identifies the cluster and the
-    topics.
+    `lines` holds the scheduler's delay topics, and is None if the rows have no column `due`. `named` is False for a
+    batch write without `txnAppId`, which is never repeated after a restart. `place` is a hash of the cluster's id and
+    the names of the target topics.
     """
 
     options: SinkOptions
@@ -77,21 +85,21 @@ class Target(NamedTuple):
     place: str = ""
 
     def producer(self, transactional_id: str | None = None) -> ColumnarProducer:
-        """Create a producer for the rows of one task."""
+        """Create the producer for one task's rows. It is transactional if a `transactional_id` is given."""
         defaults = line_settings(in_transaction=transactional_id is not None) if self.lines else {}
         return ColumnarProducer({**defaults, **self.options.kafka}, transactional_id)
 
     def markers(self) -> CommitMarkers:
-        """Create a reader of the markers."""
+        """Create a reader of the marker topic."""
         return CommitMarkers(self.options.kafka, self.options.marker_topic, read_marker, lasting=self.named)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """Writes a query's micro-batches.
+    """Writes the micro-batches of a streaming query.
 
-    Spark creates another writer to commit and to abort a micro-batch, and an abort needs nothing from Kafka. So if
-    Kafka refuses something, the error is raised when rows are written. Raised earlier, it would hide the reason for
-    which Spark aborts.
+    Spark also creates a writer to abort a micro-batch, which needs no connection to Kafka. So an error that Kafka
+    returns while a writer is created is not raised there, but in `write` and `commit`. Otherwise it would hide the
+    error because of which Spark aborts the micro-batch.
     """
 
     def __init__(self, target: Target | KafkaError) -> None:
@@ -99,14 +107,14 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._run = uuid.uuid4().hex
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of one task of one micro-batch."""
+        """Write one task's rows of a micro-batch."""
         if isinstance(self._target, KafkaError):
             with one_sentence():
                 raise self._target
         return write_part(self._target, iterator, _part_of_query(self._run))
 
     def commit(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Close the micro-batch once all its tasks have ended."""
+        """Close the micro-batch. Spark calls this after all tasks of the micro-batch have succeeded."""
         if not reports_of(messages):
             return
         if isinstance(self._target, KafkaError):
@@ -116,7 +124,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
 
 
 class BatchWriter(DataSourceArrowWriter):
-    """Writes a DataFrame once; under the same `txnAppId` and `txnVersion` only the first write takes effect."""
+    """Writes a DataFrame. Of several writes with the same `txnAppId` and `txnVersion`, only the first takes effect."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -124,17 +132,17 @@ class BatchWriter(DataSourceArrowWriter):
         self._app_id = target.options.app_id or f"write-{self._run}"
 
     def write(self, iterator: Iterator[pa.RecordBatch]) -> WriterCommitMessage:
-        """Write the rows of one task."""
+        """Write one task's rows."""
         version = self._target.options.version or 0
         return write_part(self._target, iterator, WritePart(self._app_id, version, _task().partitionId(), self._run))
 
     def commit(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Close the version once all its tasks have ended."""
+        """Close the version. Spark calls this after all tasks of the write have succeeded."""
         close_version(self._target, messages)
 
 
 def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
-    """Create the writer for a query. Raises `ConfigError` for invalid options and columns."""
+    """Create the writer for a streaming query. Raises `ConfigError` if an option or a column is not valid."""
     with one_sentence():
         options = for_stream(parse(given))
         try:
@@ -144,7 +152,11 @@ def stream_writer(schema: StructType, given: Mapping[str, str]) -> StreamWriter:
 
 
 def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: bool) -> BatchWriter:
-    """Create the writer for a DataFrame. Raises `ConfigError` for its arguments, and `KafkaError` if Kafka refuses."""
+    """Create the writer for `df.write`.
+
+    Raises `ConfigError` if an option or a column is not valid, and `KafkaError` if Kafka cannot be reached or rejects a
+    request.
+    """
     with one_sentence():
         if overwrite:
             raise ConfigError('Kafka topics can only be appended to. Write with .mode("append").')
@@ -153,7 +165,7 @@ def batch_writer(schema: StructType, given: Mapping[str, str], *, overwrite: boo
 
 
 def _checked(schema: StructType, options: SinkOptions, *, named: bool) -> Target:
-    """Return the target after checking the columns and Kafka. For `named`, see `Target`."""
+    """Check the columns, prepare Kafka, and return the target. `named` has the same meaning as in `Target`."""
     check_columns(schema, options)
     if not named:
         options = replace(options, marker_topic=f"{options.marker_topic}-unnamed")
@@ -172,10 +184,11 @@ def _place(cluster: str, topics: Sequence[str]) -> str:
 def _prepare(
     marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...], named: bool, now: int
 ) -> tuple[SchedulerLines | None, str]:
-    """Check Kafka, on the driver and before any task. Creates the topic for markers and missing delay topics.
+    """Check on the driver, before any task starts, that Kafka can be used, and create missing topics.
 
-    Returns the scheduler's delay topics and the id of the cluster. `now` is part of the cache's key, so that Kafka is
-    asked again after a while: topics can be deleted, and Spark keeps this process for later queries.
+    These are the marker topic and the scheduler's delay topics. Returns the delay topics and the id of the cluster.
+    `now` is part of the cache key, so that the result is used for ten seconds only: Spark keeps this process for later
+    queries, and the topics can be deleted in the meantime.
     """
     admin = Admin(dict(kafka), BROKER_RESTARTS_WITHIN if named else 0.0)
     if marker_topic:
@@ -186,7 +199,11 @@ def _prepare(
 
 
 def write_part(target: Target, batches: Iterator[pa.RecordBatch], part: WritePart) -> Written:
-    """Write the rows of a task in one transaction with its marker, unless Kafka already has them."""
+    """Write the rows of a task, and return how many were written.
+
+    With exactly-once delivery, the rows and their marker are written in one transaction, and rows that Kafka already
+    has are not written again.
+    """
     is_once = target.options.delivery == "exactly_once"
     with one_sentence(), _opened_beside(target, part) if is_once else nullcontext() as slot_when_open:
         first = next((batch for batch in batches if batch.num_rows), None)
@@ -200,7 +217,10 @@ def write_part(target: Target, batches: Iterator[pa.RecordBatch], part: WritePar
 
 
 class Slot(NamedTuple):
-    """A part's slot: its producer has fenced off earlier attempts, and its markers were read after that."""
+    """The opened slot of a part: its producer, the reader of its markers, and the markers that were read.
+
+    The producer has fenced off all earlier attempts. The markers were read after that, so none can be missing.
+    """
 
     producer: ColumnarProducer
     markers: CommitMarkers
@@ -215,9 +235,10 @@ def _slot(target: Target, part: WritePart) -> Iterator[Slot]:
 
 @contextmanager
 def _opened_beside(target: Target, part: WritePart) -> Iterator[Callable[[], Slot]]:
-    """Open the slot while the caller waits for the first rows. Yields a function that returns the slot, or raises.
+    """Open the part's slot on a thread while the caller waits for its first rows.
 
-    Many tasks have no rows, and end before a slot is opened for them.
+    Yields a function that waits for the slot and returns it, or raises the error for which it could not be opened. The
+    thread begins after a short pause, because many tasks have no rows and end before they need a slot.
     """
     decided, is_wanted = threading.Event(), True
 
@@ -227,7 +248,7 @@ def _opened_beside(target: Target, part: WritePart) -> Iterator[Callable[[], Slo
 
     def slot() -> Slot:
         decided.set()
-        return taking.result()  # type: ignore[return-value]  # not None, because it is wanted
+        return taking.result()  # type: ignore[return-value]  # not None while `is_wanted` is true
 
     with ExitStack() as opened, ThreadPoolExecutor(1, thread_name_prefix="headway-slot") as thread:
         taking = thread.submit(take)
@@ -248,7 +269,7 @@ def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], p
         raise refused
     if not marked.is_open(part):
         return Written(0, _compared(target, slot, batches, part))
-    # Nothing is ever compared with the rows of an unnamed write, which is never repeated after a restart.
+    # An unnamed write is never repeated after a restart, so no other run compares its rows with these.
     digest = RowsDigest(target.place, None if keeps else marked.written_elsewhere(part)) if target.named else None
     began, may_take = time.monotonic(), producer.transaction_timeout
     try:
@@ -259,7 +280,7 @@ def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], p
                 producer.abandon()
                 _note_misfit(target, slot, part)
                 return Written(0, now.report(part, digest, options.keep_version, doubt=divided_otherwise(part)))
-            if not now.is_open(part):  # the producer ends without a commit, so nothing of the transaction is ever read
+            if not now.is_open(part):  # the producer closes without a commit, so no reader sees the transaction
                 doubt = now.refusal(part, digest, options.marker_topic)
                 return Written(0, now.report(part, digest, options.keep_version, doubt=doubt))
         marker = marked.with_this(part, rows, digest or RowsDigest())
@@ -268,8 +289,8 @@ def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], p
     except FencedError as error:
         if (took := time.monotonic() - began) > may_take:
             raise TransactionError(
-                f"A task took {took:.0f} s, but its transaction may take {may_take:g} s. Divide the rows into more "
-                "tasks, or raise the option kafka.transaction.timeout.ms."
+                f"A task took {took:.0f} s to write its rows, but its transaction times out after {may_take:g} s. "
+                "Divide the rows into more tasks, or raise the option kafka.transaction.timeout.ms."
             ) from error
         if (other := _other_attempt_commits(markers, part, may_take)) is None:
             raise
@@ -278,11 +299,11 @@ def _write_once(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], p
 
 
 def _compared(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], part: WritePart) -> WriteReport:
-    """Read rows that must not be written, and report whether Kafka has them."""
+    """Compute the digest of rows that must not be written, and report whether Kafka already has these rows."""
     options, digest, before = target.options, RowsDigest(target.place), 0
     producer, _, marked = slot
     for batch in batches:
-        deque(_chunks(batch, options, producer, digest=digest, first=before), maxlen=0)  # only for the digest
+        deque(_chunks(batch, options, producer, digest=digest, first=before), maxlen=0)  # updates the digest
         before += batch.num_rows
     if marked.has(part, digest, options.keep_version):
         return marked.report(part, digest, options.keep_version)
@@ -292,9 +313,10 @@ def _compared(target: Target, slot: Slot, batches: Iterator[pa.RecordBatch], par
 
 
 def _note_misfit(target: Target, slot: Slot, part: WritePart) -> None:
-    """Stop further tasks of this run from writing, because its rows, or their division, differ from an earlier run's.
+    """Write a marker that stops further tasks of this run from writing.
 
-    Otherwise Kafka would have rows of both runs, and a later run would have to match the tasks of each of them.
+    The run's rows, or their division into tasks, differ from an earlier run's. Without the marker, Kafka would get rows
+    of both runs, and the tasks of the next run would have to match the tasks of both.
     """
     topic, key = target.options.marker_topic, part.misfit_key
     slot.producer.mark(topic, marker_partition(key), key, Marker(part.version, 0, run=part.run).encode())
@@ -302,14 +324,15 @@ def _note_misfit(target: Target, slot: Slot, part: WritePart) -> None:
 
 
 def reports_of(messages: Sequence[WriterCommitMessage | None]) -> list[WriteReport]:
-    """Return the reports in the messages of tasks. There are none without rows, or for at-least-once delivery."""
+    """Return the reports in the tasks' messages. Tasks without rows and at-least-once delivery make no reports."""
     return [each.report for each in messages if isinstance(each, Written) and each.report]
 
 
 def close_version(target: Target, messages: Sequence[WriterCommitMessage | None]) -> None:
-    """Close the version whose tasks have sent these messages, with a marker for all its rows.
+    """Close the version whose tasks sent these messages by writing a marker for all its rows.
 
-    Raises `TransactionError` if Kafka has different rows for it, and `KafkaError`.
+    Raises `TransactionError` if Kafka has different rows of this version, and `KafkaError` if the marker cannot be
+    written.
     """
     reports = reports_of(messages)
     if not reports or not target.named:
@@ -328,16 +351,17 @@ def close_version(target: Target, messages: Sequence[WriterCommitMessage | None]
             log.warning("%s", closing.warning)
         if closing.marker is not None:
             with target.producer() as producer:
-                producer.partitions(topic)  # unless it is connected, librdkafka only starts after half a second
+                producer.partitions(topic)  # connects now; otherwise librdkafka sends only after half a second
                 producer.mark(topic, marker_partition(part.closing_key), part.closing_key, closing.marker.encode())
                 producer.flush()
 
 
 def _other_attempt_commits(markers: CommitMarkers, part: WritePart, within: float) -> Marked | None:
-    """Wait for the attempt that fenced off this one. Returns its markers if it belongs to this run and has committed.
+    """Wait until the attempt that fenced off this one commits, for at most `within` seconds.
 
-    If this task failed instead, Spark would start it again, and it would fence off the other attempt. With speculation,
-    two attempts would end each other until Spark gives up.
+    Returns the markers if that attempt belongs to this run and has committed, and None otherwise. If this attempt
+    failed instead of waiting, Spark would start a new attempt, which would fence off the other one. With speculative
+    execution, attempts would fence each other off until Spark fails the job.
     """
     deadline = time.monotonic() + within
     while (marked := Marked.read(markers.newest(part.key), part)).is_open(part):

@@ -143,15 +143,15 @@ def test_other_rows_of_a_closed_version_are_refused_as_a_whole() -> None:
 
 def test_a_task_that_is_gone_in_a_second_run_is_noticed() -> None:
     there = markers([[1], [2], [3]], "an earlier run")
-    with pytest.raises(TransactionError, match="has 2 rows, but its markers say that Kafka has 3 rows of it"):
+    with pytest.raises(TransactionError, match="has 2 rows, but according to its markers, Kafka has 3 rows of it"):
         run_of([[1], [2]], there)
 
 
 def test_who_writes_nothing_is_told_once_with_the_rows_that_are_there() -> None:
     closing = run_of([[1, 2], [3], [4]], markers([[1, 2], [], [4]], "an earlier run"))
     assert closing.warning == (
-        "2 of 3 tasks with rows of txnAppId job, version 3 wrote nothing: by the markers in markers, Kafka already "
-        "has their 3 rows, from an earlier run or another attempt."
+        "2 of 3 tasks with rows of txnAppId job, version 3 wrote nothing: according to the markers in markers, "
+        "Kafka already has their 3 rows, from an earlier run or another attempt."
     )
 
 

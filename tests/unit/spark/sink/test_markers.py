@@ -100,15 +100,15 @@ def test_a_refusal_says_what_came_what_is_there_and_how_to_go_on() -> None:
     other = after((3, rows(1)))
     assert other.refusal(STREAM, rows(2, 3), "markers").sentence == (
         "Task 0 of micro-batch 3 has 2 rows, but Kafka has 1 different ones, so it writes none. If the checkpoint is "
-        "an older copy, continue from the latest one. Or write everything since the copy, some of it a second "
-        'time, with .option("markerTopic", "markers-2") from now on. If they are the same rows, but come out '
-        'differently each time, keep those in Kafka with .option("keepVersion", "3"). Rows with a column identity do '
-        "not need this. If the same rows are now divided into other tasks, divide them as before, which needs the same "
-        "number of cores, or whatever else decides the tasks. For later versions, put "
+        "an older copy, continue from the latest checkpoint. Or write all rows since the copy, some of them a second "
+        'time, with .option("markerTopic", "markers-2") from now on. If they are the same rows, but their contents '
+        'differ on each run, keep the rows in Kafka with .option("keepVersion", "3"). Rows with a column identity do '
+        "not need this. If the same rows are now divided into other tasks, divide them as before, with the same "
+        "number of cores, or whatever else determines the tasks. For later versions, put "
         'repartition(n, "key") with a fixed n before the write.'
     )
     ahead = after((5, rows(1)), part=WRITE)
     assert ahead.refusal(WRITE, rows(2), "markers").sentence == (
-        "Task 0 of txnAppId job, version 3 has 1 rows, but Kafka has others, up to version 5, so it writes none. If "
-        "these are new rows, write them under another txnAppId, or with a txnVersion above 5."
+        "Task 0 of txnAppId job, version 3 has 1 rows, but Kafka already has other rows, up to version 5, so it writes "
+        "none. If these are new rows, write them under another txnAppId, or with a txnVersion above 5."
     )

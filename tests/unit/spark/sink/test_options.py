@@ -39,7 +39,7 @@ def test_settings_that_can_be_secret_are_not_in_the_repr() -> None:
         ({**KAFKA, "txnAppId": "job"}, "belong together"),
         (
             {**KAFKA, "txnAppId": "job", "txnVersion": "1", "delivery": "at_least_once"},
-            "but delivery=at_least_once does not look for these",
+            "but delivery=at_least_once never skips rows",
         ),
         ({**KAFKA, "txnAppId": "job", "txnVersion": "-1"}, "txnVersion is '-1'; it must be a whole number"),
         (
@@ -59,7 +59,7 @@ def test_settings_that_can_be_secret_are_not_in_the_repr() -> None:
             {**KAFKA, "markerTopic": "m", "delivery": "at_least_once"},
             "markerTopic applies to delivery=exactly_once only.",
         ),
-        ({**KAFKA, "path": "orders"}, "has no path, but 'orders' was given. Name the topic with the option topic."),
+        ({**KAFKA, "path": "orders"}, "a path, but 'orders' was given. Name a topic with the option topic."),
         ({**KAFKA, "kafka.transactional.id": "x"}, "kafka.transactional.id cannot be set"),
     ],
 )

@@ -61,11 +61,11 @@ def test_large_rows_come_in_small_chunks_and_in_order() -> None:
         ({"topic": ["orders", "odrers"]}, "Row 2 of its task is for 'odrers', but Kafka has no such topic"),
         (
             {"topic": ["orders", "orders"], "partition": [0, 3]},
-            "Row 2 of its task is for partition 3 of orders, which has 0 to 2",
+            "Row 2 of its task is for partition 3 of orders, whose partitions are 0 to 2",
         ),
         (
             {"topic": ["orders-2", "orders"], "partition": [3, -1]},
-            "Row 2 of its task is for partition -1 of orders, which has 0 to 2",
+            "Row 2 of its task is for partition -1 of orders, whose partitions are 0 to 2",
         ),
     ],
 )
@@ -101,7 +101,7 @@ def test_a_row_that_expires_has_the_header_that_says_so_and_its_digest_does_not(
         (
             TOMORROW,
             TOMORROW,
-            "Row 2 of its task expires 1893542400000 ms after 1970, but is due at 1893542400000, when it would",
+            "expires 1893542400000 ms after 1970, but is due 1893542400000 ms after 1970, so it would",
         ),
     ],
 )

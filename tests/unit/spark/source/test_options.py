@@ -93,7 +93,7 @@ def test_the_policy_shares_the_limit_as_the_distributor_says(distributor: str, s
         ),
         ({"maxOffsetsPerTrigger": "10"}, "no option maxoffsetspertrigger. Did you mean maxRecordsPerTrigger?"),
         ({"bootstrap.servers": "x"}, "no option bootstrap.servers. Did you mean kafka.bootstrap.servers?"),
-        ({"xyz": "1"}, "no option xyz. It has subscribe, subscribePattern, assign, priorities, levels"),
+        ({"xyz": "1"}, "no option xyz. The options are subscribe, subscribePattern, assign, priorities, levels"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_value_and_what_to_do(wrong: dict[str, str], sentence: str) -> None:
@@ -151,7 +151,7 @@ def test_topics_that_exist_have_the_levels_that_are_given_to_them() -> None:
         ({"priorities": '{"payments": 1000}'}, "the level 1000; it must be a whole number from 0, the lowest, to 999"),
         ({"priorities": '{"payments": true}'}, "priorities gives payments the level True; it must be a whole number"),
         ({"priorities": '{"payments": "2"}'}, "gives payments the level '2'; it must be a whole number"),
-        ({"priorities": "{}"}, "The option priorities names no topic. Name some"),
+        ({"priorities": "{}"}, "The option priorities names no topic. Name at least one"),
         ({"priorities": "payments"}, "The option priorities is 'payments'; it must be JSON, such as"),
         ({"priorities": '{"payments": 1}', "levels": "3"}, "Remove one of the two."),
         ({"priorities": '{"payments": 1}', "subscribe": "orders"}, "subscribe and priorities were given"),
