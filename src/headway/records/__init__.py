@@ -1,1 +1,1 @@
-"""Records: their types and addresses, when they expire, and where they came from."""
+"""Records: their types and addresses, their time of expiry, and the header that holds their history."""

@@ -1,6 +1,6 @@
-"""The time at which a record expires and need not be handled any more, in a header that any producer can write.
+"""The header that holds the time at which a record expires, after which the record need not be handled any more.
 
-Invariant: anybody can write the header, so a header that does not contain a time counts as missing.
+Invariant: any producer can write the header, so a header that does not contain a valid time counts as missing.
 """
 
 from collections.abc import Iterable
@@ -8,13 +8,13 @@ from typing import Any
 
 HEADER = "headway.expires"
 
-_LONGEST = 15  # digits; the year 9999 has as many in milliseconds
+_LONGEST = 15  # digits of the latest time that is accepted; the last millisecond of the year 9999 has as many
 
 
 def expiry_of(headers: Iterable[tuple[str, Any]]) -> int | None:
-    """Return the time at which a record expires, in milliseconds since the epoch; None if it never does.
+    """Return the time at which a record expires, in milliseconds since the epoch, or None if it never expires.
 
-    If there are several such headers, the last one counts.
+    If a record has several such headers, the last one counts.
 
     >>> expiry_of([("headway.expires", b"1763745120000")]), expiry_of([("headway.expires", b"soon")])
     (1763745120000, None)
@@ -33,5 +33,5 @@ def expiry_of(headers: Iterable[tuple[str, Any]]) -> int | None:
 
 
 def expiry_header(at: int) -> tuple[str, bytes]:
-    """Return the header that makes a record expire at this time, in milliseconds since the epoch."""
+    """Return the header that makes a record expire at the time `at`, in milliseconds since the epoch."""
     return HEADER, b"%d" % at

@@ -1,13 +1,14 @@
-"""The history that a record carries in a header: its origin, and the earlier attempts to handle it.
+"""The history of a record, which is kept in one of its headers: its origin, and the earlier attempts to handle it.
 
-Headway sends a failed record on: to its own topic again after `RetryLater`, to the dead letters, and from there back.
-For Kafka each of these is a new record. By the header, handlers recognise them as the same record.
+When Headway sends a failed record to its own topic again after `RetryLater`, to the dead-letter topic, or from there
+back to its topic, Kafka stores a new record each time. The header shows handlers that all of these are the same record.
 
-The header counts only in the topic that it names. So a record with copied headers in another topic counts as a new
-record, with its own origin and no earlier attempts.
+The header names the topic for which it is valid, and is ignored in every other topic. So if an application copies the
+headers of a record to a record of another topic, that one counts as a new record, with its own origin and no earlier
+attempts.
 
-Invariants: anybody can write such a header. Whatever it contains, no error is raised, and the values read from it are
-bounded. A header that cannot be read counts as missing.
+Invariants: any producer can write such a header. Whatever the header contains, reading it raises no error, and the
+values that are read are limited in size. A header that cannot be read counts as missing.
 """
 
 import re
@@ -18,12 +19,13 @@ import msgspec
 
 HEADER = "headway.history"
 
-_MOST_BYTES = 16_384  # more than the longest texts take, at six bytes for each control character
-_LONGEST_NAME = 250  # characters of an exception's name
-_LONGEST_MESSAGE = 1_000  # characters of its message
+# More bytes than a header with the longest texts takes if each character needs six bytes, as control characters do.
+_MOST_BYTES = 16_384
+_LONGEST_NAME = 250  # characters of an exception's class name
+_LONGEST_MESSAGE = 1_000  # characters of an exception's message
 
 _LATEST = 253_402_300_799_000  # the last second of the year 9999, in milliseconds
-_MOST_ATTEMPTS = 1_000_000  # bounded, because the user's own back-off calculates with it
+_MOST_ATTEMPTS = 1_000_000  # limited, because the user's own back-off function calculates with this number
 
 _Attempts = Annotated[int, msgspec.Meta(ge=0, le=_MOST_ATTEMPTS)]
 _Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -36,7 +38,7 @@ _is_topic = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
 
 
 class Origin(NamedTuple):
-    """The place at which a record was first sent: the Kafka topic, the partition and the offset.
+    """The place at which a record was first sent: its Kafka topic, its partition and its offset.
 
     >>> print(Origin("orders", 0, 17))
     orders-0-17
@@ -51,7 +53,7 @@ class Origin(NamedTuple):
 
 
 class ToldError(msgspec.Struct, frozen=True, gc=False):
-    """An error of an earlier attempt: the name of its class, its text, and its time in ms since the epoch."""
+    """The error of an earlier attempt: the exception's class name and message, and its time in ms since the epoch."""
 
     exception: _Name
     message: _ErrorText
@@ -61,9 +63,10 @@ class ToldError(msgspec.Struct, frozen=True, gc=False):
 class History(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The history of a record in the Kafka topic `topic`.
 
-    `attempts` is the number of failed attempts, of which `untried` do not count; if it is not 0, `first` and `last`
-    describe the first and the last error. `since` is the timestamp of the record as it was first sent. The attempts are
-    those of `group`, because each group that reads the topic makes its own attempts; None stands for any group.
+    `attempts` is the number of failed attempts. Of these, the number `untried` does not count towards the limit of
+    attempts. If `attempts` is not 0, `first` and `last` describe the first and the last error. `since` is the timestamp
+    of the record as it was first sent. Each group that reads the topic makes its own attempts, so `group` names the
+    group that made these; None stands for any group.
     """
 
     topic: str
@@ -76,7 +79,7 @@ class History(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     group: _Name | None = None
 
     def header(self) -> tuple[str, bytes]:
-        """Return the history as a record's header."""
+        """Return the header that holds this history."""
         return HEADER, _encode(self)
 
 
@@ -85,9 +88,9 @@ _decode = msgspec.json.Decoder(History).decode
 
 
 def history_of(headers: Iterable[tuple[str, Any]], topic: str) -> History | None:
-    """Return the history among the headers of a record of this Kafka topic; None if there is none for this topic.
+    """Return the history in the headers of a record of this Kafka topic, or None if they have none for this topic.
 
-    If there are several such headers, the last one counts.
+    If a record has several such headers, the last one counts.
     """
     value = None
     for name, content in headers:
@@ -110,7 +113,10 @@ def _read(value: Any, topic: str) -> History | None:
 
 
 def told(exception: str, message: str, at: float) -> ToldError:
-    """Return an error as a history keeps it, cut to what readers accept; `at` is in seconds since the epoch."""
+    """Describe an error for a history. Texts are cut to the lengths that readers accept.
+
+    `at` is the time of the error, in seconds since the epoch.
+    """
     return ToldError(_plain(exception, _LONGEST_NAME), _plain(message, _LONGEST_MESSAGE), _time(round(at * 1000)))
 
 
@@ -128,7 +134,10 @@ def after_attempt(
     last: ToldError,
     group: str | None = None,
 ) -> History:
-    """Return the history of a record that is sent to its own topic again, cut to what readers accept."""
+    """Return the history of a record that is sent to its own topic again.
+
+    Values that exceed the limits of a history are reduced to these limits.
+    """
     attempts = min(attempts, _MOST_ATTEMPTS)
     moment = _time(since) if since > 0 else None
     whose = None if group is None else _plain(group, _LONGEST_NAME)
@@ -136,7 +145,7 @@ def after_attempt(
 
 
 def counts_for(history: History, group: str) -> bool:
-    """Return whether the attempts of a history count for a group."""
+    """Return whether the attempts in a history were made by this group, or by an unknown one."""
     return history.group in (None, _plain(group, _LONGEST_NAME))
 
 
@@ -145,5 +154,5 @@ def _plain(text: str, most: int) -> str:
 
 
 def without_history(headers: Sequence[tuple[str, Any]]) -> list[tuple[str, Any]]:
-    """Return the headers without a history."""
+    """Return the headers except those that hold a history."""
     return [header for header in headers if header[0] != HEADER]

@@ -1,7 +1,7 @@
-"""Records and their addresses.
+"""The types of records and of their addresses.
 
-An address is always *(topic, level, partition)*: the topic that the user names, the level (0 is the lowest), and the
-partition. `headway.core.levels.naming` gives the Kafka topic for an address.
+The address of a partition is always *(topic, level, partition)*: the topic as the user names it, the level (0 is the
+lowest), and the partition's number. `headway.core.levels.naming` gives the Kafka topic for an address.
 """
 
 import logging
@@ -29,9 +29,10 @@ class _Address(NamedTuple):
 
 
 class TopicPartition(_Address):
-    """One partition of one level of a topic; a topic without levels has level 0.
+    """A partition of one level of a topic. A topic without levels has only level 0.
 
-    `orders-2` is the Kafka topic of level 2, so the numbers are given by name, and the text of an address names both.
+    `orders-2` is the Kafka topic of level 2, and not partition 2 of `orders`. To prevent such a confusion, the numbers
+    are keyword arguments, and `str()` of a partition says which number is which.
 
     >>> print(TopicPartition("orders", partition=3, level=2))
     partition 3 of orders at level 2
@@ -50,11 +51,14 @@ class TopicPartition(_Address):
 
 
 UNKNOWN_OFFSET = -1
-"""The offset of a delivered record whose offset is not known, because it was sent with `acks=0`."""
+"""The offset of a delivered record if Kafka did not report it, because the record was sent with `acks=0`."""
 
 
 class RecordMetadata(NamedTuple):
-    """The place of a delivered record, whose offset can be `UNKNOWN_OFFSET`; `timestamp` is in ms since the epoch."""
+    """The place at which a delivered record is stored.
+
+    `offset` can be `UNKNOWN_OFFSET`. `timestamp` is in milliseconds since the epoch.
+    """
 
     topic: str
     partition: int
@@ -70,15 +74,16 @@ class RecordMetadata(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ProducerRecord:
-    """A record to be sent: to a level of a topic, or without a level to the topic of exactly that name.
+    """A record to send to a level of a topic, or, without a `level`, to the Kafka topic with exactly that name.
 
     `value` and `key` are bytes, strings, or objects for the serialisers. `timestamp` is in milliseconds since the
-    epoch, by default now. Without a `partition`, the key decides. Once it `expires`, given as a time or in seconds from
-    its sending, a `ParallelConsumer` does not start it any more.
+    epoch, and is the current time by default. Without a `partition`, the key determines the partition. `expires` is a
+    time, or a number of seconds after the record is sent; from then on, a `ParallelConsumer` no longer starts the
+    record.
 
-    With a `due` time, an aware datetime or a delay (seconds or a timedelta), a relay delivers the record at that time.
-    If you give it an `id` of your own, only one record with that id is pending: another one replaces it or, with
-    `if_pending="keep"`, is dropped.
+    `due` is an aware datetime, or a delay as a timedelta or in seconds; a relay delivers the record at that time. If
+    you give the record an `id`, at most one record with that id is pending at a time: a further one replaces the
+    pending one or, with `if_pending="keep"`, is dropped.
     """
 
     topic: str
@@ -95,7 +100,7 @@ class ProducerRecord:
 
 
 class Message(Protocol):
-    """A message as a Kafka client returns it; a `ConsumerRecord` reads its fields on demand."""
+    """A message as a Kafka client returns it. A `ConsumerRecord` reads its fields from a message on demand."""
 
     def topic(self) -> str | None: ...
     def partition(self) -> int | None: ...
@@ -107,8 +112,8 @@ class Message(Protocol):
     def leader_epoch(self) -> int | None: ...
 
 
-# This is called from C, because the interpreter's specialised calls overlook an error that is set in addition to a
-# result. Such an error would be raised later, anywhere.
+# This is called from C code, because the interpreter's specialised call instructions miss an error that a function sets
+# although it returns a result. Such an error would surface later, at an unrelated place.
 _call_headers = methodcaller("headers")
 
 
@@ -117,7 +122,10 @@ _PAIR = 2
 
 
 def headers_of(message: Message) -> Sequence[Header]:
-    """Return the headers of a consumed record, without those whose names are not UTF-8, of which it logs a warning."""
+    """Return the headers of a consumed record.
+
+    Headers whose names are not UTF-8 are left out, and a warning about them is logged.
+    """
     try:
         return _call_headers(message) or ()
     except SystemError:
@@ -128,20 +136,20 @@ def headers_of(message: Message) -> Sequence[Header]:
 def _leave_out_nameless(message: Message) -> None:
     """Remove the headers whose names the binding could not decode, after its call has failed because of them.
 
-    The binding still keeps the list, with an empty slot in the pair of each such header. Reading that slot would end
-    the process. The garbage collector does not list an empty slot among the objects of its pair, which identifies the
-    pair.
+    The binding still keeps its list of headers. Each header is a pair, and the pair of an undecodable header has an
+    empty slot. Reading that slot would crash the process. The garbage collector does not list empty slots, so a pair
+    with fewer than two referents is one of these headers.
     """
     pairs = _call_headers(message)
     message.set_headers([pair for pair in pairs if len(get_referents(pair)) == _PAIR])  # type: ignore[attr-defined]
     log.warning(
-        "The record at offset %s of partition %s of %s has a header whose name is not UTF-8; that header is left out.",
+        "The record at offset %s of partition %s of %s has a header whose name is not UTF-8. That header is left out.",
         *(message.offset(), message.partition(), message.topic()),
     )
 
 
 class RecordSource(NamedTuple):
-    """The fields that all records of one level share."""
+    """The fields that all records of one level have in common."""
 
     level: int
     topic_suffix: str
@@ -149,17 +157,17 @@ class RecordSource(NamedTuple):
     read_value: Callable[[Message], Any]
 
 
-# A `ConsumerRecord` is made for each consumed record, and a struct takes a third of the time of a class with an
-# `__init__`. The garbage collector does not track it, because its fields never lead back to it.
+# A `ConsumerRecord` is created for each consumed record, and creating a struct takes a third of the time of a class
+# with an `__init__`. The garbage collector need not track it, because its fields never refer back to it.
 
 
 class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
-    """A record as it was consumed: a view that reads and deserialises a field on demand.
+    """A consumed record. Its fields are read and deserialised on demand.
 
-    `value` is the value, deserialised if `value.deserializer` is set.
+    `value` is deserialised if the setting `value.deserializer` is present.
 
-    `key` and `value` raise `DeserializationError` if a deserialiser fails; `raw_key` and `raw_value` are the bytes in
-    any case.
+    `key` and `value` raise `DeserializationError` if a deserialiser fails. `raw_key` and `raw_value` always return the
+    bytes.
     """
 
     _message: Message
@@ -168,81 +176,81 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
     @property
     def topic(self) -> str:
-        """The topic that was subscribed to: `orders`, whichever level the record came from."""
+        """The topic as it was subscribed to: `orders`, no matter which level the record came from."""
         return self.kafka_topic.removesuffix(self._source.topic_suffix)
 
     @property
     def kafka_topic(self) -> str:
-        """The topic in Kafka: `orders-2` for level 2 of `orders`."""
-        return self._message.topic()  # type: ignore[return-value]  # a consumed record has one
+        """The topic's name in Kafka, such as `orders-2` for level 2 of `orders`."""
+        return self._message.topic()  # type: ignore[return-value]  # a consumed record always has a topic
 
     @property
     def level(self) -> int:
-        """The level; 0 is the lowest."""
+        """The level of the record; 0 is the lowest."""
         return self._source.level
 
     @property
     def partition(self) -> int:
-        """The partition's number."""
+        """The number of the partition that the record came from."""
         return self._message.partition()  # type: ignore[return-value]
 
     @property
     def offset(self) -> int:
-        """The offset in the partition."""
+        """The record's offset in its partition."""
         return self._message.offset()  # type: ignore[return-value]
 
     @property
     def topic_partition(self) -> TopicPartition:
         """The partition that the record came from."""
-        # This runs for each record, and a call with keywords would take three times as long.
+        # This runs for each record, and a call with keyword arguments would take three times as long.
         return tuple.__new__(TopicPartition, (self.topic, self.partition, self.level))
 
     @property
     def key(self) -> Any:
-        """The key, deserialised if `key.deserializer` is set."""
+        """The key, deserialised if the setting `key.deserializer` is present."""
         return self._source.read_key(self._message)
 
     @property
     def raw_key(self) -> bytes | None:
-        """The key's bytes."""
+        """The bytes of the key."""
         return self._message.key()  # type: ignore[no-any-return]
 
     @property
     def raw_value(self) -> bytes | None:
-        """The value's bytes."""
+        """The bytes of the value."""
         return self._message.value()  # type: ignore[no-any-return]
 
     @property
     def headers(self) -> Sequence[Header]:
-        """The headers in their order; a name can occur more than once."""
+        """The headers in their original order. Several headers can have the same name."""
         return headers_of(self._message)
 
     @property
     def origin(self) -> Origin:
-        """The place at which the record was first sent; it stays the same after `RetryLater` and as a dead letter.
+        """The place at which the record was first sent. It stays the same after `RetryLater` and as a dead letter.
 
-        It also stays the same when a dead letter is sent again. `str(record.origin)` is an id of the record, such as
-        `orders-0-17`.
+        It also stays the same when a dead letter is sent again. `str(record.origin)` identifies the record, for example
+        as `orders-0-17`.
         """
         history = history_of(self.headers, self.kafka_topic)
         return history.origin if history else Origin(self.kafka_topic, self.partition, self.offset)
 
     @property
     def timestamp(self) -> int:
-        """When the record was created or appended, as its topic is set up, in milliseconds since the epoch."""
+        """When the record was created or, if the topic is configured so, appended, in milliseconds since the epoch."""
         return self._message.timestamp()[1]
 
     @property
     def expires(self) -> int | None:
-        """The time at which the record expires, in milliseconds since the epoch; None if its sender set none."""
+        """The time at which the record expires, in milliseconds since the epoch, or None if it never expires."""
         return expiry_of(self.headers)
 
     @property
     def leader_epoch(self) -> int | None:
-        """The epoch of the leader that the record was read from, if the broker reports it."""
+        """The epoch of the partition's leader that returned the record, or None if the broker does not report it."""
         return self._message.leader_epoch()
 
-    # The representation shows neither key nor value, because they can be secret or large.
+    # `repr()` shows neither key nor value, because they can be secret or large.
 
     def __repr__(self) -> str:
         return f"ConsumerRecord({self.topic!r}, level={self.level}, partition={self.partition}, offset={self.offset})"
@@ -252,11 +260,11 @@ class ConsumerRecord(msgspec.Struct, frozen=True, eq=False, gc=False):
 
 
 def with_headers(records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
-    """Return the records that have headers; this is quick if none has any."""
+    """Return the records that have headers. This is fast if no record has any."""
     messages = list(map(_message_of, records))
     left = iter(messages)
     try:
-        if not any(map(_call_headers, left)):  # runs entirely in C
+        if not any(map(_call_headers, left)):  # this loop runs entirely in C
             return ()
     except SystemError:
         _leave_out_nameless(messages[-length_hint(left) - 1])
@@ -264,9 +272,9 @@ def with_headers(records: Sequence[ConsumerRecord]) -> Sequence[ConsumerRecord]:
 
 
 class DeserializedRecord(ConsumerRecord, frozen=True, eq=False, gc=False):
-    """A record whose value is deserialised on demand."""
+    """A consumed record whose value is deserialised each time it is read."""
 
-    @property  # type: ignore[misc]  # the field is left to itself
+    @property  # type: ignore[misc]  # the property replaces the field
     def value(self) -> Any:
-        """The value, deserialised."""
+        """The deserialised value."""
         return self._source.read_value(self._message)

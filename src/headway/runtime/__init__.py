@@ -1,1 +1,1 @@
-"""Tools for Python's own machinery: signals, wake-ups, timers, threads' switch interval, the garbage collector."""
+"""Helpers for Python's own runtime: signals, wake-ups, timers, the switch interval and the garbage collector."""

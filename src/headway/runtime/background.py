@@ -1,4 +1,4 @@
-"""Runs a call that may never return, on its own thread."""
+"""Runs a call that might never return in a background thread."""
 
 import threading
 from collections.abc import Callable
@@ -9,7 +9,10 @@ T = TypeVar("T")
 
 
 def in_background(call: Callable[[], T]) -> Future[T]:
-    """Run a call that may never return on a daemon thread, so that it holds up neither the caller nor the process."""
+    """Run a call on a daemon thread, so that neither the caller nor the exit of the process has to wait for it.
+
+    Returns a future with the call's result.
+    """
     ended: Future[T] = Future()
 
     def run() -> None:

@@ -1,6 +1,6 @@
-"""Finds out whether a thread is inside a call.
+"""Finds out whether a thread is inside a call by reading the thread's stack.
 
-Unlike a flag that the call sets and clears, no interrupt can break it.
+A flag that the call sets and clears could be left in the wrong state by an interrupt; the stack is always right.
 """
 
 import sys
@@ -8,7 +8,7 @@ from types import CodeType
 
 
 def is_on_stack(thread: int | None, code: CodeType, owner: object) -> bool:
-    """Return whether a thread is inside this method of this object now."""
+    """Return whether a thread is currently executing this method of this object."""
     frame = sys._current_frames().get(thread) if thread is not None else None
     while frame is not None:
         if frame.f_code is code and frame.f_locals.get("self") is owner:

@@ -1,8 +1,11 @@
-"""Defers Ctrl-C, and other signals whose handlers may raise, while librdkafka's Python binding is at work.
+"""Defers signals while librdkafka's Python binding is at work: Ctrl-C, and SIGTERM and SIGALRM if they have handlers.
 
-An exception that Python raises inside a callback of the binding is lost, along with the work that the callback was
-about to do. An exception that Python raises just as a call returns loses the call's result. Only the main thread
-handles signals. Blocking them would not help, because another thread would receive them.
+The handlers of these signals may raise exceptions. If one is raised inside a callback of the binding, the binding drops
+the exception, and the rest of the callback does not run. If one is raised just as a call returns, the call's result is
+lost.
+
+Python handles signals in the main thread only. Blocking the signals in that thread would not help, because the
+operating system would deliver them to another thread.
 """
 
 import signal
@@ -15,7 +18,7 @@ _SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGALRM] if hasattr(signal,
 
 
 class _DeferredSignal:
-    """A signal handler that defers the original one."""
+    """A signal handler that remembers a signal, so that the original handler can be called later."""
 
     def __init__(self, handle: Any) -> None:
         self.handle = handle
@@ -25,7 +28,7 @@ class _DeferredSignal:
         self.came = signals
 
     def deliver(self) -> None:
-        """Handle the signal now, if one came."""
+        """Call the original handler if a signal has arrived."""
         came, self.came = self.came, None
         if came:
             self.handle(*came)
@@ -37,8 +40,12 @@ def _is_main() -> bool:
 
 @contextmanager
 def defer_signals() -> Iterator[None]:
-    """Handle a Ctrl-C that arrives in the block at its end. The same for SIGTERM and SIGALRM if they have handlers."""
-    later = _put_off() if _is_main() else {}  # this takes some microseconds, which other threads save
+    """Handle a Ctrl-C that arrives during the block only at the end of the block.
+
+    SIGTERM and SIGALRM are deferred in the same way if they have handlers.
+    """
+    # Replacing the handlers takes a few microseconds, which other threads need not spend.
+    later = _put_off() if _is_main() else {}
     if not later:
         yield
         return
@@ -59,13 +66,17 @@ def _put_off() -> dict[signal.Signals, _DeferredSignal]:
 
 
 def _handle_as_before(later: dict[signal.Signals, _DeferredSignal]) -> None:
-    # Restore Ctrl-C last: if it arrived in between, the others would stay deferred forever.
+    # Ctrl-C is restored last: if a Ctrl-C arrived while the other handlers are still being restored, they would stay
+    # deferred forever.
     for number, each in reversed(later.items()):
         signal.signal(number, each.handle)
 
 
 def heed_signals() -> None:
-    """Handle the signals that an enclosing `defer_signals` has deferred so far. For loops that wait inside it."""
+    """Handle the signals that an enclosing `defer_signals` has deferred so far.
+
+    A loop that waits inside `defer_signals` calls this, so that it can be interrupted.
+    """
     if _is_main():
         for handle in map(signal.getsignal, _SIGNALS):
             if isinstance(handle, _DeferredSignal):
@@ -74,7 +85,10 @@ def heed_signals() -> None:
 
 @contextmanager
 def allow_signals() -> Iterator[None]:
-    """Handle signals at once in this block, even within `defer_signals`, for user code that may take long."""
+    """Handle signals at once in this block, even within `defer_signals`.
+
+    User code that may take long runs in such a block.
+    """
     handlers = {number: signal.getsignal(number) for number in _SIGNALS} if _is_main() else {}
     later = {number: handle for number, handle in handlers.items() if isinstance(handle, _DeferredSignal)}
     try:

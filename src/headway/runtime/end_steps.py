@@ -1,4 +1,4 @@
-"""Shuts down an object that holds threads and clients, so that no interrupt leaves it half done."""
+"""Starts and shuts down an object that owns threads and clients, so that an interrupt never leaves it half done."""
 
 import threading
 from collections import deque
@@ -18,9 +18,11 @@ _this_thread = threading.local()
 def construction(close: Callable[[], object]) -> Iterator[None]:
     """Run the part of a constructor that starts threads and clients, so that an interrupt leaves none of them behind.
 
-    Interrupts are deferred until the block is complete. One that arrived is raised then, after `close` has released
-    what the block started. User code in the block, which may take long, must run in `allow_signals`. Within another
-    construction this does nothing: the outer one defers interrupts, and closes everything.
+    Interrupts are deferred until the end of the block. If one arrived, `close` first releases what the block started,
+    and then the interrupt is raised. User code in the block, which may take long, must run in `allow_signals`.
+
+    Within the block of another `construction` this does nothing, because the outer block defers interrupts and closes
+    everything.
     """
     if getattr(_this_thread, "is_constructing", False):
         yield
@@ -41,29 +43,30 @@ def construction(close: Callable[[], object]) -> Iterator[None]:
 
 
 class EndSteps:
-    """A list of steps that are all taken, even if some raise errors. Each step must be safe to take twice.
+    """The steps of a shutdown, all of which are run, even if some raise errors. Each step must be safe to run twice.
 
-    If an interrupt ends a step, it is taken again with `hurries` set to True, which means that it should not wait, and
-    with further interrupts deferred until all steps are over. Between two steps interrupts are deferred, too.
+    If an interrupt ends a step, the step is run again with `hurries` set to True, which means that it should not wait.
+    From then on, further interrupts are deferred until all steps are done. Interrupts are also deferred between two
+    steps.
     """
 
     def __init__(self, make: Callable[[], Iterable[Step]]) -> None:
         self._make = make
         self._left: deque[Step] | None = None
-        self._tries = 0  # of the first step that is left
+        self._tries = 0  # number of times that the first remaining step was started
         self._raised: BaseException | None = None
         self._taking = threading.Lock()
         self.is_over = False
 
     @property
     def hurries(self) -> bool:
-        """True while a step is taken again."""
+        """True while a step is run again after an interrupt."""
         return self._tries > 1
 
     def take(self) -> None:
-        """Take the remaining steps. The last error is raised at the end.
+        """Run the remaining steps, and then raise the last error, if there was any.
 
-        A call from within one of the steps, for example by a callback, does nothing.
+        If a step itself calls this, for example through a callback, the call does nothing.
         """
         if is_on_stack(threading.get_ident(), _TAKE_ALL, self):
             return
@@ -74,11 +77,11 @@ class EndSteps:
         while not self.is_over:
             try:
                 self._take_left()
-            except Exception:  # the steps could not be made
+            except Exception:  # `make` failed, so there are no steps to run
                 raise
             except BaseException as error:
-                # Two interrupts within a few instructions: one kept `allow_signals` from deferring further ones, and
-                # the other came before the next step was taken.
+                # This needs two interrupts within a few instructions: the first one kept `allow_signals` from deferring
+                # signals again, and the second one arrived before the next step was started.
                 self._note(error)
         if self._raised is not None:
             raised, self._raised = self._raised, None
@@ -93,7 +96,8 @@ class EndSteps:
                 self._take_one(self._left[0])
             except BaseException as error:
                 self._note(error)
-                # More than once: a second interrupt can arrive before signals are deferred again.
+                # The step can be repeated more than once, because a second interrupt can arrive before signals are
+                # deferred.
                 if not isinstance(error, Exception) and self._tries < _MAX_TRIES:
                     continue
             self._left.popleft()
@@ -101,13 +105,13 @@ class EndSteps:
         self.is_over = True
 
     def _note(self, error: BaseException) -> None:
-        if self._raised is None or not self.hurries:  # an error while hurrying matters less than the interrupt
+        if self._raised is None or not self.hurries:  # an error in a hurried step must not hide the interrupt
             error.__context__ = error.__context__ or self._raised
             self._raised = error
 
     def _take_one(self, step: Step) -> None:
         if self.hurries:
-            with defer_signals():  # an interrupt may have kept `allow_signals` from restoring it
+            with defer_signals():  # an interrupt may have kept `allow_signals` from deferring signals again
                 step()
         else:
             with allow_signals():

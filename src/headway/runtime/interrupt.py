@@ -1,4 +1,4 @@
-"""Handles Ctrl-C during work that must not be cut off halfway."""
+"""Handles Ctrl-C in a command that must finish the item at hand before it stops."""
 
 import signal
 from collections.abc import Callable, Iterable, Iterator
@@ -8,16 +8,16 @@ from typing import Self, TypeVar
 T = TypeVar("T")
 
 INTERRUPTED = 130
-"""The exit code that tells a shell "ended by Ctrl-C"."""
+"""The exit code that tells a shell that the process was ended by Ctrl-C."""
 
 _END = object()
 
 
 class Interrupt:
-    """A `with` block in which the first Ctrl-C ends reading input, but not the work on it. A second one ends both.
+    """A `with` block in which the first Ctrl-C stops the reading of input, and the second one also stops the work.
 
-    Python can raise `KeyboardInterrupt` anywhere, even between handling a record and counting it. Work that reads no
-    input is stopped by calling `stop`.
+    Without this, Python can raise `KeyboardInterrupt` anywhere, even between handling a record and counting it. If
+    Ctrl-C arrives while no input is being read, `stop` is called, too.
     """
 
     def __init__(self, stop: Callable[[], None] = lambda: None) -> None:
@@ -27,7 +27,8 @@ class Interrupt:
 
     def __enter__(self) -> Self:
         self._previous = signal.getsignal(signal.SIGINT)
-        if self._previous is signal.default_int_handler:  # a background job ignores Ctrl-C, and must go on ignoring it
+        # A background job of the shell ignores Ctrl-C, and must go on ignoring it.
+        if self._previous is signal.default_int_handler:
             signal.signal(signal.SIGINT, self._interrupt)
         return self
 
@@ -37,7 +38,7 @@ class Interrupt:
         signal.signal(signal.SIGINT, self._previous)
 
     def read(self, source: Iterable[T]) -> Iterator[T]:
-        """Yield the items of a source until it ends or the interrupt arrives."""
+        """Yield the items of a source until the source ends or a Ctrl-C arrives."""
         items = iter(source)
         while not self.requested:
             try:
@@ -49,7 +50,7 @@ class Interrupt:
                 self._waiting = False
             if item is _END:
                 return
-            yield item  # type: ignore[misc]  # it is not the end, so it is a T
+            yield item  # type: ignore[misc]  # it is not `_END`, so it is a T
 
     def _interrupt(self, number: int, frame: FrameType | None) -> None:
         if self._waiting or self.requested:

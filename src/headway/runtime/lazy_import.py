@@ -1,4 +1,4 @@
-"""Imports a package's names lazily, each when it is first used."""
+"""Imports the names of a package lazily, each one when it is first used."""
 
 import sys
 from collections.abc import Callable, Mapping
@@ -7,12 +7,13 @@ from typing import Any
 
 
 def importer(package: str, modules: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the `__getattr__` (PEP 562) for a package whose names are the keys, each defined in the given module.
+    """Return a `__getattr__` (PEP 562) for a package, which imports each of its names when the name is first used.
 
-    No name may also be the name of a submodule, because importing the submodule would set the name.
+    The keys of `modules` are the package's public names, and the values are the modules that define them. A public name
+    must not also be the name of a submodule, because importing that submodule would set the name.
 
-    An `AttributeError` inside a module is turned into an `ImportError` with that cause. Otherwise Python would take it
-    to mean that the package has no such name, and hide it.
+    If a module raises `AttributeError` while it is imported, `ImportError` is raised instead, with the original error
+    as its cause. Otherwise Python would conclude that the package has no such name, and hide the original error.
     """
 
     def import_name(name: str) -> Any:

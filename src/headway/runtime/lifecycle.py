@@ -1,4 +1,4 @@
-"""A base class for objects that are closed at the end of a `with` block, and a timer for timeouts."""
+"""A base class for objects that are closed at the end of a `with` block, and a helper that measures timeouts."""
 
 import time
 from abc import ABC, abstractmethod
@@ -8,11 +8,11 @@ from typing import Self
 
 
 class Closable(ABC):
-    """An object with a `close` method, which is called at the end of its `with` block."""
+    """A context manager that calls its own `close` method at the end of the `with` block."""
 
     @abstractmethod
     def close(self) -> object:
-        """Release everything."""
+        """Release all resources."""
 
     def __enter__(self) -> Self:
         return self
@@ -24,6 +24,9 @@ class Closable(ABC):
 
 
 def time_left_of(timeout: float | None) -> Callable[[], float | None]:
-    """Return a function that returns how many seconds are left of a timeout that starts now; None if it has no end."""
+    """Return a function that returns the seconds left of a timeout that starts now.
+
+    Without a timeout, the function returns None.
+    """
     deadline = None if timeout is None else time.monotonic() + timeout
     return lambda: None if deadline is None else max(0.0, deadline - time.monotonic())

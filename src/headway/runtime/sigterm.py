@@ -1,4 +1,4 @@
-"""Handles a process manager's SIGTERM during a run in the main thread."""
+"""Stops a run in the main thread when the process gets SIGTERM, for example from a process manager."""
 
 import os
 import signal
@@ -10,10 +10,10 @@ from typing import Any
 
 @contextmanager
 def on_terminate(stop: Callable[[bool], None]) -> Iterator[None]:
-    """Call `stop(True)`, which drains, at the first SIGTERM, and `stop(False)` at the next.
+    """Call `stop(True)` at the first SIGTERM, to finish the running jobs, and `stop(False)` at each further one.
 
-    This applies only in the main thread, and only if SIGTERM has no handler yet. A process that is forked in the
-    meantime has no run to stop, so SIGTERM ends it.
+    This applies only in the main thread, and only if SIGTERM has no handler yet. A process that is forked during the
+    block has no run to stop, so SIGTERM ends it.
     """
     in_main = threading.current_thread() is threading.main_thread()
     if not in_main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
@@ -30,7 +30,8 @@ def on_terminate(stop: Callable[[bool], None]) -> Iterator[None]:
             signal.raise_signal(signal.SIGTERM)
 
     try:
-        signal.signal(signal.SIGTERM, terminate)  # inside the `try`, because a Ctrl-C can strike just as it returns
+        # Inside the `try`, because a Ctrl-C can arrive just as this call returns.
+        signal.signal(signal.SIGTERM, terminate)
         yield
     finally:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)

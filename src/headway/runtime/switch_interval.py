@@ -1,8 +1,9 @@
-"""Raises Python's switch interval with the number of threads that run handlers.
+"""Raises Python's thread switch interval with the number of threads that run handlers.
 
-A thread that waits for the interpreter lock wakes up every switch interval (5 ms) to ask for it. With a thousand
-waiting threads that is 200,000 times a second, and little else gets done. So the interval grows by 50 µs per handler
-thread: for up to a hundred it stays Python's own, and for a thousand it is 50 ms.
+A thread that waits for the interpreter lock wakes up once per switch interval (5 ms by default) to request the lock.
+With a thousand waiting threads, that makes 200,000 wake-ups a second, which leave little time for anything else. So the
+interval is 50 µs per handler thread, but never shorter than it was before: up to a hundred threads it keeps Python's
+default, and for a thousand it is 50 ms.
 """
 
 import sys
@@ -10,11 +11,11 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-_PER_THREAD = 50e-6  # seconds
+_PER_THREAD = 50e-6  # seconds of the switch interval for each handler thread
 
 
 class _Switching:
-    """The switch interval of the process. When the last thread has ended, the user's own interval is restored."""
+    """Sets the switch interval of the process, and restores the previous one when the last handler thread has ended."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -23,7 +24,7 @@ class _Switching:
 
     @contextmanager
     def one_thread_more(self) -> Iterator[None]:
-        """Count this thread as one that runs handlers, inside the block."""
+        """Count the current thread as a thread that runs handlers, until the end of the block."""
         self._count(1)
         try:
             yield

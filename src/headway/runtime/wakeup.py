@@ -1,7 +1,8 @@
-"""A wake-up that lets a thread, or several tasks of an event loop, wait on several clients at once without spinning.
+"""A wake-up that lets a thread, or several tasks of an event loop, wait for several clients at once without polling.
 
-librdkafka writes a byte to the socket when a consumer's empty queue gets something, and `set` does so from any thread.
-The signal is edge-triggered: after a wait, every client must be asked until it has nothing, before the next wait.
+librdkafka writes a byte to the socket when something arrives in a consumer's empty queue. Any thread can do the same by
+calling `set`. The signal is edge-triggered: after each wait, the caller must read from every client until that client
+has nothing left, and only then wait again.
 """
 
 import asyncio
@@ -10,12 +11,12 @@ import selectors
 import socket
 from collections.abc import Callable
 
-# How many bytes are read at once. If there are more, that only means one more turn of the loop.
+# The number of bytes to read at once. If the socket holds more, the only cost is one more iteration of the loop.
 _PLENTY = 4096
 
 
 class Wakeup:
-    """A flag that librdkafka and threads can set, and that threads and event loops can wait for."""
+    """A flag that librdkafka and any thread can set, and that threads and tasks of an event loop can wait for."""
 
     def __init__(self) -> None:
         self._reader, self._writer = socket.socketpair()
@@ -23,25 +24,25 @@ class Wakeup:
         self._writer.setblocking(False)
         self._selector = selectors.DefaultSelector()
         self._selector.register(self._reader, selectors.EVENT_READ)
-        self._waiting = set[asyncio.Event]()  # the waiting tasks of one event loop
+        self._waiting = set[asyncio.Event]()  # one event for each task that waits in the event loop
 
     @property
     def fd(self) -> int:
-        """The descriptor to which a byte is written to set the flag."""
+        """The descriptor that sets the flag when a byte is written to it."""
         return self._writer.fileno()
 
     def set(self) -> None:
-        """End the wait of each waiter, or the next wait. After `close` it does nothing."""
-        with contextlib.suppress(OSError):  # if the socket is full, the flag is already set
+        """Wake all waiters. If there is no waiter, the next wait returns at once. After `close` this does nothing."""
+        with contextlib.suppress(OSError):  # a full socket means that the flag is already set
             self._writer.send(b"\x01")
 
     def wait(self, timeout: float | None) -> None:
-        """Wait until the flag is set, for at most `timeout` seconds, and clear it."""
+        """Wait until the flag is set, or for at most `timeout` seconds, and clear the flag."""
         if self._selector.select(timeout):
             self._clear()
 
     async def wait_async(self, timeout: float | None) -> None:
-        """Wait like `wait`, but in the running event loop. All tasks that wait there are woken."""
+        """Wait as `wait` does, but as a task of the running event loop. The flag wakes all waiting tasks."""
         loop = asyncio.get_running_loop()
         is_set = asyncio.Event()
         if not self._waiting:
@@ -63,9 +64,9 @@ class Wakeup:
             each.set()
 
     def watch(self, loop: asyncio.AbstractEventLoop, call: Callable[[], None]) -> Callable[[], None]:
-        """Make a loop clear the flag and call `call` each time it is set.
+        """Make an event loop call `call` each time the flag is set, after clearing the flag.
 
-        Returns a function that ends this, which must be called in the loop's thread.
+        Returns a function that stops this. Call that function in the loop's thread.
         """
 
         def cleared() -> None:
@@ -80,7 +81,7 @@ class Wakeup:
         return end
 
     def close(self) -> None:
-        """Close the sockets. No client may write to them afterwards."""
+        """Close the sockets. No client must write to them afterwards."""
         self._selector.close()
         self._reader.close()
         self._writer.close()
