@@ -27,7 +27,7 @@ PROGRAM = """
             try:
                 call()
             except ClosedError as error:
-                assert "made before the process was forked" in str(error), (call_name, error)
+                assert "created before the process was forked" in str(error), (call_name, error)
             else:
                 raise AssertionError(call_name)
 
@@ -172,7 +172,7 @@ PARTS = {
                 try:
                     await call()
                 except ClosedError as error:
-                    assert "made before the process was forked" in str(error), error
+                    assert "created before the process was forked" in str(error), error
                 else:
                     raise AssertionError(call)
 

@@ -1,1 +1,1 @@
-"""The only importer of confluent_kafka."""
+"""Everything that talks to Kafka: the only part of Headway that imports confluent_kafka."""

@@ -1,4 +1,4 @@
-"""The users and the rights of a Kafka that has them: ACLs and SCRAM logins."""
+"""Manages the security settings of a Kafka cluster: ACLs and SCRAM users."""
 
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -28,11 +28,11 @@ from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
 from headway.settings.config import Config
 
-_ASK_AGAIN_AFTER = 0.02  # seconds
-_ITERATIONS = 4096  # the fewest that Kafka accepts, enough for random passwords
+_ASK_AGAIN_AFTER = 0.02  # seconds between two checks whether a broker has applied a change
+_ITERATIONS = 4096  # the smallest number that Kafka accepts, which is enough for random passwords
 
 _OPERATIONS = [each for each in AclOperation if each not in (AclOperation.UNKNOWN, AclOperation.ANY)]
-# librdkafka names the cluster a broker.
+# librdkafka's name for the cluster as a resource is BROKER.
 _RESOURCES = {
     "topic": ResourceType.TOPIC,
     "group": ResourceType.GROUP,
@@ -45,7 +45,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Acl:
-    """One right of one user, from any host, in the words of `kafka-acls`."""
+    """One permission of one user, from any host, in the terms of the `kafka-acls` tool."""
 
     user: str
     operation: str
@@ -54,7 +54,7 @@ class Acl:
     prefixed: bool = False
 
     def binding(self, kind: type[AclBinding] = AclBinding) -> AclBinding:
-        """Return it in the admin client's form. Raises `ConfigError` for a word that Kafka does not know."""
+        """Return this ACL in the admin client's type. Raises `ConfigError` for a term that Kafka does not define."""
         return kind(
             _known("resource", self.resource, _RESOURCES),
             self.name,
@@ -70,7 +70,10 @@ class Acl:
 
 
 class SecurityAdmin:
-    """Creates users and rights, and waits until the brokers know them; `nodes` are the brokers' addresses."""
+    """Creates users, grants them permissions, and waits until the brokers apply each change.
+
+    `nodes` are the addresses of all brokers.
+    """
 
     def __init__(self, config: Config, nodes: Sequence[str]) -> None:
         self._config = dict(config)
@@ -78,22 +81,25 @@ class SecurityAdmin:
 
     def grant(self, acl: Acl) -> None:
         """Create an ACL. Raises `KafkaError` if Kafka refuses it."""
-        client = self._client()  # kept in a variable, because the requests of a client that is gone fail
+        # The variable keeps the client alive, because a client's requests fail when it is destroyed.
+        client = self._client()
         for future in client.create_acls([acl.binding()], request_timeout=BROKER_ANSWERS_WITHIN).values():
             _result(future, f"grant {acl}")
         self._wait_until(lambda client: _has(client, acl), f"{acl} was granted")
 
     def revoke(self, acl: Acl) -> None:
-        """Delete an ACL. Raises `KafkaError` if it does not exist, or Kafka refuses."""
+        """Delete an ACL. Raises `KafkaError` if it does not exist, or if Kafka refuses."""
         pattern = acl.binding(AclBindingFilter)
         client = self._client()
         for future in client.delete_acls([pattern], request_timeout=BROKER_ANSWERS_WITHIN).values():  # type: ignore[list-item]
             if not _result(future, f"revoke {acl}"):
-                raise KafkaError(f"Nothing was revoked: there is no {acl}. Name it as it was granted.")
+                raise KafkaError(
+                    f"Nothing was revoked, because there is no ACL {acl}. Name it exactly as it was granted."
+                )
         self._wait_until(lambda client: not _has(client, acl), f"{acl} was revoked")
 
     def add_user(self, user: str, password: str) -> None:
-        """Give a user a password for SCRAM-SHA-512."""
+        """Create a user, or change an existing user's password, for logins with SCRAM-SHA-512."""
         info = ScramCredentialInfo(ScramMechanism.SCRAM_SHA_512, _ITERATIONS)
         made = UserScramCredentialUpsertion(user, info, password.encode())
         client = self._client()
@@ -102,16 +108,16 @@ class SecurityAdmin:
         self._wait_until(lambda client: _knows(client, user), f"the user {user} was added")
 
     def _wait_until(self, holds: Callable[[AdminClient], bool], what: str) -> None:
-        """Ask each node until it knows of a change: a broker hears of one a little after the controller has made it.
+        """Wait until each broker has applied a change, which happens a little after the controller has made it.
 
-        Each is asked by its own client, because librdkafka chooses the broker that answers.
+        A separate client asks each broker, because a client that knows several brokers chooses one of them itself.
         """
         deadline = time.monotonic() + BROKER_ANSWERS_WITHIN
         for node in self._nodes:
             while not holds(self._client(node)):
                 if time.monotonic() > deadline:
                     raise KafkaError(
-                        f"The broker at {node} did not hear within {BROKER_ANSWERS_WITHIN:.0f} s that {what}."
+                        f"The broker at {node} does not apply the change within {BROKER_ANSWERS_WITHIN:.0f} s: {what}."
                     )
                 time.sleep(_ASK_AGAIN_AFTER)
 
@@ -144,5 +150,5 @@ def _result(future: Future[T], what: str) -> T:
 
 def _known(what: str, word: str, words: Mapping[str, Enum]) -> Any:
     if (found := words.get(plain(word))) is None:
-        raise ConfigError(f"The {what} of a right cannot be {word!r}. Choose one of {', '.join(words)}.")
+        raise ConfigError(f"The {what} of an ACL cannot be {word!r}. Choose one of {', '.join(words)}.")
     return found

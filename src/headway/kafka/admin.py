@@ -1,4 +1,4 @@
-"""Lists, creates and deletes Kafka's topics, and asks for its brokers."""
+"""Lists, creates, describes and deletes Kafka's topics, and checks this client's permissions."""
 
 import contextlib
 import time
@@ -38,24 +38,25 @@ if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata
     from confluent_kafka.admin._topic import TopicDescription
 
-# Asking again helps while a broker restarts or a name resolves slowly, but not if every address refuses.
+# A second request can succeed if a broker restarts or a name resolves slowly, but not if every address refuses the
+# connection.
 _ONE_ANSWER_WITHIN = 1.0  # seconds
 _ANY_ANSWER_WITHIN = 10.0
-_RIGHTS_WITHIN = 3.0  # some brokers never report rights, for example librdkafka's mock
+_RIGHTS_WITHIN = 3.0  # short, because some brokers never report permissions, for example librdkafka's mock cluster
 _ASK_AGAIN_AFTER = 0.05
 _BROKER_DEFAULT = -1
 _START_ONE = (
-    "Start a local one with `headway broker start`, or say where yours is (--bootstrap-servers, or the setting "
-    "bootstrap.servers)."
+    "Start a local broker with `headway broker start`, or name the address of yours (--bootstrap-servers, or the "
+    "setting bootstrap.servers)."
 )
 
 
 class Admin:
-    """A client that asks Kafka for its topics and changes them; a thin layer over confluent_kafka's admin client.
+    """A client that lists and changes Kafka's topics; a thin layer over confluent_kafka's admin client.
 
-    `config` is as for the other clients; Headway's own keys are left out. `patience` is the seconds to keep trying
-    while no broker is up, for example because one restarts. Raises `ConfigError` for a setting that librdkafka does
-    not know or accept.
+    `config` has the same settings as for the other clients; Headway's own keys are ignored. `patience` is the number of
+    seconds to keep trying while no broker is up, for example because the only one restarts. Raises `ConfigError` for a
+    setting that librdkafka does not know, or a value that it does not accept.
     """
 
     def __init__(self, config: Config, patience: float = 0.0) -> None:
@@ -65,7 +66,8 @@ class Admin:
         self._connection = Connection()
         self._brokers = _Brokers(kafka.get("error_cb"))
         self._is_connected = False
-        # Our error gives the reason for a failure; librdkafka would log it twenty times a second.
+        # The `KafkaError` that is raised gives the reason for a failure, which librdkafka would otherwise log twenty
+        # times a second.
         self._settings: dict[str, Any] = {
             "log_level": 2,
             **kafka,
@@ -75,21 +77,21 @@ class Admin:
 
     @property
     def client(self) -> AdminClient:
-        """The client itself, connected to the brokers. Raises `KafkaError` if none answers."""
+        """The client of confluent_kafka, connected to a broker. Raises `KafkaError` if no broker answers."""
         if not self._is_connected:
             self._ask_patiently()
         return self._client
 
     def cluster_id(self) -> str:
-        """Return the id of the cluster, or an empty one if it has none. Raises `KafkaError` if no broker answers."""
+        """Return the id of the cluster, or an empty string if it has none. Raises `KafkaError` if no broker answers."""
         return self._ask_patiently().cluster_id or ""
 
     def topics(self, wanted: str = "Describe") -> TopicListing:
-        """Return the topics that this client sees, each with its number of partitions.
+        """Return the topics that this client is permitted to see, each with its number of partitions.
 
-        Looking up a name that was not seen asks Kafka for it. That raises `AuthorizationError` for a topic that this
-        client lacks the right to see; the error names the operation `wanted`. Raises `KafkaError` if no broker
-        answers.
+        When a name that is not in the listing is looked up, Kafka is asked for it. That raises `AuthorizationError` for
+        a topic that this client is not permitted to describe; `wanted` is the operation that the error names. Raises
+        `KafkaError` if no broker answers.
         """
         metadata = self._ask_patiently()
         seen = {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
@@ -105,7 +107,10 @@ class Admin:
     def _describe_topics(
         self, topics: Collection[str], within: float, wanted: str = "Describe"
     ) -> "dict[str, TopicDescription | None]":
-        """Return the description of each topic, None if it does not exist. Raises `AuthorizationError`."""
+        """Return the description of each topic, or None if it does not exist.
+
+        Raises `AuthorizationError` for a topic that this client is not permitted to describe.
+        """
         found: dict[str, TopicDescription | None] = dict.fromkeys(topics)
         if mock_at(self._servers):
             return found
@@ -122,10 +127,10 @@ class Admin:
         return refused or KafkaError(f"The topic {topic} cannot be described: {describe(error.args[0])}.")
 
     def missing(self, rights: Collection[Right]) -> Right | None:
-        """Return the first of these rights that this client lacks; None if it has all, as far as brokers report.
+        """Return the first of these permissions that this client does not have, or None if it has all of them.
 
-        Only topics and groups are checked; a topic that does not exist lacks nothing. Raises `KafkaError` if no broker
-        answers.
+        Only permissions on topics and groups are checked, as far as the brokers report them. For a topic that does not
+        exist, no permission counts as missing. Raises `KafkaError` if no broker answers.
         """
         self._ask_patiently()
         if mock_at(self._servers):
@@ -141,14 +146,14 @@ class Admin:
         )
 
     def require(self, rights: Collection[Right]) -> None:
-        """Raise `AuthorizationError` for the first of these rights that this client lacks, found as by `missing`."""
+        """Raise `AuthorizationError` if this client does not have all of these permissions, as `missing` finds out."""
         if right := self.missing(rights):
             raise AuthorizationError(right.missing(self._settings))
 
     def topic_ids(self, topics: Collection[str]) -> dict[str, str]:
-        """Return Kafka's id of each topic that exists, if its brokers give one; a recreated topic has a new id.
+        """Return Kafka's id of each topic that exists. A topic that was deleted and created again has a new id.
 
-        Raises `KafkaError` if no broker answers.
+        Topics are left out if the brokers do not support topic ids. Raises `KafkaError` if no broker answers.
         """
         if not topics:
             return {}
@@ -157,10 +162,10 @@ class Admin:
         return {topic: str(about.topic_id) for topic, about in described.items() if about and about.topic_id}
 
     def why_not_writable(self, topic: str, known_within: float = 0.0) -> str | None:
-        """Return a sentence that says why this client cannot write to a topic; None if the brokers know no reason.
+        """Return a sentence that says why this client cannot write to a topic, or None if the brokers report no reason.
 
-        A missing topic is asked for again for `known_within` seconds, which creates it if brokers create topics on
-        request. Raises `KafkaError` if no broker answers.
+        If the topic is missing, it is requested again for up to `known_within` seconds. This creates the topic if the
+        brokers create topics automatically. Raises `KafkaError` if no broker answers.
         """
         self._ask_patiently()
         if mock := mock_at(self._servers):
@@ -179,9 +184,9 @@ class Admin:
         return None if is_allowed else Right("Write", "Topic", topic).missing(self._settings)
 
     def topic_settings(self, topic: str) -> dict[str, str]:
-        """Return the settings of a topic, or an empty dict if this login lacks the right DescribeConfigs.
+        """Return the settings of a topic, or an empty dict if this client is not permitted to read them.
 
-        It asks first whether it has the right, because brokers log each request that they refuse.
+        The permission (DescribeConfigs) is checked first, because brokers log each request that they refuse.
         """
         if mock_at(self._servers):
             return {}
@@ -196,11 +201,11 @@ class Admin:
             return {}
 
     def serve(self) -> None:
-        """Run the callbacks of the client, which free the memory of its reports about connections."""
+        """Run the client's callbacks, which frees the memory of its queued connection reports."""
         self._client.poll(0)
 
     def broker_count(self) -> int:
-        """Return how many brokers the cluster has, as the one that answers says. Raises `KafkaError` if none does."""
+        """Return the number of brokers in the cluster. Raises `KafkaError` if no broker answers."""
         return len(self._ask_patiently().brokers)
 
     def create(
@@ -210,14 +215,16 @@ class Admin:
         replication_factor: int | None = None,
         config: Mapping[str, str] | None = None,
     ) -> None:
-        """Create Kafka topics, by default with the broker's own replication factor, and wait until brokers know them.
+        """Create Kafka topics, and wait until the brokers list them.
 
-        If one of them exists, it raises `KafkaError` and creates none.
+        By default the brokers choose the replication factor.
+
+        If one of the topics already exists, this raises `KafkaError` and creates none of them.
         """
         if existing := sorted(set(topics).intersection(self.topics().seen)):
             raise KafkaError(
-                f"Kafka already has {_listed(existing)}, so nothing was created. Choose another name, or delete what "
-                "is there first (`headway topics delete`)."
+                f"Kafka already has {_listed(existing)}, so no topic was created. Choose another name, or first "
+                "delete the existing topics with `headway topics delete`."
             )
         if mock := mock_at(self._servers):
             mock.create(topics, partitions)
@@ -226,14 +233,13 @@ class Admin:
         wanted = [NewTopic(name, partitions, replicas, config=dict(config or {})) for name in topics]
         _wait(self._client.create_topics(wanted, operation_timeout=TOPIC_CHANGED_WITHIN), "Create", self._settings)
         deadline = time.monotonic() + TOPIC_CHANGED_WITHIN
-        with contextlib.suppress(
-            AuthorizationError
-        ):  # a login with the right to create topics can lack the right to see them
+        # A client that is permitted to create topics is not necessarily permitted to see them.
+        with contextlib.suppress(AuthorizationError):
             while not all(map(self.topics().__contains__, topics)) and time.monotonic() < deadline:
                 time.sleep(_ASK_AGAIN_AFTER)
 
     def delete(self, topics: Collection[str]) -> None:
-        """Delete Kafka topics with all their records, and wait until the brokers have heard of it."""
+        """Delete Kafka topics with all their records, and wait until the brokers no longer list them."""
         _wait(
             self._client.delete_topics(list(topics), operation_timeout=TOPIC_CHANGED_WITHIN), "Delete", self._settings
         )
@@ -247,7 +253,8 @@ class Admin:
             metadata = retrying(
                 self._ask_for_topics,
                 max(self._patience, _ANY_ANSWER_WITHIN),
-                # A broker that ends connections is at least there: a second attempt tells a refusal from a restart.
+                # A broker that closes connections is running, so it is worth a second attempt, which shows whether the
+                # broker refuses this client or is only restarting.
                 is_over=lambda: (
                     self._brokers.none_is_up and not self._connection.is_ended and time.monotonic() > hopeless_at
                 ),
@@ -263,7 +270,7 @@ class Admin:
             metadata: ClusterMetadata = self._client.list_topics(timeout=_ONE_ANSWER_WITHIN)
             return metadata
         except ck.KafkaException:
-            self._client.poll(0)  # runs the error callback, which learns the cause
+            self._client.poll(0)  # runs the error callback, which records why the connection failed
             self._connection.check(self._client)
             raise
 
@@ -274,11 +281,15 @@ class Admin:
 
 
 class _Brokers:
-    """Whether all brokers are down, by a client's reports; apart from `Admin`, so that there is no reference cycle."""
+    """Keeps track of whether all brokers are down, according to a client's error reports.
+
+    This is a separate object because the client refers to it; a reference from the client to `Admin` would be a
+    reference cycle.
+    """
 
     def __init__(self, on_error: Callable[[ck.KafkaError], object] | None) -> None:
         self.none_is_up = False
-        self._on_error = on_error  # the user's
+        self._on_error = on_error  # the callback in the user's settings
 
     def note(self, error: ck.KafkaError) -> None:
         if error.code() == ck.KafkaError._ALL_BROKERS_DOWN:
@@ -288,7 +299,7 @@ class _Brokers:
 
 
 def _if_reported(ask: Callable[[], Allowed]) -> Allowed:
-    """Return the answer; an error that is not about a right counts like a broker that does not report rights."""
+    """Return the allowed operations. An answer with an error counts like one that does not report operations."""
     try:
         return ask()
     except (TimeoutError, ck.KafkaException):
@@ -296,7 +307,7 @@ def _if_reported(ask: Callable[[], Allowed]) -> Allowed:
 
 
 def describe(error: ck.KafkaError) -> str:
-    """Return librdkafka's text for an error, without its counters, which make each report differ from the last."""
+    """Return librdkafka's text for an error, without its counters, so that equal errors have equal texts."""
     return without_counters(error.str())
 
 

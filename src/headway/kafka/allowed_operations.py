@@ -1,4 +1,7 @@
-"""The operations that brokers allow this login on a topic or group; asking needs no right to see ACLs."""
+"""Asks brokers which operations this client may perform on a topic or group.
+
+Any client is permitted to ask this, even if it is not permitted to read ACLs.
+"""
 
 from collections.abc import Collection
 from concurrent.futures import Future
@@ -16,13 +19,17 @@ if TYPE_CHECKING:
     from confluent_kafka.admin._topic import TopicDescription
 
 Allowed = frozenset[str] | None
-"""The allowed operations, empty for a resource that this login cannot even describe; None if brokers do not report."""
+"""The operations that this client may perform.
+
+The set is empty if the client is not even permitted to describe the topic or group. The value is None if the brokers do
+not report operations.
+"""
 
 
 def ask_about_topics(
     client: AdminClient, topics: Collection[str], within: float
 ) -> "dict[str, Future[TopicDescription]]":
-    """Ask for the descriptions of topics, with the operations that this client may do on them."""
+    """Ask for the descriptions of topics, which include the operations that this client may perform on them."""
     if not topics:
         return {}
     return client.describe_topics(
@@ -31,16 +38,20 @@ def ask_about_topics(
 
 
 def allowed_on_group(config: Config, group: str, within: float) -> Allowed:
-    """Ask the coordinator of a group once. Raises the same errors as `allowed_in`."""
-    client = coordinator_client(config)  # it lives, like its request, as long as this variable
+    """Ask the coordinator of a group once which operations this client may perform on the group.
+
+    Raises the same errors as `allowed_in`.
+    """
+    # The request ends when the client is destroyed, so this variable keeps it alive.
+    client = coordinator_client(config)
     return allowed_in(ask_for_operations(client, group), within)
 
 
 def allowed_in(answer: "Future[TopicDescription] | Future[ConsumerGroupDescription]", within: float) -> Allowed:
-    """Wait for a description, and return the operations that it allows.
+    """Wait for the description of a topic or group, and return the operations that this client may perform on it.
 
-    Raises `TimeoutError` if no answer comes within this many seconds, and `KafkaException` for an error that is not
-    about rights.
+    Raises `TimeoutError` if no answer arrives within `within` seconds, and `KafkaException` for an error other than a
+    missing permission.
     """
     try:
         return allowed_by(answer.result(within))
@@ -51,16 +62,16 @@ def allowed_in(answer: "Future[TopicDescription] | Future[ConsumerGroupDescripti
 
 
 def allowed_by(description: "TopicDescription | ConsumerGroupDescription") -> Allowed:
-    """Return the operations that the description of a topic or group allows."""
+    """Return the operations that this client may perform, according to the description of a topic or group."""
     operations = description.authorized_operations
     return None if operations is None else frozenset(plain(each.name) for each in operations)
 
 
 def allows(allowed: Allowed, operation: str) -> bool:
-    """Return whether an operation is allowed; True if brokers do not report."""
+    """Return whether an operation is allowed. If the brokers do not report operations, this is True."""
     return allowed is None or plain(operation) in allowed
 
 
 def plain(word: str) -> str:
-    """Return one spelling for each of Kafka's words, which come as IdempotentWrite, IDEMPOTENT_WRITE and so on."""
+    """Return a common spelling of a term for which Kafka uses several, such as IdempotentWrite and IDEMPOTENT_WRITE."""
     return word.replace("_", "").replace("-", "").lower()

@@ -1,9 +1,11 @@
-"""Asks a group's coordinator with an admin client, in spite of two faults of librdkafka 2.16.
+"""Sends requests to a group's coordinator with an admin client, and avoids two defects of librdkafka 2.16.
 
-If the time-out of such a question ends while that broker is away, the process is aborted when the broker comes back. So
-each question has the longest time-out that librdkafka accepts; its caller waits as long as it likes, and then abandons
-the answer. The second fault is that the client keeps asking a broker that is no longer the coordinator. So a question
-that failed is asked by a new client. See docs/design/librdkafka.md.
+The first defect: if such a request times out while the coordinator's broker is away, librdkafka aborts the process when
+the broker returns. So each request has the longest time-out that librdkafka accepts. The caller decides how long to
+wait, and then abandons the answer.
+
+The second defect: the client keeps sending the request to a broker that is no longer the coordinator. So after a
+failure, the request is sent again with a new client. See docs/design/librdkafka.md.
 """
 
 from collections.abc import Collection
@@ -22,27 +24,27 @@ if TYPE_CHECKING:
     Described = dict[str, Future[ConsumerGroupDescription]]
     CommitAnswers = dict[str, Future[ck.ConsumerGroupTopicPartitions]]
 
-_ENDLESS = 3600.0  # seconds, the longest time-out that librdkafka accepts
+_ENDLESS = 3600.0  # seconds; the longest time-out that librdkafka accepts
 
 
 def coordinator_client(config: Config) -> AdminClient:
-    """Return a client for questions to coordinators, of which librdkafka logs next to nothing."""
+    """Return a client for requests to coordinators. Of its log, only critical messages are passed on."""
     return make_client(AdminClient, {**config, "log_level": 2})
 
 
 def ask_for_members(client: AdminClient, group: str) -> "Future[ConsumerGroupDescription]":
-    """Ask for the description of a group."""
+    """Ask the coordinator for the description of a group, which includes its members."""
     return ask_for_members_of(client, [group])[group]
 
 
 def ask_for_members_of(client: AdminClient, groups: Collection[str]) -> "Described":
-    """Ask for the descriptions of groups, all at once."""
+    """Ask the coordinators for the descriptions of several groups at once."""
     answers: Described = client.describe_consumer_groups(list(groups), request_timeout=_ENDLESS)
     return answers
 
 
 def ask_for_operations(client: AdminClient, group: str) -> "Future[ConsumerGroupDescription]":
-    """Ask for the description of a group, with the operations that this client may do on it."""
+    """Ask for the description of a group, which includes the operations that this client may perform on it."""
     answers: Described = client.describe_consumer_groups(
         [group], include_authorized_operations=True, request_timeout=_ENDLESS
     )

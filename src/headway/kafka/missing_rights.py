@@ -1,4 +1,4 @@
-"""Turns refusals by Kafka and librdkafka for a missing right into an `AuthorizationError` that names the right."""
+"""Turns errors of Kafka about a missing permission into an `AuthorizationError` that names the permission."""
 
 import confluent_kafka as ck
 
@@ -10,12 +10,15 @@ _THE_TOPIC = ck.KafkaError.TOPIC_AUTHORIZATION_FAILED
 
 
 def is_refusal(error: ck.KafkaError | None) -> bool:
-    """Return whether this error of Kafka's reports a missing right."""
+    """Return whether this error of Kafka means that a permission is missing."""
     return error is not None and right_for(error.name(), "") is not None
 
 
 def lacks_a_right(error: BaseException) -> bool:
-    """Return whether this error, Headway's or the binding's, or one of its causes, reports a missing right."""
+    """Return whether this error, or one of its causes, means that a permission is missing.
+
+    The error can be one of Headway's or one of the binding's.
+    """
     cause: BaseException | None = error
     while cause is not None:
         if isinstance(cause, AuthorizationError):
@@ -27,7 +30,7 @@ def lacks_a_right(error: BaseException) -> bool:
 
 
 def is_of_the_group(error: BaseException) -> bool:
-    """Return whether this error is a refusal to use a group."""
+    """Return whether this error means that the client is not permitted to use the group."""
     cause = error.__cause__
     return isinstance(cause, ck.KafkaException) and cause.args[0].code() == ck.KafkaError.GROUP_AUTHORIZATION_FAILED
 
@@ -35,7 +38,10 @@ def is_of_the_group(error: BaseException) -> bool:
 def why_refused(
     error: ck.KafkaError, operation: str, config: Config | None = None, **names: str | None
 ) -> AuthorizationError | None:
-    """Return the error that names the missing right, if Kafka reports one; `names` are as for `right_for`."""
+    """Return an error that names the missing permission, or None if `error` has another reason.
+
+    `names` are the keyword arguments of `right_for`.
+    """
     right = right_for(error.name(), operation, **names)
     if right is None:
         return None
@@ -45,15 +51,15 @@ def why_refused(
 
 
 def why_not_readable(error: ck.KafkaError, topic: str, config: Config | None = None) -> AuthorizationError | None:
-    """Return the error that says that the right to read a topic is missing, if Kafka reports that.
+    """Return an error if the client is not permitted to read the topic, or None if `error` has another reason.
 
-    A consumer that reads by offset needs no group, so it does not end because a right on its own group is missing.
+    A consumer that reads by offset needs no group, so errors about a permission on its group do not matter.
     """
     return why_refused(error, "Read", config, topic=topic) if error.code() == _THE_TOPIC else None
 
 
 def raise_if_refused(error: HeadwayError, operation: str, config: Config | None = None, **names: str | None) -> None:
-    """Raise `AuthorizationError` if the cause of this error is a missing right."""
+    """Raise `AuthorizationError` if this error was caused by a missing permission."""
     cause = error.__cause__
     if isinstance(cause, ck.KafkaException) and (refused := why_refused(cause.args[0], operation, config, **names)):
         raise refused from error

@@ -1,4 +1,7 @@
-"""Finds out which rights one's own login has, by asking the brokers; this needs no right to see ACLs."""
+"""Finds out which permissions this client has, by asking the brokers.
+
+Any client can ask this, even if it is not permitted to read ACLs.
+"""
 
 import contextlib
 import logging
@@ -22,17 +25,21 @@ from headway.kafka.missing_rights import is_refusal
 from headway.settings.config import OWN_KEYS, Config
 
 _PROBE = "headway-acls-check"
-"""The end of the names tried under a prefix: of a topic that is not created, and of an unused transactional id."""
+"""The last part of the names that are used to test permissions on prefixes.
 
-_NO_SUCH_TOPIC = "no such topic exists, and brokers report only on topics that do"
+No topic of such a name is created, and no other producer uses such a transactional id.
+"""
+
+_NO_SUCH_TOPIC = "the topic does not exist, and brokers report permissions only for topics that do"
 _NOT_TOLD = "the brokers do not report which operations are allowed"
 
 
-_silent = logging.Logger("headway.acls", logging.CRITICAL + 1)  # a refusal is an expected answer
+# While permissions are tested, refusals are expected and need not be logged.
+_silent = logging.Logger("headway.acls", logging.CRITICAL + 1)
 
 
 class Presence(Enum):
-    """Whether the login has a right."""
+    """Whether this client has a permission."""
 
     YES = "there"
     NO = "missing"
@@ -40,7 +47,7 @@ class Presence(Enum):
 
 
 class Finding(NamedTuple):
-    """The answer about one right, and the reason if it is not certain."""
+    """The result for one permission. If the result is uncertain or negative, `reason` can explain it."""
 
     right: Right
     held: Presence
@@ -48,23 +55,23 @@ class Finding(NamedTuple):
 
 
 class OwnRights:
-    """Checks the rights of the login in `config`, without changing anything.
+    """Checks the permissions of the client with the settings `config`, without changing anything in Kafka.
 
-    The right to create a topic is tried by a request that is only validated. The right to write under a prefix of
-    transactional ids is tried with an unused id under it. The right to write under one id cannot be tried without
-    fencing off its owner.
+    The permission to create a topic is tested with a request that the brokers only validate. The permission for
+    transactional ids with a prefix is tested with an unused id that has this prefix. The permission for a single
+    transactional id cannot be tested, because the test would fence off the producer that uses the id.
 
-    Every method raises `KafkaError` if brokers do not answer.
+    Every method raises `KafkaError` if the brokers do not answer.
     """
 
     def __init__(self, config: Config) -> None:
         self._kafka = {key: value for key, value in config.items() if key not in OWN_KEYS}
         admin = Admin(config)
-        self._visible = admin.topics()  # raises if the brokers refuse the login
+        self._visible = admin.topics()  # raises an error if the brokers refuse the login
         self._admin = admin.client
 
     def check(self, rights: Iterable[Right]) -> list[Finding]:
-        """Return a finding for each right."""
+        """Check each of these permissions, and return one finding for each."""
         return [self._ask(right) for right in rights]
 
     def _ask(self, right: Right) -> Finding:
@@ -79,7 +86,7 @@ class OwnRights:
         return self._of_all_topics(right)
 
     def _of_all_topics(self, right: Right) -> Finding:
-        """Return the worst answer for the existing topics."""
+        """Return the worst of the results for the existing topics with this prefix."""
         beginning = right.name if right.prefixed else ""
         found = [name for name in self._visible if name.startswith(beginning) and not name.startswith("__")]
         answers = [self._ask(Right(right.operation, right.resource, name)) for name in found]
@@ -87,7 +94,7 @@ class OwnRights:
             if answer.held is Presence.NO:
                 return Finding(right, Presence.NO, f"not for {answer.right.name}")
         if not answers:
-            return Finding(right, Presence.UNKNOWN, "no topic with this beginning can be seen")
+            return Finding(right, Presence.UNKNOWN, "no topic with this prefix is visible to this client")
         return next(
             (Finding(right, each.held, each.reason) for each in answers if each.held is Presence.UNKNOWN), None
         ) or (Finding(right, Presence.YES))
@@ -111,7 +118,8 @@ class OwnRights:
             return retrying(lambda _: allowed_on_group(self._kafka, name, BROKER_ANSWERS_WITHIN), BROKER_ANSWERS_WITHIN)
         except TimeoutError:
             raise KafkaError(
-                f"The coordinator of the group {name} did not answer within {BROKER_ANSWERS_WITHIN:g} s."
+                f"The coordinator of the group {name} did not answer within {BROKER_ANSWERS_WITHIN:g} s. Check that "
+                "its broker runs, and try again."
             ) from None
 
     def _of_creation(self, right: Right) -> Finding:
@@ -130,23 +138,26 @@ class OwnRights:
 
     def _of_transactional_id(self, right: Right) -> Finding:
         if not right.prefixed:
-            return Finding(right, Presence.UNKNOWN, "to try it would end the transactions of whoever uses this id")
+            return Finding(
+                right, Presence.UNKNOWN, ("a test would end the open transaction of the producer that uses this id")
+            )
         own = {"transactional.id": f"{right.name}{_PROBE}", "error_cb": lambda error: None, "logger": _silent}
         producer = make_client(ck.Producer, {**self._kafka, **own})
         try:
-            capi.await_connection(
-                producer, BROKER_ANSWERS_WITHIN
-            )  # without a connection, the coordinator is only looked for twice a second
+            # Without a connection, librdkafka searches for the coordinator only twice a second.
+            capi.await_connection(producer, BROKER_ANSWERS_WITHIN)
             producer.init_transactions(BROKER_ANSWERS_WITHIN)
         except ck.KafkaException as error:
             if is_refusal(error.args[0]):
                 return Finding(right, Presence.NO)
             raise _not_answered(right, error) from error
         finally:
-            with contextlib.suppress(ck.KafkaException):  # it reports the same error again
+            with contextlib.suppress(ck.KafkaException):  # closing the producer raises the same error again
                 producer.close()
         return Finding(right, Presence.YES)
 
 
 def _not_answered(right: Right, error: ck.KafkaException) -> KafkaError:
-    return KafkaError(f"Kafka did not say whether this login has {right}: {describe(error.args[0])}.")
+    return KafkaError(
+        f"Kafka did not report whether this client has the permission {right}: {describe(error.args[0])}."
+    )

@@ -1,8 +1,8 @@
-"""Serialisers and deserialisers: plain functions, or confluent-kafka's own.
+"""Calls the user's serialisers and deserialisers, which are plain functions or classes of confluent-kafka.
 
-`key.serializer` and `value.serializer` take the object and return bytes; `key.deserializer` and `value.deserializer`
-take the bytes and return the object. confluent-kafka's own ones (JSON, Avro, Protobuf with a schema registry) also get
-their `SerializationContext`, and work unchanged. Without a serialiser or deserialiser, bytes and strings pass
+`key.serializer` and `value.serializer` get an object and return bytes; `key.deserializer` and `value.deserializer` get
+bytes and return an object. The serialisers of confluent-kafka (JSON, Avro and Protobuf with a schema registry) also get
+the `SerializationContext` that they expect. Without a serialiser or deserialiser, bytes and strings are passed on
 unchanged.
 """
 
@@ -17,32 +17,44 @@ from headway.records.record_types import Header, headers_of
 
 Headers = list[Header]
 Serialise = Callable[..., Any]
-"""The user's function, or one of confluent-kafka's, which also gets the context."""
+"""The user's function, or a serialiser or deserialiser of confluent-kafka, which also gets a `SerializationContext`."""
 
 Read = Callable[[Any], Any]
-"""A function from a message to its key or value; only the user's deserialiser knows the type of the result."""
+"""A function from a message to its key or value. Only the user's deserialiser determines the type of the result."""
 
 FieldWriter = Callable[[object, str, Headers], Any]
-"""A function (object, Kafka topic, headers) -> bytes; that of a schema registry can append to the headers."""
+"""A function (object, Kafka topic, headers) -> bytes. Serialisers for a schema registry can append to the headers."""
 
 
 def key_writer(serializer: Serialise | None) -> FieldWriter | None:
-    """Return the function that turns a key into bytes and raises `SerializationError`."""
+    """Return a function that turns a key into bytes and raises `SerializationError` if the serialiser fails.
+
+    Without a serialiser, this returns None.
+    """
     return _writer(serializer, MessageField.KEY)
 
 
 def value_writer(serializer: Serialise | None) -> FieldWriter | None:
-    """Return the function that turns a value into bytes and raises `SerializationError`."""
+    """Return a function that turns a value into bytes and raises `SerializationError` if the serialiser fails.
+
+    Without a serialiser, this returns None.
+    """
     return _writer(serializer, MessageField.VALUE)
 
 
 def key_reader(deserializer: Serialise | None, raw: Read = Message.key) -> Read:
-    """Return the function that reads a message's key from the bytes of `raw`, and raises `DeserializationError`."""
+    """Return a function that deserialises a message's key, and raises `DeserializationError` if that fails.
+
+    `raw` returns the bytes of the key.
+    """
     return _reader(deserializer, MessageField.KEY, raw)
 
 
 def value_reader(deserializer: Serialise | None, raw: Read = Message.value) -> Read:
-    """Return the function that reads a message's value from the bytes of `raw`, and raises `DeserializationError`."""
+    """Return a function that deserialises a message's value, and raises `DeserializationError` if that fails.
+
+    `raw` returns the bytes of the value.
+    """
     return _reader(deserializer, MessageField.VALUE, raw)
 
 
@@ -76,7 +88,7 @@ def _reader(deserializer: Serialise | None, field: MessageField, raw: Read) -> R
         except Exception as error:
             raise DeserializationError(
                 f"The {field} at offset {message.offset()} of {message.topic()}, partition {message.partition()}, "
-                f"could not be read: {error!r}. Its bytes are in raw_{field}."
+                f"could not be deserialised: {error!r}. Its bytes are in raw_{field}."
             ) from error
 
     return read

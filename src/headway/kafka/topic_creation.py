@@ -1,4 +1,4 @@
-"""Creates a topic with its levels, as `headway topics create` does."""
+"""Creates a topic with its levels, like the command `headway topics create`."""
 
 from collections.abc import Mapping
 from datetime import timedelta
@@ -11,10 +11,10 @@ from headway.kafka.admin import Admin
 from headway.settings.config import Config
 
 KEPT_FOR: Final = timedelta(days=30)
-"""How long a topic keeps its records by default.
+"""The time for which a topic keeps its records by default.
 
-Kafka deletes a record by its age, whether or not it was handled, and its own default is seven days: a worker that
-stands still over a holiday would lose work.
+Kafka deletes records by age, whether or not they were handled. With Kafka's own default of seven days, records would be
+lost if the workers are stopped over a holiday.
 """
 
 _RETENTION = "retention.ms"
@@ -34,22 +34,23 @@ def create_topic(
     config: Mapping[str, str] | None = None,
     exist_ok: bool = False,
 ) -> list[str]:
-    """Create a topic: one Kafka topic for each level, or a single one; wait until the brokers know it.
+    """Create a topic, with one Kafka topic for each level or a single one, and wait until the brokers list it.
 
     Args:
-        settings: Where Kafka is, as for every client.
-        topic: The name; without levels, the Kafka topic has exactly this name.
-        levels: The number of levels; by default the topic has none.
+        settings: The settings of a client, such as bootstrap.servers.
+        topic: The name. Without levels, the Kafka topic has exactly this name.
+        levels: The number of priority levels. By default the topic has no levels.
         partitions: The number of partitions of each level.
-        replication_factor: The number of copies of each partition; by default the broker decides.
-        retention: How long Kafka keeps a record, handled or not; None means as long as the disks have space.
-        config: Other settings of the topics, such as {"segment.bytes": "104857600"}; a `retention.ms` in it overrides
-            `retention`.
-        exist_ok: Whether to create only the topics that are missing, and leave the others as they are. Then every
-            process of a service can call this when it starts.
+        replication_factor: The number of replicas of each partition. By default the brokers decide.
+        retention: The time after which Kafka deletes a record, whether or not it was handled. None means that Kafka
+            never deletes records.
+        config: Other settings of the topics, such as {"segment.bytes": "104857600"}. If they include `retention.ms`, it
+            overrides `retention`.
+        exist_ok: Whether existing topics are accepted. If so, only missing topics are created, and the others stay as
+            they are, so every process of a service can call this function when it starts.
 
-    Returns the names of the Kafka topics. Raises `ConfigError` for an argument out of bounds, and `KafkaError` if one
-    of the topics exists already or Kafka refuses.
+    Returns the names of the Kafka topics. Raises `ConfigError` for an argument outside its allowed range, and
+    `KafkaError` if one of the topics already exists or Kafka refuses to create it.
     """
     if levels is not None and (not is_whole(levels) or not 1 <= levels <= MOST_LEVELS):
         raise ConfigError(f"levels is {shown(levels)}; it must be a whole number from 1 to {MOST_LEVELS}, or left out.")
@@ -64,7 +65,7 @@ def create_topic(
             "retention", retention, timedelta, "a timedelta, such as timedelta(days=30), or None to keep all records"
         )
     if retention is not None and not _LEAST_RETENTION <= retention <= _MOST_RETENTION:
-        raise ConfigError(f"retention is {retention}; it must be from a millisecond to 100 years, or None.")
+        raise ConfigError(f"retention is {retention}; it must be from 1 millisecond to 100 years, or None.")
     kept = _FOREVER if retention is None else str(retention // _LEAST_RETENTION)
     admin = Admin(settings)
     existing = admin.topics() if exist_ok else ()
@@ -73,8 +74,7 @@ def create_topic(
         if wanted:
             admin.create(wanted, partitions, replication_factor, {_RETENTION: kept, **(config or {})})
     except KafkaError:
-        if not exist_ok or not all(
-            map(admin.topics().__contains__, names)
-        ):  # unless another process has just created them
+        # Another process may have created the missing topics at this moment.
+        if not exist_ok or not all(map(admin.topics().__contains__, names)):
             raise
     return names

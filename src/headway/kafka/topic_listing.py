@@ -1,19 +1,24 @@
-"""The existing topics: a listing lacks topics that a client has no right to see, so these are asked for by name."""
+"""The existing topics. Topics that a listing does not show are looked up by name.
+
+Kafka's listing does not show the topics that a client is not permitted to see. Only a request for the topic's name
+distinguishes such a topic from one that does not exist.
+"""
 
 from collections.abc import Callable, Collection, Iterator, Mapping
 
 
 class TopicListing(Mapping[str, int]):
-    """The topics that a client sees, each with its number of partitions.
+    """The topics that a client is permitted to see, each with its number of partitions.
 
-    If a topic is looked up but not listed, Kafka is asked for it by name, once. Its answer tells a missing topic from
-    one that the client has no right to see. Iteration and length cover only the topics that were seen.
+    If a topic that is not listed is looked up, Kafka is asked for it once. Iteration and `len()` cover only the listed
+    topics.
 
     Args:
-        seen: The topics of a listing.
-        ask: Returns how many partitions each topic has, None if it does not exist. Raises `AuthorizationError`, for the
-            operation that it is given, if Kafka does not tell this client.
-        wanted: The operation for which topics are looked up.
+        seen: The topics in Kafka's listing, each with its number of partitions.
+        ask: Takes topics and an operation, and returns each topic's number of partitions, or None if the topic does not
+            exist. Raises an `AuthorizationError` that names the operation if the client is not permitted to describe a
+            topic.
+        wanted: The operation that the client is about to perform on the topics.
     """
 
     def __init__(
@@ -28,11 +33,14 @@ class TopicListing(Mapping[str, int]):
         self._asked: dict[str, int | None] = {}
 
     def wanting(self, operation: str) -> "TopicListing":
-        """Return the same listing for topics that are looked up for another operation."""
+        """Return the same listing for a client that is about to perform another operation on the topics."""
         return TopicListing(self.seen, self._ask, operation)
 
     def look_up(self, topics: Collection[str]) -> dict[str, int]:
-        """Return those of these topics that exist, each with its number of partitions; unknown ones are asked for."""
+        """Return the topics among these that exist, each with its number of partitions.
+
+        Kafka is asked for topics that are not listed.
+        """
         if unknown := [topic for topic in topics if topic not in self.seen and topic not in self._asked]:
             self._asked |= self._ask(unknown, self._wanted)
         counts = {topic: self.seen.get(topic, self._asked.get(topic)) for topic in topics}

@@ -223,7 +223,7 @@ def test_a_commit_may_be_let_go(consumer: Consumer, topic: str) -> None:
 
 
 def test_no_answer_about_committed_offsets_is_an_error(consumer_without_a_broker: Consumer) -> None:
-    with pytest.raises(KafkaError, match="The committed offset of partition 0 of topic is not known: Local: "):
+    with pytest.raises(KafkaError, match="The committed offset of partition 0 of topic could not be read: Local: "):
         capi.committed(consumer_without_a_broker, [("topic", 0)], 0.05)
 
 

@@ -64,7 +64,7 @@ def test_a_topic_that_exists_is_an_error_and_none_of_its_levels_is_created(headw
     topics("create", headway_topic, "--levels", "1")
     result = topics("create", headway_topic, "--levels", "2")
     assert result.exit_code == 1
-    assert result.stderr.startswith(f"headway: Kafka already has {headway_topic}-0, so nothing was created.")
+    assert result.stderr.startswith(f"headway: Kafka already has {headway_topic}-0, so no topic was created.")
     assert [each["levels"] for each in listed(headway_topic)] == [1]
 
 

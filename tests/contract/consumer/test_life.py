@@ -74,7 +74,7 @@ FORK = """
             try:
                 call(reads)
             except ClosedError as error:
-                assert "made before the process was forked" in str(error), name
+                assert "created before the process was forked" in str(error), name
             else:
                 raise AssertionError(name)
         reads.close()

@@ -24,7 +24,7 @@ with warnings.catch_warnings(action="ignore"):
 
 COUNT, SIZE = 220, 500_000  # 110 MB, more than librdkafka takes by default
 LESS = {"receive.message.max.bytes": 60_000_000}
-SENTENCE = r"Partition 0 of {topic} cannot be read beyond offset 0: a batch there cannot be unpacked \(.+\)\. "
+SENTENCE = r"Partition 0 of {topic} cannot be read beyond offset 0: the batch there cannot be decompressed \(.+\)\. "
 
 
 @pytest.fixture(scope="module")

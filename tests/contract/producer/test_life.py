@@ -127,7 +127,7 @@ FORK = """
             try:
                 call(first if name == "send" else nowhere)
             except ClosedError as error:
-                assert "made before the process was forked" in str(error), name
+                assert "created before the process was forked" in str(error), name
             else:
                 raise AssertionError(name)
         assert first.close() == nowhere.close() == 0

@@ -125,10 +125,10 @@ def test_a_file_that_cannot_be_finished_leaves_the_old_one(tmp_path: Path) -> No
 
 def test_words_that_are_none_of_kafkas_are_refused_in_a_sentence() -> None:
     with pytest.raises(
-        ConfigError, match=r"The operation of a right cannot be 'Wirte'\. Choose one of all, read, write"
+        ConfigError, match=r"The operation of an ACL cannot be 'Wirte'\. Choose one of all, read, write"
     ):
         Acl("app", "Wirte", "Topic", "orders").binding()
-    with pytest.raises(ConfigError, match=r"The resource of a right cannot be 'Table'\. Choose one of topic, group"):
+    with pytest.raises(ConfigError, match=r"The resource of an ACL cannot be 'Table'\. Choose one of topic, group"):
         Acl("app", "Write", "Table", "orders").binding()
     assert Acl("app", "IDEMPOTENT_WRITE", "cluster", "c").binding() == (
         Acl("app", "IdempotentWrite", "Cluster", "c").binding()

@@ -219,7 +219,7 @@ def test_a_function_is_named_in_a_setting_and_found_in_the_directory_of_the_comm
     monkeypatch.chdir(tmp_path)
     assert "the setting oauth_cb raised RuntimeError('seven')" in told("-X", "oauth_cb=our_tokens:fetch", *login)
     for wrong in ("our_tokens", "our_tokens:other", "nowhere:fetch", ":", "our_tokens:__name__"):
-        assert "Name a function as module:function" in told("-X", f"oauth_cb={wrong}", *login).replace(
+        assert "function in the form module:function" in told("-X", f"oauth_cb={wrong}", *login).replace(
             "one", "a function"
         )
     assert "used only with sasl.mechanism=OAUTHBEARER" in told("-X", "oauth_cb=our_tokens:fetch")

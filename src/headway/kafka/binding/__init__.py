@@ -1,1 +1,1 @@
-"""The C library behind confluent_kafka: its clients, the calls that its binding lacks, its log."""
+"""Access to librdkafka, the C library behind confluent_kafka: its clients and log, and calls that the binding lacks."""

@@ -1,8 +1,9 @@
-"""Calls that the Python binding lacks, made through the C API of the librdkafka that the binding ships.
+"""Calls that confluent_kafka, the Python binding of librdkafka, lacks. They use the C API of the library that it ships.
 
-The binding ends commit metadata with a NUL byte and reads it back with `strlen`; these functions keep metadata exact.
-Every function takes a client of the binding, which must not be closed on another thread during the call. No function
-serves the client's own queues, because the binding's callbacks work only inside the binding's own calls.
+The binding ends the metadata of a commit at the first NUL byte; these functions keep all bytes.
+
+The functions take a client of the binding, which no other thread must close during the call. None of them polls the
+client's own queues, because the binding's callbacks work only inside the binding's own calls.
 """
 
 import time
@@ -35,14 +36,14 @@ if TYPE_CHECKING:
     from headway.kafka.binding.librdkafka import ListPointer
 
 Client = Consumer | Producer | AdminClient
-Partition = tuple[str, int]  # Kafka's topic, partition
+Partition = tuple[str, int]  # the Kafka topic, and the partition's number
 CommittedOffset = tuple[int, bytes]  # the offset to read next, and the commit's metadata
 CommittedOffsets = Mapping[Partition, CommittedOffset]
 
 _MEMBERSHIP_ENDS_WITHIN = 10.0
 _CHECK_INTERVAL = 0.0001
 _ASK_AGAIN_AFTER = 0.005
-_IN_ONE_QUESTION = 500  # partitions; librdkafka's time grows with the square of their number
+_IN_ONE_QUESTION = 500  # partitions in one request, because librdkafka's time grows with the square of their number
 
 
 def _answer(_client: int, code: int, answered: "ListPointer", answers: list[tuple[int, dict[Partition, int]]]) -> None:
@@ -53,15 +54,14 @@ _on_commit = CommitCallback(_answer)
 
 
 Explain = Callable[[KafkaError, str], KafkaError]
-"""A function (error, topic) that returns a clearer error."""
+"""A function that gets an error and the Kafka topic, and returns a clearer error."""
 
 
 class PendingCommit:
-    """A commit of offsets with exact metadata. It is sent at once, and done when the broker acknowledges it.
+    """A commit of offsets with exact metadata, which is sent at once. Its answer arrives later.
 
-    Wait for the answer with `PendingCommit(...).refused(timeout)`. The answer must be read or forgotten before the
-    consumer is closed. `explain` is called for each refused partition, with the error and the topic, and returns the
-    error to report.
+    `refused` waits for the answer. Before the consumer is closed, the answer must have been read, or `forget` must be
+    called. `explain` is called with the error and the topic of each refused partition, and returns the error to report.
 
     Raises `KafkaError` if the commit cannot be sent, and `ClosedError` if the consumer is closed.
     """
@@ -75,8 +75,8 @@ class PendingCommit:
         self._refused: dict[Partition, KafkaError] | None = None
         self._answers: list[tuple[int, dict[Partition, int]]] = []
         handle = handle_of(consumer)
-        # This answer has a queue of its own, so that waiting for it serves none of the binding's callbacks. It arrives
-        # by a callback, because librdkafka 2.16 does not free an answer that is polled as an event.
+        # The answer arrives in a separate queue, so that waiting for it runs none of the binding's callbacks. It is
+        # received by a callback, because librdkafka 2.16 leaks the memory of an answer that is polled as an event.
         self._queue: int | None = lib.rd_kafka_queue_new(handle)
         with offset_list(offsets) as commit_list:
             code = lib.rd_kafka_commit_queue(handle, commit_list, self._queue, _on_commit, self._answers)
@@ -86,21 +86,22 @@ class PendingCommit:
 
     @property
     def is_open(self) -> bool:
-        """True until the answer was read or forgotten."""
+        """True while the answer has been neither read nor abandoned."""
         return self._queue is not None
 
     def refused(self, timeout: float = 0) -> dict[Partition, KafkaError] | None:
-        """Wait up to `timeout` seconds, and return the refused partitions with their errors; None without an answer.
+        """Wait up to `timeout` seconds for the answer, and return the refused partitions with their errors.
 
-        The result is empty if all partitions are committed. Further calls return the same answer. If the broker refuses
-        some partitions of a commit, librdkafka may report the same error for the others. They count as refused, and the
-        caller commits them again.
+        The result is empty if all partitions are committed, and None if there is no answer yet. Further calls return
+        the same answer. If the broker refuses some partitions of a commit, librdkafka may report the same error for the
+        others. These count as refused, too, so the caller should commit them again.
 
         Raises:
             ClosedError: The consumer was closed before the answer was read, so the answer is unknown.
         """
         if self._queue is not None:
-            handle_of(self._consumer)  # raises an error: a queue must not be used after its client is closed
+            # This raises an error if the consumer is closed, because its queues must not be used then.
+            handle_of(self._consumer)
             lib.rd_kafka_queue_poll_callback(self._queue, milliseconds(timeout))
             if not self._answers:
                 return None
@@ -110,7 +111,10 @@ class PendingCommit:
         return self._refused
 
     def give_up(self, reason: str) -> None:
-        """Treat all partitions as refused for this reason if there is no answer. Call it before closing the client."""
+        """If there is no answer yet, treat all partitions as refused for this reason.
+
+        Call this before closing the client.
+        """
         if self._queue is not None and self.refused() is None:
             self.forget()
             self._refused = {
@@ -119,14 +123,14 @@ class PendingCommit:
             }
 
     def forget(self) -> None:
-        """Stop waiting for the answer, as librdkafka requires before its consumer is closed."""
+        """Abandon the answer. librdkafka requires this before the consumer is closed."""
         if getattr(self, "_queue", None) is not None and handle_or_none(self._consumer) is not None:
             self._close_queue()
 
     __del__ = forget
 
     def _refusals(self, code: int, codes: dict[Partition, int]) -> dict[Partition, KafkaError]:
-        if not any(codes.values()):  # librdkafka does not repeat the error of the whole commit for each partition
+        if not any(codes.values()):  # if the whole commit failed, librdkafka does not set the error of each partition
             codes = dict.fromkeys(self.offsets, code)
         return {
             (topic, partition): self._explain(
@@ -144,7 +148,7 @@ class PendingCommit:
 def committed(
     consumer: Consumer, partitions: Sequence[Partition], timeout: float
 ) -> dict[Partition, tuple[int, bytes] | None]:
-    """Return the group's committed offset of each partition, with its exact metadata; None if there is no commit.
+    """Return the group's committed offset and exact metadata of each partition, or None if it has no commit.
 
     Raises:
         KafkaError: The broker did not answer within `timeout` seconds, or refused to answer for a partition.
@@ -161,7 +165,7 @@ def committed(
 def committed_each(
     consumer: Consumer, partitions: Sequence[Partition], timeout: float
 ) -> dict[Partition, tuple[int, bytes] | KafkaError | None]:
-    """Return the same as `committed`, except that a refused partition has its error in place of an offset.
+    """Return what `committed` returns, but with an error in place of the offset of each refused partition.
 
     Raises:
         ClosedError: The consumer is closed.
@@ -177,14 +181,15 @@ def committed_each(
 def _committed(partition: Partition, element: NativePartition, code: int) -> tuple[int, bytes] | KafkaError | None:
     if code:
         topic, number = partition
-        return refusal_of(f"The committed offset of partition {number} of {topic} is not known", code)
+        return refusal_of(f"The committed offset of partition {number} of {topic} could not be read", code)
     return (element.offset, metadata_of(element)) if element.offset >= 0 else None
 
 
 def await_online(client: Client, partitions: Sequence[Partition], timeout: float) -> None:
-    """Wait until the leader of each partition answers for it, which means that it accepts records, or for `timeout`.
+    """Wait until the leader of each partition is ready to accept records, or for at most `timeout` seconds.
 
-    The metadata name a new partition, or a new leader, some milliseconds before the leader accepts records.
+    The cluster's metadata name a new partition, or a new leader, some milliseconds before the leader is ready. A leader
+    that answers a request for offsets is ready.
     """
     deadline = time.monotonic() + timeout
     for begin in range(0, len(partitions), _IN_ONE_QUESTION):
@@ -208,9 +213,9 @@ def send_offsets_to_transaction(
 
     Args:
         producer: The producer, with an open transaction.
-        offsets: The next offset to read of each partition, with its metadata.
+        offsets: The next offset to read of each partition, and the commit's metadata.
         group_metadata: The result of the consumer's `consumer_group_metadata()`.
-        timeout: In seconds.
+        timeout: The longest wait for the answer, in seconds.
 
     Raises:
         KafkaError: The offsets were refused. The cause is the binding's `KafkaException`, which shows whether the call
@@ -227,7 +232,8 @@ def send_offsets_to_transaction(
 def is_of_a_member(group_metadata: bytes) -> bool:
     """Return whether this group metadata comes from a consumer that is currently a member of its group.
 
-    Kafka accepts transactional offsets of a non-member unchecked, so a predecessor would not be fenced off.
+    Kafka does not check transactional offsets that come from a non-member, so it would not fence off an earlier owner
+    of the partitions.
     """
     with group_metadata_of(group_metadata) as group:
         member = lib.rd_kafka_consumer_group_metadata_member_id(group)
@@ -236,14 +242,14 @@ def is_of_a_member(group_metadata: bytes) -> bool:
 
 
 def fatal_error(client: Client) -> cimpl.KafkaError | None:
-    """Return the fatal error of a client; None if it has none, or is closed."""
+    """Return the fatal error of a client, or None if it has none or is closed."""
     handle = handle_or_none(client)
     code = 0 if handle is None else lib.rd_kafka_fatal_error(handle, None, 0)
     return cimpl.KafkaError(code) if code else None
 
 
 def was_connected(client: Client) -> bool:
-    """Return whether any broker has ever sent the client metadata of the cluster. This sends no request."""
+    """Return whether any broker has ever answered this client's request for metadata. This sends no request."""
     handle = handle_of(client)
     cluster = lib.rd_kafka_clusterid(handle, 0)
     if cluster:
@@ -252,7 +258,7 @@ def was_connected(client: Client) -> bool:
 
 
 def is_answered(client: Client, timeout: float) -> bool:
-    """Ask brokers about the topics that the client knows, and return whether one answers within `timeout` seconds."""
+    """Send a metadata request, and return whether a broker answers it within `timeout` seconds."""
     return _ask(client, timeout) == 0
 
 
@@ -265,26 +271,28 @@ def _ask(client: Client, timeout: float) -> int:
 
 
 def wake_on_events(client: Client, fd: int | None) -> None:
-    """Write one byte to `fd` whenever the client's empty queue gets something to poll; pass None to stop that.
+    """Write one byte to `fd` whenever an event arrives in the client's empty queue. Pass None to stop this.
 
-    A consumer's queue gets records, rebalances and errors; a producer's gets delivery reports and errors. `fd` is the
-    non-blocking write end of a pipe or socket, which must stay open until None was passed or the client is closed. The
-    signal is edge-triggered: empty the pipe, then poll until nothing is returned, and only then wait again. See
-    `rd_kafka_queue_io_event_enable`.
+    The events of a consumer are records, rebalances and errors; those of a producer are delivery reports and errors.
+    `fd` is the non-blocking write end of a pipe or socket, which must stay open until None has been passed or the
+    client is closed. The signal is edge-triggered: after each wait, empty the pipe, and then poll the client until it
+    returns nothing. See `rd_kafka_queue_io_event_enable`.
     """
     of_client = lib.rd_kafka_queue_get_consumer if isinstance(client, Consumer) else lib.rd_kafka_queue_get_main
     queue = of_client(handle_of(client))
     if queue is None:
         raise KafkaError("The consumer has no queue to wait on, because it has no group.id. Set one.")
     lib.rd_kafka_queue_io_event_enable(queue, -1 if fd is None else fd, b"\x01", 1)
-    lib.rd_kafka_queue_destroy(queue)  # this only releases our reference; the client keeps its queue and the event
+    lib.rd_kafka_queue_destroy(queue)  # this releases only our own reference to the queue
 
 
 def await_connection(client: Client, timeout: float) -> None:
-    """Wait until a broker has answered a metadata request that names no topics, which needs no right.
+    """Wait until a broker has answered a metadata request.
+
+    This needs no permission, because the request names no topics.
 
     Raises:
-        KafkaException: The binding's, if no broker answered within `timeout` seconds.
+        KafkaException: No broker answered within `timeout` seconds. This is the binding's own exception.
     """
     if code := _ask(client, timeout):
         raise KafkaException(cimpl.KafkaError(code))
@@ -293,22 +301,29 @@ def await_connection(client: Client, timeout: float) -> None:
 def close_membership(consumer: Consumer) -> None:
     """End the group membership of a consumer that was just created. The client itself stays usable.
 
-    From then on, librdkafka looks for no coordinator, and refuses to subscribe, assign and commit.
+    Afterwards, librdkafka does not search for the group's coordinator, and refuses to subscribe, assign and commit.
 
     Raises:
-        KafkaError: The membership did not end.
+        KafkaError: librdkafka could not end the membership.
     """
     handle = handle_of(consumer)
     queue = lib.rd_kafka_queue_new(handle)
     try:
-        raise_if("The consumer could not be made", lib.rd_kafka_consumer_close_queue(handle, queue))
-        # Polling the queue would be simpler, but would call the binding's callbacks outside of the binding's calls.
+        raise_if(
+            "The group membership of a new consumer could not be ended",
+            lib.rd_kafka_consumer_close_queue(handle, queue),
+        )
+        # Polling the queue would be simpler, but would run the binding's callbacks outside of the binding's own calls.
         deadline = time.monotonic() + _MEMBERSHIP_ENDS_WITHIN
         while not lib.rd_kafka_consumer_closed(handle):
             if time.monotonic() > deadline:
-                raise KafkaError(f"The consumer was not ready within {_MEMBERSHIP_ENDS_WITHIN:g} s.")
+                raise KafkaError(
+                    f"The group membership of a new consumer did not end within {_MEMBERSHIP_ENDS_WITHIN:g} s. Try "
+                    "again."
+                )
             time.sleep(_CHECK_INTERVAL)
-        # So far the client's errors went to this queue. From now on they go to the queue that the binding serves.
+        # So far the client's errors arrived in this queue. From now on they must arrive in the queue that the binding
+        # polls.
         with _consumer_queue(handle) as served:
             forward_back(queue, served)
     finally:
@@ -318,38 +333,41 @@ def close_membership(consumer: Consumer) -> None:
 def forward_back(queue: object, served: object) -> None:
     """Forward `queue` to `served`, although librdkafka may still be forwarding `served` to `queue`.
 
-    A consumer reports that it is closed a moment before librdkafka removes its own forwarding. A forwarding in the
-    other direction would deadlock in that moment, so this function removes librdkafka's first.
+    A consumer reports that it is closed a moment before librdkafka stops forwarding its queue. To forward in the
+    opposite direction at that moment would deadlock, so this function first ends librdkafka's forwarding.
     """
     lib.rd_kafka_queue_forward(served, None)
     lib.rd_kafka_queue_forward(queue, served)
 
 
 def start_reading(consumer: Consumer, partition: Partition, offset: int) -> bool:
-    """Let a consumer without membership fetch a partition from an offset on; return whether the offset is possible."""
+    """Start to fetch a partition at this offset, with a consumer that is not a member of a group.
+
+    Returns False if librdkafka does not accept the offset.
+    """
     handle = handle_of(consumer)
     with _topic(handle, partition[0]) as topic, _consumer_queue(handle) as queue:
         return bool(lib.rd_kafka_consume_start_queue(topic, partition[1], offset, queue) == 0)
 
 
 def stop_reading(consumer: Consumer, partition: Partition) -> None:
-    """Stop what `start_reading` started. No fetched record of the partition is returned after this."""
+    """Stop fetching a partition that `start_reading` has started. Its fetched records are dropped."""
     with _topic(handle_of(consumer), partition[0]) as topic:
-        lib.rd_kafka_consume_stop(topic, partition[1])  # librdkafka refuses it if reading was not started
+        lib.rd_kafka_consume_stop(topic, partition[1])  # librdkafka returns an error if reading was not started
 
 
 def queue_length(consumer: Consumer) -> int:
-    """Return the number of records and events in the queue that `consume` polls."""
+    """Return the number of records and events in the queue from which `consume` returns records."""
     with _consumer_queue(handle_of(consumer)) as queue:
         length: int = lib.rd_kafka_queue_length(queue)
     return length
 
 
 class SideQueue:
-    """A queue of a consumer for some of its partitions, which nothing polls. Close it before the consumer.
+    """A second queue of a consumer, which holds back the records of some partitions. Close it before the consumer.
 
-    librdkafka limits the size of each queue, this one and the one that `consume` polls, and stops fetching for a full
-    queue alone.
+    `consume` returns records only from the consumer's common queue. librdkafka limits the size of each queue
+    separately, and stops fetching only for a queue that is full.
     """
 
     def __init__(self, consumer: Consumer) -> None:
@@ -357,29 +375,35 @@ class SideQueue:
         self._queue: int | None = lib.rd_kafka_queue_new(handle_of(consumer))
 
     def collect(self, partition: Partition) -> None:
-        """Collect the records of a partition that arrive from now on. Those in the common queue already stay there."""
+        """Put the records of a partition that arrive from now on into this queue.
+
+        Earlier ones stay in the common queue.
+        """
         with _partition_queue(handle_of(self._consumer), partition) as queue:
             lib.rd_kafka_queue_forward(queue, self._queue)
 
     def pour(self, leaving: Collection[Partition]) -> None:
-        """Move all records to the end of the common queue, where later records of the `leaving` partitions go, too."""
+        """Move all records of this queue to the end of the common queue.
+
+        Later records of the `leaving` partitions go to the common queue, too.
+        """
         with _consumer_queue(handle_of(self._consumer)) as common:
-            # Forward this queue until the partitions use the common one, so that no newer record overtakes an older
-            # one.
+            # Forward this queue to the common one until the partitions do the same, so that no record overtakes an
+            # older one.
             lib.rd_kafka_queue_forward(self._queue, common)
             for partition in leaving:
                 use_common_queue(self._consumer, partition)
             lib.rd_kafka_queue_forward(self._queue, None)
 
     def close(self) -> None:
-        """Release the queue, unless the consumer is closed."""
+        """Release the queue, unless the consumer is closed already."""
         queue, self._queue = self._queue, None
         if queue is not None and handle_or_none(self._consumer) is not None:
             lib.rd_kafka_queue_destroy(queue)
 
 
 def use_common_queue(consumer: Consumer, partition: Partition) -> None:
-    """Let the records of a partition go to the queue that `consume` polls."""
+    """Put the records of a partition into the queue from which `consume` returns records."""
     handle = handle_of(consumer)
     with _partition_queue(handle, partition) as queue, _consumer_queue(handle) as common:
         lib.rd_kafka_queue_forward(queue, common)
@@ -387,11 +411,11 @@ def use_common_queue(consumer: Consumer, partition: Partition) -> None:
 
 @contextmanager
 def _partition_queue(handle: int, partition: Partition) -> Iterator[int]:
-    """Hold a reference to a partition's own queue."""
+    """Hold a reference to the queue of a single partition during the block."""
     topic, number = partition
     queue = lib.rd_kafka_queue_get_partition(handle, topic.encode(), number)
     if queue is None:
-        raise KafkaError(f"Partition {number} of {topic} is not known.")
+        raise KafkaError(f"librdkafka has no queue for partition {number} of {topic}.")
     try:
         yield queue
     finally:
@@ -400,7 +424,7 @@ def _partition_queue(handle: int, partition: Partition) -> Iterator[int]:
 
 @contextmanager
 def _consumer_queue(handle: int) -> Iterator[int]:
-    """Hold a reference to the queue that a consumer's `consume` polls."""
+    """Hold a reference to the consumer's common queue during the block."""
     queue = lib.rd_kafka_queue_get_consumer(handle)
     try:
         yield queue
@@ -410,10 +434,13 @@ def _consumer_queue(handle: int) -> Iterator[int]:
 
 @contextmanager
 def _topic(handle: int, name: str) -> Iterator[int]:
-    """Hold librdkafka's object for a topic; a partition being read holds another reference."""
+    """Hold a reference to librdkafka's topic object during the block.
+
+    While a partition of the topic is read, librdkafka holds a further reference.
+    """
     topic = lib.rd_kafka_topic_new(handle, name.encode(), None)
     if topic is None:
-        raise KafkaError(f"{name!r} is not a valid name of a topic. Correct it.")
+        raise KafkaError(f"{name!r} is not a valid topic name. Correct the name.")
     try:
         yield topic
     finally:

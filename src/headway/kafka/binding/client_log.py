@@ -1,4 +1,4 @@
-"""Passes the log of librdkafka's clients on to `logging`; otherwise librdkafka would write to stderr."""
+"""Passes the log messages of librdkafka's clients on to `logging`. Without this, librdkafka would write to stderr."""
 
 import logging
 import threading
@@ -10,27 +10,29 @@ from headway.settings.config import Config, whole_number
 
 log = logging.getLogger("headway.librdkafka")
 
-# librdkafka's levels 0 to 7 as the binding translates them.
+# The levels of `logging` for librdkafka's log levels 0 to 7. The binding uses the same table.
 _PYTHON_LEVELS = (50, 50, 50, 40, 30, 20, 20, 10)
 _DEFAULT_LEVEL = 6
 _DEBUG_LEVEL = 7
-# The lowest level at which librdkafka logs why a broker closed a connection, and that a heartbeat was lost.
+# librdkafka logs at this level why a broker closed a connection, and that a heartbeat was not answered.
 _NEEDED_LEVEL = 6
 _REPEAT_AFTER = 10.0  # seconds
 
 
 class Logger(Protocol):
-    """The part of `logging.Logger` that the binding calls."""
+    """The methods of `logging.Logger` that the binding calls."""
 
     def log(self, level: int, message: str, /, *args: object) -> object: ...
 
 
 class ClientLog:
-    """A logger for one client, which passes on the lines that the setting `log_level` asks for.
+    """The logger of one client, which passes on the messages that the setting `log_level` selects.
 
-    `on_line` is called with every line, and returns whether the line is about a connection. A client can log 60 such
-    lines a second. For all clients of the same brokers together, one of them is passed on every ten seconds. `settings`
-    holds the client's settings `logger` and `log_level`.
+    `on_line` is called with every message, and returns whether the message is about a connection. One client can log 60
+    messages about connections a second. So for all clients of the same brokers together, only one such message is
+    passed on every ten seconds.
+
+    `settings` contains the settings `logger` and `log_level` for the client.
     """
 
     def __init__(self, config: Config, on_line: Callable[[str], bool]) -> None:
@@ -43,18 +45,21 @@ class ClientLog:
         self.settings: Config = {"logger": self, "log_level": max(level, _NEEDED_LEVEL)}
 
     def log(self, level: int, message: str, *args: object) -> None:
-        """Take a line. This never raises: an error would make the binding drop the records that it is fetching."""
+        """Process a log message.
+
+        This never raises, because an error would make the binding drop the records of a fetch.
+        """
         try:
             is_of_connection = self._on_line(str(args[-1]) if args else message)
             if level < self._min_level or (is_of_connection and _limit.is_too_soon(self._about, time.monotonic())):
                 return
             self._logger.log(level, message, *args)
         except Exception:
-            log.exception("A line of librdkafka's log could not be passed on.")
+            log.exception("A log message of librdkafka could not be passed on.")
 
 
 class _LogThrottle:
-    """Remembers when a line about the connections to each cluster was last passed on."""
+    """Limits how often log messages about the connections to each cluster are passed on."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()

@@ -1,7 +1,8 @@
-"""Finds out why a client is not connected: librdkafka retries forever, and reports it only to `error_cb` and its log.
+"""Finds out why a client has no connection.
 
-If no broker has ever accepted a client's login, the client gets an error within seconds. After an accepted login it
-goes on for half a minute, because renewed credentials reach brokers and clients at different times.
+librdkafka retries forever, and reports errors only to `error_cb` and its log. If no broker has ever accepted the
+client's login, the client gets an error within seconds. If a login was accepted before, the client is given half a
+minute, because renewed credentials reach brokers and clients at different times.
 """
 
 import time
@@ -17,10 +18,10 @@ from headway.kafka.binding.client_log import ClientLog
 from headway.settings.config import Config
 
 NEVER_LET_IN_AFTER = 2.5
-"""The number of seconds with nothing but refusals after which a client that was never connected gets an error."""
+"""The number of seconds for which brokers must refuse a client that was never connected, before it gets an error."""
 
 LET_IN_NO_MORE_AFTER = 30.0
-"""The number of seconds with nothing but refusals after which a client that was connected before gets an error."""
+"""The number of seconds for which brokers must refuse a client that was connected before, until it gets an error."""
 
 ASK_AGAIN_AFTER = 5.0
 _ANY_ANSWER_WITHIN = 0.5
@@ -30,15 +31,15 @@ _LOST_HEARTBEAT = "Timed out ConsumerGroupHeartbeatRequest"
 
 
 def change_credentials(config: dict[str, Any], username: str, password: str) -> None:
-    """Store credentials in the settings with which further clients are created."""
+    """Store new credentials in the settings that are used for further clients."""
     config.update({"sasl.username": username, "sasl.password": password})
 
 
 class Connection:
-    """The state of one client's connections, as librdkafka reports it. Create the client with its `settings`.
+    """Collects what librdkafka reports about the connections of one client. Create the client with `settings`.
 
-    `on_lost_heartbeat` is called when librdkafka stops waiting for the answer to a heartbeat (KIP-848), which it only
-    logs. All reports arrive during calls that serve the client, on the calling thread.
+    `on_lost_heartbeat` is called when librdkafka stops waiting for the answer to a heartbeat (KIP-848); librdkafka
+    itself only logs this. All reports arrive while the client is polled, on the polling thread.
     """
 
     def __init__(self, on_lost_heartbeat: Callable[[], None] = lambda: None) -> None:
@@ -48,7 +49,7 @@ class Connection:
         self._ask_at = 0.0
 
     def settings(self, config: Config) -> dict[str, Any]:
-        """Return settings that make a client with this configuration report here, and to the user's callbacks."""
+        """Return settings that pass a client's errors and log to this object, and then to the user's own callbacks."""
         on_error = config.get("error_cb")
 
         def note(error: ck.KafkaError) -> None:
@@ -65,26 +66,29 @@ class Connection:
 
     @property
     def reason(self) -> str:
-        """Why the last connection ended, with its broker; "no answer" if none has ended in the last minute."""
+        """Why the last connection ended, and which broker's it was, or "no answer" if none ended in the last minute."""
         return self._refusals.reason(time.monotonic()) or "no answer"
 
     @property
     def is_ended(self) -> bool:
-        """True if a broker has ended its last connection to this client, which shows that it is running."""
+        """True if a broker has closed its connection to this client, which shows that the broker is running."""
         return self._refusals.brokers > 0
 
     def because(self) -> str:
-        """Return `reason`, worded as the end of a sentence; empty if none is known."""
+        """Return `reason` in parentheses, as the end of a sentence, or an empty string if no reason is known."""
         reason = self._refusals.reason(time.monotonic())
-        return f" (the last connection ended like this: {reason})" if reason else ""
+        return f" (the last connection ended with: {reason})" if reason else ""
 
     def forget(self) -> None:
-        """Forget all refusals, for example because the client uses other credentials now."""
+        """Forget all refusals so far, for example because the client now uses other credentials."""
         self._unanswered = 0
         self._refusals.forget()
 
     def never_let_in(self, client: capi.Client) -> AuthenticationError | None:
-        """Return an error, and forget the refusals, if brokers refuse this client and have never accepted its login."""
+        """Return an error if brokers refuse this client and have never accepted its login, otherwise None.
+
+        When the error is returned, the refusals are forgotten.
+        """
         found = self._refusals.longest()
         if found is None or found.last - found.since < NEVER_LET_IN_AFTER or capi.was_connected(client):
             return None
@@ -92,7 +96,10 @@ class Connection:
         return AuthenticationError(found.sentence())
 
     def refusal(self, client: capi.Client) -> AuthenticationError | None:
-        """Return the error of `never_let_in`, or one for a login that is no longer accepted. This may take 0.5 s."""
+        """Return the error of `never_let_in`, or an error if brokers no longer accept the login.
+
+        This may take 0.5 s.
+        """
         found = self._refusals.longest()
         if found is None or found.last - found.since < LET_IN_NO_MORE_AFTER or not capi.was_connected(client):
             return self.never_let_in(client)
@@ -105,25 +112,25 @@ class Connection:
         )
 
     def refusal_so_far(self) -> AuthenticationError | None:
-        """Return an error for a caller that stops waiting, if brokers have refused this client at least twice."""
+        """Return an error if brokers have refused this client at least twice.
+
+        This is for a caller that stops waiting, and so cannot wait for the time limits of `refusal`.
+        """
         found = self._refusals.longest()
         return AuthenticationError(found.sentence()) if found else None
 
     def check(self, client: capi.Client) -> None:
-        """Raise the error of `refusal`, if there is one."""
+        """Raise the error that `refusal` returns, if there is one."""
         if error := self.refusal(client):
             raise error
 
     def set_credentials(self, client: capi.Client, username: str, password: str) -> None:
-        """Let the client log in with other credentials from now on, at once if it is not connected.
-
-        Raises `ConfigError` if librdkafka does not accept the credentials.
-        """
+        """Use other credentials for all logins from now on. A client without a connection logs in at once."""
         try:
             client.set_sasl_credentials(username, password)
-        except (ck.KafkaException, TypeError) as error:  # these errors do not show the password
+        except (ck.KafkaException, TypeError) as error:  # the text of these errors does not contain the password
             raise ConfigError(f"Kafka's client does not accept these credentials: {error}.") from error
-        except ValueError:  # this error contains the password
+        except ValueError:  # the text of this error contains the password
             raise ConfigError(
                 "Kafka's client does not accept these credentials: they contain a NUL character, or one that cannot be "
                 "encoded in UTF-8."
@@ -131,7 +138,10 @@ class Connection:
         self.forget()
 
     def _is_unanswered(self, client: capi.Client) -> bool:
-        """Ask all brokers now, and again seconds later: one broker may refuse this client while others accept it."""
+        """Return whether no broker answers this client, in two requests some seconds apart.
+
+        One broker may refuse the client while others accept it.
+        """
         now = time.monotonic()
         if now < self._ask_at:
             return False

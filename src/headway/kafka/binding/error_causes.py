@@ -1,6 +1,6 @@
-"""The meaning of librdkafka's errors for a sender: which calls can be repeated, and which errors end the producer.
+"""Interprets librdkafka's errors for a producer: whether a call can be repeated, and whether the producer can go on.
 
-If one of Headway's errors stems from librdkafka, its cause is librdkafka's error.
+If an error of Headway was caused by librdkafka, its `__cause__` is the binding's exception.
 """
 
 import confluent_kafka as ck
@@ -13,7 +13,7 @@ NO_ANSWER = {
     ck.KafkaError._MSG_TIMED_OUT,
     ck.KafkaError._ALL_BROKERS_DOWN,
 }
-"""The codes of the errors that mean that no broker answered."""
+"""The codes of errors which mean that no broker answered."""
 
 _NO_MORE_RECORDS = {ck.KafkaError._STATE, ck.KafkaError._FATAL}
 
@@ -43,30 +43,30 @@ _THE_RECORDS_OWN = {
 
 
 def refused(error: ck.KafkaException, because: str = "") -> KafkaError:
-    """Return Headway's error for an error of librdkafka."""
+    """Turn the binding's exception into an error of Headway."""
     return KafkaError(f"Kafka refused: {error.args[0].str()}{because}.")
 
 
 def is_retriable(error: KafkaError) -> bool:
-    """Return whether the same call may succeed if it is repeated."""
+    """Return whether the same call may succeed when it is repeated."""
     cause = librdkafka_error(error)
     return cause is not None and bool(cause.retriable())
 
 
 def is_unanswered(error: KafkaError) -> bool:
-    """Return whether no broker answered in time."""
+    """Return whether the call failed because no broker answered in time."""
     cause = librdkafka_error(error)
     return cause is not None and cause.code() in NO_ANSWER
 
 
 def is_fatal(error: KafkaError) -> bool:
-    """Return whether the producer cannot go on."""
+    """Return whether the producer has failed permanently."""
     cause = librdkafka_error(error)
     return cause is not None and bool(cause.fatal())
 
 
 def is_fenced(error: KafkaError) -> bool:
-    """Return whether a producer cannot go on because its `transactional.id` has a newer epoch.
+    """Return whether a producer has failed permanently because its `transactional.id` has a newer epoch.
 
     Either another producer has taken over the id, or Kafka has aborted a transaction that was open for longer than
     `transaction.timeout.ms`. Other fatal errors have other causes.
@@ -76,7 +76,7 @@ def is_fenced(error: KafkaError) -> bool:
 
 
 def is_takeover(error: ck.KafkaError) -> bool:
-    """Return whether this error, fatal or not, means that the `transactional.id` has a newer epoch."""
+    """Return whether this error means that the `transactional.id` has a newer epoch. The error need not be fatal."""
     return error.code() in _TAKEN_OVER
 
 
@@ -87,19 +87,22 @@ def is_out_of_place(error: KafkaError) -> bool:
 
 
 def refuses_all(error: HeadwayError) -> bool:
-    """Return whether `produce` would refuse every record, because the transaction or the producer cannot go on."""
+    """Return whether this error means that `produce` will refuse every further record.
+
+    The transaction or the producer has then failed.
+    """
     cause = librdkafka_error(error)
     return cause is not None and cause.code() in _NO_MORE_RECORDS
 
 
 def error_name(error: HeadwayError) -> str:
-    """Return librdkafka's name for the cause of an error, or an empty string."""
+    """Return librdkafka's name for the cause of an error, or an empty string if librdkafka did not cause it."""
     cause = librdkafka_error(error)
     return "" if cause is None else str(cause.name())
 
 
 def librdkafka_error(error: HeadwayError | ck.KafkaException) -> ck.KafkaError | None:
-    """Return librdkafka's error behind an error of Headway or of the binding, if there is one."""
+    """Return the error of librdkafka that caused this exception, or None if librdkafka did not cause it."""
     exception = error.__cause__ if isinstance(error, HeadwayError) else error
     return exception.args[0] if isinstance(exception, ck.KafkaException) else None
 
@@ -110,22 +113,22 @@ def is_the_records_own(error: ck.KafkaError) -> bool:
 
 
 def is_of_the_topic(error: ck.KafkaError) -> bool:
-    """Return whether the topic is missing or cannot be written, so that other records for it would be refused, too."""
+    """Return whether the topic is missing or cannot be written, so that its other records would be refused, too."""
     return error.code() in _THE_TOPICS
 
 
 def is_purged(error: ck.KafkaError) -> bool:
-    """Return whether a record was purged because of another one. The error does not name the cause."""
+    """Return whether a record was purged because of another record. The error does not name the other record."""
     return error.code() in (ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT)
 
 
 def is_of_a_batch(error: ck.KafkaError) -> bool:
-    """Return whether Kafka refused a whole batch because of one of its records, which can be another record."""
+    """Return whether Kafka refused a whole batch because of one of its records, which need not be this one."""
     return is_too_large(error) or is_invalid(error)
 
 
 def is_invalid(error: ck.KafkaError) -> bool:
-    """Return whether a topic does not accept this record or its batch, such as a compacted topic a missing key."""
+    """Return whether the topic does not accept this record or its batch, for example because a key is missing."""
     return error.code() == ck.KafkaError.INVALID_RECORD
 
 

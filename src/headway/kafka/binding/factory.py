@@ -1,4 +1,4 @@
-"""Creates confluent_kafka's clients so that neither signals nor errors in callbacks do harm in the binding."""
+"""Creates and closes confluent_kafka's clients, and protects them from signals and from errors in callbacks."""
 
 import logging
 import warnings
@@ -26,11 +26,11 @@ U = TypeVar("U")
 
 
 class _ReferableConsumer(ck.Consumer):
-    """The binding's consumer with support for weak references, which `keep_alive_in_forks` needs."""
+    """The binding's consumer, with support for the weak references that `keep_alive_in_forks` needs."""
 
 
 class _ReferableProducer(ck.Producer):
-    """The binding's producer with support for weak references, which `keep_alive_in_forks` needs."""
+    """The binding's producer, with support for the weak references that `keep_alive_in_forks` needs."""
 
 
 _REFERABLE: dict[Any, Any] = {ck.Consumer: _ReferableConsumer, ck.Producer: _ReferableProducer}
@@ -39,39 +39,42 @@ _REFERABLE: dict[Any, Any] = {ck.Consumer: _ReferableConsumer, ck.Producer: _Ref
 log = logging.getLogger(__name__)
 
 FLUSH_SLICE = 0.15
-"""The longest single flush, in seconds.
+"""The longest time in seconds for a single call of `flush`.
 
-The binding divides a flush of 0.2 s or more into slices, and goes on to the next slice after a fatal error. It then
-calls the delivery callbacks while that exception is set, so anything in them may fail.
+The binding divides a flush of 0.2 s or more into slices. If librdkafka reports a fatal error, the binding continues
+with the next slice, and runs the delivery callbacks while that exception is set. As a result, any call in a callback
+may fail.
 """
 
-# Whoever closes a producer already knows about a transaction that could not be aborted. The filter is global, because a
-# filter around each `close` would also change the filters of other threads.
+# The caller that closes a producer already knows that its transaction could not be aborted. The filter is global,
+# because a filter around each `close` would also change the filters of other threads.
 warnings.filterwarnings("ignore", "Producer abort_transaction failed during close", RuntimeWarning)
 
-# A new client first connects to an address, and then to the broker that answered there. In between, librdkafka waits
-# for half of this setting, and for at least 11 ms. With its default of 100 ms, each client would start 40 ms later.
+# A new client first connects to a bootstrap address, and then to the broker behind it. Between the two, librdkafka
+# waits for half of this setting, or for 11 ms if that is longer. With its default of 100 ms, each client would start 40
+# ms later.
 _RECONNECT = {"reconnect.backoff.ms": 20}
 
 _CALLBACKS = ("error_cb", "stats_cb", "throttle_cb")
 
 
 def make_client(kind: Callable[[dict[str, Any]], T], config: Config, connection: Connection | None = None) -> T:
-    """Return a client of this kind, which reports its connections to `connection`, and logs through `logging`.
+    """Create a client of this kind, which reports its connections to `connection`, and logs through `logging`.
 
     Raises:
         ConfigError: librdkafka does not know a setting, or does not accept its value.
-        KafkaError: The function in the setting `oauth_cb` returned no token.
+        KafkaError: The function in the setting `oauth_cb` did not return a valid token.
     """
     check_settings(config)
     check_servers(config)
     callbacks = {name: _guarded(name, config[name]) for name in _CALLBACKS if config.get(name)}
     guarded = {**_RECONNECT, **config, **callbacks}
     guarded |= (connection or Connection()).settings(guarded)
-    with allow_signals():  # a user's `oauth_cb` may take long
-        guarded = with_oauth(guarded)  # last, so that all callbacks learn of a failed token
+    with allow_signals():  # `oauth_cb` calls the user's function, which may take long
+        # This comes last, so that all other callbacks can report that no token was fetched.
+        guarded = with_oauth(guarded)
     try:
-        with defer_signals():  # the binding would report an interrupt as a setting without a name
+        with defer_signals():  # if an interrupt is raised in this call, the binding reports it as an invalid setting
             client: T = _REFERABLE.get(kind, kind)(guarded)
     except ck.KafkaException as error:
         raise ConfigError(explain_refused(error.args[0].str(), config, known_settings())) from error
@@ -87,15 +90,15 @@ def _close(client: object) -> None:
 
 
 def together(*makes: Callable[[], T], close: Callable[[T], object] = _close) -> list[T]:
-    """Create clients concurrently, because the binding takes a second for each client with an `oauth_cb`.
+    """Create several clients at the same time, because the binding needs a second for each client with an `oauth_cb`.
 
-    If one fails, this raises its error and closes the others.
+    If one of them fails, this raises its error and closes the others.
     """
     threads = ThreadPoolExecutor(len(makes), "headway-making")
     made = list[Future[T]]()
     try:
         made += [threads.submit(make) for make in makes]
-        with allow_signals():  # a user's `oauth_cb` may take long
+        with allow_signals():  # `oauth_cb` calls the user's function, which may take long
             return [each.result() for each in made]
     except BaseException:
         for each in made:
@@ -106,7 +109,7 @@ def together(*makes: Callable[[], T], close: Callable[[T], object] = _close) -> 
 
 
 def both(first: Callable[[], T], second: Callable[[], U], close: Callable[[T | U], object] = _close) -> tuple[T, U]:
-    """Create two clients of different kinds as `together` does."""
+    """Create two clients of different types at the same time. The rest is the same as in `together`."""
     makes: list[Callable[[], Any]] = [first, second]
     made_first, made_second = together(*makes, close=close)
     return made_first, made_second
@@ -118,13 +121,16 @@ def _close_made(close: Callable[[T], object], made: Future[T]) -> None:
 
 
 def _guarded(name: str, call: Callable[P, object]) -> Callable[P, None]:
-    """Return a callback that logs its errors, for which the binding would drop fetched records or fail elsewhere."""
+    """Wrap a callback so that its errors are logged instead of raised.
+
+    After an error in a callback, the binding would drop fetched records, or fail in a later call.
+    """
 
     def guarded(*args: P.args, **kwargs: P.kwargs) -> None:
         try:
             call(*args, **kwargs)
-        except BaseException:  # even a SystemExit concerns only the callback
-            log.exception("The setting %s raised an error; the client goes on.", name)
+        except BaseException:  # even a SystemExit concerns only the callback, and must not end the client
+            log.exception("The callback %s raised an error. The client continues.", name)
 
     return guarded
 
@@ -134,7 +140,8 @@ def close_producer(producer: ck.Producer) -> None:
     try:
         producer.close()
     except SystemError as error:
-        # This program turns warnings into errors, and the binding warned about the transaction. The producer is closed.
+        # The process turns warnings into errors, and the binding warned that the transaction was not aborted. The
+        # producer is closed all the same.
         if not isinstance(error.__cause__, Warning):
             raise
-        log.debug("A producer was closed that could not go on: %s", error.__cause__)
+        log.debug("A producer that had failed was closed: %s", error.__cause__)

@@ -1,8 +1,8 @@
-"""Protects clients when their process forks: the child process has the objects, but none of their threads.
+"""Protects Kafka clients when their process forks.
 
-A call in the child would wait for those threads forever. Destroying librdkafka's client there would hang as well, or
-fail an assertion that ends the child. So the copies in a child process raise an error from each call, and librdkafka's
-clients are never destroyed there.
+The child process has the client objects, but none of their threads, so any call of such a client would wait forever for
+those threads. Destroying the client of librdkafka would also hang, or fail an assertion that ends the child. So in a
+child process every call of a copied object raises an error, and the clients of librdkafka are never destroyed.
 """
 
 import ctypes
@@ -14,10 +14,14 @@ from headway.errors import ClosedError
 
 
 class Forkable(Protocol):
-    """An object that must be disabled when it is the copy in a forked process."""
+    """An object whose copy in a forked process must be disabled."""
 
     def forked(self) -> None:
-        """Disable this copy without waiting, and without a lock, whose holder does not exist in this process."""
+        """Disable this copy of the object in a forked process.
+
+        This must neither wait nor acquire an existing lock, because the thread that holds the lock does not exist in
+        this process.
+        """
 
 
 _objects: WeakSet[Forkable] = WeakSet()
@@ -25,26 +29,27 @@ _clients: WeakSet[object] = WeakSet()
 
 
 def register_for_forks(copied: Forkable) -> None:
-    """Call `copied.forked()` in each child process that is forked from now on."""
+    """Call the object's `forked` method in each child process that is forked from now on."""
     _objects.add(copied)
 
 
 def keep_alive_in_forks(client: object) -> None:
-    """Ensure that librdkafka's client is not destroyed in processes that are forked from now on."""
+    """Prevent librdkafka's client from being destroyed in the processes that are forked from now on."""
     _clients.add(client)
 
 
 def made_before_fork(kind: str) -> ClosedError:
-    """Return the error for each call of a client in a forked process."""
+    """Return the error for any call of a client that was created before the process was forked."""
     return ClosedError(
-        f"This {kind} was made before the process was forked, and works only where it was made. Make one in each "
-        "process, after the fork."
+        f"This {kind} was created before the process was forked, so it works only in the parent process. Create one "
+        "in each process after the fork."
     )
 
 
 def _begin_child() -> None:
     for client in list(_clients):
-        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))  # also protects it when the process ends
+        # The additional reference also protects the client when the child process ends.
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(client))
     for copied in list(_objects):
         copied.forked()
 

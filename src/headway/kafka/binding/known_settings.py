@@ -1,4 +1,7 @@
-"""The settings that librdkafka knows, to check a configuration without a client and to suggest similar names."""
+"""Lists librdkafka's settings.
+
+The list is used to check a configuration without creating a client, and to suggest similar names.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -11,7 +14,7 @@ from headway.settings.config import Config, explain_refused
 
 _MAX_REASON = 512
 
-# Settings without a default, and alternative names, are missing in librdkafka's own list.
+# librdkafka's own list lacks settings without a default and alternative names.
 _NOT_LISTED = (
     *("acks", "compression.type", "delivery.timeout.ms", "linger.ms", "max.in.flight", "retries", "sasl.mechanism"),
     *("bootstrap.servers", "metadata.broker.list", "client.rack", "group.id", "group.instance.id", "transactional.id"),
@@ -24,7 +27,7 @@ _NOT_LISTED = (
 
 @cache
 def known_settings() -> frozenset[str]:
-    """Return the names of the settings for clients and for topics."""
+    """Return the names of all settings for clients and for topics."""
     return frozenset((*_NOT_LISTED, *_with_default("rd_kafka_conf"), *_with_default("rd_kafka_topic_conf")))
 
 
@@ -34,7 +37,7 @@ def check_taken(config: Config) -> None:
     with _settings("rd_kafka_conf") as conf:
         for key, value in config.items():
             text = str(value).lower() if isinstance(value, bool) else str(value)
-            # The binding handles functions and None itself.
+            # The binding itself handles functions and None, and does not pass them on to librdkafka.
             if value is None or callable(value) or not isinstance(value, str | int | float):
                 continue
             if lib.rd_kafka_conf_set(conf, key.encode(), text.encode(), reason, _MAX_REASON):
@@ -46,7 +49,8 @@ def _with_default(kind: str) -> Iterator[str]:
     with _settings(kind) as conf:
         pairs = getattr(lib, f"{kind}_dump")(conf, byref(count))
         try:
-            yield from (pairs[index].decode() for index in range(0, count.value, 2))  # a name, then its value
+            # The list alternates between names and values.
+            yield from (pairs[index].decode() for index in range(0, count.value, 2))
         finally:
             lib.rd_kafka_conf_dump_free(pairs, count)
 

@@ -1,7 +1,7 @@
-"""librdkafka's own functions, handles and lists, called in the library that the Python binding ships.
+"""Declares the functions and types of librdkafka's C API, from the library that the Python binding ships.
 
-A client's handle is the first field after the header of the Python object. `handle_of` checks this: librdkafka's opaque
-pointer must point back to that object. ctypes releases the GIL during each call.
+The handle of a client is stored in the first field after the header of the binding's Python object. `handle_of` checks
+this: librdkafka's opaque pointer must point back to the same object. ctypes releases the GIL during each call.
 """
 
 import ctypes
@@ -30,7 +30,7 @@ from headway.errors import ClosedError, KafkaError
 
 
 class NativePartition(Structure):
-    """librdkafka's partition, with an offset, the metadata of a commit, and an error."""
+    """The C struct for a partition with an offset, the metadata of a commit, and an error."""
 
     topic: bytes
     partition: int
@@ -51,7 +51,7 @@ class NativePartition(Structure):
 
 
 class NativePartitions(Structure):
-    """librdkafka's list of partitions."""
+    """The C struct for a list of partitions."""
 
     cnt: int
     elems: "ctypes._Pointer[NativePartition]"
@@ -64,7 +64,7 @@ if TYPE_CHECKING:
 _List = POINTER(NativePartitions)
 CommitCallback = CFUNCTYPE(None, c_void_p, c_int, _List, py_object)
 
-# Loading the binding's module also gives access to the librdkafka that it is linked with, wherever that is.
+# Symbols that the binding's module does not define itself are found in the librdkafka that it is linked with.
 lib = ctypes.CDLL(cimpl.__file__)
 
 
@@ -155,33 +155,37 @@ _declare("rd_kafka_mock_group_initial_rebalance_delay_ms", None, c_void_p, c_int
 
 
 def handle_of(client: object) -> int:
-    """Return the `rd_kafka_t *` of a client, after checking that it is valid. Raises `ClosedError` if it is closed."""
+    """Return the `rd_kafka_t *` of a client. Raises `ClosedError` if the client is closed.
+
+    Raises `KafkaError` if the binding stores the handle in another place than expected.
+    """
     handle = handle_or_none(client)
     if handle is None:
         raise ClosedError("The client is closed.")
     if lib.rd_kafka_opaque(handle) != id(client):
         raise KafkaError(
-            "The objects of this version of confluent-kafka have another memory layout than those that Headway was "
-            "tested with. Install a version within the bounds that Headway declares."
+            "The client objects of the installed version of confluent-kafka have another memory layout than the "
+            "versions that Headway was tested with. Install one of the versions that Headway's package metadata "
+            "allows."
         )
     return handle
 
 
 def handle_or_none(client: object) -> int | None:
-    """Return the `rd_kafka_t *` of a client; None if it is closed."""
+    """Return the `rd_kafka_t *` of a client, or None if the client is closed."""
     if not isinstance(client, (Consumer, Producer, AdminClient)):
         raise TypeError(f"{type(client).__name__} is not a client of confluent_kafka.")
     return c_void_p.from_address(id(client) + object.__basicsize__).value
 
 
 def milliseconds(timeout: float) -> int:
-    """Return seconds in librdkafka's unit."""
-    return math.ceil(timeout * 1000)  # rounded up, because 0 would mean not to wait at all
+    """Convert seconds to milliseconds, the unit of librdkafka's time-outs."""
+    return math.ceil(timeout * 1000)  # rounded up, because librdkafka would not wait at all with 0
 
 
 @contextmanager
 def partition_list(partitions: Collection[tuple[str, int]]) -> "Iterator[ListPointer]":
-    """Create a list of librdkafka's own type, and free it at the end of the block."""
+    """Create a list of partitions for librdkafka, and free it at the end of the block."""
     created = lib.rd_kafka_topic_partition_list_new(len(partitions))
     try:
         for topic, partition in partitions:
@@ -193,12 +197,13 @@ def partition_list(partitions: Collection[tuple[str, int]]) -> "Iterator[ListPoi
 
 @contextmanager
 def offset_list(offsets: Mapping[tuple[str, int], tuple[int, bytes]]) -> "Iterator[ListPointer]":
-    """Create a list with offsets and their exact metadata, and free it at the end of the block."""
+    """Create a list of offsets with their exact metadata for librdkafka, and free it at the end of the block."""
     with partition_list(offsets) as created:
         for partition, element in elements_of(created):
             element.offset, metadata = offsets[partition]
-            if metadata:  # without any, librdkafka sends an empty string
-                element.metadata = lib.rd_kafka_mem_malloc(None, len(metadata))  # the list frees it
+            if metadata:  # for a commit without metadata, librdkafka itself sends an empty string
+                # Librdkafka frees it together with the list.
+                element.metadata = lib.rd_kafka_mem_malloc(None, len(metadata))
                 element.metadata_size = len(metadata)
                 ctypes.memmove(element.metadata, metadata, len(metadata))
         yield created
@@ -206,7 +211,7 @@ def offset_list(offsets: Mapping[tuple[str, int], tuple[int, bytes]]) -> "Iterat
 
 @contextmanager
 def group_metadata_of(serialised: bytes) -> Iterator[c_void_p]:
-    """Create librdkafka's object for a consumer group's metadata, and free it at the end of the block."""
+    """Create librdkafka's object for the metadata of a consumer group, and free it at the end of the block."""
     group = c_void_p()
     error = lib.rd_kafka_consumer_group_metadata_read(byref(group), serialised, len(serialised))
     raise_if("The consumer group's metadata cannot be read", error)
@@ -217,19 +222,19 @@ def group_metadata_of(serialised: bytes) -> Iterator[c_void_p]:
 
 
 def elements_of(of_list: "ListPointer") -> Iterator[tuple[tuple[str, int], NativePartition]]:
-    """Yield each element of a list, with its topic and partition."""
+    """Yield each element of a list of partitions, together with its topic and partition number."""
     for index in range(of_list.contents.cnt):
         element = of_list.contents.elems[index]
         yield (element.topic.decode(), element.partition), element
 
 
 def metadata_of(element: NativePartition) -> bytes:
-    """Return the commit metadata of an element."""
+    """Return the commit metadata of an element of the list."""
     return ctypes.string_at(element.metadata, element.metadata_size) if element.metadata else b""
 
 
 def refusal_of(what: str, code: int, reason: bytes | None = None, *flags: bool) -> KafkaError:
-    """Return Headway's error, with the binding's `KafkaException` as its cause."""
+    """Return an error of Headway whose cause is the binding's `KafkaException` with this code."""
     sentence = (reason or lib.rd_kafka_err2str(code)).decode()
     error = KafkaError(f"{what}: {sentence.removesuffix('.')}.")
     error.__cause__ = KafkaException(cimpl.KafkaError(code, sentence, *flags))
@@ -237,7 +242,7 @@ def refusal_of(what: str, code: int, reason: bytes | None = None, *flags: bool) 
 
 
 def raise_if(what: str, error: int | None) -> None:
-    """Raise Headway's error for librdkafka's error object, if there is one, and free the object."""
+    """Raise an error of Headway if `error` is not None, and free librdkafka's error object."""
     if error is None:
         return
     try:

@@ -1,7 +1,7 @@
 """librdkafka's mock cluster: a broker in this process, for tests that need only records, groups and commits.
 
-It has no controller and no ACLs, and never answers a request to create or describe topics. So Headway's clients look
-the address up among the mocks that run in this process, and do not send such requests to a mock.
+The mock has no controller and no ACLs, and never answers a request to create or describe topics. So Headway's clients
+check whether their address is that of a mock in this process, and then do not send it such requests.
 """
 
 from collections.abc import Iterable
@@ -17,11 +17,11 @@ from headway.kafka.binding.librdkafka import handle_of, lib
 from headway.runtime.lifecycle import Closable
 
 _STARTS_WITHIN = 10.0  # seconds
-_running: dict[str, "MockCluster"] = {}  # by address
+_running: dict[str, "MockCluster"] = {}  # the running mock clusters by their addresses
 
 
 def mock_at(servers: Any) -> "MockCluster | None":
-    """Return the mock cluster at these `bootstrap.servers` if it runs in this process, otherwise None."""
+    """Return the mock cluster with these `bootstrap.servers` if it runs in this process, otherwise None."""
     return _running.get(servers) if isinstance(servers, str) else None
 
 
@@ -29,21 +29,24 @@ _MAX_PARTITIONS = 10_000
 
 
 class MockCluster(Closable):
-    """A cluster of one broker in this process, without Java. It starts in milliseconds, and forgets all when closed."""
+    """A cluster with one broker in this process, without Java.
+
+    It starts in milliseconds, and loses all data when closed.
+    """
 
     def __init__(self) -> None:
         self._client = make_client(ck.Producer, {"test.mock.num.brokers": 1, "log_level": 0})
         [broker] = self._client.list_topics(timeout=_STARTS_WITHIN).brokers.values()
         self.bootstrap_servers = f"{broker.host}:{broker.port}"
         self._cluster = lib.rd_kafka_handle_mock_cluster(handle_of(self._client))
-        # By default a new group waits for 3 s, as with real brokers, and a group that is joined again for 2 s.
+        # Without this, a new group waits for 3 s, as with real brokers, and a group that is joined again for 2 s.
         lib.rd_kafka_mock_group_initial_rebalance_delay_ms(self._cluster, 0)
         _running[self.bootstrap_servers] = self
         register_for_forks(self)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of a client that connects to it."""
+        """The settings with which a client connects to this cluster."""
         return {"bootstrap.servers": self.bootstrap_servers}
 
     def topics(self) -> set[str]:
@@ -51,21 +54,27 @@ class MockCluster(Closable):
         return set(self._client.list_topics(timeout=_STARTS_WITHIN).topics)
 
     def create(self, topics: Iterable[str], partitions: int) -> None:
-        """Create Kafka topics of 1 to 10,000 partitions; raises `KafkaError` for one that exists."""
+        """Create Kafka topics with 1 to 10,000 partitions each. Raises `KafkaError` if one of them exists already."""
         check_whole("partitions", partitions, 1)
         if partitions > _MAX_PARTITIONS:
-            raise ConfigError(f"partitions is {shown(partitions)}; the mock cluster accepts up to {_MAX_PARTITIONS}.")
+            raise ConfigError(f"partitions is {shown(partitions)}; the mock cluster accepts at most {_MAX_PARTITIONS}.")
         for topic in topics:
             if topic in self.topics():
-                raise KafkaError(f"The mock cluster already has {topic}. Choose another name.")
+                raise KafkaError(f"The mock cluster already has a topic {topic}. Choose another name.")
             if lib.rd_kafka_mock_topic_create(self._cluster, topic.encode(), partitions, 1):
-                raise ConfigError(f"The mock cluster refuses a topic {topic!r} with {partitions} partitions.")
+                raise ConfigError(
+                    f"The mock cluster cannot create a topic named {topic!r} with {partitions} partitions. Choose "
+                    "another name."
+                )
 
     def forked(self) -> None:
-        """Forget the cluster in a forked process, where it stays reachable by its address."""
+        """Remove the cluster's address in a forked process, where no broker runs.
+
+        The cluster in the parent stays reachable.
+        """
         _running.pop(self.bootstrap_servers, None)
 
     def close(self) -> None:
-        """Stop the cluster and drop its records. In a forked process this does nothing."""
+        """Stop the cluster and delete its records. In a forked process this does nothing."""
         if _running.pop(self.bootstrap_servers, None):
             self._client.close()

@@ -1,8 +1,8 @@
-"""Supports the setting `oauth_cb`, a function that fetches tokens, and reports its failures to the user.
+"""Supports the setting `oauth_cb`, the user's function that fetches OAuth tokens, and reports its failures to the user.
 
-The binding calls the function on a thread of librdkafka, drops its errors, and gives up the client after ten seconds.
-So the first token is fetched before the client is created, where an error can be raised at once. A later failure is
-logged, and is named as the cause in the errors that `error_cb` gets.
+The binding calls the function on a thread of librdkafka, drops its errors, and lets the creation of the client fail
+after ten seconds. So Headway fetches the first token before the client is created, and raises an error at once if that
+fails. A later failure is logged, and the errors that `error_cb` gets name it as the cause.
 """
 
 import importlib
@@ -23,7 +23,7 @@ FetchToken = Callable[[str | None], object]
 """The user's function. It gets the setting `sasl.oauthbearer.config`, and must return a `Token`."""
 
 Token = tuple[str, float] | tuple[str, float, str] | tuple[str, float, str, Mapping[str, str]]
-"""The token, the time at which it expires, and optionally the principal and the extensions."""
+"""The token and the time at which it expires, optionally followed by the principal and the extensions."""
 
 OnError = Callable[[ck.KafkaError], object]
 
@@ -32,11 +32,11 @@ _BINDINGS_TEXT = "OAuth callback raised exception"
 
 
 def with_oauth(config: Config) -> dict[str, Any]:
-    """Return a client's settings, with a token that their `oauth_cb` has fetched if they have one.
+    """Return a client's settings. If they include `oauth_cb`, fetch the first token, and wrap the callbacks.
 
     Raises:
-        ConfigError: `oauth_cb` is neither a function nor the name of one as `module:function`, or the other settings
-            mean that the client would never call it.
+        ConfigError: `oauth_cb` is neither a function nor the name of a function such as `module:function`; or the
+            client would never call it, because the other settings choose another login mechanism.
         KafkaError: The function raised an error, or returned an object that is not a token.
     """
     given = config.get("oauth_cb")
@@ -54,7 +54,7 @@ def _require_its_mechanism(config: Config) -> None:
     if mechanism.upper() != "OAUTHBEARER" or not protocol.startswith("SASL_"):
         raise ConfigError(
             "The setting oauth_cb is used only with sasl.mechanism=OAUTHBEARER and security.protocol=SASL_SSL (or "
-            "SASL_PLAINTEXT). Set both, or remove it."
+            "SASL_PLAINTEXT). Set both of these, or remove oauth_cb."
         )
 
 
@@ -64,15 +64,18 @@ def _named(name: str) -> FetchToken:
         found = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError, ValueError) as error:
         raise ConfigError(
-            f"The setting oauth_cb is {name!r}, which cannot be imported ({error}). Name a function as module:function."
+            f"The setting oauth_cb is {name!r}, which cannot be imported ({error}). Name an existing function in the "
+            "form module:function."
         ) from error
     if not callable(found):
-        raise ConfigError(f"The setting oauth_cb is {name!r}, which is not a function. Name one as module:function.")
+        raise ConfigError(
+            f"The setting oauth_cb is {name!r}, which is not a function. Name a function in the form module:function."
+        )
     return found  # type: ignore[no-any-return]
 
 
 class _Tokens:
-    """Calls the user's function for tokens. The first token is fetched by the constructor."""
+    """Fetches tokens with the user's function. The constructor fetches the first token."""
 
     def __init__(self, fetch: FetchToken, argument: str | None) -> None:
         self._fetch = fetch
@@ -83,16 +86,19 @@ class _Tokens:
         except Exception as error:
             raise KafkaError(
                 f"No token could be fetched to log in: the setting oauth_cb {_failure_of(error)}. Correct the "
-                "function, or the service that it uses."
+                "function, or check the service that it uses."
             ) from error
 
     def __call__(self, argument: str | None) -> Token:
-        """Return a token. An error of the function is raised, so that librdkafka asks again ten seconds later."""
+        """Return a token.
+
+        If the function raises an error, so does this call, and librdkafka calls again ten seconds later.
+        """
         if self._first:
             return self._first.pop()
         try:
             token = _checked(self._fetch(argument))
-        except BaseException as error:  # even a SystemExit concerns only this function
+        except BaseException as error:  # even a SystemExit concerns only the user's function
             self._failure = f"the setting oauth_cb {_failure_of(error)}"
             self._log(error)
             raise
@@ -100,7 +106,10 @@ class _Tokens:
         return token
 
     def explaining(self, error_cb: OnError) -> OnError:
-        """Return an `error_cb` that gets the function's own error; the binding reports only that there was an error."""
+        """Wrap `error_cb` so that it gets the reason why no token was fetched.
+
+        The binding itself does not pass the reason on.
+        """
 
         def explained(error: ck.KafkaError) -> None:
             if self._failure and _BINDINGS_TEXT in error.str():
@@ -122,7 +131,10 @@ class _NoTokenError(Exception):
 
 
 def _checked(token: object) -> Token:
-    """Return a token unchanged. Raises for any other object, after which the binding would wait forever for a token."""
+    """Return the object if it is a token, and raise an error otherwise.
+
+    With any other object, the binding would wait forever for a token.
+    """
     if (
         not isinstance(token, tuple)
         or not 2 <= len(token) <= 4

@@ -1,9 +1,9 @@
-"""Asynchronous requests to Kafka that need no waiting thread, and report a result or an error for each item.
+"""Sends requests to Kafka without blocking, and reports a result or an error for each item.
 
-librdkafka's blocking calls have a time limit each. If a broker takes longer than that, a caller that repeats the call
-never gets an answer, and only fills the broker's queue. `rd_kafka_committed` also holds back the whole answer while one
-of the partitions has an open transaction. The admin API has neither problem. It can be used with a consumer's client,
-which saves an extra admin client, with its threads and connections, for each member.
+Each blocking call of librdkafka has a time limit. If a broker takes longer than that, a caller that repeats the call
+never gets an answer, and only adds requests to the broker's queue. In addition, `rd_kafka_committed` returns nothing at
+all while one of the partitions has an open transaction. The admin API has neither problem. It also works with a
+consumer's client, so members do not need an additional admin client, with its threads and connections.
 """
 
 import ctypes
@@ -33,15 +33,15 @@ T = TypeVar("T")
 
 OFFSET_BEGINNING, OFFSET_END = ck.OFFSET_BEGINNING, ck.OFFSET_END
 _LIST_COMMITTED, _DESCRIBE_TOPICS, _LIST_OFFSETS = 14, 19, 21  # RD_KAFKA_ADMIN_OP_…
-# The longest time-out that librdkafka accepts. If a request to a coordinator times out while that broker is away, the
-# process is aborted: see docs/design/librdkafka.md.
+# The longest time-out that librdkafka accepts. A shorter one could end while the coordinator's broker is away, and then
+# librdkafka aborts the process: see docs/design/librdkafka.md.
 _ENDLESS = 3600.0
 _READ_COMMITTED = {"read_uncommitted": 0, "read_committed": 1}
-_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the answer of brokers before Kafka 2.8, which have no topic ids
+_NO_ID = "AAAAAAAAAAAAAAAAAAAAAA"  # the id that brokers before Kafka 2.8 return, which do not support topic ids
 
 
 class Question(Generic[T]):
-    """A request that was sent to Kafka. A byte is written to `wake_fd` when the answer arrives.
+    """A request that was sent to Kafka. When its answer arrives, a byte is written to `wake_fd`.
 
     Call `forget` before the client or the descriptor is closed.
     """
@@ -66,24 +66,24 @@ class Question(Generic[T]):
             raise
 
     def answer(self, timeout: float = 0) -> T | None:
-        """Wait up to `timeout` seconds, and return the answer, or None if it has not arrived.
+        """Wait up to `timeout` seconds for the answer, and return it, or None if it has not arrived.
 
         Raises `KafkaError` if the whole request failed, and `ClosedError` if the client was closed.
         """
-        handle_of(self.client)  # raises an error: a queue must not be used after its client is closed
+        handle_of(self.client)  # this raises an error if the client is closed, because its queues must not be used then
         event = lib.rd_kafka_queue_poll(self._queue, milliseconds(timeout))
         if not event:
             return None
         try:
             if code := lib.rd_kafka_event_error(event):
-                raise refusal_of("Kafka did not answer", code, lib.rd_kafka_event_error_string(event))
+                raise refusal_of("Kafka did not answer a request", code, lib.rd_kafka_event_error_string(event))
             return self._read(event)
         finally:
             lib.rd_kafka_event_destroy(event)
             self.forget()
 
     def forget(self) -> None:
-        """Stop waiting for the answer."""
+        """Abandon the request."""
         queue, self._queue = self._queue, None
         if queue is not None and handle_or_none(self.client) is not None:
             lib.rd_kafka_queue_io_event_enable(queue, -1, None, 0)
@@ -91,31 +91,43 @@ class Question(Generic[T]):
 
 
 FoundCommits = dict[Partition, CommittedOffset | KafkaError | None]
-"""For each partition its commit, None if it has no commit, or the error with which Kafka refused to answer."""
+"""The committed offset and metadata of each partition.
+
+The value is None if the partition has no commit, or the error that Kafka returned for it.
+"""
 
 FoundOffsets = dict[Partition, int | KafkaError]
-"""For each partition its offset, or the error with which Kafka refused to answer."""
+"""The offset of each partition, or the error that Kafka returned for it."""
 
 
 class KnownTopic(NamedTuple):
-    """A topic as Kafka describes it: its id (None if the brokers have no ids) and its number of partitions."""
+    """A topic as Kafka describes it.
+
+    The id is None if the brokers do not support topic ids. `partitions` is the number of partitions.
+    """
 
     id: str | None
     partitions: int
 
 
 FoundTopics = dict[str, KnownTopic | None]
-"""For each topic its description, or None if it does not exist. If neither is known, the topic is left out."""
+"""The description of each topic, or None if the topic does not exist.
+
+A topic is left out if Kafka returned another error for it.
+"""
 
 
 def ask_committed(
     client: ck.Consumer, group: str, partitions: Collection[Partition], wake_fd: int | None
 ) -> Question[FoundCommits]:
-    """Ask for committed offsets. A partition whose offset is part of an open transaction is refused."""
+    """Request committed offsets.
+
+    For a partition whose offset is part of an open transaction, the answer is an error.
+    """
 
     def send(handle: int, queue: int) -> None:
         with _options(handle, _LIST_COMMITTED, _ENDLESS) as options, partition_list(partitions) as asked:
-            raise_if("The question was not sent", lib.rd_kafka_AdminOptions_set_require_stable_offsets(options, 1))
+            raise_if("The request was not sent", lib.rd_kafka_AdminOptions_set_require_stable_offsets(options, 1))
             about = c_void_p(lib.rd_kafka_ListConsumerGroupOffsets_new(group.encode(), asked))
             try:
                 lib.rd_kafka_ListConsumerGroupOffsets(handle, byref(about), 1, options, queue)
@@ -128,15 +140,17 @@ def ask_committed(
 def ask_offsets(
     client: ck.Consumer, places: Mapping[Partition, int], isolation: str, within: float, wake_fd: int | None
 ) -> Question[FoundOffsets]:
-    """Ask the leaders for offsets: `OFFSET_BEGINNING`, `OFFSET_END`, or the first record at or after a time.
+    """Request offsets from the partitions' leaders.
 
-    A negative offset in the answer means that it is unknown; but -1 for a time means that no record is that late.
+    For each partition, `places` has `OFFSET_BEGINNING`, `OFFSET_END`, or a time. The answer to a time is the offset of
+    the first record at or after it, or -1 if there is no such record. Any other negative offset in an answer means that
+    the offset is unknown.
     """
 
     def send(handle: int, queue: int) -> None:
         with _options(handle, _LIST_OFFSETS, within) as options, partition_list(places) as asked:
             level = _READ_COMMITTED.get(isolation, 1)
-            raise_if("The question was not sent", lib.rd_kafka_AdminOptions_set_isolation_level(options, level))
+            raise_if("The request was not sent", lib.rd_kafka_AdminOptions_set_isolation_level(options, level))
             for partition, element in elements_of(asked):
                 element.offset = places[partition]
             lib.rd_kafka_ListOffsets(handle, asked, options, queue)
@@ -147,7 +161,10 @@ def ask_offsets(
 def ask_topics(
     client: Client, topics: Collection[str], within: float, wake_fd: int | None = None
 ) -> Question[FoundTopics]:
-    """Ask for topics' ids and numbers of partitions. The binding itself supports this only in an admin client."""
+    """Request the topics' ids and numbers of partitions.
+
+    The binding supports this request only for its admin client; this function sends it with any client.
+    """
 
     def send(handle: int, queue: int) -> None:
         names = (c_char_p * len(topics))(*[topic.encode() for topic in topics])
@@ -166,8 +183,10 @@ def _committed(event: int) -> FoundCommits:
     groups = lib.rd_kafka_ListConsumerGroupOffsets_result_groups(
         lib.rd_kafka_event_ListConsumerGroupOffsets_result(event), byref(count)
     )
-    if error := lib.rd_kafka_group_result_error(groups[0]):  # the event owns it
-        raise refusal_of("Kafka did not answer", lib.rd_kafka_error_code(error), lib.rd_kafka_error_string(error))
+    if error := lib.rd_kafka_group_result_error(groups[0]):  # the error object belongs to the event
+        raise refusal_of(
+            "Kafka did not answer a request", lib.rd_kafka_error_code(error), lib.rd_kafka_error_string(error)
+        )
     found = lib.rd_kafka_group_result_partitions(groups[0])
     return {partition: _commit(partition, element) for partition, element in elements_of(found)}
 
@@ -175,7 +194,7 @@ def _committed(event: int) -> FoundCommits:
 def _commit(partition: Partition, element: NativePartition) -> CommittedOffset | KafkaError | None:
     if element.err:
         topic, number = partition
-        return refusal_of(f"The committed offset of partition {number} of {topic} is not known", element.err)
+        return refusal_of(f"The committed offset of partition {number} of {topic} could not be read", element.err)
     return (element.offset, metadata_of(element)) if element.offset >= 0 else None
 
 
@@ -187,7 +206,7 @@ def _offsets(event: int) -> FoundOffsets:
     for index in range(count.value):
         native = lib.rd_kafka_ListOffsetsResultInfo_topic_partition(infos[index]).contents
         topic, number = native.topic.decode(), native.partition
-        what = f"The offset at which partition {number} of {topic} begins or ends is not known"
+        what = f"The offset at which partition {number} of {topic} begins or ends could not be read"
         found[topic, number] = refusal_of(what, native.err) if native.err else native.offset
     return found
 
@@ -217,7 +236,7 @@ def _options(handle: int, operation: int, within: float) -> Iterator[c_void_p]:
     try:
         reason = ctypes.create_string_buffer(256)
         if code := lib.rd_kafka_AdminOptions_set_request_timeout(options, milliseconds(within), reason, len(reason)):
-            raise refusal_of("The question was not sent", code, reason.value)
+            raise refusal_of("The request was not sent", code, reason.value)
         yield options
     finally:
         lib.rd_kafka_AdminOptions_destroy(options)

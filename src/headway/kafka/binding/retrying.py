@@ -1,4 +1,4 @@
-"""Repeats requests to Kafka after transient errors, and lists these errors."""
+"""Repeats requests to Kafka after transient errors, and defines which errors are transient."""
 
 import time
 from collections.abc import Callable, Collection, Mapping
@@ -15,36 +15,36 @@ T = TypeVar("T")
 _PAUSE = 0.05
 
 TRANSIENT: Mapping[int, str] = {
-    # A broker restarts, or cannot be reached for a moment. The first three are librdkafka's own.
+    # A broker is restarting, or cannot be reached for a moment. The first three errors are librdkafka's own.
     ck.KafkaError._TRANSPORT: "the connection broke",
-    ck.KafkaError._TIMED_OUT: "the broker did not answer; another one may",
-    ck.KafkaError._ALL_BROKERS_DOWN: "no connection is up, for example while the only broker restarts",
-    ck.KafkaError.REQUEST_TIMED_OUT: "the broker did not hear from the other brokers in time",
-    ck.KafkaError.NETWORK_EXCEPTION: "the broker dropped the request as it stopped",
-    ck.KafkaError.BROKER_NOT_AVAILABLE: "the broker has not registered with its controller yet",
-    # Another broker takes a partition over. The first one is librdkafka's own.
-    ck.KafkaError._NOENT: "librdkafka knows no leader at the moment",
+    ck.KafkaError._TIMED_OUT: "the broker did not answer; another broker may answer",
+    ck.KafkaError._ALL_BROKERS_DOWN: "no broker is connected, for example because the only one restarts",
+    ck.KafkaError.REQUEST_TIMED_OUT: "the other brokers did not answer the broker in time",
+    ck.KafkaError.NETWORK_EXCEPTION: "the broker dropped the request because it was stopping",
+    ck.KafkaError.BROKER_NOT_AVAILABLE: "the broker is not registered with its controller yet",
+    # Another broker takes over a partition. The first error is librdkafka's own.
+    ck.KafkaError._NOENT: "librdkafka does not know the leader at the moment",
     ck.KafkaError.LEADER_NOT_AVAILABLE: "the leader is being elected",
-    ck.KafkaError.NOT_LEADER_FOR_PARTITION: "the leader has moved, and librdkafka has not heard of it",
-    ck.KafkaError.FENCED_LEADER_EPOCH: "the broker has heard of an election that librdkafka has not heard of",
-    ck.KafkaError.UNKNOWN_LEADER_EPOCH: "librdkafka has heard of an election that the broker has not heard of",
-    ck.KafkaError.REPLICA_NOT_AVAILABLE: "the broker does not have its copy of the partition yet",
-    ck.KafkaError.KAFKA_STORAGE_ERROR: "a disk of the broker failed, and another broker takes its partitions over",
-    ck.KafkaError.OFFSET_NOT_AVAILABLE: "the new leader does not know yet how far the copies are",
-    # Another broker becomes a group's or a producer's coordinator. The first one is librdkafka's own.
-    ck.KafkaError._WAIT_COORD: "librdkafka looks for the coordinator",
-    ck.KafkaError.NOT_COORDINATOR: "the coordinator has moved",
-    ck.KafkaError.COORDINATOR_NOT_AVAILABLE: "Kafka chooses the coordinator",
-    ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS: "the new coordinator reads what its predecessor has stored",
-    ck.KafkaError.UNSTABLE_OFFSET_COMMIT: "a transaction with offsets of the group is about to end",
+    ck.KafkaError.NOT_LEADER_FOR_PARTITION: "the leader has changed, and librdkafka's metadata are old",
+    ck.KafkaError.FENCED_LEADER_EPOCH: "the broker knows of a newer election than librdkafka",
+    ck.KafkaError.UNKNOWN_LEADER_EPOCH: "librdkafka knows of a newer election than the broker",
+    ck.KafkaError.REPLICA_NOT_AVAILABLE: "the broker does not have its replica of the partition yet",
+    ck.KafkaError.KAFKA_STORAGE_ERROR: "a disk of the broker failed, and another broker takes over its partitions",
+    ck.KafkaError.OFFSET_NOT_AVAILABLE: "the new leader does not know yet which offsets all replicas have",
+    # Another broker becomes the coordinator of a group or a producer. The first error is librdkafka's own.
+    ck.KafkaError._WAIT_COORD: "librdkafka is looking for the coordinator",
+    ck.KafkaError.NOT_COORDINATOR: "another broker has become the coordinator",
+    ck.KafkaError.COORDINATOR_NOT_AVAILABLE: "Kafka has not chosen the coordinator yet",
+    ck.KafkaError.COORDINATOR_LOAD_IN_PROGRESS: "the new coordinator is loading its predecessor's state",
+    ck.KafkaError.UNSTABLE_OFFSET_COMMIT: "a transaction that commits offsets of the group is still open",
 }
-"""The errors that may disappear when the same request is repeated, each with its cause."""
+"""The errors that may disappear when the same request is repeated, and the reason for each of them."""
 
 
 def is_transient(error: ck.KafkaError) -> bool:
     """Return whether an error may disappear when the same request is repeated.
 
-    For transactional calls, librdkafka itself decides that. An error that ends the transaction or the producer is never
+    For transactional calls, librdkafka itself decides this. An error that ends the transaction or the producer is never
     transient, whatever its code.
     """
     if error.fatal() or error.txn_requires_abort():
@@ -60,10 +60,10 @@ def retrying(
     is_over: Callable[[], bool] = lambda: False,
     pause: float = _PAUSE,
 ) -> T:
-    """Call `call(seconds)` repeatedly while it raises a transient error.
+    """Call `call(seconds)` again and again while it raises a transient error, and return its result.
 
-    The call raises the binding's `KafkaException`, or a `KafkaError` of Headway with that as its cause. The error codes
-    in `also` count as transient, too.
+    `call` raises the binding's `KafkaException`, or an error of Headway with such a cause. The error codes in `also`
+    count as transient, too.
 
     Raises the last error after `within` seconds, or when `is_over()` returns True. Other errors are raised at once.
     """

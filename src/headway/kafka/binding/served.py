@@ -1,4 +1,7 @@
-"""Takes the reports of admin clients, which would otherwise pile up, because no admin request takes them."""
+"""Polls the admin clients in a thread.
+
+Otherwise their error and log reports would pile up, because no admin request polls a client.
+"""
 
 import logging
 import os
@@ -10,23 +13,23 @@ from confluent_kafka.admin import AdminClient
 
 log = logging.getLogger(__name__)
 
-_INTERVAL = 0.2  # seconds
+_INTERVAL = 0.2  # seconds between two polls
 
 
 class Server:
-    """A thread that takes the errors and log lines of admin clients, as long as any clients exist."""
+    """A thread that polls all admin clients, and ends when none of them exists any more."""
 
     def __init__(self) -> None:
         self.forked()
 
     def forked(self) -> None:
-        """Start without clients in a forked process: the existing ones belong to the parent process."""
+        """Start without clients in a forked process, because the existing clients belong to the parent process."""
         self._lock = threading.Lock()
         self._clients: WeakSet[AdminClient] = WeakSet()
         self._thread: threading.Thread | None = None
 
     def serve(self, client: AdminClient) -> None:
-        """Take the reports of this client until it is destroyed."""
+        """Poll this client until it is destroyed."""
         with self._lock:
             self._clients.add(client)
             if self._thread is None:
@@ -44,8 +47,9 @@ class Server:
             while clients:
                 try:
                     clients.pop().poll(0)
-                except Exception:  # the thread also serves all other admin clients of the process
-                    log.exception("Serving an admin client raised an unexpected error. Its thread goes on.")
+                # The thread must continue, because it also polls all other admin clients of the process.
+                except Exception:
+                    log.exception("Polling an admin client raised an unexpected error. The thread continues.")
 
 
 _server = Server()

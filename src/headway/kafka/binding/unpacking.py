@@ -1,4 +1,4 @@
-"""Batches that a client cannot unpack because they exceed `receive.message.max.bytes`: the default, and the error."""
+"""Handles batches that a client cannot decompress because they exceed the setting `receive.message.max.bytes`."""
 
 from typing import Any
 
@@ -10,17 +10,17 @@ _KEY = "receive.message.max.bytes"
 _MAX = 2_147_483_647  # the largest value that librdkafka accepts
 
 UNPACKS: Config = {_KEY: 536_870_912}
-"""The default for clients that read records.
+"""The default of the setting for clients that read records.
 
-Java's producer limits the compressed size of a batch, so a batch that compresses well can unpack to any size.
+Java's producer limits the compressed size of a batch, so a batch that compresses well can have any decompressed size.
 librdkafka stops reading a partition at a batch that exceeds the limit, which is 100 MB by default.
 """
 
-_REPEAT_AFTER = 30.0  # seconds between two reports; librdkafka itself retries twice a second
+_REPEAT_AFTER = 30.0  # seconds between two reports; librdkafka itself tries twice a second
 
 
 class Unpacking:
-    """Remembers the batches that cannot be unpacked, so that each is reported only every 30 seconds.
+    """Limits the reports about batches that cannot be decompressed to one every 30 seconds for each partition.
 
     `config` holds the client's settings.
     """
@@ -34,12 +34,12 @@ class Unpacking:
         error = message.error()
         return (
             f"Partition {message.partition()} of {message.topic()} cannot be read beyond offset {message.offset()}: "
-            f"a batch there cannot be unpacked ({error.str()}). If it unpacks to more than "
+            f"the batch there cannot be decompressed ({error.str()}). If its decompressed size exceeds "
             f"{_KEY}={self._limit}, raise this setting of the client; it can be up to {_MAX}."
         )
 
     def is_due(self, message: Any, now: float) -> bool:
-        """Return whether to report this message now; `now` is in seconds."""
+        """Return whether to report this message now. `now` is in seconds."""
         place = message.topic(), message.partition()
         is_due = now - self._reported.get(place, -_REPEAT_AFTER) >= _REPEAT_AFTER
         if is_due:
@@ -48,5 +48,5 @@ class Unpacking:
 
 
 def is_not_unpacked(error: ck.KafkaError) -> bool:
-    """Return whether an error means that a batch could not be unpacked."""
+    """Return whether an error means that a batch could not be decompressed."""
     return error.code() == ck.KafkaError._BAD_COMPRESSION

@@ -58,8 +58,8 @@ def test_what_a_users_callback_raises_is_logged_and_holds_up_nothing(caplog: pyt
     finally:
         consumer.close()
     assert {record.message for record in caplog.records} == {
-        "The setting stats_cb raised an error; the client goes on.",
-        "The setting error_cb raised an error; the client goes on.",
+        "The callback stats_cb raised an error. The client continues.",
+        "The callback error_cb raised an error. The client continues.",
     }
 
 

@@ -29,4 +29,4 @@ def test_an_unexpected_error_is_logged_and_all_clients_are_served_again(caplog: 
     with caplog.at_level(logging.ERROR):
         server.serve(cast(AdminClient, client))
         assert client.was_polled_again.wait(10)
-    assert "Serving an admin client raised an unexpected error" in caplog.text
+    assert "Polling an admin client raised an unexpected error" in caplog.text
