@@ -22,7 +22,7 @@ _MOST_PRODUCERS = 16
 _mark_decoder = msgspec.json.Decoder(Mark)
 _producers_decoder = msgspec.json.Decoder(list[Text])
 _topics_decoder = msgspec.json.Decoder(dict[str, str])
-_is_line_key = re.compile(r"delay topic:\d{1,18}", re.ASCII).fullmatch
+_is_line_key = re.compile(r"line:\d{1,18}", re.ASCII).fullmatch
 _is_offset = re.compile(rb"\d{1,18}").fullmatch
 
 
