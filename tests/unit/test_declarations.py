@@ -148,11 +148,11 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(topics_at="x"), "A worker has no option 'topics_at'"),
     (lambda: worker({"orders": "high"}, group="g")(handle), "The level of the topic 'orders' is 'high'"),  # type: ignore[dict-item]
     # Workers: each option as that of the ParallelConsumer
-    (lambda: declare(no_arguments), "The handler no_arguments cannot be called with (record), nor with (record, cont"),
-    (lambda: declare(three_arguments), "The handler three_arguments cannot be called with (record), nor with"),
+    (lambda: declare(no_arguments), "The handler no_arguments can be called neither with (record) nor with (record,"),
+    (lambda: declare(three_arguments), "The handler three_arguments can be called neither with (record) nor with"),
     (
         lambda: declare(by_name),
-        "The handler by_name cannot be called with (record), nor with (record, context)",
+        "The handler by_name can be called neither with (record) nor with (record, context)",
     ),
     (lambda: declare(yields), "The handler yields yields, which is possible only with run_and_produce"),
     (lambda: worker(5, group="billing")(handle), "A worker needs the name of a topic, as in @worker"),  # type: ignore[arg-type]
@@ -295,7 +295,7 @@ def idle() -> Iterator[ParallelConsumer]:
 
 
 batches: Any = Batches
-UNCALLED = "cannot be called with (record), nor with (record, context)"
+UNCALLED = "can be called neither with (record) nor with (record, context)"
 AT_THE_RUN: list[tuple[Callable[[Any], Any], str]] = [
     (lambda idle: idle.run(no_arguments), f"The handler no_arguments {UNCALLED}"),
     (lambda idle: idle.run("handle"), "The handler is 'handle'; it must be a function (record), or (record, context)"),
@@ -308,7 +308,7 @@ AT_THE_RUN: list[tuple[Callable[[Any], Any], str]] = [
     (lambda idle: idle.run_and_produce(handle, handle), "on_output is handle, which cannot be called with (input, out"),
     (
         lambda idle: idle.run(no_arguments, batches=batches(10)),
-        "cannot be called with (records), nor with (records, contexts)",
+        "can be called neither with (records) nor with (records, contexts)",
     ),
     (lambda idle: idle.run(handle, batches=batches(2.5)), "max_size is 2.5; it must be a whole number, at least 1"),
     (lambda idle: idle.run(handle, batches=batches(10, "1s")), "linger is '1s'; it must be a number, at least 0"),

@@ -1,1 +1,1 @@
-"""The execution of handlers: on threads, an event loop or processes, each call with its context and time limit."""
+"""Runs handlers on threads, on an event loop or in processes. Each call gets a context and has a time limit."""

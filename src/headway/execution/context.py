@@ -7,7 +7,7 @@ from headway.core.engine.work import FailedAttempts
 
 
 class AttemptInfo(Protocol):
-    """The facts about an attempt that a context shows: of a `Work`, or of its copy in another process."""
+    """The attributes of an attempt that a context shows. They come from a `Work`, or from its copy in a process."""
 
     @property
     def attempt(self) -> int: ...
@@ -25,7 +25,7 @@ class Context:
     __slots__ = ("_started", "_work", "state")
 
     state: Any
-    """The object that the lifespan of the consumer or worker yields; None without a lifespan."""
+    """The object that the lifespan of the consumer or worker yielded, or None if there is no lifespan."""
 
     def __init__(self, work: AttemptInfo) -> None:
         self._work = work
@@ -39,22 +39,22 @@ class Context:
 
     @property
     def last_error(self) -> BaseException | None:
-        """The error of the previous attempt; None at the first attempt."""
+        """The error of the previous attempt, or None if this is the first attempt."""
         return self._work.failure.error if self._work.failure else None
 
     @property
     def last_failed_at(self) -> float | None:
-        """The time at which the previous attempt failed, in seconds since the epoch; None at the first attempt."""
+        """When the previous attempt failed, in seconds since the epoch, or None if this is the first attempt."""
         return wall_time(self._work.failure.at) if self._work.failure else None
 
     @property
     def level(self) -> int:
-        """The level of the record; 0 is the lowest."""
+        """The level of the record. The lowest level is 0."""
         return self._work.level
 
     @property
     def queue_time(self) -> float:
-        """The seconds between the fetch of the record and this attempt, including earlier attempts."""
+        """The seconds between the fetch of the record and the start of this attempt, including earlier attempts."""
         return self._started - self._work.arrived
 
     def __repr__(self) -> str:

@@ -1,14 +1,15 @@
-"""Shares the engine between threads: executors report to it and take jobs, the control thread adds records and commits.
+"""Shares the engine between threads. Executors report outcomes and take jobs; the control thread receives and commits.
 
-A thread that ends a job takes the next one in the same call. So a free slot is filled at once, without waking another
-thread. The control thread is woken only if it has something to do. The lock is held for some microseconds at a time,
-and never during a handler, a call to Kafka, or anything that lets another thread run.
+A thread that reports the end of a job takes the next job in the same call, so a free slot is filled at once, without
+waking another thread. The control thread is woken only if it has something to do. The lock is held for a few
+microseconds at a time, and never while a handler runs, during a call to Kafka, or during anything that lets another
+thread run.
 
-At most one thread of an executor waits for the lock. Others leave their reports to that thread and become idle. If all
-of them waited, a thousand threads could queue up when the owner of the lock is interrupted, and each would have to be
-woken.
+At most one thread of an executor waits for the lock. If other threads have outcomes to report meanwhile, they queue
+their reports for the waiting thread and become idle. If all of them waited, a thousand threads could queue up whenever
+the owner of the lock is descheduled, and the operating system would have to wake each of them.
 
-Optional features are gates (`gate.py`), and the dispatch asks only those that it was given.
+Optional features are gates (`gate.py`). The dispatch calls only the gates that it was given.
 """
 
 import math
@@ -36,14 +37,14 @@ _MOST_TENANTS_SHOWN = 5
 
 
 class Dispatch:
-    """The running jobs, and the choice of those that start next. Thread-safe, except that `engine` needs `lock`.
+    """Keeps track of the running jobs, and chooses which job starts next.
 
-    The executor and the stores report to the dispatch, so they are made after it and given to `begin`. No job starts
-    before that.
+    All methods are thread-safe. Code that uses `engine` directly must hold `lock`. The executor and the stores report
+    to the dispatch, so they are made after it and given to `begin`. No job starts before `begin` is called.
 
     Args:
-        engine: The engine.
-        retries: The rule that decides about failed attempts.
+        engine: The engine, which holds the fetched records in their lanes.
+        retries: The rule that decides what follows a failed attempt.
         slots: The number of jobs that can run at a time.
         wake: Wakes the control thread.
         gates: The optional features in use.
@@ -57,29 +58,31 @@ class Dispatch:
         wake: Wakeup,
         gates: Iterable[Gate] = (),
     ) -> None:
-        # At most 30 attributes: with more, CPython shares no keys between dicts, and each access takes longer.
+        # Keep this at 30 attributes or fewer. With more, CPython cannot share the keys of instance dictionaries, and
+        # each attribute access takes longer.
         self.lock = threading.Lock()
         self.engine = engine
         engine.count_slots(self._slots_in_use)
-        self.paused = False  # True to start nothing; running jobs go on
-        self.ending = False  # True to start nothing any more
+        self.paused = False  # True while no job starts; running jobs continue
+        self.ending = False  # True once no further job starts
         self.failure: HeadwayError | None = None
-        self._waits_for_outputs = False  # True to start nothing either
+        self._waits_for_outputs = False  # True while no job starts because too many stored outputs are untaken
         self._slots = slots
         self._gates = tuple(gates)
         self._wake = wake
         self._retries = retries
-        self._failures = Failures(retries)  # `begin` makes the one with the stores
+        self._failures = Failures(retries)  # `begin` replaces it by one that has the stores
         self._executor: Executor | None = None  # None until the run begins
         self._batch_size: int | None = None  # None for a handler of single records
         self._of_one_partition = False
-        self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()  # of ended works, for the waiting thread
-        self._waiting = threading.Lock()  # held by the one thread that waits for `lock`, to pass on the reports
-        # Works with a slot. Works of one batch share a list with the number of those that have not ended. A work of a
-        # lost partition stays here until its end is reported.
+        # Attempts that succeeded, with their outputs. The thread that waits for `lock` takes them to the engine.
+        self._reports: deque[tuple[RecordWork, Sequence[Any]]] = deque()
+        self._waiting = threading.Lock()  # held by the one thread that waits for `lock` to take the reports
+        # The attempts that have a slot. All attempts of a batch share a list whose only item is the number of attempts
+        # that have not ended. An attempt on a lost partition stays here until its end is reported.
         self._running: dict[RecordWork, list[int] | None] = {}
         self._jobs = 0
-        self._to_store: deque[RecordWork] = deque()  # works whose dead letter or schedule is due to be sent
+        self._to_store: deque[RecordWork] = deque()  # attempts whose dead letter or schedule must be sent now
         self._control_is_due = False
         self._alarms = [-1] * len(engine.ready)
         self._watched = False
@@ -87,9 +90,9 @@ class Dispatch:
         self._done = self._failed = self._dead_letters = self._abandoned = 0
 
     def add(self, gate: Gate) -> None:
-        """Ask this gate too from now on."""
+        """Add a gate. Adding the same gate twice has no effect."""
         if gate not in self._gates:
-            self._gates = (*self._gates, gate)  # a new tuple: another thread may be going through the old one
+            self._gates = (*self._gates, gate)  # a new tuple, because another thread can be iterating over the old one
 
     def begin(
         self,
@@ -105,10 +108,11 @@ class Dispatch:
 
         Args:
             executor: The executor that runs the jobs.
-            letters: The store of dead letters.
-            schedules: The store of records to be retried much later.
-            batch_size: The maximum number of works in a job, for a handler of batches. By default it is 1.
-            of_one_partition: True if all works of a job must be of one partition.
+            letters: The store of dead letters, if there is one.
+            schedules: The store of records that will be retried much later, if there is one.
+            batch_size: The maximum number of records in a job if the handler takes batches. Without it, each job has
+                one record.
+            of_one_partition: True if all records of a job must belong to one partition.
             is_supervised: True if a supervisor takes care of records that kill this process.
         """
         self._failures = Failures(self._retries, letters, schedules, is_supervised=is_supervised)
@@ -116,17 +120,17 @@ class Dispatch:
         self._executor = executor
 
     def wait_for_outputs(self, waits: bool) -> None:
-        """Start nothing while stored outputs wait for the caller to take them."""
+        """Start no job while `waits` is True, which means that the caller has not taken many stored outputs."""
         self._waits_for_outputs = waits
         if not waits:
             self._wake.set()
 
     def end(self) -> None:
-        """Start nothing any more."""
+        """Start no further job. Running jobs continue."""
         self.ending = True
 
     def metrics(self) -> ParallelMetrics:
-        """Return the counts of records done, running and waiting."""
+        """Return the numbers of records that are done, running and waiting, and the metrics of the gates."""
         with self.lock:
             of_gates = {name: count for gate in self._gates for name, count in gate.metrics().items()}
             return ParallelMetrics(
@@ -150,7 +154,7 @@ class Dispatch:
     # For executors
 
     def done(self, work: RecordWork, outputs: Sequence[Any] = ()) -> Job | None:
-        """Record that a work is done. Returns the next job, if there is one for this slot."""
+        """Record that an attempt has succeeded. Returns the next job for the freed slot, or None."""
         if not self.lock.acquire(blocking=False):
             self._reports.append((work, outputs))
             return self._take_reports()
@@ -166,7 +170,7 @@ class Dispatch:
 
     def _take_reports(self) -> Job | None:
         if not self._waiting.acquire(blocking=False):
-            return None  # the waiting thread passes this report on, and starts the next job instead of this thread
+            return None  # the thread that waits for the lock takes this report, and has the next job started
         try:
             self.lock.acquire()
         finally:
@@ -187,7 +191,7 @@ class Dispatch:
         return jobs[0] if jobs else None
 
     def complete(self, job: Job, error: BaseException | None = None) -> Job | None:
-        """Record that the works of a job are done, or have failed. Returns the next job, if there is one."""
+        """Record that all attempts of a job succeeded, or failed with this error. Returns the next job, or None."""
         if error is None:
             return self.complete_each([(work, ()) for work in job], ())
         return self.complete_each((), [(work, error) for work in job])
@@ -195,9 +199,12 @@ class Dispatch:
     def complete_each(
         self, done: Iterable[tuple[RecordWork, Sequence[Any]]], failed: Iterable[tuple[RecordWork, BaseException]]
     ) -> Job | None:
-        """Note the works of a job that are done, with their outputs, and those that failed. Returns the next job."""
+        """Record the attempts of a job that succeeded, with their outputs, and the attempts that failed.
+
+        Returns the next job, or None.
+        """
         now = time.monotonic()
-        # Users' code, including log handlers, is called without the lock, because it can call the consumer.
+        # The user's code, which includes log handlers, is called without the lock, because it can call the consumer.
         judged = [(work, error, self._failures.decide(work, error, now)) for work, error in failed]
         ours = []
         with self.lock:
@@ -218,7 +225,10 @@ class Dispatch:
         return job
 
     def complete_together(self, job: Job, outputs: Sequence[Any]) -> Job | None:
-        """Record that a batch of one partition is done, to be committed as a whole. Returns the next job."""
+        """Record that a batch of one partition is done. Its offsets and outputs are committed together.
+
+        Returns the next job, or None.
+        """
         now = time.monotonic()
         with self.lock:
             for work in job:
@@ -230,16 +240,16 @@ class Dispatch:
         return following
 
     def complete_elsewhere(self, job: Job, error: BaseException | None = None) -> None:
-        """Do the same as `complete` on a thread that is not the executor's. The executor starts the next job."""
+        """Do what `complete` does, for a thread that is not the executor's. The executor starts the next job."""
         following = self.complete(job, error)
         if following and self._executor:
             self._executor.start((following,))
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
-        """Record that a work cannot be scheduled for a later attempt. It fails with this error instead."""
+        """Record that a record could not be stored as a schedule. The attempt fails with this error instead."""
         with self.lock:
             work.outcome = None
-            self._failed -= 1  # this attempt was counted as failed already
+            self._failed -= 1  # it was counted already, and is counted again below
         self.complete_elsewhere((work,), error)
 
     def letters_committed(self, count: int) -> None:
@@ -248,7 +258,10 @@ class Dispatch:
             self._dead_letters += count
 
     def stored(self, work: RecordWork, outputs: Sequence[Any] = ()) -> None:
-        """Record that a work's outputs, dead letter or schedule are stored, or wait in `outputs` for a transaction."""
+        """Record that a record is done, because its outputs, dead letter or schedule are stored.
+
+        In transactions they are not stored yet: `outputs` has them, and the next transaction stores them.
+        """
         now = time.monotonic()
         with self.lock:
             self._finish(work, outputs, now)
@@ -256,9 +269,10 @@ class Dispatch:
         self.feed()
 
     def not_stored(self, work: RecordWork, again_at: float) -> None:
-        """Record that Kafka refused a dead letter or schedule, which must be sent again at this time.
+        """Record that Kafka refused a dead letter or schedule, which must be sent again at `again_at`.
 
-        The work gives back its slot. Its handler is not called again, and its lane waits.
+        The attempt gives back its slot. The handler is not called for its record again, and later records of its lane
+        wait.
         """
         now = time.monotonic()
         with self.lock:
@@ -267,7 +281,7 @@ class Dispatch:
         self.feed()
 
     def untried(self, work: RecordWork) -> None:
-        """Record that the handler was not called for a work. It starts again as if it had not been taken."""
+        """Record that the handler was not called for an attempt, which then waits to start as it did before."""
         now = time.monotonic()
         with self.lock:
             for gate in self._gates:
@@ -277,12 +291,12 @@ class Dispatch:
         self.feed()
 
     def give_up(self, failure: HeadwayError) -> None:
-        """End the run with this error."""
+        """End the run with this error, unless an earlier error has ended it."""
         self.failure = self.failure or failure
         self._wake.set()
 
     def next(self) -> Job | None:
-        """Return another job, if there is one and a slot is free."""
+        """Return another job if one can start and a slot is free, or None."""
         with self.lock:
             job = self._next(time.monotonic())
         self._wake_control()
@@ -311,13 +325,13 @@ class Dispatch:
     # For the control thread
 
     def alarm(self, level: int, ready: int) -> None:
-        """Wake the control thread once this level has fewer than `ready` ready works. -1 means never."""
+        """Wake the control thread when this level has fewer than `ready` records that can start. -1 means never."""
         self._alarms[level] = ready
 
     def is_running(self, partitions: Collection[TopicPartition] | None = None) -> int:
-        """Return how many works are running, of these partitions or in all.
+        """Return the number of running attempts, on these partitions or in total.
 
-        Each work that ends wakes the control thread until `unwatch` is called.
+        From now on the end of each attempt wakes the control thread, until `unwatch` is called.
         """
         with self.lock:
             self._watched = True
@@ -326,19 +340,19 @@ class Dispatch:
             return sum(work.assignment.current and work.partition in partitions for work in self._running)
 
     def runs_stale(self, partition: TopicPartition) -> bool:
-        """Return whether stale works of this partition are running.
+        """Return whether stale attempts on this partition are running, whose results will be ignored.
 
-        Each work that ends wakes the control thread until `unwatch` is called.
+        From now on the end of each attempt wakes the control thread, until `unwatch` is called.
         """
         with self.lock:
             self._watched = True
             return any(work.partition == partition and not work.assignment.current for work in self._running)
 
     def slots_idle_behind_keyless(self) -> tuple[int, int] | None:
-        """Return the numbers of idle and of all slots if half of them are idle because of records without a key.
+        """Return the numbers of idle slots and of all slots if records without a key keep half of the slots idle.
 
-        That is so if nothing is ready to start, and a record waits behind a running one that has no key. Otherwise
-        returns None.
+        Records without a key are the reason if no record is ready to start, and a record waits for an earlier record
+        without a key that is running. Returns None if fewer slots are idle, or for another reason.
         """
         with self.lock:
             slots = self._slots_in_use()
@@ -357,12 +371,12 @@ class Dispatch:
             return (idle, slots) if waits else None
 
     def give_up_running(self, partitions: Collection[TopicPartition]) -> None:
-        """Mark the running works of these partitions as stale: their results will be ignored."""
+        """Mark the running attempts on these partitions as stale, so that their results will be ignored."""
         with self.lock:
             self.engine.give_up([work for work in self._running if work.partition in partitions])
 
     def abandon(self) -> None:
-        """End the run without waiting for the running works, which count as abandoned."""
+        """End the run without waiting for running attempts, which are counted as abandoned."""
         with self.lock:
             self.ending = True
             self._abandoned = len(self._running)
@@ -372,15 +386,15 @@ class Dispatch:
             gate.log(now, at_end=True)
 
     def unwatch(self) -> None:
-        """Record that the control thread no longer waits for works to end."""
+        """Record that the control thread no longer waits for attempts to end."""
         self._watched = False
 
     def next_change(self, fed_at: float) -> float | None:
-        """Return when time alone can let a job start, or None if only an event can.
+        """Return the next time at which a job can start without any other event, or None if there is no such time.
 
-        `fed_at` is the time that `feed` returned last, and the result is later. Works that were due at `fed_at` were
-        tried then. If one did not start, it waits for a slot, a probe or a suspect, and the thread that ends that wait
-        starts the work or wakes the control thread.
+        `fed_at` is the time that the last call of `feed` returned, and the result is always later. That call has tried
+        to start every attempt that was due then. If one of them did not start, it waits for a slot, a probe or a
+        suspect, and the thread that ends this wait starts the attempt or wakes the control thread.
         """
         with self.lock:
             self._opening_is_awaited = False
@@ -398,7 +412,7 @@ class Dispatch:
                 self._opening_is_awaited = opens_at > fed_at
         return min((time for time in times if time > fed_at), default=None)
 
-    # With the lock: which jobs may start
+    # Which jobs can start; these methods need the lock
 
     def _is_stopped(self) -> bool:
         return self.paused or self.ending or self._waits_for_outputs or self._executor is None
@@ -424,7 +438,7 @@ class Dispatch:
             self._opening_is_awaited = self._control_is_due = True
 
     def _opens_at(self) -> float | None:
-        """Return when all gates can let a job start, or None if only an event can open one of them."""
+        """Return the time at which all gates let a job start, or None if one of them waits for an event."""
         latest = -math.inf
         for gate in self._gates:
             at = gate.opens_at()
@@ -440,7 +454,7 @@ class Dispatch:
         return jobs
 
     def _next(self, now: float) -> Job | None:
-        """Give the next job a slot, and return it. Returns None if no job can start."""
+        """Take the next job, give it a slot, and return it. Returns None if no job can start."""
         if self.paused or self.ending or self._waits_for_outputs or self._executor is None:
             return None
         gates = self._gates
@@ -456,7 +470,7 @@ class Dispatch:
                 return None
             if gates or job[0].outcome or len(job) > 1:
                 job = self._admit(job, now)
-            else:  # nearly always
+            else:  # the fast path, without gates and batches
                 self._running[job[0]] = None
                 self._jobs += 1
             if job and not self._is_kept_back(job, now):
@@ -474,7 +488,7 @@ class Dispatch:
         return self.engine.take_batch(size, now, self._of_one_partition)
 
     def _admit(self, taken: Job, now: float) -> Job:
-        """Give a slot to the works that the gates admit, and return them. Others end, or return to their lanes."""
+        """Give a slot to the attempts that all gates admit, and return them. The rest end or return to their lanes."""
         admitted = taken
         for gate in self._gates:
             if admitted:
@@ -483,13 +497,13 @@ class Dispatch:
         for work in taken:
             if work.outcome and work.outcome.verdict is None:
                 self._finish(work, (), now)
-                self._control_is_due = True  # to fetch into the buffer space, or to commit
+                self._control_is_due = True  # to fetch into the freed buffer space, or to commit
             elif work.outcome:
                 stored.append(work)
             elif work not in admitted:
                 self.engine.retry(work, now, None, now)
         job = [work for work in admitted if not work.outcome]
-        held = [*job, *stored]  # a work whose dead letter or schedule must be sent keeps its slot until that is stored
+        held = [*job, *stored]  # a record keeps its slot until its dead letter or schedule is stored
         if held:
             left = [len(held)] if len(held) > 1 else None
             for work in held:
@@ -506,7 +520,7 @@ class Dispatch:
             kept |= gate.started(job, self._jobs, now)
         return kept
 
-    # With the lock: how works end
+    # How attempts end; these methods need the lock
 
     def _finish(self, work: RecordWork, outputs: Sequence[Any], now: float) -> None:
         self._leave(work, now)
@@ -538,23 +552,27 @@ class Dispatch:
     def _put_back(self, work: RecordWork, at: float, now: float) -> None:
         self._end(work, now)
         self.engine.retry(work, at, None, now)
-        self._control_is_due = True  # to wait for that time
+        self._control_is_due = True  # to compute how long to wait for that time
 
     def _fail(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> bool:
-        """Note a failure. Returns False if its partition has left. A work with a dead letter keeps its slot."""
+        """Record a failed attempt. Returns False if its partition is no longer assigned to this consumer.
+
+        If the record becomes a dead letter or a schedule, the attempt keeps its slot until Kafka has stored it.
+        """
         self._failed += 1
         ours = self.engine.fail(work, error, verdict, now)
         if ours and not isinstance(verdict, Again) and self._failures.is_stored(verdict):
             work.outcome = FinalOutcome(without_frames(error), verdict)
         else:
             self._end(work, now)
-            self._control_is_due = True  # to wait for the time of its next attempt
+            self._control_is_due = True  # to compute how long to wait for the next attempt
         return ours
 
     # Without the lock
 
     def _wake_control(self) -> None:
-        # Read without the lock. A thread sets it with the lock and calls this later, so one of them sees it.
+        # The flag is read without the lock. Each thread that sets it, with the lock, calls this method afterwards, so
+        # no wake-up is lost.
         if self._control_is_due:
             self._control_is_due = False
             self._wake.set()

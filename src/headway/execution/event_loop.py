@@ -1,4 +1,4 @@
-"""Runs coroutine functions as handlers, in the caller's event loop or in one in a thread of its own."""
+"""Runs handlers that are coroutine functions, in the caller's event loop or in a loop that has its own thread."""
 
 import asyncio
 import contextlib
@@ -18,7 +18,7 @@ log = logging.getLogger(__name__)
 
 # After this many jobs, a task lets other tasks run even if its handler never waits.
 _YIELD_EVERY = 16
-_CLEAN_UP_WITHIN = 1.0  # seconds
+_CLEAN_UP_WITHIN = 1.0  # the fewest seconds that cancelled handlers have to clean up
 
 
 class LoopThread:
@@ -33,16 +33,16 @@ class LoopThread:
         self._thread.start()
 
     def close(self, timeout: float) -> None:
-        """Cancel the tasks of the loop, and end it. Waits up to `timeout` seconds for them."""
-        with contextlib.suppress(RuntimeError):  # the loop has ended: an interrupted end of a run calls this again
+        """Cancel the tasks of the loop, and end the loop. Waits up to `timeout` seconds for its thread."""
+        with contextlib.suppress(RuntimeError):  # the loop has ended; `close` is called again after an interrupt
             self.loop.call_soon_threadsafe(_set, self._ended)
         self._thread.join(timeout)
 
 
 class EventLoop(Executor):
-    """Runs handlers as tasks of a loop. A task takes its next job when it ends one, and ends if there is none.
+    """Runs handlers in tasks of an event loop. A task runs one job after the other, and ends if there is no next job.
 
-    Without a `loop`, the handlers get one in a thread of its own. `owner` is the task that waits for the consumer.
+    Without a `loop`, the executor makes a loop with its own thread. `owner` is the task that waits for the consumer.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class EventLoop(Executor):
     ) -> None:
         self._calls = calls
         self._time_limit = time_limit
-        self._tasks: set[asyncio.Task[None]] = set()  # a loop itself keeps tasks only weakly
+        self._tasks: set[asyncio.Task[None]] = set()  # an event loop itself has only weak references to its tasks
         self._own: LoopThread | None = None
         self._owner = owner
         self._closing = False
@@ -68,7 +68,7 @@ class EventLoop(Executor):
         self._loop.call_soon_threadsafe(self._start, jobs)
 
     def close(self, timeout: float) -> None:
-        """Cancel the running handlers. Waits up to `timeout` seconds for them, but at least a second."""
+        """Cancel the running handlers. Waits up to `timeout` seconds for them, or one second if that is longer."""
         self._closing = True
         within = max(timeout, _CLEAN_UP_WITHIN)
         if self._own:
@@ -80,8 +80,8 @@ class EventLoop(Executor):
     def _ends(self, task: asyncio.Task[Any]) -> bool:
         """Return whether a handler's task was cancelled because the run ends.
 
-        The call then counts as not completed, even if the handler returns or raises another error. `asyncio.run`
-        cancels the owner together with the handlers.
+        The handler's call then counts as not completed, even if it returns or raises another error. The owner is
+        checked too, because `asyncio.run` cancels all tasks of the loop, including the owner and the handlers.
         """
         return self._is_over() and task.cancelling() > 0
 
@@ -97,7 +97,8 @@ class EventLoop(Executor):
 
     def _leave(self, next_job: list[Job], task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
-        # A handler that cancels all tasks of the loop can meet this one between two calls.
+        # If a handler cancels all tasks of the loop, it can cancel this one between two calls. The next job must run
+        # nevertheless.
         if next_job and not self._is_over():
             self._start(next_job)
 
@@ -111,16 +112,16 @@ class EventLoop(Executor):
         calls = self._calls
         call = limit_coroutine(calls.call, self._time_limit) if self._time_limit else calls.call
         task = asyncio.current_task(self._loop)
-        assert task is not None  # noqa: S101  # a coroutine runs in one
+        assert task is not None  # noqa: S101  # a coroutine always runs in a task
         count = 0
         try:
             while next_job:
                 job = next_job.pop()
                 try:
                     result = await call(job)
-                except BaseException as error:  # also a cancellation, after which the attempt has failed
+                except BaseException as error:  # a cancellation is a failed attempt too
                     if self._ends(task):
-                        return  # the call does not count, and the next run handles the record again
+                        return  # nothing is reported, so the next run handles the record again
                     following = calls.raised(job, error)
                 else:
                     if self._ends(task):
@@ -129,7 +130,7 @@ class EventLoop(Executor):
                 if following:
                     next_job.append(following)
                 if task.cancelling():
-                    return  # `_leave` makes a new task for the next call, which would be cancelled in this one
+                    return  # this task would cancel the next call, so `_leave` makes a new task for it
                 count += 1
                 if count % _YIELD_EVERY == 0:
                     await asyncio.sleep(0)
@@ -138,7 +139,7 @@ class EventLoop(Executor):
 
 
 def _serve(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[None]) -> None:
-    # Ends like `asyncio.run`: remaining tasks are cancelled and awaited, and generators are closed.
+    # Like `asyncio.run`, this cancels and awaits the remaining tasks at the end, and closes async generators.
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         run_whatever_is_raised(runner.get_loop(), ended)
         if tasks := asyncio.all_tasks(loop):
@@ -155,8 +156,8 @@ def _set(ended: asyncio.Future[None]) -> None:
 def run_whatever_is_raised(loop: asyncio.AbstractEventLoop, ended: asyncio.Future[Any]) -> None:
     """Run a loop that handlers share until `ended` is done, or the loop is closed.
 
-    A SystemExit or KeyboardInterrupt of one of their tasks or callbacks would end the loop, and all other tasks with
-    it. `loop.stop()` would do the same.
+    A task or callback that raises SystemExit or KeyboardInterrupt, or calls `loop.stop()`, makes the loop return. It is
+    then run again, because otherwise all other tasks would stop too.
     """
     while not (ended.done() or loop.is_closed()):
         try:
@@ -166,4 +167,7 @@ def run_whatever_is_raised(loop: asyncio.AbstractEventLoop, ended: asyncio.Futur
                 raise
             log.error("A handler stopped the event loop that all handlers share. The loop continues.")
         except (SystemExit, KeyboardInterrupt) as error:
-            log.error("A task beside the handlers raised %s. The consumer continues.", description_of(error))
+            log.error(
+                "A task or callback that runs in the handlers' event loop raised %s. The consumer continues.",
+                description_of(error),
+            )

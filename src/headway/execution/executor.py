@@ -1,4 +1,4 @@
-"""What an executor does, and what it needs: the calls of a handler."""
+"""The base class of executors, which run jobs, and the protocol by which they call a handler and report outcomes."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -13,26 +13,26 @@ class HandlerCalls(Protocol):
     """Calls a handler for a job, and reports the outcome to the dispatch."""
 
     def call(self, job: Job) -> Any:
-        """Call the handler. Returns its return value, which is a coroutine if the handler is async."""
+        """Call the handler, and return its return value. If the handler is async, that is a coroutine."""
 
     def returned(self, job: Job, result: Any) -> Job | None:
-        """Report what the handler returned. Returns the next job, if there is one for this slot."""
+        """Report the handler's return value. Returns the next job for the freed slot, or None."""
 
     def raised(self, job: Job, error: BaseException) -> Job | None:
-        """Report what the handler raised. Returns the next job, if there is one for this slot."""
+        """Report the exception that the handler raised. Returns the next job for the freed slot, or None."""
 
     def give_up(self, failure: HeadwayError) -> None:
         """End the run with this error."""
 
 
 class Executor(ABC):
-    """Runs jobs on threads, in an event loop, or in processes, by its `HandlerCalls`."""
+    """Runs jobs on threads, in an event loop, or in processes. It calls the handler through its `HandlerCalls`."""
 
     @abstractmethod
     def start(self, jobs: Sequence[Job]) -> None:
         """Run these jobs. Any thread can call this."""
 
-    def wait_until_started(self, is_stopping: Callable[[], bool]) -> None:  # noqa: B027 - most need not wait
+    def wait_until_started(self, is_stopping: Callable[[], bool]) -> None:  # noqa: B027 - most executors need not wait
         """Wait until jobs can run, or until the run is stopping. Raises `LifespanError` if a lifespan fails."""
 
     @abstractmethod
@@ -41,7 +41,10 @@ class Executor(ABC):
 
 
 def not_noted(error: BaseException) -> HandlerError:
-    """Return the error that ends the run if the outcome of a job cannot be reported, since its slot stays taken."""
+    """Return the error that ends the run because the outcome of a job could not be reported.
+
+    The run cannot continue, because the job would keep its slot.
+    """
     failure = HandlerError(
         f"The outcome of a record could not be reported: {description_of(error)}. The next run will handle it again."
     )

@@ -1,7 +1,7 @@
-"""The log of failures: the first failures of a topic in full, and the number of the others.
+"""Logs failures without flooding the log: the first failures of a topic in full, further ones as a number.
 
-Invariants: in ten seconds at most ten failures of each topic are logged in full. For all others, one line a second has
-their number and the last of them, so no failure goes unmentioned.
+Invariants: within ten seconds, at most ten failures of each topic are logged in full. Further failures are held back,
+and counted in one line a second, which also describes the last of them. So every failure is logged or counted.
 """
 
 import logging
@@ -13,9 +13,9 @@ from typing import Any, NamedTuple
 from headway.core.user_errors import description_of
 from headway.execution.tracebacks import ExcInfo, Tracebacks
 
-_IN_FULL = 10  # lines of a topic in one window
+_IN_FULL = 10  # the most lines for a topic in one window
 _WINDOW = 10.0  # seconds
-_TOTALS_EVERY = 1.0  # seconds
+_TOTALS_EVERY = 1.0  # seconds between two lines with the number of held-back failures
 
 
 class _Line(NamedTuple):
@@ -30,7 +30,7 @@ class _Line(NamedTuple):
 
 @dataclass(slots=True)
 class _TopicFailures:
-    """The failures of one topic: how many were logged in full, and the last of those that were held back."""
+    """The failures of one topic: the number of those that were logged in full, and those that are held back."""
 
     window_at: float
     in_full: int = 0
@@ -39,7 +39,7 @@ class _TopicFailures:
     last: _Line | None = None
 
     def take(self, now: float) -> bool:
-        """Return whether one more line can be logged in full, and count it."""
+        """Return whether one more line can be logged in full. If so, the line is counted."""
         if now - self.window_at >= _WINDOW:
             self.window_at, self.in_full = now, 0
         if self.in_full >= _IN_FULL:
@@ -55,7 +55,7 @@ class _TopicFailures:
 
 
 class FailureLog:
-    """A log of failures, by topic. Thread-safe. `tracebacks` decides which lines have the error's traceback."""
+    """Logs failures by topic. `tracebacks` decides which lines include the error's traceback. Thread-safe."""
 
     def __init__(self, log: logging.Logger, level: int, tracebacks: Tracebacks | None = None) -> None:
         self._tracebacks = tracebacks or Tracebacks()
@@ -67,7 +67,7 @@ class FailureLog:
         self._ended = False
 
     def log(self, topic: str, now: float, error: BaseException, message: str, *arguments: Any) -> None:
-        """Log a failure with the error as the last argument of the message, or hold it back and count it."""
+        """Log a failure, or hold it back if the topic had too many. The error is the last argument of the message."""
         line = _Line(message, arguments, error)
         with self._lock:
             about = self._topics.get(topic)
@@ -80,12 +80,12 @@ class FailureLog:
         line.log(self._log, self._level, self._tracebacks.of(error, now))
 
     def log_totals(self, now: float) -> None:
-        """Log how many failures of each topic were held back, once a second. Call it often."""
+        """Log how many failures of each topic were held back. Call it often; it logs at most once a second."""
         if self._totals_at is not None and now >= self._totals_at:
             self._log_held_back(now)
 
     def end(self, now: float) -> None:
-        """Log what was held back. Later lines are logged in full, because nothing calls `log_totals` any more."""
+        """Log the failures that are held back. All later failures are logged in full, because no total follows."""
         self._ended = True
         self._log_held_back(now)
 

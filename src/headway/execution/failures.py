@@ -1,6 +1,6 @@
-"""Decides what follows from a failed attempt, logs it, and sends records that are not retried here to their store.
+"""Decides what follows a failed attempt, logs the failure, and stores records that this consumer does not retry.
 
-All of this runs without the dispatch's lock, because it calls users' code, including log handlers.
+All of this runs without the dispatch's lock, because it calls the user's code, which includes log handlers.
 """
 
 import logging
@@ -22,24 +22,24 @@ log = logging.getLogger(__name__)
 
 
 class Letters(Protocol):
-    """A store of dead letters. It calls `Dispatch.stored` or `Dispatch.not_stored` for each."""
+    """Stores dead letters. It calls `Dispatch.stored` or `Dispatch.not_stored` for each of them."""
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None: ...
 
 
 class Schedules(Protocol):
-    """A store of records to be retried much later. It reports as `Letters` does, or to `Dispatch.not_scheduled`."""
+    """Stores records that will be retried much later. It reports as `Letters` does, or to `Dispatch.not_scheduled`."""
 
     def send(self, work: RecordWork, error: BaseException, delay: Any) -> None: ...
 
 
 class Failures:
-    """Decides about failed attempts, and has the stores for records that are not retried here, if there are any.
+    """Decides what follows a failed attempt, and stores records that this consumer does not retry.
 
     Args:
         retries: The rule that decides.
-        letters: The store of dead letters.
-        schedules: The store of records to be retried much later.
+        letters: The store of dead letters, if there is one.
+        schedules: The store of records that will be retried much later, if there is one.
         is_supervised: True if a supervisor takes care of records that kill this process.
     """
 
@@ -62,20 +62,20 @@ class Failures:
 
     def decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
         """Return the verdict on a failed attempt."""
-        random_number = random.random()  # noqa: S311 - it spreads retries
+        random_number = random.random()  # noqa: S311 - it spreads retries over time
         death = suspects.as_death(error)
         if death is None or not (self._letters or self._is_supervised):
             verdict = self._retries.decide(work.record, work.attempt, error, now, random_number, work.untried)
         else:
             verdict = suspects.decide(self._retries, work.record, work.attempt, death, now, random_number, work.untried)
-        if isinstance(verdict, Again) and verdict.at > work.not_after:  # it will have expired, so it need not wait
+        if isinstance(verdict, Again) and verdict.at > work.not_after:  # it will expire first, and need not wait longer
             return verdict._replace(at=max(now, work.not_after))
         return verdict
 
     def act_on(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> HandlerError | None:
-        """Log a failure, and send a record that is not retried here to its store.
+        """Log a failed attempt, and store its record if the verdict is a dead letter or a much later retry.
 
-        Returns the error that must end the run if there is no such store.
+        Returns the error that must end the run if there is no store for the record.
         """
         if isinstance(verdict, Again):
             self._log_retry(work, error, verdict, now)
@@ -90,16 +90,16 @@ class Failures:
     def _log_retry(self, work: RecordWork, error: BaseException, verdict: Again, now: float) -> None:
         topic, seconds = work.partition.topic, max(0.0, verdict.at - now)
         if verdict.delay_error:
-            sentence = "A function of the retries failed for %r, so the default decides: %s"
+            sentence = "A function of the retries raised an error for %r, so the default delay is used: %s"
             self._delays.log(topic, now, verdict.delay_error, sentence, work.record)
-        sentence = "%r failed at attempt %d, again in %.3g s: %s"
+        sentence = "%r failed at attempt %d and will be tried again in %.3g s: %s"
         if verdict.untried:
             log.debug(sentence, work.record, work.attempt, seconds, description_of(error))
         else:
             self._attempts.log(topic, now, error, sentence, work.record, work.attempt, seconds)
 
     def log_totals(self, now: float) -> None:
-        """Log how many failures were held back, once a second. Call it often."""
+        """Log how many failures were held back. Call it often; it logs at most once a second."""
         self._attempts.log_totals(now)
         self._delays.log_totals(now)
 
@@ -113,10 +113,10 @@ class Failures:
         return bool(self._letters or (self._schedules and isinstance(verdict, Later)))
 
     def store_all(self, works: deque[RecordWork]) -> None:
-        """Send the dead letters or schedules of these works, and remove the works from the queue.
+        """Send the dead letters or schedules of these attempts, and remove the attempts from the queue.
 
-        Any thread can call this, but only one works at a time: a store can report within its call and lead here again,
-        and then the outer call sends the rest.
+        Any thread can call this, but only one thread sends at a time. A store can report before its `send` returns, and
+        that can lead to a nested call of this method. The nested call sends nothing; the outer call sends the rest.
         """
         while works and self._storing.acquire(blocking=False):
             try:
@@ -128,7 +128,7 @@ class Failures:
                 self._storing.release()
 
     def store(self, work: RecordWork, outcome: FinalOutcome) -> None:
-        """Send the dead letter or schedule of a work."""
+        """Store the record of an attempt as a dead letter or as a schedule, according to the verdict."""
         error, verdict = outcome
         if isinstance(verdict, Later) and self._schedules:
             self._schedules.send(work, error, verdict.delay)
@@ -137,13 +137,13 @@ class Failures:
 
 
 def log_dead_letter(work: Work[Any], error: BaseException, reason: str, trace: ExcInfo | None = None) -> None:
-    """Log that a record becomes a dead letter, with the error's traceback if it is given."""
+    """Log that a record becomes a dead letter. `trace` is the error's traceback, if it must be logged too."""
     description = description_of(failure_behind(error))
     log.error("%r becomes a dead letter, as %s: %s", work.record, reason, description, exc_info=trace)
 
 
 def no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:
-    """Return the error for a record that failed for good when there is no dead-letter topic."""
+    """Return the error that ends the run because a record failed for good and there is no dead-letter topic."""
     description = description_of(failure_behind(error))
     failure = HandlerError(
         f"{work.record!r} failed for good ({reason}): {description}. The next run will handle it "

@@ -1,7 +1,7 @@
-"""The base class of gates: optional features that can hold back works, or that watch them start and end.
+"""The base class of gates: optional features that can hold back attempts, or that observe how attempts start and end.
 
-Examples are a rate limit, the circuit breaker and expiry. The dispatch asks only the gates that exist, so a feature
-that is not in use costs a record nothing. `docs/design/engine.md` has the steps to add a gate.
+Examples are a rate limit, the circuit breaker and expiry. The dispatch calls only the gates that exist, so a feature
+that is not in use costs no time. `docs/design/engine.md` lists the steps to add a gate.
 """
 
 from collections.abc import Mapping
@@ -12,16 +12,16 @@ from headway.execution.jobs import Job, RecordWork
 
 
 class Gate:
-    """A gate that lets everything through.
+    """A gate that lets every attempt start. Subclasses override the methods that they need.
 
-    All methods but `log` are called with the dispatch's lock. They must be quick and must not call users' code.
-    `running` is the number of jobs that have a slot.
+    The dispatch holds its lock while it calls these methods, except `log`. So they must be quick, and must not call the
+    user's code. `running` is the number of jobs that have a slot.
     """
 
     # Before a start
 
     def slots(self, slots: int) -> int:
-        """Return how many of these slots can be used, including the taken ones."""
+        """Return how many of these slots can be used. The number includes the slots that are taken now."""
         return slots
 
     def may_start(self, running: int, now: float) -> bool:
@@ -29,57 +29,64 @@ class Gate:
         return True
 
     def opens_at(self) -> float | None:
-        """Return when time alone makes `may_start` true: -inf if it is true, None if only an event can change it."""
+        """Return the time at which `may_start` will return True.
+
+        It is -inf if a job can start now, and None if only an event can let a job start.
+        """
         return -float("inf")
 
     def batch_size(self, size: int) -> int:
-        """Return the maximum number of works of the next job, at most `size`."""
+        """Return the maximum number of records in the next job, which is at most `size`."""
         return size
 
     def changes_wait(self, now: float) -> bool:
-        """Return whether the control thread must compute its wait again. Called after each attempt to take a job."""
+        """Return whether the control thread must compute its wait again. Called whenever the dispatch takes a job."""
         return False
 
     def admit(self, job: Job, now: float) -> Job:
-        """Return the works of a job that can start.
+        """Return the attempts of a job that can start.
 
-        A work that is left out returns to its lane. If the gate has set its `outcome`, it ends with that instead.
+        An attempt that is left out returns to its lane. If the gate has set its `outcome`, it ends with that outcome
+        instead.
         """
         return job
 
-    # From its start to its end
+    # From the start of a job to its end
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Record that a job has taken a slot. Return True to keep it back until `kept_back` returns it."""
+        """Record that a job has taken a slot. Return True to hold the job back until `kept_back` returns it."""
         return False
 
     def kept_back(self, running: int) -> Job | None:
-        """Return a job that was kept back and must start now, before any other. None if there is no such job."""
+        """Return a job that was held back and must start now, before any other job, or None."""
         return None
 
     def timed_out(self, now: float, *, ending: bool) -> tuple[RecordWork, float] | None:
-        """Return a work that was kept back for too long, and the time at which it can be taken again."""
+        """Return an attempt that was held back for too long, with the time at which it can be taken again, or None."""
         return None
 
     def judged(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> Verdict:
-        """Record that an attempt failed. Return the verdict on it, or another one."""
+        """Record that an attempt failed with this verdict. Return the verdict, or another one to replace it."""
         return verdict
 
     def done(self, work: RecordWork, now: float) -> bool:
-        """Record that a record is done or was stored elsewhere. Return whether to wake the control thread."""
+        """Record that a record is done, or was stored as a dead letter or schedule.
+
+        Return whether to wake the control thread.
+        """
         return False
 
     def put_back(self, work: RecordWork) -> None:
-        """Record that a work had a slot, but its handler was not called. It will start again as if it were new."""
+        """Record that an attempt had a slot, but the handler was not called. It will start again as if it were new."""
 
     def ended(self, work: RecordWork, running: int, now: float) -> bool:
-        """Record that a work has left its slot. Return whether to wake the control thread."""
+        """Record that an attempt has left its slot. Return whether to wake the control thread."""
         return False
 
     # Observations
 
     def log(self, now: float, *, at_end: bool = False) -> None:
-        """Log what has happened since the last call. Called often, and once at the end of the run."""
+        """Log the events since the last call. Called often, and once more at the end of the run."""
 
     def metrics(self) -> Mapping[str, Any]:
         """Return the fields of `ParallelMetrics` that this gate provides."""

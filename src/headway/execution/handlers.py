@@ -1,6 +1,6 @@
-"""Calls handlers with a record or a batch, and reports their outcomes to the dispatch.
+"""Calls handlers with a record or a batch, and reports the outcomes to the dispatch.
 
-An executor makes the call, reports its outcome, and gets the next job in return.
+An executor calls the handler, reports the outcome, and gets the next job in return.
 """
 
 import contextlib
@@ -19,7 +19,7 @@ from headway.execution.jobs import Job, RecordWork
 from headway.records.record_types import ConsumerRecord, ProducerRecord
 
 WithContext = Callable[[Any, Any], Any]
-"""A handler as executors call it: `handler(record, context)`, or with batches `handler(records, contexts)`."""
+"""A handler that executors call as `handler(record, context)`, or with batches as `handler(records, contexts)`."""
 
 Handler = Callable[[ConsumerRecord, Context], Any] | Callable[[ConsumerRecord], Any]
 """A handler as users declare it, with or without a second parameter for the context."""
@@ -29,23 +29,26 @@ _NAMES_OF_CONTEXTS = ("context", "contexts")
 
 
 class ResultReceiver(Protocol):
-    """Takes the return values of handlers, and reports to the dispatch when their records are done."""
+    """Receives the return values of handlers, and reports to the dispatch when the records are done."""
 
     def take_result(self, job: Job, returned: Any) -> Job | None:
-        """Take a handler's return value. Returns the next job, if there is one for this slot."""
+        """Receive a handler's return value. Returns the next job for the freed slot, or None."""
 
 
 class CallCheck(Protocol):
-    """Checks a job before its call; a supervised process does so."""
+    """Checks each job before the handler is called. Only a supervised process has such a check."""
 
     def fail_as_before(self, job: Job) -> None:
-        """Raise an error if the last attempt of the job ended with its process. The handler is not called then."""
+        """Raise an error if the process died during the last attempt of the job, so that the handler is not called."""
 
 
 class _WithoutContext(partial[Any]):
-    """A handler of one argument that can be called with two. As a `partial` it is recognised as async if it is."""
+    """Wraps a handler that takes only the record, so that it can be called with record and context.
 
-    alone: Callable[[Any], Any]  # the handler itself: if it is a `partial`, the constructor merges it with this one
+    The class is a `partial`, so that `inspect` recognises the wrapper of an async handler as async.
+    """
+
+    alone: Callable[[Any], Any]  # the handler itself; `func` can be an inner function, as nested partials are flattened
 
     def __new__(cls, handler: Callable[[Any], Any]) -> Self:
         made = super().__new__(cls, handler)
@@ -57,10 +60,11 @@ class _WithoutContext(partial[Any]):
 
 
 def with_context(handler: Callable[..., Any], first: str = "record", second: str = "context") -> WithContext:
-    """Return a handler that can be called with two arguments, even if the given one takes only the first.
+    """Return a handler that can be called with two arguments, even if the given handler takes only the record.
 
-    A handler that can take both gets both. But a second parameter with a default keeps its default, unless its name or
-    annotation shows that it is the context. Raises `ConfigError` for a handler that can take neither one nor two.
+    A handler that can take two arguments gets both. But a second parameter with a default keeps its default, unless its
+    name or annotation shows that it is the context. Raises `ConfigError` for a handler that can be called with neither
+    one nor two arguments.
     """
     if isinstance(handler, _WithoutContext):
         return handler
@@ -72,20 +76,20 @@ def with_context(handler: Callable[..., Any], first: str = "record", second: str
     takes_one, takes_two = takes(handler, 1), takes(handler, 2)
     if not takes_one and not takes_two:
         raise ConfigError(
-            f"The handler {called(handler)} cannot be called with ({first}), nor with ({first}, {second}). Declare one "
-            "or two parameters, and give others before, as functools.partial does."
+            f"The handler {called(handler)} can be called neither with ({first}) nor with ({first}, {second}). Declare "
+            "one or two parameters, and bind all others beforehand, for example with functools.partial."
         )
-    if takes_one and takes_two:  # perhaps a decorator with `*args` that passes them to a handler that takes only one
+    if takes_one and takes_two:  # a decorator with `*args` might pass them to a function that takes only the record
         takes_two = takes(handler, 2, as_promised=True) or not takes(handler, 1, as_promised=True)
         takes_two = takes_two and not _keeps_its_default(handler)
     return handler if takes_two else _WithoutContext(handler)
 
 
 def _keeps_its_default(handler: Callable[..., Any]) -> bool:
-    """Return whether the second parameter has a default and is not the context, such as `lambda row, factor=2`."""
+    """Return whether the second parameter has a default and is not the context, as in `lambda row, factor=2: …`."""
     try:
         given = inspect.signature(handler).parameters.values()
-    except Exception:  # of a builtin, or of a user's own `__signature__`
+    except Exception:  # builtins can lack a signature, and a user's own `__signature__` can raise
         return False
     positional = [each for each in given if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
     if len(positional) < 2 or positional[1].default is inspect.Parameter.empty:
@@ -110,8 +114,8 @@ class _Calls:
     Args:
         handler: The handler.
         dispatch: The dispatch that the outcomes are reported to.
-        receiver: Takes the return values. Without it, the records are done when the handler returns.
-        check: Checks each job before its call, in a supervised process.
+        receiver: Receives the return values. Without it, the records are done when the handler returns.
+        check: Checks each job before the handler is called, if this process is supervised.
     """
 
     def __init__(
@@ -127,7 +131,7 @@ class _Calls:
         self._check = check
 
     def returned(self, job: Job, result: Any) -> Job | None:
-        """Report what the handler returned. Returns the next job, if there is one for this slot."""
+        """Report the handler's return value. Returns the next job for the freed slot, or None."""
         if result is not None:
             if error := not_run(result):
                 return self.raised(job, error)
@@ -137,7 +141,7 @@ class _Calls:
         return self._receiver.take_result(job, result) if self._receiver else self._done(job)
 
     def raised(self, job: Job, error: BaseException) -> Job | None:
-        """Report what the handler raised. Returns the next job, if there is one for this slot."""
+        """Report the exception that the handler raised. Returns the next job for the freed slot, or None."""
         return self._dispatch.complete(job, error)
 
     def _done(self, job: Job) -> Job | None:
@@ -156,7 +160,7 @@ class RecordCalls(_Calls):
         if self._check:
             self._check.fail_as_before(job)
         work, handler = job[0], self._handler
-        if isinstance(handler, _WithoutContext):  # calling the inner handler saves the making of a context
+        if isinstance(handler, _WithoutContext):  # call the inner handler, so that no context is made
             return handler.alone(work.record)
         return handler(work.record, Context(work))
 
@@ -174,14 +178,17 @@ class BatchCalls(_Calls):
         return self._handler([work.record for work in job], [Context(work) for work in job])
 
     def raised(self, job: Job, error: BaseException) -> Job | None:
-        """Report the failure of the records that a `BatchError` names, or after any other error of all records."""
+        """Report the exception that the handler raised. Returns the next job for the freed slot, or None.
+
+        If it is a `BatchError`, only the records that it names have failed. Otherwise all records of the batch have.
+        """
         failures = failures_of(job, error)
         done = [(work, ()) for work in job if work not in failures]
         return self._dispatch.complete_each(done, failures.items())
 
 
 def collecting(handler: WithContext) -> WithContext:
-    """Return a handler that returns its yielded outputs as a list, so that its whole body runs within the call."""
+    """Wrap a handler that yields, so that its whole body runs within the call. The outputs are returned as a list."""
     if is_async_generator_function(handler):
 
         async def collect(record: ConsumerRecord, context: Context) -> list[Any]:
@@ -197,37 +204,42 @@ def _collect(handler: WithContext, record: ConsumerRecord, context: Context) -> 
 
 
 def not_run(result: Any, name: str = "The handler") -> ConfigError | None:
-    """Return the error for a call that returned a coroutine or generator, which nobody would run; None otherwise.
+    """Return the error for a call that returned a coroutine or generator, because nothing would run it.
 
-    A decorator or a lambda can hide what kind of function it calls, so this shows only when the handler returns.
+    Returns None for any other result. A decorator or a lambda can hide the kind of function that it calls, so this
+    cannot be checked before the handler returns.
     """
-    # The type is asked, because an object can claim any `__class__`.
+    # `type` is used instead of `isinstance`, because an object can claim any `__class__`.
     if not issubclass(type(result), (Coroutine, Generator, AsyncGenerator)):
         return None
     if inspect.iscoroutine(result) and inspect.getcoroutinestate(result) == inspect.CORO_CREATED:
         result.close()  # otherwise Python warns that it was never awaited
     return ConfigError(
-        f"{name} returned a {type(result).__name__}, of which nothing has run. If it is a decorator or a lambda "
-        "around an async def, write it as an async def that awaits. If it yields, write it without yield."
+        f"{name} returned a {type(result).__name__}, so its code has not run. If it is a decorator or a lambda around "
+        "an async def, write it as an async def that awaits. If it yields, write it without yield."
     )
 
 
 def _unsent(handler: WithContext, result: Any) -> ConfigError | None:
-    """Return the error for a returned `ProducerRecord` that would not be sent. None for any other result."""
+    """Return the error for a result with a `ProducerRecord` that would not be sent, or None for any other result."""
     results = result if type(result) in (list, tuple) else (result,)
     if not any(issubclass(type(each), ProducerRecord) for each in results):
         return None
     name = called(handler.alone if isinstance(handler, _WithoutContext) else handler)
     return ConfigError(
-        f"The handler {name} returned a ProducerRecord, and run and run_async send nothing: it would be lost. "
-        "Call run_and_produce, with batches=Batches(...) for a handler of batches, or return None. The record is "
-        "not done, and comes again. For a @worker, declare the topics with produces=."
+        f"The handler {name} returned a ProducerRecord, which would be lost, because run and run_async send nothing. "
+        "Call run_and_produce, with batches=Batches(...) for a handler of batches, or return None. For a @worker, "
+        "declare the topics with produces=. The consumed record is not done, so the next run handles it again."
     )
 
 
 def failures_of(job: Job, error: BaseException) -> Mapping[RecordWork, BaseException]:
-    """Return the failed works of a batch with their errors: those that a `BatchError` names, or all of them."""
-    with contextlib.suppress(BaseException):  # of an index out of bounds, or of a user's subclass: all have failed
+    """Return the failed attempts of a batch with their errors.
+
+    These are the attempts that a `BatchError` names. After any other error all attempts have failed with that error.
+    """
+    # If the indexes are invalid, or a user's subclass of BatchError raises, all attempts have failed.
+    with contextlib.suppress(BaseException):
         if issubclass(type(error), BatchError):
             return _named_failures(job, error)  # type: ignore[arg-type]
     return dict.fromkeys(job, error)
@@ -236,5 +248,5 @@ def failures_of(job: Job, error: BaseException) -> Mapping[RecordWork, BaseExcep
 def _named_failures(job: Job, error: BatchError) -> Mapping[RecordWork, BaseException]:
     failures = dict(error.failures)
     if not failures.keys() <= set(range(len(job))) or not all(map(is_error, failures.values())):
-        raise ValueError("It names records that are not in the batch, or values that are not errors.")
+        raise ValueError("The BatchError names records that are not in the batch, or has values that are not errors.")
     return {job[index]: failure for index, failure in failures.items()}

@@ -1,4 +1,4 @@
-"""The works of one call of a handler."""
+"""The types of a job, which is one call of a handler."""
 
 from collections.abc import Sequence
 
@@ -7,4 +7,4 @@ from headway.records.record_types import ConsumerRecord
 
 RecordWork = Work[ConsumerRecord]
 Job = Sequence[RecordWork]
-"""The works of one call of a handler: one work, or those of a batch."""
+"""The attempts of one call of a handler: a single attempt, or one for each record of a batch."""

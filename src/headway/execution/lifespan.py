@@ -1,4 +1,4 @@
-"""The lifespan of a run: a context manager for objects that handlers share, around all calls of handlers."""
+"""The lifespan of a run: a context manager that makes the objects that handlers share, and is open while they run."""
 
 import asyncio
 import contextlib
@@ -23,32 +23,32 @@ from headway.runtime.flag import Flag
 Entered = AbstractContextManager[Any] | AbstractAsyncContextManager[Any]
 
 Lifespan = Callable[[], Entered] | Callable[[dict[str, Any]], Entered]
-"""A function that makes a context manager. If it has a parameter, it gets the settings of the connection."""
+"""A function that makes a context manager. If it has a parameter, it is called with the connection's settings."""
 
 
 class Consequences(NamedTuple):
-    """Sentences for errors that say what a failure of the lifespan means for the records."""
+    """Sentences for error messages, which say what a failure of the lifespan means for the records."""
 
     at_start: str = "No record was taken."
     at_end: str = "All records that are done are committed."
-    of_an_early_end: str = "Records that are not done come again."
+    of_an_early_end: str = "Records that are not done will be handled again."
 
 
 _OF_RECORDS: Final = Consequences()
 
 SHUT_DOWN_WITHIN: Final = 10.0
-"""Seconds for the shut-down of a lifespan."""
+"""The seconds that the shut-down of a lifespan can take."""
 
-_GIVES_UP_WITHIN = 1.0  # seconds after a cancellation, and for a start-up that is no longer waited for
-_CHECK_EVERY = 0.1
+_GIVES_UP_WITHIN = 1.0  # seconds that a cancelled lifespan, or one that is still starting up, has to end
+_CHECK_EVERY = 0.1  # seconds between two checks whether the run was stopped during the start-up
 _OURS = os.path.dirname(str(headway.__file__)) + os.sep
-_ADVICE = "Decorate a function that yields, with @asynccontextmanager or @contextmanager of contextlib."
+_ADVICE = "Write a function that yields, and decorate it with @asynccontextmanager or @contextmanager of contextlib."
 
 
 def check_lifespan(lifespan: Any, *, has_settings: bool = True) -> None:
-    """Raise `ConfigError` for a value that is not a function that can make a context manager.
+    """Raise `ConfigError` unless the value is a function that can make a context manager.
 
-    With `has_settings` the function can have a parameter for the settings of the connection.
+    With `has_settings`, the function can have a parameter for the connection's settings.
     """
     if not callable(lifespan):
         raise ConfigError(
@@ -60,17 +60,17 @@ def check_lifespan(lifespan: Any, *, has_settings: bool = True) -> None:
     if not takes_nothing and not has_settings:
         raise ConfigError(
             f"lifespan is {called(lifespan)}, which cannot be called with (). Declare it without a parameter, because "
-            "there are no settings of a connection here."
+            "there is no Kafka connection here whose settings it could get."
         )
     if not takes_nothing and not _takes_settings(lifespan):
         raise ConfigError(
-            f"lifespan is {called(lifespan)}, which can be called neither with () nor with (settings). Declare no "
-            "parameter, or one."
+            f"lifespan is {called(lifespan)}, which can be called neither with () nor with (settings). Declare it with "
+            "no parameter, or with one."
         )
 
 
 def check_lifespan_of(lifespan: Any, handler: Callable[..., Any]) -> None:
-    """Raise `ConfigError` for an async lifespan with a plain handler, which could not await the shared objects."""
+    """Raise `ConfigError` if the lifespan is async but the handler is not, as it could not await the shared objects."""
     inner = inspect.unwrap(lifespan)
     is_async = inspect.isasyncgenfunction(inner) or (isinstance(inner, type) and hasattr(inner, "__aenter__"))
     if is_async and not is_coroutine_function(handler):
@@ -81,21 +81,24 @@ def check_lifespan_of(lifespan: Any, handler: Callable[..., Any]) -> None:
 
 
 def make(lifespan: Lifespan, settings: Mapping[str, Any] | None) -> Entered:
-    """Return the context manager of a lifespan. With None for `settings`, the function gets no settings."""
+    """Call a lifespan, and return the context manager that it makes.
+
+    `settings` are passed to a lifespan that has a parameter. If they are None, the lifespan is called without them.
+    """
     gets_settings = settings is not None and _takes_settings(lifespan)
     made: Entered = lifespan(dict(settings or {})) if gets_settings else lifespan()  # type: ignore[call-arg]
     if not hasattr(type(made), "__aenter__") and not hasattr(type(made), "__enter__"):
-        raise ConfigError(f"It returned {shown(made)}, which is not a context manager. {_ADVICE}")
+        raise ConfigError(f"The function returned {shown(made)}, which is not a context manager. {_ADVICE}")
     return made
 
 
 def failed_at_start(lifespan: Lifespan, error: BaseException, then: Consequences = _OF_RECORDS) -> LifespanError:
-    """Return the error for a start-up that raised this error."""
+    """Return the error that reports a failed start-up, caused by `error`."""
     return _failed(lifespan, error, "failed at its start", then.at_start)
 
 
 def failed_at_end(lifespan: Lifespan, error: BaseException, then: Consequences = _OF_RECORDS) -> LifespanError:
-    """Return the error for a shut-down that raised this error."""
+    """Return the error that reports a failed shut-down, caused by `error`."""
     return _failed(lifespan, error, "failed at its end", then.at_end)
 
 
@@ -106,7 +109,7 @@ def _failed(lifespan: Lifespan, error: BaseException, how: str, then: str) -> Li
 
 
 def _place(error: BaseException) -> str:
-    """Return the innermost place of an error in the user's code, in parentheses; empty if there is none."""
+    """Return the file and line in the user's code where an error was raised, in parentheses, or an empty string."""
     standard = os.path.dirname(str(os.__file__)) + os.sep
     frames = [
         frame
@@ -121,9 +124,12 @@ def _takes_settings(lifespan: Callable[..., Any]) -> bool:
 
 
 class WithState(partial[Any]):
-    """A handler whose context gets the state. As a `partial` it is recognised as async if the handler is."""
+    """Wraps a handler, and sets the state of each context before the call.
 
-    inner: WithContext  # the handler itself: if it is a `partial`, the constructor merges it with this one
+    The class is a `partial`, so that `inspect` recognises the wrapper of an async handler as async.
+    """
+
+    inner: WithContext  # the handler itself; `func` can be an inner function, as nested partials are flattened
     state_of: Callable[[], Any]
     in_batches: bool
 
@@ -140,16 +146,16 @@ class WithState(partial[Any]):
 
 
 def with_state(handler: WithContext, state_of: Callable[[], Any], *, in_batches: bool) -> WithContext:
-    """Return a handler whose context, or with batches each context, has the state."""
+    """Wrap a handler so that its context has the lifespan's state. With batches, each of its contexts has the state."""
     return handler if needs_no_context(handler) else WithState(handler, state_of, in_batches)
 
 
 class Life:
     """Runs a lifespan in this process: on the event loop of the handlers, or in a thread of its own.
 
-    If the handler is async, the lifespan, async or not, runs in one task of the loop that runs the handlers. Otherwise
-    it has a thread of its own, so that it starts and ends in the same thread. A thread that does not end in time is
-    abandoned.
+    If the handler is async, the lifespan runs in one task of the loop that runs the handlers, whether the lifespan is
+    async or not. Otherwise it runs in a thread of its own, so that it starts and ends in the same thread. A thread that
+    does not end in time is abandoned.
     """
 
     def __init__(
@@ -157,9 +163,9 @@ class Life:
     ) -> None:
         self._state: Any = None
         self.failure: LifespanError | None = None
-        """The error of the shut-down, if any."""
+        """The error that the shut-down raised, if it did."""
         self.loop: asyncio.AbstractEventLoop | None = None
-        """The event loop of the lifespan and the handlers."""
+        """The event loop that runs the lifespan and the handlers, or None if the handler is a plain function."""
         self._lifespan = lifespan
         self._settings = settings
         self._then = then
@@ -170,7 +176,7 @@ class Life:
         self._own_loop: LoopThread | None = None
 
     def state(self) -> Any:
-        """Return the object that the lifespan has yielded, or None before it starts."""
+        """Return the object that the lifespan has yielded, or None if it has not started."""
         return self._state
 
     def check(self, handler: Callable[..., Any]) -> None:
@@ -186,8 +192,9 @@ class Life:
     ) -> None:
         """Enter the lifespan, and wait until it has started. Raises `LifespanError` if it fails.
 
-        Without `owner_loop`, an async handler gets an event loop in a thread, until `close`. `give_up` is called if the
-        lifespan ends by itself. Once the run is stopping, this no longer waits.
+        Without `owner_loop`, an event loop in a new thread runs an async handler until `close` is called. `give_up` is
+        called with an error if the lifespan ends before the run does. If `is_stopping` returns True, this method stops
+        waiting and returns.
         """
         if is_coroutine_function(handler):
             if owner_loop is None:
@@ -209,7 +216,7 @@ class Life:
     def _serve(self, ended: "Future[None]") -> None:
         try:
             self._live()
-        except BaseException as error:  # of a user's code, in a thread whose errors nobody else would see
+        except BaseException as error:  # the user's code raised, and nothing else would report an error of this thread
             ended.set_exception(error)
         else:
             ended.set_result(None)
@@ -217,7 +224,7 @@ class Life:
     def _live(self) -> None:
         made = make(self._lifespan, self._settings)
         if not hasattr(type(made), "__enter__"):
-            raise ConfigError("It is async, and the handler is a plain function. Write it with @contextmanager")
+            raise ConfigError("It is async, but the handler is a plain function. Write it with @contextmanager")
         with made as state:  # type: ignore[union-attr]
             self._started.set_result(state)
             self._ending.wait()
@@ -246,7 +253,7 @@ class Life:
         give_up(_failed(self._lifespan, error, "ended while records were handled", self._then.of_an_early_end))
 
     def close(self, timeout: float) -> None:
-        """Leave the lifespan. It has `SHUT_DOWN_WITHIN` seconds even if handlers have used up the `timeout`."""
+        """Leave the lifespan. Its shut-down can take `SHUT_DOWN_WITHIN` seconds, whatever the `timeout` is."""
         if self._ended is None:
             return
         ended_itself = self._ended.done()
@@ -274,18 +281,18 @@ class Life:
             self.note(failed_at_end(self._lifespan, error, self._then))
 
     def for_process(self) -> tuple[Lifespan, Mapping[str, Any]]:
-        """Return the lifespan and its settings, for another process."""
+        """Return the lifespan and its settings, to be sent to another process."""
         return self._lifespan, (self._settings or {}) if _takes_settings(self._lifespan) else {}
 
     def endless(self) -> LifespanError:
-        """Return the error for a shut-down that takes too long."""
+        """Return the error that reports a shut-down that took too long."""
         return LifespanError(
             f"The lifespan {called(self._lifespan)} did not end within {SHUT_DOWN_WITHIN:g} s and was abandoned. "
             f"{self._then.at_end} Set a shorter time limit for its shut-down."
         )
 
     def note(self, failure: LifespanError | None) -> None:
-        """Keep the first failure of a shut-down, in this process or in another."""
+        """Record that a shut-down failed, in this process or in another one. Only the first failure is kept."""
         self.failure = self.failure or failure
 
 

@@ -6,22 +6,22 @@ from dataclasses import dataclass, field
 
 @dataclass(frozen=True, slots=True)
 class ParallelMetrics:
-    """Counts since the start of the consumer, and of the records that it has now.
+    """Totals since the start of the consumer, and counts of the records that it has now.
 
     Attributes:
         done: Records that are done, including dead letters and expired records.
-        failed: Failed attempts.
+        failed: Attempts that failed.
         dead_letters: Dead letters that were stored and, with transactions, committed.
-        running: Records that have a slot.
-        ready: Records that could start if there were a free slot.
+        running: Records that occupy a slot.
+        ready: Records that could start if a slot were free.
         remaining: Records that were fetched and are not done.
         abandoned: Records that were still running when the run ended. The next run repeats them.
         expired: Records that expired before they could be started.
         late: Records that waited longer than the `queue_time_warning` before they started.
-        circuit_open: True while the circuit breaker lets only one attempt at a time through.
-        refused: A sentence that names a missing right, for which records are waiting; None if no right is missing.
-        busiest_tenants: The few tenants that used the most handler time, in seconds, the busiest first.
-        deleted_unread: Offsets that were deleted before this consumer read them, by retention or by hand.
+        circuit_open: True while the circuit breaker lets only one attempt run at a time.
+        refused: A sentence that names a permission that this client lacks and that records are waiting for, or None.
+        busiest_tenants: The handler time in seconds of the few tenants that used the most, in descending order.
+        deleted_unread: Offsets that were deleted before this consumer read them, by retention or by a user.
     """
 
     done: int

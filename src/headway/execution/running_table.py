@@ -1,8 +1,8 @@
-"""A table of the running records in shared memory, from which a supervisor reads which records ran in a dead process.
+"""A table of running records in shared memory. If the process dies, its supervisor reads which records were running.
 
-The process writes a row before it calls a handler and clears it afterwards, with plain stores to a shared mapping. That
-needs no system call, and the table stays readable however the process ends. The first byte of a row is set last and
-cleared first, so a half-written row does not count.
+The process writes a row before it calls a handler, and clears the row afterwards, with plain stores to a shared
+mapping. That needs no system call, and the table stays readable however the process ends. The first byte of a row is
+set last and cleared first, so a half-written row is not read.
 """
 
 import mmap
@@ -16,15 +16,15 @@ from headway.core.engine.suspects import RecordId, RunningAttempt
 from headway.execution.jobs import RecordWork
 from headway.records.record_types import TopicPartition
 
-_LONGEST_TOPIC: Final = 249  # bytes; Kafka allows no more
+_LONGEST_TOPIC: Final = 249  # bytes; Kafka allows no longer name
 _SOURCE = struct.Struct(f"<iB{_LONGEST_TOPIC}s")  # partition, length of the topic, topic
 _ROW = struct.Struct(f"<xxxxxxxxqqII{_SOURCE.size}s")  # offset, timestamp, attempt, untried, source
 _ROW_SIZE: Final = (_ROW.size + 7) // 8 * 8
-_MOST_SOURCES = 10_000  # partitions that are cached in their packed form
+_MOST_SOURCES = 10_000  # the most partitions whose packed form is cached
 
 
 class RunningTable:
-    """The table as its writer uses it: `most` rows in the file of a descriptor. Not thread-safe."""
+    """Writes the table into the file of a descriptor. The table has `most` rows. Not thread-safe."""
 
     def __init__(self, descriptor: int, most: int) -> None:
         self._descriptor = descriptor
@@ -33,14 +33,14 @@ class RunningTable:
         self._sources: dict[TopicPartition, bytes] = {}
 
     def make_room(self, most: int) -> None:
-        """Set the number of rows. No row must be in use."""
+        """Set the number of rows. Call it only while no row is in use."""
         self._size = size = most * _ROW_SIZE
         os.ftruncate(self._descriptor, size)
         self._bytes = mmap.mmap(self._descriptor, size)
         self._free = list(range(0, size, _ROW_SIZE))
 
     def enter(self, work: RecordWork) -> None:
-        """Record that a record is running. If there is no free row, nothing is noted."""
+        """Write a row for a record that is about to run. If no row is free, do nothing."""
         if not self._free:
             return
         self._rows[work] = row = self._free.pop()
@@ -51,14 +51,14 @@ class RunningTable:
         self._bytes[row] = 1
 
     def leave(self, work: RecordWork) -> None:
-        """Record that a record is no longer running."""
+        """Clear the row of a record that is no longer running."""
         row = self._rows.pop(work, None)
         if row is not None:
             self._bytes[row] = 0
             self._free.append(row)
 
     def clear(self) -> None:
-        """Record that no record is running."""
+        """Clear all rows, because no record is running."""
         for row in range(0, self._size, _ROW_SIZE):
             self._bytes[row] = 0
 
@@ -72,7 +72,7 @@ class RunningTable:
 
 
 def make_table_file() -> int:
-    """Return the descriptor of an empty file without a name, which is in memory if the system supports that."""
+    """Make an empty file without a name, in memory if the system supports that, and return its descriptor."""
     if hasattr(os, "memfd_create"):
         return os.memfd_create("headway-running", os.MFD_CLOEXEC)
     with tempfile.TemporaryFile() as file:

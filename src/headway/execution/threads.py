@@ -1,4 +1,4 @@
-"""Threads for handlers that are plain functions."""
+"""Runs handlers that are plain functions, in a pool of threads."""
 
 import threading
 import time
@@ -12,10 +12,10 @@ from headway.runtime.switch_interval import one_thread_more
 
 
 class Threads(Executor):
-    """A pool of threads that last until `close`. Each takes its next job when it ends one.
+    """Runs jobs in a pool of threads, which live until `close`. A thread that ends a job takes the next one.
 
-    There are at most as many threads as slots (`most`). If there are more jobs for a moment, a thread is about to
-    become idle.
+    The pool has at most `most` threads, one for each slot. There can be more jobs than threads for a moment, when a
+    thread has given back its slot and is about to become idle.
     """
 
     def __init__(self, calls: HandlerCalls, most: int, time_limit: float | None = None) -> None:
@@ -24,7 +24,7 @@ class Threads(Executor):
         self._calls = calls
         self._queue: SimpleQueue[Job | None] = SimpleQueue()
         self._threads: list[threading.Thread] = []
-        self._idle: SimpleQueue[None] = SimpleQueue()  # with an item for each idle thread; see `runtime.flag`
+        self._idle: SimpleQueue[None] = SimpleQueue()  # one item for each idle thread; see `runtime.flag`
 
     def start(self, jobs: Sequence[Job]) -> None:
         """Run these jobs. Any thread can call this."""
@@ -37,11 +37,11 @@ class Threads(Executor):
                     self._add_thread()
 
     def replace_one(self) -> None:
-        """Allow one more thread, to replace one whose call does not end."""
+        """Allow one more thread, to replace a thread whose handler does not return."""
         self._most += 1
 
     def _add_thread(self) -> None:
-        # As daemons, so that a handler that never ends does not keep the program from ending.
+        # Daemon threads, so that a handler that never returns does not keep the program from ending.
         thread = threading.Thread(target=self._serve, name=f"headway-handler-{len(self._threads)}", daemon=True)
         self._threads.append(thread)
         thread.start()
@@ -62,18 +62,18 @@ class Threads(Executor):
         while job:
             try:
                 result = call(job)
-            except BaseException as error:  # of any kind: it is a failed attempt and must not end the thread
+            except BaseException as error:  # any exception is a failed attempt, and must not end the thread
                 job = calls.raised(job, error)
             else:
                 job = calls.returned(job, result)
 
     def close(self, timeout: float) -> None:
-        """End the threads. Waits up to `timeout` seconds in all for running handlers."""
+        """End the threads. Waits up to `timeout` seconds in total for running handlers."""
         deadline = time.monotonic() + timeout
         for _ in self._threads:
             self._queue.put(None)
         for thread in self._threads:
-            if thread.is_alive():  # a thread that was not started yet cannot be joined, and will end by itself
+            if thread.is_alive():  # a thread that has not started yet cannot be joined, and will end by itself
                 thread.join(max(0.0, deadline - time.monotonic()))
         if self._limit:
             self._limit.close()

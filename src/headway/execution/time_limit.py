@@ -1,8 +1,9 @@
-"""Time limits for calls of handlers in threads and coroutines. The pool of processes kills the process instead.
+"""Enforces time limits on handlers that run in threads or as coroutines. The pool of processes has its own limit.
 
-A coroutine is cancelled, and cancelled again if it suppresses that. In a thread, an error is raised between two steps
-of Python code. A call that does not return to Python, such as one into a library that waits forever, cannot be
-interrupted. It keeps its slot until it returns, so that a record never runs twice at a time.
+A coroutine is cancelled, and cancelled again if it suppresses the cancellation. In a thread, an exception is raised
+between two bytecode instructions. Code that does not return to the interpreter, such as a library call that waits
+forever, cannot be interrupted. The call then keeps its slot until it returns, so that no record is handled twice at the
+same time.
 """
 
 import asyncio
@@ -24,16 +25,16 @@ JobCall = Callable[[Job], Any]
 
 raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
 raise_in_thread.argtypes = (ctypes.c_ulong, ctypes.py_object)
-_NOTHING: Any = ctypes.py_object()  # takes back an error that was not raised yet
+_NOTHING: Any = ctypes.py_object()  # a null pointer, which cancels an exception that was set but not raised yet
 
 
 def exceeded(seconds: float) -> TimeLimitError:
-    """Return the error for a call that took longer."""
+    """Return the error for a call that took longer than its limit."""
     return TimeLimitError(f"The handler did not end within its time limit of {seconds:g} s.")
 
 
 def limit_coroutine(call: JobCall, seconds: float) -> JobCall:
-    """Wrap a call so that it fails with `TimeLimitError` if it takes longer, even if it handles its cancellation."""
+    """Wrap a call so that it fails with `TimeLimitError` after the limit, even if it suppresses its cancellation."""
 
     async def limited(job: Job) -> Any:
         limit = _CoroutineLimit(seconds)
@@ -51,10 +52,11 @@ def limit_coroutine(call: JobCall, seconds: float) -> JobCall:
 
 
 class _CoroutineLimit:
-    """The limit of one call of a coroutine function, in the task that makes the call.
+    """Limits one call of a coroutine function, in the task that makes the call.
 
-    While the `CancelledError` object exists, the handler is cleaning up, and it is not cancelled again. If the object
-    is freed before the call ends, the handler has suppressed it, and is cancelled again after the next limit.
+    As long as the raised `CancelledError` object exists, the handler is assumed to be cleaning up and is not cancelled
+    again. If the object is freed before the call ends, the handler has suppressed the cancellation. It is then
+    cancelled again when the limit has passed once more.
     """
 
     def __init__(self, seconds: float) -> None:
@@ -63,7 +65,7 @@ class _CoroutineLimit:
         self._seconds = seconds
         self._cancelling = task.cancelling()
         self._cancels = 0
-        self._is_due = False  # True between our call of `cancel` and the CancelledError that follows
+        self._is_due = False  # True between our call of `cancel` and the CancelledError that it causes
         self._thrown: weakref.ref[BaseException] | None = None
         self._timer = task.get_loop().call_later(seconds, self._interrupt)
 
@@ -76,7 +78,7 @@ class _CoroutineLimit:
 
     @types.coroutine
     def run(self, awaitable: Awaitable[Any]) -> Generator[Any, Any, Any]:
-        """Do what `await` does, but raise our own kind of `CancelledError` when the limit has cancelled the task."""
+        """Do what `await` does, but raise a `_LimitCancelledError` in the call if the limit has cancelled the task."""
         steps: Any = awaitable.__await__()
         step: Any = partial(next, steps)
         while True:
@@ -84,7 +86,7 @@ class _CoroutineLimit:
                 awaited = step()
             except StopIteration as stop:
                 return stop.value
-            step = None  # it would keep the thrown error alive
+            step = None  # otherwise it would keep the raised error alive
             try:
                 step = partial(steps.send, (yield awaited))
             except asyncio.CancelledError as error:
@@ -99,7 +101,7 @@ class _CoroutineLimit:
         return ours
 
     def end(self) -> bool:
-        """End the limit. Returns whether only the limit, and nobody else, has cancelled the call."""
+        """End the limit. Returns True if the limit has cancelled the call, and no other code has."""
         self._timer.cancel()
         for _ in range(self._cancels):
             self._task.uncancel()
@@ -107,21 +109,21 @@ class _CoroutineLimit:
 
 
 class _LimitCancelledError(asyncio.CancelledError):
-    """A cancellation by the limit. When the object is freed, no code is handling it any more."""
+    """The cancellation of a call by its limit. Once the object is freed, no code is handling the cancellation."""
 
 
 class ThreadLimit:
-    """A limit for calls in threads. Its own thread checks ten times within the limit, and interrupts late calls."""
+    """Limits calls in threads. A watcher thread checks them ten times within the limit, and interrupts late ones."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds = seconds
-        self.calls: dict[int, LimitedCall] = {}  # the last call of each thread
+        self.calls: dict[int, LimitedCall] = {}  # the latest call of each thread, by the thread's identifier
         self._closed = Flag()
         self._watcher = threading.Thread(target=self._watch, name="headway-time-limit", daemon=True)
         self._watcher.start()
 
     def limit(self, call: JobCall) -> JobCall:
-        """Wrap a call so that it fails with `TimeLimitError` if it is interrupted, even if it handles that."""
+        """Wrap a call so that it fails with `TimeLimitError` if it is interrupted, even if it suppresses that."""
 
         def limited(job: Job) -> Any:
             running = LimitedCall(self._seconds)
@@ -132,7 +134,7 @@ class ThreadLimit:
                 finally:
                     running.end()
             except _InterruptionError:
-                running.ended = True  # the interruption can have come before `end` set it
+                running.ended = True  # the interruption can have been raised before `end` set this
                 raise exceeded(self._seconds) from None
 
         return limited
@@ -152,8 +154,8 @@ class ThreadLimit:
 class LimitedCall:
     """One call with a limit.
 
-    The thread of the call and the watcher both first set their own flag, and then check the flag of the other. So a
-    call is never interrupted after its end.
+    The thread that makes the call sets `ended` and then checks `_interrupting`. The watcher sets `_interrupting` and
+    then checks `ended`. So the call is never interrupted after its end.
     """
 
     __slots__ = ("_interrupted", "_interrupting", "_seconds", "deadline", "ended")
@@ -164,11 +166,14 @@ class LimitedCall:
         self.allow_another_limit()
 
     def allow_another_limit(self) -> None:
-        """Let the call run for another limit."""
+        """Set the deadline to a full limit from now."""
         self.deadline = time.monotonic() + self._seconds
 
     def end(self) -> None:
-        """Note, in the thread of the call, that it has ended. Raises if the call was interrupted, and only here."""
+        """Record that the call has ended. Raises an `_InterruptionError` if the call was interrupted.
+
+        Only the thread that made the call calls this. Afterwards no interruption is raised in it.
+        """
         self.ended = True
         while self._interrupting:
             time.sleep(0.001)
@@ -177,7 +182,7 @@ class LimitedCall:
             raise _InterruptionError
 
     def interrupt(self, thread: int) -> None:
-        """Raise an error in the thread of the call, unless it has ended. For the watcher."""
+        """Raise an error in the thread that makes the call, unless the call has ended. Only the watcher calls this."""
         self._interrupting = True
         if not self.ended:
             self.deadline = math.inf
@@ -187,11 +192,11 @@ class LimitedCall:
 
 
 class _InterruptionError(BaseException):
-    """The interruption of a handler's thread. A handler's `except Exception` does not catch it.
+    """Interrupts a handler that runs in a thread. An `except Exception` in the handler does not catch it.
 
-    The object exists while the handler cleans up. If it is freed before the call ends, it was suppressed: by a bare
-    `except`, or by Python, which drops errors raised in `__del__` or in a callback of the garbage collector. The call
-    can then be interrupted again.
+    The object exists while the handler cleans up. If it is freed before the call ends, the interruption was suppressed:
+    by a bare `except`, or by Python, which ignores errors raised in `__del__` or in a callback of the garbage
+    collector. The call can then be interrupted again.
     """
 
     call: LimitedCall | None = None

@@ -1,4 +1,4 @@
-"""Decides which failures are logged with a traceback: each place in the code once in ten minutes, not every attempt."""
+"""Decides which failures are logged with a traceback: for each place in the code, one failure in ten minutes."""
 
 import threading
 import traceback
@@ -9,9 +9,9 @@ from headway.errors import FatalError, RetriableError, RetryLater
 
 ExcInfo = tuple[type[BaseException], BaseException, TracebackType]
 
-_AGAIN_AFTER = 600.0  # seconds
-_MOST_PLACES = 1_000  # remembered; a bound on memory
-_LONGEST = 20_000  # characters
+_AGAIN_AFTER = 600.0  # seconds until the same place in the code gets another traceback
+_MOST_PLACES = 1_000  # the most remembered places, to limit the memory that they use
+_LONGEST = 20_000  # characters of a traceback; a longer one is not logged
 
 _OURS = str(Path(__file__).parents[1])
 _ON_PURPOSE = (RetriableError, RetryLater, FatalError)
@@ -22,7 +22,8 @@ _CodePlace = tuple[type[BaseException], str, int]
 class Tracebacks:
     """Chooses the errors that are logged with their traceback. Thread-safe.
 
-    Errors that a handler raises on purpose, and Headway's own errors, are logged without one.
+    `RetriableError`, `RetryLater` and `FatalError`, which handlers raise on purpose, are logged without a traceback.
+    Errors that were raised outside the user's code are too.
     """
 
     def __init__(self) -> None:
@@ -30,14 +31,18 @@ class Tracebacks:
         self._logged: dict[_CodePlace, float] = {}
 
     def of(self, error: BaseException, now: float) -> ExcInfo | None:
-        """Return the `exc_info` for an error, beginning in the handler's code. None if it must be logged without."""
+        """Return the `exc_info` for an error, or None if the error must be logged without a traceback.
+
+        The traceback begins with the first frame outside Headway's own code.
+        """
         if issubclass(type(error), _ON_PURPOSE):
             return None
         try:
             begin = _of_the_user(error.__traceback__)
             if begin is None or not self._is_new(_place_of(error, begin), now):
                 return None
-            # Formatted here first, because an error's own code can raise, and would then raise in the log's handlers.
+            # The traceback is formatted here first, because a user's exception class can raise while it is formatted.
+            # In a log handler that would be too late to leave out the traceback.
             size = sum(map(len, traceback.TracebackException(type(error), error, begin).format()))
         except BaseException:
             return None
@@ -54,7 +59,7 @@ class Tracebacks:
 
 
 def _of_the_user(frames: TracebackType | None) -> TracebackType | None:
-    """Return the traceback without the frames of Headway at its beginning."""
+    """Return the traceback without the frames of Headway's own code at its beginning."""
     while frames is not None and frames.tb_frame.f_code.co_filename.startswith(_OURS):
         frames = frames.tb_next
     return frames

@@ -385,7 +385,7 @@ def test_a_call_that_returns_what_it_should_have_run_has_failed(
         parallel.run(handle, batches=Batches(1))
     else:
         parallel.run(handle)
-    assert f"The handler returned a {kind}, of which nothing has run" in str(errors)
+    assert f"The handler returned a {kind}, so its code has not run" in str(errors)
 
 
 def test_pause_starts_nothing_until_resume(kafka_cluster: Cluster) -> None:

@@ -54,7 +54,7 @@ def test_the_sentence_says_what_to_do(caplog: pytest.LogCaptureFixture) -> None:
     times.log(10.0)
     [sentence] = caplog.messages
     assert sentence.startswith(
-        "2 records of orders waited for more than 0.5 s before they started, the longest for 3.25 s."
+        "2 records of orders waited for more than 0.5 s before they started. The longest wait was 3.25 s."
     )
     assert "raise max_concurrency" in sentence
 

@@ -1,1 +1,1 @@
-"""The optional features of a dispatch, a file for each; `execution/gate.py` has the questions that they answer."""
+"""The gates of a dispatch: optional features, each in a file of its own. `execution/gate.py` has their base class."""

@@ -1,6 +1,8 @@
-"""The number of slots in use, which grows while throughput grows with it and shrinks while throughput does not shrink.
+"""Adapts the number of slots in use to the throughput that it brings.
 
-Invariant: the limit is from 1 to the most allowed, and no more jobs run than it allows.
+The number grows as long as more slots bring more throughput, and shrinks as long as fewer slots bring no less.
+
+Invariant: the limit is at least 1 and at most the number of slots, and no more jobs run than it allows.
 """
 
 import math
@@ -8,29 +10,33 @@ import math
 from headway.execution.gate import Gate
 from headway.execution.jobs import Job, RecordWork
 
-# One measurement takes at least _WINDOW seconds, _ROUNDS jobs for each slot, and _JOBS jobs, or _JOBS_OF_FIRST_STEPS
-# while the limit doubles. Random durations make the throughput of 100 jobs uncertain by 10 %. That is enough to judge a
-# doubling. With the small step, one measurement in five would find by accident that more slots pay, so the limit would
-# now and then drift to three times the best one.
+# One measurement lasts at least _WINDOW seconds, and includes at least _ROUNDS jobs for each slot and _JOBS jobs in
+# total, or _JOBS_OF_FIRST_STEPS while the limit doubles. If the durations of jobs are random, the throughput of 100
+# jobs is known to within 10 %. That is enough to judge whether doubling the limit helped. For the smaller step it would
+# be too little: one measurement in five would find by accident that more slots pay, and the limit would now and then
+# drift to three times the best limit.
 _WINDOW = 0.2
 _ROUNDS = 4
 _JOBS = 200
 _JOBS_OF_FIRST_STEPS = 100
 _FIRST_LIMIT = 8
-_FIRST_STEP = 2.0  # the step until more slots do not pay for the first time
-_STEP = 1.25
-# More slots pay if the throughput grows with at least this power of them; 1 is in proportion, 0 not at all.
+_FIRST_STEP = 2.0  # the factor between two limits until more slots do not pay for the first time
+_STEP = 1.25  # the factor between two limits after that
+# More slots pay if the throughput grows at least with this power of their number. With 1 it would have to grow in
+# proportion to the slots, and with 0 it would not have to grow at all.
 _PAYS = 0.5
-# At the highest limit allowed no other is tried; a throughput that changed by this factor makes fewer be tried again.
+# The limit stays at the number of slots until the throughput changes by this factor, which shows that the service has
+# changed. Then fewer slots are tried again.
 _ANOTHER_SERVICE = 1.2
 
 
 class AdaptiveLimit(Gate):
-    """A limit that begins with few slots.
+    """Limits the slots in use, beginning with few slots.
 
-    Each measurement compares the throughput at this limit with that at the last one, and goes a step up or down. So an
-    old measurement of a service is soon forgotten. Around the best limit the limit goes to and fro by a step. Only time
-    in which all slots are taken counts: other time says nothing about more slots.
+    Each measurement compares the throughput at the current limit with the throughput at the previous limit, and then
+    the limit goes a step up or down. So an outdated measurement is soon forgotten, and near the best limit the limit
+    alternates by one step. Only time in which all allowed slots are taken is measured, because other time does not show
+    whether more slots would help.
     """
 
     def __init__(self, most: int) -> None:
@@ -38,14 +44,14 @@ class AdaptiveLimit(Gate):
         self._most = most
         self._step = _FIRST_STEP
         self._jobs = _JOBS_OF_FIRST_STEPS
-        self._last: tuple[int, float] | None = None  # a limit and the throughput that it had
-        self._at_most: float | None = None  # the throughput when the limit came to be the most
+        self._last: tuple[int, float] | None = None  # the previous limit and its throughput
+        self._at_most: float | None = None  # the throughput when the limit reached the number of slots
         self._running = 0
         self._at = 0.0
         self._begin()
 
     def slots(self, slots: int) -> int:
-        """Return the limit."""
+        """Return the current limit, or the number of slots if that is smaller."""
         return min(self.limit, slots)
 
     def may_start(self, running: int, now: float) -> bool:
@@ -53,12 +59,12 @@ class AdaptiveLimit(Gate):
         return running < self.limit
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Measure from now on with this number of jobs."""
+        """Record that the number of running jobs has changed."""
         self._measure(running, now)
         return False
 
     def ended(self, work: RecordWork, running: int, now: float) -> bool:
-        """Count the end of a job, which comes with that of its last work."""
+        """Count a job that has ended. A job has ended when the last of its attempts has."""
         if running >= self._running:
             return False
         counts = self._running >= self.limit
@@ -78,7 +84,7 @@ class AdaptiveLimit(Gate):
         self._running, self._at = running, now
 
     def _begin(self, *, settled: bool = False, ended: int = 0) -> None:
-        # The first job to end in each slot was started at the last limit.
+        # The first job to end in each slot was started at the previous limit, so it must not be measured.
         self._settled = settled
         self._ended = 0 if settled else ended
         self._seconds = 0.0
@@ -90,17 +96,17 @@ class AdaptiveLimit(Gate):
         elif self._at_most is None:
             self._at_most = throughput
         elif abs(math.log(throughput / self._at_most)) > math.log(_ANOTHER_SERVICE):
-            up = False  # the service has changed, so the measurement with fewer slots is outdated
+            up = False  # the service has changed, so the measurement at the smaller limit is outdated
         if not up:
             self._step, self._jobs = _STEP, _JOBS
         step = self._step if up or self.limit == 1 else 1 / self._step
         limit = min(self._most, math.ceil(self.limit * step) if step > 1 else int(self.limit * step))
-        if limit != self.limit:  # at the highest limit allowed, keep the measurement with fewer slots
+        if limit != self.limit:  # otherwise keep the measurement at the previous limit
             self._last = self.limit, throughput
             self.limit = limit
 
 
 def _pays(one: tuple[int, float], other: tuple[int, float]) -> bool:
-    """Return whether the throughput of two limits grows with them."""
+    """Compare the measurements at two limits. Returns whether the additional slots of the larger limit pay."""
     (limit, throughput), (other_limit, other_throughput) = sorted((one, other))
     return math.log(other_throughput / throughput) >= _PAYS * math.log(other_limit / limit)

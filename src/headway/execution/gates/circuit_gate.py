@@ -1,4 +1,4 @@
-"""The circuit breaker: while nearly all attempts fail, one record at a time is tried, and its failures do not count."""
+"""The circuit breaker. While most attempts fail, one record at a time is tried, and failed attempts do not count."""
 
 import logging
 import math
@@ -14,18 +14,18 @@ from headway.execution.jobs import Job, RecordWork
 
 log = logging.getLogger(__name__)
 
-# Failures of a record that do not count because the circuit is open. Without a bound, a record that always fails would
-# be tried forever.
+# The most failed attempts of one record that do not count because the circuit is open. Without this bound, a record
+# that always fails would be tried forever.
 _MOST_UNCOUNTED = 50
-_AFTER_AN_OUTAGE = 1.0  # seconds until the next attempt at a record that would have become a dead letter
+_AFTER_AN_OUTAGE = 1.0  # seconds before the next attempt at a record that would otherwise have become a dead letter
 
 
 class CircuitGate(Gate):
-    """The gate of a circuit breaker, which also logs when the circuit opens and closes."""
+    """Limits the dispatch to one attempt at a time while the circuit is open, and logs when it opens and closes."""
 
     def __init__(self, bounds: CircuitBreaker) -> None:
         self._circuit = Circuit(bounds)
-        self._last_error: BaseException | None = None  # the failure that opened it, until that is logged
+        self._last_error: BaseException | None = None  # the failure that opened the circuit, until it is logged
         self._logged_open = False
         self._logging = threading.Lock()
 
@@ -37,13 +37,14 @@ class CircuitGate(Gate):
     def slots(self, slots: int) -> int:
         """Return 1 while the circuit is open.
 
-        The engine computes the fraction of retries from this number. With more slots, every probe could be one of a few
-        records that always fail, and the circuit would stay open although all other records could succeed.
+        From this number the engine computes how many slots retries can use. With more than one slot, every probe could
+        be a retry of one of a few records that always fail. The circuit would then stay open although all other records
+        could succeed.
         """
         return 1 if self._circuit.is_open else slots
 
     def may_start(self, running: int, now: float) -> bool:
-        """Return whether the circuit is closed, or its next probe can start."""
+        """Return whether the circuit is closed, or is open and its next probe can start."""
         return self._circuit.allows(now)
 
     def opens_at(self) -> float | None:
@@ -51,11 +52,11 @@ class CircuitGate(Gate):
         return self._circuit.next_probe() if self._circuit.is_open else -math.inf
 
     def batch_size(self, size: int) -> int:
-        """Return 1 while the circuit is open, because one bad record would fail every probe of a whole batch."""
+        """Return 1 while the circuit is open, because one bad record would make a probe with a whole batch fail."""
         return 1 if self._circuit.is_open else size
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """If the circuit is open, note the job as its probe."""
+        """Record that a job has started. If the circuit is open, the job is its probe."""
         self._circuit.started(job)
         return False
 
@@ -75,20 +76,20 @@ class CircuitGate(Gate):
         return Again(min(now + _AFTER_AN_OUTAGE, max(now, work.not_after)), untried=True)
 
     def done(self, work: RecordWork, now: float) -> bool:
-        """Count a success for the circuit, unless the handler was not called because the record expired or failed."""
+        """Count a success, unless the record is done for another reason: it expired or became a dead letter."""
         if not work.outcome:
             self._circuit.succeeded(_key_of(work), work, now)
         return False
 
     def ended(self, work: RecordWork, running: int, now: float) -> bool:
-        """Return whether the end of this probe has closed the circuit, so that all slots can be used again."""
+        """Return whether this attempt was a probe whose success has closed the circuit."""
         return self._circuit.ended(work, now)
 
     def log(self, now: float, *, at_end: bool = False) -> None:
-        """Log that the circuit has opened, with the last failure, or that it has closed."""
+        """Log if the circuit has opened, with the last failure, or has closed."""
         if self._circuit.is_open == self._logged_open:
             return
-        with self._logging:  # the first thread logs a change, and others find it logged
+        with self._logging:  # so that only one thread logs each change
             is_open = self._circuit.is_open
             if is_open == self._logged_open:
                 return
@@ -96,23 +97,23 @@ class CircuitGate(Gate):
             error, self._last_error = self._last_error, None
         if is_open:
             failed, keys = self._circuit.opened_with
-            last = f" The last: {description_of(failure_behind(error))}" if error else ""
+            last = f" The last failure: {description_of(failure_behind(error))}" if error else ""
             log.warning(
-                "The circuit breaker is open: %d of %d keys failed. One attempt at a time is made until some "
-                "succeed again, and failed ones do not count.%s",
+                "The circuit breaker is open, because %d of %d keys failed. Until some attempts succeed again, one "
+                "attempt is made at a time, and failed attempts do not count.%s",
                 failed,
                 keys,
                 last,
             )
         else:
-            log.warning("The circuit breaker is closed: attempts succeed again, and all slots are used.")
+            log.warning("The circuit breaker is closed, because attempts succeed again. All slots are used again.")
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return whether the circuit is open."""
+        """Return the metric `circuit_open`."""
         return {"circuit_open": self._circuit.is_open}
 
 
 def _key_of(work: RecordWork) -> Hashable:
-    """Return the key that a record counts for. A record without a key counts for itself."""
+    """Return the key for which the circuit counts a record. A record without a key counts as a key of its own."""
     key = work.record.raw_key
     return (work.partition, work.offset) if key is None else key

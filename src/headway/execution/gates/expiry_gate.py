@@ -1,6 +1,6 @@
-"""Counts records that expired before they could be started, and drops them or makes them dead letters.
+"""Drops records that expired before they could be started, or makes them dead letters, and counts them.
 
-A record is checked only when it is about to start; a running handler is never interrupted.
+Only a record that is about to start is checked. A running handler is never interrupted.
 """
 
 import logging
@@ -18,11 +18,11 @@ from headway.execution.jobs import Job, RecordWork
 
 log = logging.getLogger(__name__)
 
-_LOG_EVERY = 10.0  # seconds
+_LOG_EVERY = 10.0  # seconds between two log lines
 
 
 class ExpiryGate(Gate):
-    """The gate for expired records. With `keeps` they become dead letters, otherwise they are dropped."""
+    """Keeps expired records from starting. With `keeps` they become dead letters; otherwise they are dropped."""
 
     def __init__(self, *, keeps: bool = False) -> None:
         self._keeps = keeps
@@ -32,7 +32,10 @@ class ExpiryGate(Gate):
         self._last: RecordWork | None = None
 
     def admit(self, job: Job, now: float) -> Job:
-        """Return the works that have not expired. A work whose dead letter or schedule must be sent never expires."""
+        """Return the attempts whose records have not expired.
+
+        A record whose dead letter or schedule must be sent never expires.
+        """
         expired = [work for work in job if work.not_after <= now and not work.outcome]
         if not expired:
             return job
@@ -45,14 +48,16 @@ class ExpiryGate(Gate):
         return [work for work in job if work not in expired]
 
     def log(self, now: float, *, at_end: bool = False) -> None:
-        """Log how many records expired, at most every 10 seconds."""
+        """Log how many records have expired since the last log line. Logs at most once in 10 seconds."""
         count = self._count - self._logged
         if count and (at_end or now >= self._log_at):
             self._logged, self._log_at = self._count, now + _LOG_EVERY
             became = "became dead letters" if self._keeps else "were dropped"
             record = self._last and self._last.record
-            log.info("%d records expired before they could be started and %s. The last one: %r", count, became, record)
+            log.info(
+                "%d records expired before they could be started, and %s. The last of them: %r", count, became, record
+            )
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return how many records expired."""
+        """Return the metric `expired`, the number of expired records."""
         return {"expired": self._count}

@@ -1,4 +1,4 @@
-"""The rate limits of tenants and keys, as a gate of the dispatch."""
+"""The gate for the rate limits of tenants and keys."""
 
 from headway.core.engine.rate_limits import RateLimits
 from headway.execution.gate import Gate
@@ -6,11 +6,11 @@ from headway.records.record_types import ConsumerRecord
 
 
 class NamedRates(Gate):
-    """Wakes the control thread when a permit of the engine's rate limits becomes due; the engine does the rest."""
+    """Wakes the control thread when a rate limit of a tenant or key lets a record start. The engine does the rest."""
 
     def __init__(self, limits: RateLimits[ConsumerRecord]) -> None:
         self._limits = limits
 
     def changes_wait(self, now: float) -> bool:
-        """Return whether a permit becomes due before the control thread would wake by itself."""
+        """Return whether a rate limit lets a record start before the control thread would wake by itself."""
         return self._limits.comes_earlier(now)

@@ -1,6 +1,7 @@
-"""Counts and logs the records that waited too long between their fetch and their first attempt.
+"""Counts and logs records that waited too long between their fetch and their first attempt.
 
-Invariant: each topic has at most one log line in ten seconds, which covers all records since its previous line.
+Invariant: each topic has at most one log line in ten seconds. The line covers all late records of the topic since its
+previous line.
 """
 
 import logging
@@ -16,7 +17,7 @@ from headway.records.record_types import TopicPartition
 
 log = logging.getLogger(__name__)
 
-_LOG_EVERY = 10.0  # seconds
+_LOG_EVERY = 10.0  # seconds between two log lines of a topic
 
 
 @dataclass(slots=True)
@@ -35,12 +36,12 @@ class QueueTimes(Gate):
         self._limit = limit
         self._late = 0
         self._topics: dict[str, _LateRecords] = {}
-        self._log_at = math.inf  # while there is nothing to log
-        self._counted = set[tuple[TopicPartition, int]]()  # works whose next start is not their first
-        self._counting = threading.Lock()  # for `log`, which is called without the dispatch's lock
+        self._log_at = math.inf  # infinite while there is nothing to log
+        self._counted = set[tuple[TopicPartition, int]]()  # records that had a slot already, but were put back
+        self._counting = threading.Lock()  # needed because `log` is called without the dispatch's lock
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Count the works that waited too long. Later attempts do not count, because they waited for their back-off."""
+        """Count the records that waited too long. Retries are not counted, because they waited for their back-off."""
         for work in job:
             waited = now - work.arrived
             if waited > self._limit and work.failure is None and not self._was_counted(work):
@@ -48,7 +49,7 @@ class QueueTimes(Gate):
         return False
 
     def put_back(self, work: RecordWork) -> None:
-        """Record that the next start of this work is not its first."""
+        """Record that an attempt had a slot already, so that its next start is not counted."""
         if work.failure is None:
             self._counted.add((work.partition, work.offset))
 
@@ -67,7 +68,7 @@ class QueueTimes(Gate):
             self._log_at = min(about.log_at, self._log_at)
 
     def log(self, now: float, *, at_end: bool = False) -> None:
-        """Log a line for each topic that has late records, and had no line in the last ten seconds."""
+        """Log a line for each topic that has new late records and had no line in the last ten seconds."""
         if now < self._log_at and not at_end:
             return
         due: dict[str, _LateRecords] = {}
@@ -79,8 +80,8 @@ class QueueTimes(Gate):
             self._log_at = min((about.log_at for about in self._topics.values() if about.count), default=math.inf)
         for topic, about in due.items():
             log.warning(
-                "%d records of %s waited for more than %g s before they started, the longest for %.3g s. Handlers do "
-                "not keep up: raise max_concurrency, add members, or make the handlers faster.",
+                "%d records of %s waited for more than %g s before they started. The longest wait was %.3g s. The "
+                "handlers do not keep up: raise max_concurrency, add members, or make the handlers faster.",
                 about.count,
                 topic,
                 self._limit,
@@ -88,5 +89,5 @@ class QueueTimes(Gate):
             )
 
     def metrics(self) -> Mapping[str, Any]:
-        """Return how many records waited too long."""
+        """Return the metric `late`, the number of records that waited too long."""
         return {"late": self._late}

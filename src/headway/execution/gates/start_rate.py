@@ -1,6 +1,7 @@
-"""A limit on the number of works that start per second: a token bucket with this member's share of the group's rate.
+"""Limits the attempts that start per second, with a token bucket that has this member's share of the group's rate.
 
-Invariant: in any period, no more works start than the rate allows, plus a burst of a twentieth of a second or one work.
+Invariant: in any period, no more attempts start than the rate allows in that period and another twentieth of a second,
+or one attempt more if that is more.
 """
 
 import math
@@ -12,16 +13,20 @@ from headway.execution.gate import Gate
 from headway.execution.jobs import Job
 
 GROUP: Final = "group"
-"""The name of the group's rate among the rates that members lend to each other."""
+"""The name of the whole group's rate. Members lend each other fractions of rates by such names."""
 
-_BURST = 0.05  # seconds of the rate that are saved up, so that a wake-up that is this late costs no start
-_MUCH = 0.7  # of the rate; a member that starts more than this fraction and has works left is limited by the rate
-_GRAIN = 0.01  # seconds of the rate to wait for at a time, because a wait costs as much as the start of many works
+# The bucket holds the tokens of this many seconds, so that a wake-up which is this late loses no start.
+_BURST = 0.05
+# A member that has used this fraction of its rate, while records are ready to start, is limited by the rate.
+_MUCH = 0.7
+# A wait for tokens lasts until there are tokens for this many seconds, because one wait costs as much as the start of
+# many attempts.
+_GRAIN = 0.01
 _ROUNDING = 1e-9
 
 
 class StartRate(Gate):
-    """A limit on starts per second.
+    """Limits how many attempts start per second.
 
     >>> rate = StartRate(2)
     >>> rate.may_start(running=0, now=0.0), rate.started([None], running=1, now=0.0)
@@ -43,7 +48,7 @@ class StartRate(Gate):
         return self.allowed(now) >= 1
 
     def opens_at(self) -> float | None:
-        """Return when the rate allows the next starts, or None if this member has no share of it."""
+        """Return when the rate allows the next starts, or None if this member has no share of the rate."""
         if not self._rate:
             return None
         if self._tokens >= 1:
@@ -51,13 +56,13 @@ class StartRate(Gate):
         return self._filled_at + (max(1.0, self._rate * _GRAIN) - self._tokens) / self._rate
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Charge each work of the job."""
+        """Take a token for each attempt of the job."""
         self._tokens -= len(job)
         self._started += len(job)
         return False
 
     def allowed(self, now: float) -> int:
-        """Return how many works the rate allows to start now."""
+        """Return how many attempts the rate allows to start now."""
         if not self._rate:
             return 0
         self._fill(now)
@@ -69,19 +74,20 @@ class StartRate(Gate):
         return True
 
     def needs(self, ready: int, seconds: float, now: float) -> dict[str, tuple[float, float]]:
-        """Return the fractions of the rate that were used in the last `seconds`, and that waiting works need.
+        """Return the fraction of the rate that was used in the last `seconds`, and the fraction that records wait for.
 
-        `ready` is the number of works that could start if the rate allowed it.
+        `ready` is the number of records that could start if the rate allowed it.
         """
         started, self._started = self._started, 0
-        # A free permit alone does not prove that the rate suffices: it can be new, or the machine too busy to use it.
+        # That a start is allowed now does not prove that the rate suffices. The token can be new, or the machine can be
+        # too busy to use it.
         hungry = ready > 0 and (not self.may_start(0, now) or started >= _MUCH * seconds * self._rate)
         if not started and not hungry:
             return {}
         return {GROUP: (started / seconds / self._limit_of_all, ready / self._limit_of_all if hungry else 0.0)}
 
     def share(self, share: float, now: float, others: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Use this fraction of the rate, from 0 to 1, or the one for the group's rate in `others` if there is one."""
+        """Use this fraction of the rate, from 0 to 1. If `others` has a fraction for the group's rate, use that one."""
         self._fill(now)
         self._rate = self._limit_of_all * others.get(GROUP, share)
         self._burst = max(1.0, self._rate * _BURST)
@@ -89,6 +95,6 @@ class StartRate(Gate):
 
     def _fill(self, now: float) -> None:
         if now > self._filled_at:
-            if self._rate:  # 0 times the infinite time since the start would be NaN
+            if self._rate:  # at first the time since the last refill is infinite, and infinity times 0 is NaN
                 self._tokens = min(self._burst, self._tokens + (now - self._filled_at) * self._rate)
             self._filled_at = now

@@ -1,7 +1,7 @@
-"""The gate of a supervised process: it keeps the table of running records, and lets suspects run alone.
+"""The gate of a supervised process. It keeps the table of running records, and lets suspects run alone.
 
-A suspect is a record that was running in a process that died. Its attempt of then is made to fail here, without a call
-of the handler, so that the retries decide about it as about any other failure. Its next attempt runs alone.
+A suspect is a record that was running in a process that died. The gate makes that attempt fail without calling the
+handler, so that the retries decide about it as about any other failure. The next attempt at the record runs alone.
 """
 
 import time
@@ -16,15 +16,18 @@ from headway.execution.jobs import Job, RecordWork
 from headway.execution.running_table import RunningTable
 
 PATIENCE = 60.0
-"""The seconds that a suspect waits for other records to end, and that they wait for it. A handler can run forever."""
+"""The seconds that a suspect waits for other records to end, and that other records wait for a suspect.
+
+The waits are limited because a handler can run forever.
+"""
 
 _RecordPlace = tuple[str, int, int]
 
 
 class Supervision(Gate):
-    """The gate that keeps the table of running records and treats suspects.
+    """Keeps the table of running records, and isolates suspects.
 
-    Any thread can call `suspect`. `fail_as_before` is for the thread that calls the handler.
+    Any thread can call `suspect`. The thread that calls the handler calls `fail_as_before`.
     """
 
     def __init__(self, table: RunningTable, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> None:
@@ -33,13 +36,13 @@ class Supervision(Gate):
         self._suspects: dict[_RecordPlace, Suspect] = {}
         self._condemned: set[_RecordPlace] = set()
         self.alone: RecordWork | None = None
-        """The suspect that runs alone, or that waits until it can. Nothing else starts meanwhile."""
+        """The suspect that runs alone, or waits until it can. No other attempt starts meanwhile."""
         self._is_waiting = False
         self._since = 0.0
         self.suspect(suspects)
 
     def suspect(self, suspects: Iterable[Suspect]) -> None:
-        """Add suspects."""
+        """Treat these records as suspects."""
         for suspect in suspects:
             record = suspect.record
             self._suspects[record.topic, record.partition, record.offset] = suspect
@@ -47,14 +50,15 @@ class Supervision(Gate):
             self._suspects.pop(address, None)
 
     def fail_as_before(self, job: Job) -> None:
-        """Raise `ProcessDiedError` if the job is a suspect whose last attempt ended with its process.
+        """Raise `ProcessDiedError` if the job is a suspect whose process died during its last attempt.
 
         Call it before the handler. For a batch of such suspects it raises a `BatchError` with their errors.
         """
         if not self._suspects:
             return
         failed = {index: error for index, work in enumerate(job) if (error := self._failed_before(work))}
-        # A batch can have started before its suspects were known. A `BatchError` would count the others as done.
+        # A batch with other records can have started before its suspects were known. The handler is then called for
+        # all of them, because a `BatchError` for the suspects would count the other records as done.
         if len(failed) == len(job):
             raise BatchError(failed) if job[1:] else failed[0]
 
@@ -66,16 +70,16 @@ class Supervision(Gate):
         return suspect.error()
 
     def expect_batches(self, slots: int, max_size: int) -> None:
-        """Enlarge the table for batches. Call it before any record runs."""
+        """Enlarge the table, so that it has a row for each record of a batch. Call it before any record runs."""
         self._table.make_room(max(slots, min(slots * max_size, MOST_SUSPECTS)))
 
     # For the dispatch
 
     def admit(self, job: Job, now: float) -> Job:
-        """Return the part of a batch that can start.
+        """Return the attempts of a batch that can start together.
 
-        Suspects whose last attempt ended with its process form a batch, which then fails. A suspect that must run alone
-        is a batch of its own, after the works before it in its lane.
+        If the batch has suspects whose process died during their last attempt, only these start, and then they fail. A
+        suspect that must run alone starts as a batch of its own, after the attempts that are before it in the batch.
         """
         if not self._suspects or not job[1:]:
             return job
@@ -87,11 +91,11 @@ class Supervision(Gate):
         return job[: max(1, suspects[0][0])]
 
     def may_start(self, running: int, now: float) -> bool:
-        """Return False while a suspect runs alone or waits to."""
+        """Return False while a suspect runs alone, or waits until it can."""
         return self.alone is None
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Enter the job in the table, or keep it back if it is a suspect that must wait until it is alone."""
+        """Write the job into the table, or hold the job back if it is a suspect and other jobs are running."""
         work = job[0]
         if self._suspects and (suspect := self._find(work)):
             if self._has_failed(work, suspect):
@@ -104,7 +108,7 @@ class Supervision(Gate):
         return False
 
     def kept_back(self, running: int) -> Job | None:
-        """Return the suspect that was waiting to run alone, if everything else has ended."""
+        """Return the suspect that was waiting to run alone, if all other jobs have ended."""
         if self.alone is None or not self._is_waiting or running > 1:
             return None
         self._since, self._is_waiting = time.monotonic(), False
@@ -112,9 +116,10 @@ class Supervision(Gate):
         return [self.alone]
 
     def timed_out(self, now: float, *, ending: bool) -> tuple[RecordWork, float] | None:
-        """Let other records start again if a suspect has run alone, or has waited for that, for too long.
+        """Let other records start again if a suspect has run alone for too long, or has waited for that for too long.
 
-        Returns a waiting suspect that must give back its slot, and the time at which it can be taken again.
+        If a suspect was waiting, returns it together with the time at which it can be taken again. It must give back
+        its slot. A waiting suspect is also returned if the run ends or its partition leaves this consumer.
         """
         work = self.alone
         if work is None:
@@ -128,18 +133,19 @@ class Supervision(Gate):
         return None
 
     def judged(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> Verdict:
-        """Remember a record that becomes a dead letter because it killed processes, so that it never runs again.
+        """Remember a record that becomes a dead letter because it killed processes, so that its handler is not called.
 
-        Kafka could refuse the dead letter, and then the record is taken again.
+        This matters if Kafka refuses the dead letter, because then the record is taken again.
         """
         if isinstance(verdict, GiveUp) and as_death(error):
             self._condemned.add(_address(work))
         return verdict
 
     def done(self, work: RecordWork, now: float) -> bool:
-        """If the work is a suspect, forget it, request a commit, and return True.
+        """If the record is a suspect, forget it, request a commit, and return True.
 
-        If another record killed the process before the commit, the suspect would be handled and kill again.
+        The commit is requested at once because another record could kill this process. Without the commit, the next
+        process would handle the suspect again, and could be killed by it.
         """
         if not self._suspects or self._find(work) is None:
             return False
@@ -149,17 +155,17 @@ class Supervision(Gate):
         return True
 
     def ended(self, work: RecordWork, running: int, now: float) -> bool:
-        """Remove a work from the table. Return True if it ran alone, because others can start now."""
+        """Remove an attempt from the table. Return True if it ran alone, because other attempts can start now."""
         self._table.leave(work)
         if work is not self.alone:
             return False
-        if not self._is_waiting:  # it has run alone, and the process is still alive, so it is no longer suspect
+        if not self._is_waiting:  # it has run alone, and the process is alive, so it is no longer a suspect
             self._suspects.pop(_address(work), None)
         self.alone = None
         return True
 
     def clear(self) -> None:
-        """Clear the table at the end of the run. No record is to blame if the process dies later."""
+        """Clear the table at the end of the run, so that no record is a suspect if the process dies later."""
         self._table.clear()
 
     def _find(self, work: RecordWork) -> Suspect | None:

@@ -1,10 +1,10 @@
-"""Processes for handlers that need much CPU.
+"""Runs handlers that need much CPU in a pool of processes.
 
-A process gets jobs in chunks, which share the cost of pickling and of waking it. A second chunk is sent while the
-process works on the first. A process that takes long over one job is asked to report its outcomes, and to give back the
-jobs that it has not begun, so that other processes can run them. If a process dies, the job that it was running has
-failed, and its other unreported jobs run again without a failure.
+A process gets jobs in chunks, because pickling a chunk and waking the process then costs little for each job. A second
+chunk is sent while the process works on the first. If one job takes long, the process is asked to report the outcomes
+that it has, and to give back the jobs that it has not begun, so that other processes can run them. If a process dies,
+the job that it was running has failed. Its other unreported jobs run again, and count as not failed.
 
-Only bytes that this package has written are unpickled, from the pipes of the pool. A process ends when its parent ends,
-for whatever reason.
+Only bytes that this package has written into the pipes of the pool are unpickled. A process ends when its parent ends,
+for whatever reason the parent ends.
 """

@@ -1,4 +1,4 @@
-"""The main function of a process of the pool."""
+"""The code that runs in a process of the pool: it loads the handler, and calls it for the jobs that it receives."""
 
 import contextlib
 import math
@@ -36,9 +36,9 @@ def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches:
     _keep_from_others(pipe, asks)
     jobs = _Jobs(pipe, at)
     threading.Thread(target=_answer, args=(asks, jobs), name="headway-give-back", daemon=True).start()
-    with contextlib.suppress(EOFError, OSError):  # the parent has gone
+    with contextlib.suppress(EOFError, OSError):  # the parent has ended
         try:
-            handler, deserializers, shared = pickle.loads(start)  # noqa: S301 - from the process that started this one
+            handler, deserializers, shared = pickle.loads(start)  # noqa: S301 - the parent process has written it
         except Exception as error:
             pipe.send(described_error(error))
             return
@@ -58,14 +58,14 @@ def serve(pipe: Connection, asks: Connection, at: Any, start: bytes, in_batches:
 
 
 def _live(lifespan: Lifespan, settings: Mapping[str, Any], pipe: Connection, work: Callable[[Any], None]) -> None:
-    """Enter the lifespan of this process, do the work, and leave the lifespan. Reports a failure to the parent."""
+    """Enter the lifespan of this process, call `work`, and leave the lifespan. Failures are sent to the parent."""
     try:
         made: Any = make(lifespan, settings)
         state = made.__enter__()
     except BaseException as error:
         pipe.send(failed_at_start(lifespan, error))
         return
-    with contextlib.suppress(EOFError, OSError):  # the parent has gone
+    with contextlib.suppress(EOFError, OSError):  # the parent has ended
         work(state)
     failure = None
     try:
@@ -76,10 +76,10 @@ def _live(lifespan: Lifespan, settings: Mapping[str, Any], pipe: Connection, wor
 
 
 def _take_no_signals() -> None:
-    """Let Ctrl-C and SIGTERM have no effect, because they are for the consumer's process.
+    """Let SIGINT and SIGTERM have no effect on this process, because the consumer's process handles them.
 
-    They were blocked until now. Processes that a handler starts would inherit a blocked or an ignored signal, but not a
-    signal handler of Python.
+    The signals get handlers that do nothing, and are then unblocked. Blocking or ignoring them would also affect
+    processes that a user's handler starts, because these inherit blocked and ignored signals, but not signal handlers.
     """
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, lambda *_: None)
@@ -87,7 +87,10 @@ def _take_no_signals() -> None:
 
 
 def _keep_from_others(*pipes: Connection) -> None:
-    """Keep the pipes out of processes that a handler starts, because their closing shows that this process ended."""
+    """Keep processes that a handler starts from inheriting the pipes.
+
+    The parent learns from a closed pipe that this process has ended, so no other process must keep the pipes open.
+    """
 
     def close() -> None:
         for pipe in pipes:
@@ -99,9 +102,9 @@ def _keep_from_others(*pipes: Connection) -> None:
 
 
 def _answer(asks: Connection, jobs: "_Jobs") -> None:
-    """Give jobs back on request. End this process when the parent has gone, whatever the handler does.
+    """Give back jobs when the parent requests that, and end this process when the parent ends.
 
-    If no handler is running then, the lifespan has time for its shut-down.
+    The process ends even if a handler is running. If no handler is running, the lifespan has time for its shut-down.
     """
     with contextlib.suppress(EOFError, OSError):
         while True:
@@ -113,7 +116,7 @@ def _answer(asks: Connection, jobs: "_Jobs") -> None:
 
 
 class _Jobs:
-    """The jobs of this process. One thread runs them, and another can give back those that have not begun."""
+    """The jobs of this process. The main thread runs them. Another thread can give back jobs that have not begun."""
 
     def __init__(self, pipe: Connection, at: Any) -> None:
         self._pipe = pipe
@@ -125,24 +128,24 @@ class _Jobs:
         self._begun = 0
         self._outcomes: list[tuple[bytes, float]] = []
         self.ends_within = 0.0
-        """Seconds for the lifespan's shut-down when the parent has gone and no job is running."""
+        """The seconds that the lifespan has for its shut-down if the parent ends while no job is running."""
 
     def work(self, outcome_of: Callable[[bytes], bytes]) -> bool:
-        """Take a chunk, and run its jobs. Returns False if the parent has requested the end instead."""
+        """Receive a chunk, and run its jobs. Returns False if the parent has requested the end instead."""
         chunk: Chunk | None = self._pipe.recv()
         if chunk is None:
             return False
         with self._lock:
-            if (
-                chunk.round == self._round
-            ):  # otherwise it was sent before jobs were given back, and counts as given back
+            # A chunk of an earlier round was sent before this process gave back its jobs. The parent counts the jobs of
+            # that chunk as given back too.
+            if chunk.round == self._round:
                 self._jobs.extend(chunk.jobs)
         before, began = self._begun, time.perf_counter()
         ended = began
         while job := self._begin():
             outcome = outcome_of(job)
             began_job, ended = ended, time.perf_counter()
-            if os.getpid() != self._process:  # this is a process that the handler has forked
+            if os.getpid() != self._process:  # the handler has forked, and this is the forked process
                 os._exit(0)
             with self._lock:
                 self._outcomes.append((outcome, ended - began_job))
@@ -156,7 +159,7 @@ class _Jobs:
         return bool(self._at.value == NOTHING)
 
     def give_back(self) -> None:
-        """Report the outcomes, and promise not to begin the remaining jobs."""
+        """Report the outcomes, and drop the jobs that have not begun, so that the parent can give them to others."""
         with self._lock:
             self._jobs.clear()
             self._round += 1
@@ -180,13 +183,15 @@ def _outcome(
     handler: Callable[..., Any], job: bytes, make_record: Callable[[SentAttempt], ConsumerRecord], in_batches: bool
 ) -> bytes:
     try:
-        attempts: list[SentAttempt] = pickle.loads(job)  # noqa: S301 - from the process that started this one
-        if any(attempt.not_after <= time.monotonic() for attempt in attempts):  # it expired while it waited here
-            raise RetriableError("It expired before it could be started.", untried=True)
+        attempts: list[SentAttempt] = pickle.loads(job)  # noqa: S301 - the parent process has written it
+        # A record can expire while it waits in this process. It fails untried, and the dispatch then treats it as
+        # expired.
+        if any(attempt.not_after <= time.monotonic() for attempt in attempts):
+            raise RetriableError("The record expired before it could be started.", untried=True)
         records, contexts = list(map(make_record, attempts)), list(map(Context, attempts))
         result = handler(records, contexts) if in_batches else handler(records[0], contexts[0])
         return pickle.dumps((None, result))
-    except BaseException as error:  # of any kind: it is a failed attempt and must not end the process
+    except BaseException as error:  # any exception is a failed attempt, and must not end the process
         return pickle.dumps((portable(error), None))
 
 

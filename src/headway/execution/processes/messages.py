@@ -1,4 +1,4 @@
-"""The messages in the pipes of the pool; nothing else is unpickled."""
+"""The messages that are sent through the pipes of the pool. Nothing else is unpickled."""
 
 import pickle
 from collections.abc import Callable, Sequence
@@ -14,18 +14,18 @@ from headway.records.record_types import ConsumerRecord, Header
 HandlerOutcome = tuple[BaseException | None, Any]
 
 NOTHING: Final = -1
-"""The index of the running job while there is none."""
+"""The value of the running job's index while no job is running."""
 
 
 class Deserializers(NamedTuple):
-    """The functions with which a process reads keys and values. They must be importable, because pickle sends names."""
+    """The functions that read keys and values. They must be importable, because pickle sends only their names."""
 
     key: Callable[..., Any] | None
     value: Callable[..., Any] | None
 
 
 class SentMessage(NamedTuple):
-    """A message without its client; see `headway.records.record_types.Message`."""
+    """A consumed message that can be pickled. It has the methods of `headway.records.record_types.Message`."""
 
     fields: tuple[Any, ...]
 
@@ -55,7 +55,7 @@ class SentMessage(NamedTuple):
 
 
 class SentAttempt(NamedTuple):
-    """The fields of a work that a `Context` shows."""
+    """An attempt as it is sent to a process: its record, and the attributes that a `Context` shows."""
 
     message: tuple[Any, ...]
     suffix: str
@@ -67,17 +67,17 @@ class SentAttempt(NamedTuple):
 
 
 class Chunk(NamedTuple):
-    """Jobs for a process. `round` is how many times the sender has seen it give back jobs."""
+    """Jobs for a process. `round` is how many times the process had given back jobs when the chunk was sent."""
 
     round: int
     jobs: list[bytes]
 
 
 class ProcessReport(NamedTuple):
-    """The outcomes of the next jobs, in order, with the seconds that each job took.
+    """A message from a process: the outcomes of finished jobs, in order, with the seconds that each job took.
 
-    At the end of a chunk, `seconds` is the average time of its jobs. If the process gives jobs back, `begun` is the
-    number of jobs that it has begun since its start.
+    At the end of a chunk, `seconds` is the average time of its jobs. If the process gives back jobs, `begun` is the
+    number of jobs that it has begun since it was started.
     """
 
     outcomes: list[tuple[bytes, float]]
@@ -86,7 +86,7 @@ class ProcessReport(NamedTuple):
 
 
 def attempts_of(job: Job) -> list[SentAttempt]:
-    """Return the attempts of a job in the form in which they are sent to a process."""
+    """Convert the attempts of a job to the form in which they are sent to a process."""
     return [_attempt(work.record, work) for work in job]
 
 
@@ -110,7 +110,7 @@ def _attempt(record: ConsumerRecord, work: RecordWork) -> SentAttempt:
 
 
 def portable(error: BaseException) -> BaseException:
-    """Return the error, or one that describes it if it cannot be pickled and unpickled."""
+    """Return the error if it can be pickled and unpickled. Otherwise, return another error that describes it."""
     try:
         if issubclass(type(error), RetryLater):
             error = _with_reason(error)
@@ -118,20 +118,20 @@ def portable(error: BaseException) -> BaseException:
             error = BatchError({index: portable(each) for index, each in error.failures.items()})  # type: ignore[attr-defined]
         if is_error(pickle.loads(pickle.dumps(error))):  # noqa: S301 - our own bytes
             return error
-    except BaseException:  # a user's own code
+    except BaseException:  # the error's own code, which the user wrote, can raise anything
         return _stand_in(error)
     return _stand_in(error)
 
 
 def _with_reason(error: BaseException) -> BaseException:
-    """Return a `RetryLater` with the error behind it in an attribute, because a pickled error loses its cause."""
+    """Return a `RetryLater` that has its cause in an attribute, because pickling an error drops its `__cause__`."""
     later, reason = RetryLater(attribute(error, "delay")), failure_behind(error)
     setattr(later, REASON, None if reason is error else portable(reason))
     return later
 
 
 def _stand_in(error: BaseException) -> BaseException:
-    """Return an error that leads the retries to the same decision."""
+    """Return a plain error that describes this one, and for which the retries decide the same."""
     text, kind = described_error(error), type(error)
     if issubclass(kind, RetryLater):
         return RetryLater(_number(error, "delay"))  # type: ignore[arg-type]
@@ -141,36 +141,40 @@ def _stand_in(error: BaseException) -> BaseException:
 
 
 def _number(error: BaseException, name: str) -> float | None:
-    """Return an attribute if it is a plain number or bool. Any other value might not be picklable."""
+    """Return an attribute if it is an int, float or bool. Any other value might not be picklable."""
     value = attribute(error, name)
     return value if type(value) in (bool, int, float) else None
 
 
 def described_error(error: BaseException) -> str:
-    """Return an error's name and text."""
+    """Return the name of an error's class, followed by the error's text."""
     text, name = text_of(error), class_name(type(error))
     return f"{name}: {text}" if text else name
 
 
 def loaded(outcome: bytes) -> HandlerOutcome:
-    """Return an outcome that a process sent, or a `HandlerProcessError` if it cannot be unpickled here."""
+    """Unpickle an outcome that a process sent. If that fails, the outcome is a `HandlerProcessError`."""
     try:
-        error, result = pickle.loads(outcome)  # noqa: S301 - from a process of the pool
-    except BaseException as unread:  # of a user's class
+        error, result = pickle.loads(outcome)  # noqa: S301 - a process of the pool has written it
+    except BaseException as unread:  # a user's class can raise anything when it is unpickled
         text = description_of(unread)
-        return HandlerProcessError(f"What the handler returned or raised cannot be read here: {text}"), None
+        return HandlerProcessError(
+            f"The handler's result or error cannot be unpickled in the consumer's process: {text}"
+        ), None
     if error is None or is_error(error):
         return error, result
     kind = class_name(type(error))
-    return HandlerProcessError(f"What the handler raised cannot be read here: it came as {kind}."), None
+    return HandlerProcessError(
+        f"The handler's error cannot be unpickled in the consumer's process: unpickling made an object of type {kind}."
+    ), None
 
 
 def pickled_start(*what: Any) -> bytes:
-    """Pickle the start arguments of a process. Raises `ConfigError` if a function among them is not importable."""
+    """Pickle the arguments with which a process starts. Raises `ConfigError` if one of them cannot be pickled."""
     try:
         return pickle.dumps(what)
     except Exception as error:
         raise ConfigError(
-            f"With executor='process' handler, lifespan and deserialisers must be importable functions: {error}. "
-            "Define them at the top of a module."
+            "With executor='process', the handler, the lifespan and the deserialisers must be importable functions: "
+            f"{error}. Define them at the top level of a module."
         ) from error

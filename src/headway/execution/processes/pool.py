@@ -1,4 +1,4 @@
-"""The pool of processes. Each process has a thread that sends it chunks of jobs and reports their outcomes."""
+"""The pool of processes. For each process, a thread sends chunks of jobs to it and reports the outcomes."""
 
 import contextlib
 import signal
@@ -21,14 +21,15 @@ from headway.execution.lifespan import SHUT_DOWN_WITHIN, Life
 from headway.execution.processes.messages import Deserializers, loaded, pickled_start
 from headway.execution.processes.process import Process
 
-_AHEAD = 2  # chunks that a process has at a time, including the one that it works on
-# Seconds of work in a chunk. With less, waking the process costs too much; with more, processes idle at the end.
+_AHEAD = 2  # the most chunks that a process has at a time, including the chunk that it works on
+# How long a process should work on a chunk, in seconds. With shorter chunks, waking the process costs too much. With
+# longer ones, some processes have nothing to do while others work on the last chunks.
 _CHUNK_TIME = 0.01
-_FIRST_CHUNK = 1
+_FIRST_CHUNK = 1  # the number of jobs in the first chunk of a process
 
 
 class Processes(Executor):
-    """Runs jobs in processes. Each process has a thread, its driver, that sends it chunks and reports the outcomes."""
+    """Runs jobs in processes. Each process has a driver: a thread that sends chunks to it and reports the outcomes."""
 
     def __init__(
         self,
@@ -66,7 +67,7 @@ class Processes(Executor):
             self._queue.put(job)
 
     def wait_until_started(self, is_stopping: Callable[[], bool]) -> None:
-        """Wait until all processes have entered their lifespan, if there is one."""
+        """Wait until all processes have entered their lifespans, if the handler has a lifespan."""
         if not self._life:
             return
         while not is_stopping() and wait(self._started, 0.1, "FIRST_EXCEPTION").not_done:
@@ -77,7 +78,7 @@ class Processes(Executor):
                 each.result()
 
     def close(self, timeout: float) -> None:
-        """End the processes. Waits up to `timeout` seconds for running handlers, then kills the processes."""
+        """End the processes. Waits up to `timeout` seconds for running handlers, and then kills the processes."""
         deadline = time.monotonic() + timeout
         for _ in self._drivers:
             self._queue.put(None)
@@ -99,7 +100,8 @@ class Processes(Executor):
         except (HandlerProcessError, LifespanError) as error:
             self._give_up(error, started)
         except Exception as error:
-            self._give_up(HandlerProcessError(f"A process for the handler could not be kept: {error!r}"), started)
+            failure = HandlerProcessError(f"A process for the handler could not be started or used: {error!r}")
+            self._give_up(failure, started)
 
     def _give_up(self, error: HeadwayError, started: "Future[None]") -> None:
         self._dispatch.give_up(error)
@@ -107,7 +109,7 @@ class Processes(Executor):
             started.set_exception(error)
 
     def _work_with(self, child: Process, started: "Future[None]") -> bool:
-        """Run jobs in a process. Returns False at the end, and True if the process has died and must be replaced."""
+        """Run jobs in a process until the run ends or the process dies. Returns True if it must be replaced."""
         size = _FIRST_CHUNK
         try:
             child.wait_until_ready(self._is_closing)
@@ -122,8 +124,9 @@ class Processes(Executor):
         return False
 
     def _fill(self, child: Process, size: int) -> bool:
-        """Send waiting jobs to the child. Waits for jobs only if the child has none. Returns False at the end."""
-        # While jobs take long (a chunk is one job), no job is sent to wait behind another.
+        """Send waiting jobs to the child. If the child has no jobs, wait for one. Returns False when the run ends."""
+        # If a chunk is a single job, jobs take long. Then the next job stays in the queue, where another process can
+        # take it.
         while child.chunks < (_AHEAD if size > 1 else 1):
             jobs = self._collect(size, wait=not child.chunks)
             if jobs is None:
@@ -134,25 +137,28 @@ class Processes(Executor):
         return True
 
     def _collect(self, size: int, *, wait: bool) -> list[Job] | None:
-        """Return a chunk, or None at the end. It leaves the other processes their share of the waiting jobs."""
+        """Take a chunk of jobs from the queue, and leave the other processes their share of the waiting jobs.
+
+        Returns None at the end of the run.
+        """
         jobs: list[Job] = []
         with contextlib.suppress(Empty):
             while len(jobs) < size:
                 job = self._queue.get(block=wait and not jobs)
                 if job is None:
-                    self._queue.put(None)  # for the other drivers, and for the next call of this one
+                    self._queue.put(None)  # the other drivers must see the end too, and so must the next call here
                     return jobs or None
                 jobs.append(job)
                 size = min(size, len(jobs) + self._queue.qsize() // len(self._drivers))
         return jobs
 
     def _await(self, child: Process, size: int) -> int:
-        """Report outcomes until a chunk ends. Returns the size of the next chunk."""
+        """Report outcomes until the process has finished a chunk. Returns the number of jobs for the next chunk."""
         while True:
             said = child.receive(self._time_limit, self._is_closing)
             for outcome, seconds in said.outcomes:
                 job = child.jobs.popleft()
-                for work in job:  # the wait for the process is not handler time of its tenant
+                for work in job:  # the time in the process's queue must not count as handler time of the tenant
                     work.started = time.monotonic() - seconds
                 self._report(job, *loaded(outcome))
             for job in child.given_back(said):
@@ -183,16 +189,16 @@ class Processes(Executor):
 
 
 def _death_of(job: Job, how: str) -> BaseException:
-    """Return the error for a job whose process died. Each record of a batch has an error of its own."""
+    """Return the error for a job whose process died. For a batch, it has a separate error for each record."""
     errors = [died(how, deaths_of(work.failure) + 1, alone=len(job) == 1) for work in job]
     return BatchError(dict(enumerate(errors))) if len(job) > 1 else errors[0]
 
 
 def _keep_signals_from_children() -> None:
-    """Block Ctrl-C and SIGTERM in this thread and the children that it starts. The consumer's process ends them.
+    """Block SIGINT and SIGTERM in this thread and in the children that it starts.
 
-    A child inherits the mask of the thread that starts it. This thread needs no signals, because Python's signal
-    handlers run in the main thread.
+    The children must not end on Ctrl-C, because the consumer's process ends them. A child inherits the signal mask of
+    the thread that starts it. This thread needs no signals, because Python's signal handlers run in the main thread.
     """
-    resource_tracker.ensure_running()  # first, because starting it later would unblock the signals again
+    resource_tracker.ensure_running()  # this must come first, because starting it unblocks the signals
     signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT, signal.SIGTERM})

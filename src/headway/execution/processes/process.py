@@ -1,4 +1,4 @@
-"""One process of the pool, as seen by the thread that drives it."""
+"""A process of the pool, as its driver in the parent process sees it."""
 
 import atexit
 import contextlib
@@ -20,14 +20,15 @@ from headway.execution.processes.child_main import serve
 from headway.execution.processes.messages import NOTHING, Chunk, ProcessReport, attempts_of
 from headway.execution.time_limit import exceeded
 
-_LONG = 0.1  # seconds at one job after which the jobs behind it are asked back
-_NOTED_WITHIN = 1.0  # seconds
+_LONG = 0.1  # the seconds that a job can run before the process must give back the jobs queued behind it
+_NOTED_WITHIN = 1.0  # seconds until multiprocessing has surely noted that a process has ended
 
 
 class Process:
-    """One process, with the jobs that it has in the order in which it begins them.
+    """Starts a process, sends jobs to it, and receives its reports.
 
-    With `life` the process has a lifespan of its own.
+    `jobs` are the jobs that were sent and not yet reported on, in the order in which the process begins them. With
+    `life`, the process has a lifespan of its own.
     """
 
     def __init__(self, *start: Any, life: Life | None = None) -> None:
@@ -35,17 +36,17 @@ class Process:
         self._is_ready = False
         context = multiprocessing.get_context("spawn")
         self.jobs: deque[Job] = deque()
-        self.chunks = 0  # chunks whose end it has not reported
+        self.chunks = 0  # the number of chunks that were sent and whose end was not reported yet
         self._at: Any = RawValue("q", NOTHING)  # the index of the running job, counted from the start of the process
-        self._reported = 0  # jobs whose outcomes it has reported since its start
-        self._round = 0
-        self._asked = False
-        self._late: tuple[int, TimeLimitError] | None = None
+        self._reported = 0  # the number of jobs whose outcomes were reported since the start of the process
+        self._round = 0  # how many times the process has given back jobs
+        self._asked = False  # True while the process was requested to give back jobs and has not done so
+        self._late: tuple[int, TimeLimitError] | None = None  # the job for whose time limit the process was killed
         self._pipe, theirs = context.Pipe()
         with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe:
-            # A quarter of the buffer, because some systems count their own overhead too.
+            # Messages up to a quarter of the buffer fit for sure. Some systems count their own overhead in the size.
             self._surely_fits = pipe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4
-        self._kept: bytes | None = None  # the chunk to be sent when the one before has ended
+        self._kept: bytes | None = None  # a chunk that is sent only when the previous chunk has ended
         their_asks, self._asks = context.Pipe(duplex=False)
         self._process = context.Process(target=serve, args=(theirs, their_asks, self._at, *start), daemon=True)
         self._process.start()
@@ -55,10 +56,12 @@ class Process:
         their_asks.close()
 
     def wait_until_ready(self, is_closing: Callable[[], bool]) -> None:
-        """Wait until the process has loaded the handler.
+        """Wait until the process has loaded the handler and entered the lifespan, if there is one.
 
-        Raises `HandlerProcessError` if it cannot load the handler, `LifespanError` if what handlers share cannot be
-        started, and `EOFError` at the end.
+        Raises:
+            HandlerProcessError: The process cannot load the handler.
+            LifespanError: The lifespan failed at its start.
+            EOFError: The run ends.
         """
         try:
             while not self._hears(0.1):
@@ -69,24 +72,25 @@ class Process:
             if is_closing():
                 raise EOFError from error
             raise HandlerProcessError(
-                f"A process for the handler {self._how_it_ended()} before it could begin. It imports the "
-                'program\'s main module: what that does must be guarded by `if __name__ == "__main__":`.'
+                f"A process for the handler {self._how_it_ended()} before it was ready. It imports the program's main "
+                "module, so code of that module that starts the program must be guarded by "
+                '`if __name__ == "__main__":`.'
             ) from error
         if isinstance(refusal, LifespanError):
             raise refusal
         if refusal:
             raise HandlerProcessError(
-                f"A process cannot load the handler or a deserialiser: {refusal}. Define it at the top of a module "
-                "that can be imported."
+                f"A process cannot load the handler or a deserialiser: {refusal}. Define it at the top level of a "
+                "module that can be imported."
             )
         self._is_ready = True
 
     def send(self, jobs: list[Job]) -> None:
-        """Send another chunk. If the process has died, `receive` raises.
+        """Send another chunk. If the process has died, this does nothing, and the next call of `receive` raises.
 
-        The process does not read while it works, so a chunk that might not fit into the pipe is kept here. Blocking in
-        the write could outlast the time limit of a handler, and would never end if the process blocks in the write of
-        its outcomes.
+        The process does not read the pipe while it runs jobs. If it is running jobs and the chunk might not fit into
+        the pipe, the chunk is kept until they have ended. Otherwise this thread could block in the write for longer
+        than a handler's time limit, or forever if the process blocks while it writes its outcomes.
         """
         chunk = pickle.dumps(Chunk(self._round, [pickle.dumps(attempts_of(job)) for job in jobs]))
         if self.chunks and len(chunk) > self._surely_fits:
@@ -101,7 +105,7 @@ class Process:
             self._pipe.send_bytes(chunk)
 
     def receive(self, time_limit: float | None, is_closing: Callable[[], bool]) -> ProcessReport:
-        """Return the next report of the process. Raises `EOFError` if it has died."""
+        """Wait for the next report of the process, and return it. Raises `EOFError` if the process has died."""
         try:
             at, since = self._at.value, time.monotonic()
             while not self._hears(min(_LONG, time_limit / 10) if time_limit else _LONG):
@@ -124,15 +128,16 @@ class Process:
         return said
 
     def _hears(self, seconds: float) -> bool:
-        """Wait for something to read, and return whether there is. Raises `EOFError` if the process has died.
+        """Wait up to `seconds` for a message, and return whether there is one.
 
-        A closed pipe alone does not show that: a process that the handler forked can keep the other end open.
+        Raises `EOFError` if the process has died. Its exit code is checked too, because the pipe stays open if a
+        process that the handler forked still has the other end.
         """
         if self._pipe.poll(seconds):
             return True
         if self._process.exitcode is None:
             return False
-        if self._pipe.poll(0):  # it sent something before it died
+        if self._pipe.poll(0):  # a message that was sent before the process died
             return True
         raise EOFError
 
@@ -141,14 +146,17 @@ class Process:
         if time_limit and seconds > time_limit:
             self._late = at, exceeded(time_limit)
             self._process.kill()
-            self._process.join()  # otherwise its record could run twice at a time
+            self._process.join()  # otherwise its record could be handled twice at the same time
             raise EOFError
         if seconds >= _LONG and len(self.jobs) > 1 and not self._asked:
             self._asks.send(None)
             self._asked = True
 
     def given_back(self, said: ProcessReport) -> list[Job]:
-        """Remove and return the jobs that the process gives back. Finished jobs must have been removed before."""
+        """Remove the jobs that the process gives back from `jobs`, and return them.
+
+        The caller must have removed the jobs whose outcomes the report has.
+        """
         if said.begun is None:
             return []
         self._asked = False
@@ -156,14 +164,17 @@ class Process:
         return [self.jobs.pop() for _ in range(len(self.jobs) - (said.begun - self._reported))]
 
     def death(self) -> tuple[int, TimeLimitError | str]:
-        """Return the index of the job during which it died, and how: a `TimeLimitError` if it was killed for that."""
+        """Return the index in `jobs` of the job during which the process died, and a description of how it died.
+
+        If the process was killed because of the time limit, the description is the `TimeLimitError`.
+        """
         at, how = self._late or (self._at.value, self._how_it_ended())
         return at - self._reported, how
 
     def close(self) -> None:
         """End the process, and free its resources."""
         if self._life and self._is_ready and self._at.value == NOTHING:
-            with contextlib.suppress(EOFError, OSError):  # it has died
+            with contextlib.suppress(EOFError, OSError):  # the process has died
                 self._life.note(self._shut_down(self._life))
         self._process.kill()
         self._process.join()
@@ -182,21 +193,21 @@ class Process:
         return life.endless()
 
     def _close_process(self) -> None:
-        """Close the process object, and retry for a moment if its end is not known yet.
+        """Close the process object. If multiprocessing does not know yet that the process has ended, try again.
 
-        Starting a process in another thread polls all processes. That thread can have taken the end of this one, and
-        multiprocessing notes it only a moment later.
+        When another thread starts a process, multiprocessing polls all processes there. That thread can have collected
+        the exit status of this process, and have not stored it yet.
         """
         deadline = time.monotonic() + _NOTED_WITHIN
         while True:
             try:
                 return self._process.close()
             except ValueError:  # "still running"
-                if time.monotonic() > deadline:  # other code has waited for the process and taken its exit code
+                if time.monotonic() > deadline:  # code outside multiprocessing has collected the exit status
                     return None
             time.sleep(0.001)
 
     def _how_it_ended(self) -> str:
-        if self._process.exitcode is None:  # its pipe ended a moment before
+        if self._process.exitcode is None:  # the pipe is closed a moment before the process has ended
             self._process.join(1.0)
         return how_it_ended(self._process.exitcode)

@@ -82,7 +82,7 @@ def workers(handler: Any = "billing:bill", n: Any = 2, **options: Any) -> Any:
 
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare("handle"), "The handler is 'handle'; it must be a function (row), or (row, context) to get the"),
-    (lambda: declare(no_arguments), "The handler no_arguments cannot be called with (row), nor with (row, context)"),
+    (lambda: declare(no_arguments), "The handler no_arguments can be called neither with (row) nor with (row, con"),
     (lambda: declare(yields), "The handler yields yields, but each row has one outcome. Return a list instead"),
     (lambda: declare(schema=5), "The schema is 5; it must be a Spark type or a text"),
     (lambda: declare(key=5), "The key is 5; it must be the name of a column, several, or None"),

@@ -287,7 +287,7 @@ def test_a_call_that_returned_a_coroutine_fails_its_row_with_a_sentence() -> Non
     for handler, kind in zip(handlers, ("coroutine", "generator"), strict=True):
         [row] = outcomes(handler, ["a"], replace(SETTINGS, columns=outcome_columns(BinaryType())))
         assert (row["outcome"], row["attempts"]) == ("failed", 1)
-        assert row["error"]["message"].startswith(f"The handler returned a {kind}, of which nothing has run. If it is")
+        assert row["error"]["message"].startswith(f"The handler returned a {kind}, so its code has not run. If it is")
 
 
 def test_a_row_behind_one_whose_result_does_not_fit_is_parked_where_that_is_asked_for() -> None:
