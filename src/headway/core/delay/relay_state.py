@@ -15,7 +15,7 @@ from headway.errors import UnreadableError
 T = TypeVar("T")
 
 MEMORY_KEY, COMMANDS_KEY, PRODUCERS_KEY, TOPICS_KEY = "memory", "commands", "producers", "topics"
-_LINE, _CHANGE = "delay topic:", "change:"
+_LINE, _CHANGE = "line:", "change:"
 
 _MOST_BYTES = 2**21  # of a value; none of our topics accepts a larger record
 _MOST_PRODUCERS = 16
