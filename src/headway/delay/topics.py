@@ -14,7 +14,7 @@ from headway.core.untrusted import Time, read_json
 from headway.delay.fit_records import FIT_KEY, fit_state_from
 from headway.delay.topic_names import DEFAULT_NAME, TopicNames
 from headway.errors import AuthorizationError, ConfigError, KafkaError, UnreadableError
-from headway.kafka.admin import Admin
+from headway.kafka.admin import Admin, NewTopic
 from headway.kafka.binding.time_limits import CREATED_TOPIC_KNOWN_WITHIN, LOG_BOUNDS_TOLD_WITHIN
 from headway.kafka.producer.client import ProducerClient
 from headway.kafka.reading.compacted import TopicReader
@@ -34,14 +34,6 @@ LADDER_KEY = "ladder"
 _ladder_decoder = msgspec.json.Decoder(tuple[Time, ...])
 _ASK_AGAIN_AFTER = 0.05  # seconds
 _LADDER_STORED_WITHIN = 30.0
-
-
-class NewTopic(NamedTuple):
-    """A topic to create."""
-
-    name: str
-    partitions: int
-    config: Mapping[str, str]
 
 
 class Layout(NamedTuple):
@@ -198,21 +190,19 @@ def layout_seen_by(reader: TopicReader, name: str, wanted: str = "Read") -> Layo
 
 
 def _create(admin: Admin, names: TopicNames, topics: list[NewTopic], replication_factor: int | None) -> None:
-    alike: dict[tuple[int, tuple[tuple[str, str], ...]], list[str]] = {}
-    for new in topics:
-        alike.setdefault((new.partitions, tuple(new.config.items())), []).append(new.name)
-    for (partitions, settings), new_names in alike.items():
-        try:
-            admin.create(new_names, partitions, replication_factor, dict(settings))
-        except AuthorizationError as refused:
-            missing = ", ".join(new_names)
-            raise AuthorizationError(
-                f"The scheduler {names.name} needs the topics {missing}, which do not exist. {refused} Or have a login "
-                f"that may create them run `headway schedule init --name {names.name}` once: it creates all topics."
-            ) from refused
-        except KafkaError:
-            if _await_listed(admin, new_names) is None:  # otherwise another scheduler created them first
-                raise
+    if not topics:
+        return
+    try:
+        admin.create_topics(topics, replication_factor)
+    except AuthorizationError as refused:
+        missing = ", ".join(topic.name for topic in topics)
+        raise AuthorizationError(
+            f"The scheduler {names.name} needs the topics {missing}, which do not exist. {refused} Or have a login "
+            f"that may create them run `headway schedule init --name {names.name}` once: it creates all topics."
+        ) from refused
+    except KafkaError:
+        if _await_listed(admin, [topic.name for topic in topics]) is None:  # otherwise another scheduler created them
+            raise
 
 
 def _await_listed(admin: Admin, topics: Collection[str]) -> TopicListing | None:

@@ -5,13 +5,14 @@ import time
 from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from types import MappingProxyType
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import confluent_kafka as ck
+from confluent_kafka import cimpl
 from confluent_kafka.admin import AdminClient
 from confluent_kafka.admin._config import ConfigResource
 from confluent_kafka.admin._resource import ResourceType
-from confluent_kafka.cimpl import NewTopic
 
 from headway.core.connection_failures import without_counters
 from headway.core.levels.naming import how_to_create, is_topic_name
@@ -25,18 +26,21 @@ from headway.kafka.allowed_operations import (
     allows,
     ask_about_topics,
 )
+from headway.kafka.binding.capi import await_connection
 from headway.kafka.binding.connection import Connection
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.mock_cluster import mock_at
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import TOPIC_CHANGED_WITHIN
-from headway.kafka.missing_rights import why_refused
+from headway.kafka.missing_rights import is_refusal, why_refused
 from headway.kafka.topic_listing import TopicListing
 from headway.settings.config import OWN_KEYS, Config
 
 if TYPE_CHECKING:
     from confluent_kafka.admin._metadata import ClusterMetadata
     from confluent_kafka.admin._topic import TopicDescription
+
+T = TypeVar("T")
 
 # A second request can succeed if a broker restarts or a name resolves slowly, but not if every address refuses the
 # connection.
@@ -49,6 +53,14 @@ _START_ONE = (
     "Start a local broker with `headway broker start`, or name the address of yours (--bootstrap-servers, or the "
     "setting bootstrap.servers)."
 )
+
+
+class NewTopic(NamedTuple):
+    """A topic to create."""
+
+    name: str
+    partitions: int
+    config: Mapping[str, str]
 
 
 class Admin:
@@ -79,23 +91,44 @@ class Admin:
     def client(self) -> AdminClient:
         """The client of confluent_kafka, connected to a broker. Raises `KafkaError` if no broker answers."""
         if not self._is_connected:
-            self._ask_patiently()
+            self._connect()
         return self._client
 
     def cluster_id(self) -> str:
         """Return the id of the cluster, or an empty string if it has none. Raises `KafkaError` if no broker answers."""
-        return self._ask_patiently().cluster_id or ""
+        return self._until_answered(self._list_topics).cluster_id or ""
 
-    def topics(self, wanted: str = "Describe") -> TopicListing:
+    def topics(self, wanted: str = "Describe", *, named: Collection[str] | None = None) -> TopicListing:
         """Return the topics that this client is permitted to see, each with its number of partitions.
+
+        With `named`, only these topics are requested. Name them where you can, because a list of all topics takes time
+        in a large cluster.
 
         When a name that is not in the listing is looked up, Kafka is asked for it. That raises `AuthorizationError` for
         a topic that this client is not permitted to describe; `wanted` is the operation that the error names. Raises
         `KafkaError` if no broker answers.
         """
-        metadata = self._ask_patiently()
+        if named is not None and not mock_at(self._servers):
+            self._connect()
+            return self._listing_of(named, wanted)
+        metadata = self._until_answered(self._list_topics)
         seen = {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
+        if named is not None:
+            seen = {name: seen[name] for name in named if name in seen}
         return TopicListing(seen, self._partitions_of, wanted)
+
+    def _listing_of(self, named: Collection[str], wanted: str) -> TopicListing:
+        seen: dict[str, int] = {}
+        missing: dict[str, None] = {}
+        for topic, answer in self._descriptions(named, _ANY_ANSWER_WITHIN).items():
+            try:
+                seen[topic] = len(answer.result().partitions)
+            except ck.KafkaException as error:
+                if error.args[0].code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
+                    missing[topic] = None
+                elif not is_refusal(error.args[0]):
+                    raise self._not_described(topic, error) from error
+        return TopicListing(seen, self._partitions_of, wanted, missing)
 
     def _partitions_of(self, topics: Collection[str], wanted: str) -> dict[str, int | None]:
         described = self._describe_topics(topics, _ANY_ANSWER_WITHIN, wanted)
@@ -114,13 +147,16 @@ class Admin:
         found: dict[str, TopicDescription | None] = dict.fromkeys(topics)
         if mock_at(self._servers):
             return found
-        for topic, answer in ask_about_topics(self._client, list(filter(is_topic_name, topics)), within).items():
+        for topic, answer in self._descriptions(topics, within).items():
             try:
                 found[topic] = answer.result()
             except ck.KafkaException as error:
                 if error.args[0].code() != ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
                     raise self._not_described(topic, error, wanted) from error
         return found
+
+    def _descriptions(self, topics: Collection[str], within: float) -> "Mapping[str, Future[TopicDescription]]":
+        return ask_about_topics(self._client, list(filter(is_topic_name, topics)), within)
 
     def _not_described(self, topic: str, error: ck.KafkaException, operation: str = "Describe") -> KafkaError:
         refused = why_refused(error.args[0], operation, self._settings, topic=topic)
@@ -132,7 +168,7 @@ class Admin:
         Only permissions on topics and groups are checked, as far as the brokers report them. For a topic that does not
         exist, no permission counts as missing. Raises `KafkaError` if no broker answers.
         """
-        self._ask_patiently()
+        self._connect()
         if mock_at(self._servers):
             return None
         topics = list(dict.fromkeys(each.name for each in rights if each.resource == "Topic"))
@@ -157,7 +193,7 @@ class Admin:
         """
         if not topics:
             return {}
-        self._ask_patiently()
+        self._connect()
         described = self._describe_topics(topics, _ANY_ANSWER_WITHIN)
         return {topic: str(about.topic_id) for topic, about in described.items() if about and about.topic_id}
 
@@ -167,7 +203,7 @@ class Admin:
         If the topic is missing, it is requested again for up to `known_within` seconds. This creates the topic if the
         brokers create topics automatically. Raises `KafkaError` if no broker answers.
         """
-        self._ask_patiently()
+        self._connect()
         if mock := mock_at(self._servers):
             return None if topic in mock.topics() else f"The topic {topic} does not exist. {how_to_create(topic)}"
         deadline = time.monotonic() + known_within
@@ -206,36 +242,42 @@ class Admin:
 
     def broker_count(self) -> int:
         """Return the number of brokers in the cluster. Raises `KafkaError` if no broker answers."""
-        return len(self._ask_patiently().brokers)
+        return len(self._until_answered(self._list_topics).brokers)
 
     def create(
         self,
-        topics: Collection[str],
+        names: Collection[str],
         partitions: int,
         replication_factor: int | None = None,
-        config: Mapping[str, str] | None = None,
+        config: Mapping[str, str] = MappingProxyType({}),
     ) -> None:
+        """Create Kafka topics that all have the same settings. See `create_topics`."""
+        self.create_topics([NewTopic(name, partitions, config) for name in names], replication_factor)
+
+    def create_topics(self, topics: Collection[NewTopic], replication_factor: int | None = None) -> None:
         """Create Kafka topics, and wait until the brokers list them.
 
         By default the brokers choose the replication factor.
 
         If one of the topics already exists, this raises `KafkaError` and creates none of them.
         """
-        if existing := sorted(set(topics).intersection(self.topics().seen)):
+        names = [topic.name for topic in topics]
+        if existing := sorted(self.topics(named=names).seen):
             raise KafkaError(
                 f"Kafka already has {_listed(existing)}, so no topic was created. Choose another name, or first "
                 "delete the existing topics with `headway topics delete`."
             )
         if mock := mock_at(self._servers):
-            mock.create(topics, partitions)
+            for topic in topics:
+                mock.create([topic.name], topic.partitions)
             return
         replicas = _BROKER_DEFAULT if replication_factor is None else replication_factor
-        wanted = [NewTopic(name, partitions, replicas, config=dict(config or {})) for name in topics]
+        wanted = [cimpl.NewTopic(name, count, replicas, config=dict(config)) for name, count, config in topics]
         _wait(self._client.create_topics(wanted, operation_timeout=TOPIC_CHANGED_WITHIN), "Create", self._settings)
         deadline = time.monotonic() + TOPIC_CHANGED_WITHIN
         # A client that is permitted to create topics is not necessarily permitted to see them.
         with contextlib.suppress(AuthorizationError):
-            while not all(map(self.topics().__contains__, topics)) and time.monotonic() < deadline:
+            while len(self.topics(named=names).look_up(names)) < len(names) and time.monotonic() < deadline:
                 time.sleep(_ASK_AGAIN_AFTER)
 
     def delete(self, topics: Collection[str]) -> None:
@@ -244,14 +286,22 @@ class Admin:
             self._client.delete_topics(list(topics), operation_timeout=TOPIC_CHANGED_WITHIN), "Delete", self._settings
         )
         deadline = time.monotonic() + TOPIC_CHANGED_WITHIN
-        while set(topics).intersection(self.topics().seen) and time.monotonic() < deadline:
+        while self.topics(named=topics).seen and time.monotonic() < deadline:
             time.sleep(_ASK_AGAIN_AFTER)
 
-    def _ask_patiently(self) -> "ClusterMetadata":
+    def _connect(self) -> None:
+        self._until_answered(lambda: await_connection(self._client, _ONE_ANSWER_WITHIN))
+
+    def _list_topics(self) -> "ClusterMetadata":
+        metadata: ClusterMetadata = self._client.list_topics(timeout=_ONE_ANSWER_WITHIN)
+        return metadata
+
+    def _until_answered(self, ask: Callable[[], T]) -> T:
+        """Call `ask` until a broker answers, and return the answer. Raises `KafkaError` if none answers in time."""
         hopeless_at = time.monotonic() + max(self._patience, _ONE_ANSWER_WITHIN)
         try:
-            metadata = retrying(
-                self._ask_for_topics,
+            answer = retrying(
+                lambda _: self._ask_once(ask),
                 max(self._patience, _ANY_ANSWER_WITHIN),
                 # A broker that closes connections is running, so it is worth a second attempt, which shows whether the
                 # broker refuses this client or is only restarting.
@@ -263,12 +313,11 @@ class Admin:
             raise self._unreachable() from error
         self._brokers.none_is_up = False
         self._is_connected = True
-        return metadata
+        return answer
 
-    def _ask_for_topics(self, _: float) -> "ClusterMetadata":
+    def _ask_once(self, ask: Callable[[], T]) -> T:
         try:
-            metadata: ClusterMetadata = self._client.list_topics(timeout=_ONE_ANSWER_WITHIN)
-            return metadata
+            return ask()
         except ck.KafkaException:
             self._client.poll(0)  # runs the error callback, which records why the connection failed
             self._connection.check(self._client)

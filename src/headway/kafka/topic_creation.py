@@ -68,13 +68,13 @@ def create_topic(
         raise ConfigError(f"retention is {retention}; it must be from 1 millisecond to 100 years, or None.")
     kept = _FOREVER if retention is None else str(retention // _LEAST_RETENTION)
     admin = Admin(settings)
-    existing = admin.topics() if exist_ok else ()
+    existing = admin.topics(named=names) if exist_ok else ()
     wanted = [name for name in names if name not in existing]
     try:
         if wanted:
             admin.create(wanted, partitions, replication_factor, {_RETENTION: kept, **(config or {})})
     except KafkaError:
         # Another process may have created the missing topics at this moment.
-        if not exist_ok or not all(map(admin.topics().__contains__, names)):
+        if not exist_ok or len(admin.topics(named=names).look_up(names)) < len(names):
             raise
     return names

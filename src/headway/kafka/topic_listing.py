@@ -4,7 +4,7 @@ Kafka's listing does not show the topics that a client is not permitted to see. 
 distinguishes such a topic from one that does not exist.
 """
 
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 
 
 class TopicListing(Mapping[str, int]):
@@ -19,6 +19,7 @@ class TopicListing(Mapping[str, int]):
             exist. Raises an `AuthorizationError` that names the operation if the client is not permitted to describe a
             topic.
         wanted: The operation that the client is about to perform on the topics.
+        missing: Topics that do not exist, so Kafka need not be asked for them again.
     """
 
     def __init__(
@@ -26,15 +27,17 @@ class TopicListing(Mapping[str, int]):
         seen: Mapping[str, int],
         ask: Callable[[Collection[str], str], Mapping[str, int | None]],
         wanted: str = "Describe",
+        missing: Iterable[str] = (),
     ) -> None:
         self.seen = seen
         self._ask = ask
         self._wanted = wanted
-        self._asked: dict[str, int | None] = {}
+        self._missing = missing
+        self._asked: dict[str, int | None] = dict.fromkeys(missing)
 
     def wanting(self, operation: str) -> "TopicListing":
         """Return the same listing for a client that is about to perform another operation on the topics."""
-        return TopicListing(self.seen, self._ask, operation)
+        return TopicListing(self.seen, self._ask, operation, self._missing)
 
     def look_up(self, topics: Collection[str]) -> dict[str, int]:
         """Return the topics among these that exist, each with its number of partitions.

@@ -290,10 +290,10 @@ class _ObservedRun:
     def _made(self, topics: Sequence[str]) -> list[Partition]:
         """Create missing topics. Returns the partitions of all of them."""
         admin = Admin(self._settings)
-        seen = admin.topics().seen
+        seen = admin.topics(named=topics).seen
         if missing := [topic for topic in topics if topic not in seen]:
             admin.create(missing, self._partitions)
-            seen = admin.topics().seen
+            seen = admin.topics(named=topics).seen
         return [(topic, number) for topic in topics for number in range(seen.get(topic, self._partitions))]
 
     def _begin_at(self, begin: dict[Partition, int], letters: Sequence[Partition]) -> None:

@@ -1,5 +1,7 @@
 """The topics that a pattern finds on a real broker."""
 
+from collections.abc import Collection
+
 import pytest
 
 from headway.kafka.admin import Admin
@@ -21,8 +23,8 @@ def test_a_topic_that_is_deleted_just_when_a_pattern_has_found_it_is_left_out(
     class Deletes(Catalog):
         """Another client deletes the highest level of a topic behind its first question."""
 
-        def topics(self, wanted: str = "Describe") -> TopicListing:
-            found = super().topics(wanted)
+        def topics(self, wanted: str = "Describe", *, named: Collection[str] | None = None) -> TopicListing:
+            found = super().topics(wanted, named=named)
             Admin(self._settings).delete([f"{deleted}-1"])
             return found
 

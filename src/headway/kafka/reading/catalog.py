@@ -22,12 +22,12 @@ from headway.records.record_types import TopicPartition
 from headway.settings.config import Config
 
 if TYPE_CHECKING:
-    from confluent_kafka.admin._metadata import ClusterMetadata
     from confluent_kafka.admin._topic import TopicDescription
 
 __all__ = ["Catalog", "TopicLevels"]
 
 K = TypeVar("K")
+T = TypeVar("T")
 V = TypeVar("V")
 
 # Requests are short and repeated often, because the open requests of a broker that stops are never answered.
@@ -52,7 +52,6 @@ class Catalog(Admin):
     def __init__(self, config: Config, isolation: str = "read_committed") -> None:
         super().__init__(config)
         self._isolation = isolation
-        self._connected = False
 
     def find(self, topics: Iterable[str], naming: TopicNaming, *, may_be_gone: bool = False) -> TopicLevels:
         """Return the topics' partitions at every level.
@@ -132,16 +131,15 @@ class Catalog(Admin):
             raise self._failure(f"The offsets of {name_of(partition)} cannot be listed", answer, kafka_topic(partition))
         return answer
 
-    def _ask_patiently(self) -> "ClusterMetadata":
-        metadata = super()._ask_patiently()
-        self._connected = True
+    def _until_answered(self, ask: Callable[[], T]) -> T:
+        answer = super()._until_answered(ask)
         self._patience = BROKER_RESTARTS_WITHIN
-        return metadata
+        return answer
 
     def _patiently(self, ask: Callable[[], dict[K, V | ck.KafkaError]]) -> dict[K, V | ck.KafkaError]:
         """Return the answers, some of which may be permanent errors. Repeats the question after transient errors."""
-        if not self._connected:
-            self._ask_patiently()
+        if not self._is_connected:
+            self._connect()
         answers: dict[K, V | ck.KafkaError] = {}
 
         def ask_all(_: float) -> None:

@@ -56,7 +56,7 @@ def create_marker_topic(admin: Admin, topic: str, *, lasting: bool = True) -> No
     The topic keeps the last marker of each key. If not `lasting`, it keeps all markers for a day: for keys that are
     used once, which a compacted topic would keep forever.
     """
-    count = admin.topics().get(topic)
+    count = admin.topics(named=[topic]).get(topic)
     if count is None:
         count = _create(admin, topic, _COMPACTION if lasting else _A_DAY)
     _check_partitions(topic, count)
@@ -67,7 +67,7 @@ def _create(admin: Admin, topic: str, config: Mapping[str, str]) -> int:
     try:
         admin.create([topic], _PARTITIONS, config=config)
     except KafkaError as error:
-        if (count := admin.topics().get(topic)) is None:
+        if (count := admin.topics(named=[topic]).get(topic)) is None:
             raise KafkaError(
                 f"The topic {topic}, where exactly-once delivery keeps its markers, does not exist and could not be "
                 f"created: {error} Create it with {_PARTITIONS} partitions and "

@@ -11,7 +11,7 @@ from confluent_kafka.admin import AdminClient
 
 from headway.errors import KafkaError
 from headway.kafka.binding import capi
-from headway.kafka.binding.capi import CommittedOffsets, Partition
+from headway.kafka.binding.capi import CommittedOffsets, Partition, await_connection
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN, BROKER_RESTARTS_WITHIN
@@ -76,7 +76,7 @@ class GroupInspector(Closable):
         if client is None:
             # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
             with _explained("The topics could not be listed"):
-                self._admin.list_topics(timeout=BROKER_ANSWERS_WITHIN)
+                await_connection(self._admin, BROKER_ANSWERS_WITHIN)
 
     def close(self) -> None:
         """Close the connections."""

@@ -20,7 +20,7 @@ import confluent_kafka as ck
 from confluent_kafka.admin import AdminClient, OffsetSpec  # type: ignore[attr-defined]
 
 from headway.errors import KafkaError
-from headway.kafka.binding.capi import Partition
+from headway.kafka.binding.capi import Partition, await_connection
 from headway.kafka.binding.factory import make_client
 from headway.kafka.binding.retrying import retrying
 from headway.kafka.binding.time_limits import LOG_BOUNDS_TOLD_WITHIN
@@ -107,7 +107,7 @@ class LogBounds:
         if client is None:
             client = make_client(AdminClient, self._config)
             # A client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
-            client.list_topics(timeout=timeout)
+            await_connection(client, timeout)
         found: dict[Partition, int] = {}
         for partition, answer in list_offsets(client, wanted, self._isolation, timeout).items():
             if isinstance(answer, int):
