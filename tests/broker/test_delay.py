@@ -129,9 +129,9 @@ def test_what_was_stored_long_after_it_was_scheduled_keeps_its_order(cluster: De
 
 def test_what_could_only_become_a_dead_letter_is_refused_when_it_is_scheduled(cluster: DelayCluster) -> None:
     with cluster.scheduler() as scheduler:
-        with pytest.raises(ConfigError, match="The partition is -1; it must be a number from 0"):
+        with pytest.raises(ConfigError, match="The partition is -1; it must be a whole number, at least 0"):
             scheduler.send_later("k", b"v", cluster.target, 1, partition=-1)
-        with pytest.raises(ConfigError, match="'a b' is not a topic name"):
+        with pytest.raises(ConfigError, match="The topic is 'a b', which is not a topic name"):
             scheduler.send_later("k", b"v", "a b", 1)
         with pytest.raises(ConfigError, match="beyond the year 9999"):
             scheduler.every(timedelta(days=7980 * 365), "k", b"v", cluster.target)

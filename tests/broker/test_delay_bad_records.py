@@ -270,7 +270,7 @@ def test_a_scheduler_refuses_its_own_topics_as_targets(cluster: DelayCluster) ->
                 scheduler.every(60, "change:x", b"oops", topic)
         with pytest.raises(ConfigError, match="is the scheduler's own"):
             scheduler.send_later("change:x", b"oops", f"{names.name}.line", 0.1, level=1000)
-        with pytest.raises(ConfigError, match=r"'\.' is not a topic name"):
+        with pytest.raises(ConfigError, match=r"The topic is '\.', which is not a topic name"):
             scheduler.send_later("k", b"v", ".", 0.1)
         for wrong in ("x" * 251, "", "two\nlines", "\ud800", 42):
             with pytest.raises(ConfigError, match="it must be text of 1 to 250 characters"):

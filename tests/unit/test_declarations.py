@@ -253,11 +253,11 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Relay(SERVERS, retire_after=1e308), "retire_after is 1e+308; it must be a number of seconds up to"),
     (lambda: Relay(SERVERS, memory="1 GB"), "memory is '1 GB'; it must be a whole number, at least 1"),  # type: ignore[arg-type]
     (lambda: Relay(None), "The configuration is of the type NoneType"),  # type: ignore[arg-type]
-    (lambda: Ladder(1000), "The delays are 1000; they must be a tuple of milliseconds"),  # type: ignore[arg-type]
-    (lambda: Ladder((1000.0, 2000.0)), "A delay of a ladder is 1000.0; it must be a whole number"),  # type: ignore[arg-type]
-    (lambda: Ladder.exponential(first="1s"), "The first delay of a ladder is '1s'; it must be above 0"),  # type: ignore[arg-type]
-    (lambda: Ladder.exponential(base=1), "The base of a ladder must be over 1; it is 1"),
-    (lambda: Ladder.exponential(count=0), "The count of a ladder's delays is 0; it must be at least 1"),
+    (lambda: Ladder(1000), "The delays of the ladder are 1000; give a tuple of milliseconds"),  # type: ignore[arg-type]
+    (lambda: Ladder((1000.0, 2000.0)), "A delay of the ladder is 1000.0; it must be a whole number"),  # type: ignore[arg-type]
+    (lambda: Ladder.exponential(first="1s"), "The first delay of the ladder is '1s'; it must be above 0"),  # type: ignore[arg-type]
+    (lambda: Ladder.exponential(base=1), "The base of the ladder is 1; it must be a number above 1"),
+    (lambda: Ladder.exponential(count=0), "The number of delays of the ladder is 0; it must be at least 1"),
     (
         lambda: Ladder.exponential(count=10_000),
         "A ladder of 10000 delays, each 2.0 times as long as the one before, ends beyond",

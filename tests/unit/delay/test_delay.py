@@ -45,7 +45,7 @@ def test_a_record_never_waits_in_lines_longer_than_its_delay(delay: int) -> None
     [
         ((), "1 to 64 delays"),
         ((2000, 1000), "longer than the one before"),
-        ((100,), "shortest delay is 0.1 s"),
+        ((100,), "shortest delay of the ladder is 0.1 s"),
     ],
 )
 def test_a_ladder_that_is_none_is_refused(lines: tuple[int, ...], sentence: str) -> None:

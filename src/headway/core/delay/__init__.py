@@ -1,1 +1,4 @@
-"""Delayed delivery as a state machine: delay topics, due times, changes, and a relay's decisions and stored state."""
+"""Delayed delivery as a state machine: delay topics, due times, changes, and the decisions and stored state of a relay.
+
+In this package, a `line` is a delay topic, identified by its delay in milliseconds.
+"""

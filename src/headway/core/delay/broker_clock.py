@@ -1,20 +1,22 @@
 """The brokers' clock, inferred from their timestamps.
 
-Due times are wall-clock times, and "never early" is measured by the brokers' timestamps. This machine's own wall clock
-can jump; its monotonic clock cannot. So the time is the monotonic clock plus an offset, for which each acknowledged
-write gives a bound: when the acknowledgement arrived, the broker's clock was past the record's timestamp.
+Due times are wall-clock times, and the promise never to deliver early is measured by the brokers' timestamps. This
+machine's own wall clock can jump; its monotonic clock cannot. So the time is the monotonic clock plus an offset. Each
+acknowledged write gives a lower bound of this offset, because the broker had stamped the record before the
+acknowledgement arrived.
 
-Invariants: unless the brokers' clock is set back, `now` is ahead of it by no more than two clocks drift apart in
-`_REMEMBERED` seconds. After a jump in either direction, the next observation corrects it.
+Invariants: unless the brokers' clock is set back, `now` is ahead of it by at most the drift between two clocks in two
+periods of `_REMEMBERED` seconds. If the brokers' clock jumps in either direction, the next observation corrects `now`.
 """
 
 import math
 
-_REMEMBERED = 10.0  # seconds; a clock that is fast by one part in ten thousand gains 1 ms in that time
+# How many seconds a period of observations lasts. A clock that is fast by one part in ten thousand gains 1 ms in it.
+_REMEMBERED = 10.0
 
 
 class BrokerClock:
-    """The brokers' time in milliseconds since the epoch, derived from a monotonic time in seconds.
+    """Derives the brokers' time, in milliseconds since the epoch, from this machine's monotonic time in seconds.
 
     >>> clock = BrokerClock()
     >>> clock.observe(timestamp=50_000, sent=7.0, acknowledged=7.004)
@@ -23,22 +25,22 @@ class BrokerClock:
     """
 
     def __init__(self) -> None:
-        # The highest lower bound of the offset, in the current period and in the one before it.
+        # The highest lower bound of the offset in the current period, and in the period before it.
         self._offset = self._before = -math.inf
         self._since = -math.inf
         self._observed = -math.inf
 
     @property
     def is_set(self) -> bool:
-        """True once there has been an observation."""
+        """True if there has been an observation, so that `now` can be called."""
         return self._offset > -math.inf
 
     def age(self, monotonic: float) -> float:
-        """Return how many seconds ago the last observation was."""
+        """Return how many seconds have passed since the last observation."""
         return monotonic - self._observed
 
     def observe(self, timestamp: int, sent: float, acknowledged: float) -> None:
-        """Record that a broker stamped a record that was sent and acknowledged at these monotonic times."""
+        """Take in the timestamp that a broker gave a record, and the monotonic times of sending and acknowledgement."""
         lowest = timestamp - acknowledged * 1000
         highest = timestamp + 1 - sent * 1000
         self._observed = acknowledged
@@ -47,18 +49,18 @@ class BrokerClock:
             offset = before = -math.inf
         if acknowledged - self._since > _REMEMBERED:
             self._since, before, offset = acknowledged, offset, -math.inf
-        # Both are set at the end, because another thread may call `now` in the meantime.
+        # The attributes are assigned only here, after all decisions, because another thread may call `now` at any time.
         self._offset, self._before = max(offset, lowest), before
 
     def now(self, monotonic: float) -> int:
         """Return the latest time that the brokers' clock has certainly reached.
 
-        Raises `ValueError` if none is known.
+        Raises `ValueError` if there has been no observation.
         """
         if not self.is_set:
-            raise ValueError("The brokers' clock is not known yet.")
+            raise ValueError("The brokers' time is not known yet: no broker has acknowledged a record.")
         return math.floor(monotonic * 1000 + max(self._offset, self._before))
 
     def monotonic_at(self, timestamp: int) -> float:
-        """Return the monotonic time at which `now` reaches this time."""
+        """Return the monotonic time at which the brokers' clock reaches a timestamp."""
         return (timestamp - max(self._offset, self._before)) / 1000

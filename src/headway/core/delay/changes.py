@@ -1,8 +1,8 @@
-"""Cancellations, reschedules and users' own ids: the commands, their answers, and the changes that are remembered.
+"""Cancellations, reschedules and users' own ids: the commands, the answers, and the changes that a relay remembers.
 
-Invariants: a schedule's generation only grows. Of its copies, only the one of the generation `live` is ever delivered.
-A change is remembered until every copy of its schedule has come out of its delay topic. A schedule with a user's own id
-is remembered as well, so that no other one with the same id can be pending.
+Invariants: the generation of a schedule only grows. Of a schedule's copies, only the one whose generation is `live` is
+ever delivered. A relay remembers a change until every copy of the schedule has left its delay topic. It also remembers
+each schedule with a user's own id, so that at most one schedule with this id is pending.
 """
 
 from enum import StrEnum
@@ -18,9 +18,9 @@ from headway.records.record_types import Header
 PUT_HEADER = "headway.put"
 
 IfPending = Literal["replace", "keep", "refuse"]
-"""What to do with a schedule whose id already belongs to a pending one.
+"""What to do with a new schedule if a schedule with the same id is pending.
 
-`replace` drops the pending one; `keep` and `refuse` drop the new one. `refuse` also tells the sender.
+`replace` drops the pending schedule. `keep` and `refuse` drop the new one, and with `refuse` the sender gets an error.
 """
 
 
@@ -28,26 +28,27 @@ class Settled(StrEnum):
     """The answer to a cancellation or a reschedule."""
 
     CANCELLED = "cancelled"
-    """The record will not be delivered. Also the answer to a reschedule after a cancellation."""
+    """The record will not be delivered. This is also the answer to a reschedule that follows a cancellation."""
     RESCHEDULED = "rescheduled"
     """The record will be delivered at the new time."""
     DELIVERED = "already delivered"
-    """The command was too late. For a recurring schedule: it has ended."""
+    """The command was too late, because the record was delivered or the recurring schedule has ended."""
     UNKNOWN = "unknown"
-    """The record was searched for and not found. If it turns up after all, it is delivered at the new time.
+    """The relay searched for the record and did not find it. If it turns up later, it is delivered at the new time.
 
-    Or no schedule with this user's own id has been pending for a minute.
+    For a user's own id, this means that no schedule with this id has been pending within the last minute.
     """
     SCHEDULED = "scheduled"
-    """A schedule with a user's own id is stored."""
+    """The schedule with a user's own id is stored."""
     REFUSED = "refused"
-    """A schedule was not stored, because another one with the same id is pending."""
+    """The schedule was not stored, because another schedule with the same id is pending."""
 
 
 class Command(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A command to cancel a schedule, or with `to` to reschedule it. `due` and `at` are as in the schedule's handle.
+    """A command to cancel a schedule, or to reschedule it to the time `to`.
 
-    The answer goes to the partition `reply` of the topic for answers, under the key `token`.
+    `due` and `at` have the values from the schedule's handle. The answer is a record with the key `token` in the
+    partition `reply` of the topic for answers.
     """
 
     id: Text
@@ -63,9 +64,9 @@ class Command(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 
 class Put(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """A command to schedule under a user's own id, in a header of the record to schedule.
+    """A command to schedule a record under a user's own id. It is sent in a header of this record.
 
-    It is answered in the same place as a `Command`. Without a token there is no answer.
+    The answer goes to the same topic as the answer to a `Command`. If `token` is empty, there is no answer.
     """
 
     if_pending: IfPending
@@ -73,7 +74,7 @@ class Put(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields
     reply: Number = 0
 
     def header(self) -> Header:
-        """Return the header that travels with the record."""
+        """Return the header to add to the record."""
         return PUT_HEADER, msgspec.json.encode(self)
 
 
@@ -81,7 +82,7 @@ _put_decoder = msgspec.json.Decoder(Put)
 
 
 def read_put(value: str | bytes) -> Put:
-    """Read a command from its header's value. Raises `ScheduleError` if it is damaged or forged."""
+    """Decode a `Put` from the value of its header. Raises `ScheduleError` if the value is damaged or forged."""
     return read_json(value, _put_decoder, f"The header {PUT_HEADER}", ScheduleError)
 
 
@@ -89,24 +90,24 @@ _command_decoder = msgspec.json.Decoder(Command)
 
 
 def read_command(value: bytes | None) -> Command:
-    """Read a command from the value of its record. Raises `ScheduleError` if it is damaged or forged."""
+    """Decode a `Command` from the value of its record. Raises `ScheduleError` if the value is damaged or forged."""
     return read_json(value, _command_decoder, "A command", ScheduleError)
 
 
 def read_settled(value: bytes) -> Settled:
-    """Read an answer from the value of its record. Raises `ScheduleError` if no relay can have written it."""
+    """Decode an answer from the value of its record. Raises `ScheduleError` if no relay can have written the value."""
     try:
         return Settled(value.decode())
     except ValueError as error:
-        raise ScheduleError(f"An answer cannot be read: {value[:50]!r}.") from error
+        raise ScheduleError(f"The answer to a command cannot be read: {value[:50]!r}.") from error
 
 
 class Change(msgspec.Struct, omit_defaults=True):
-    """The change of a schedule, or a schedule with a user's own id, changed or not.
+    """The entry that a relay keeps for a schedule that was changed, or that has a user's own id.
 
-    `generation` counts the changes. `due` is the schedule's present due time, or None if it was cancelled or delivered.
-    Copies of generations below `live` are not delivered; the live copy has the due time `placed`. No copy has a due
-    time later than `expires`. For a user's own id, `at` is when it was scheduled.
+    `generation` counts the changes. `due` is the present due time of the schedule, or None if the schedule was
+    cancelled or delivered. Copies of generations below `live` are not delivered; the live copy has the due time
+    `placed`. No copy has a due time later than `expires`. For a user's own id, `at` is the time of scheduling.
     """
 
     generation: Count
@@ -122,31 +123,31 @@ _change_decoder = msgspec.json.Decoder(Change)
 
 
 class Changes:
-    """The changes of one partition's schedules, by id."""
+    """The remembered changes of the schedules in one partition, by schedule id."""
 
     def __init__(self) -> None:
         self._changes: dict[str, Change] = {}
         self._expiries: list[tuple[int, str]] = []
-        self.changed: set[str] = set()  # ids whose changes must be stored
+        self.changed: set[str] = set()  # the ids of schedules whose entries must be stored
 
     def __len__(self) -> int:
         return len(self._changes)
 
     def get(self, id_: str) -> Change | None:
-        """Return the change of a schedule."""
+        """Return the remembered change of a schedule, or None."""
         return self._changes.get(id_)
 
     def restore(self, id_: str, value: bytes) -> None:
-        """Restore a stored change. Raises `UnreadableError` for a value that cannot have been stored."""
+        """Restore a change from its stored value. Raises `UnreadableError` if no relay can have stored the value."""
         self._set(id_, read_json(value, _change_decoder, f"The change of the schedule {id_[:100]}"))
 
     def stored(self, id_: str) -> bytes | None:
-        """Return the value to store, or None to delete it."""
+        """Return the value to store for a schedule, or None if the stored value must be deleted."""
         change = self._changes.get(id_)
         return None if change is None else msgspec.json.encode(change)
 
     def change(self, id_: str, was_due: int, due: int | None) -> Change:
-        """Record a new due time, or None for a cancellation."""
+        """Record that a schedule is moved from the due time `was_due` to `due`, or is cancelled if `due` is None."""
         before = self._changes.get(id_) or Change(0, 0, was_due, was_due, was_due)
         expires = max(was_due, due or 0, before.expires)
         change = Change(before.generation + 1, before.live, due, before.placed, expires, before.at)
@@ -155,17 +156,20 @@ class Changes:
         return change
 
     def put(self, id_: str, due: int, at: int, now: int) -> Change:
-        """Record a schedule with a user's own id. No copy of an earlier one with the same id is delivered."""
+        """Record a new schedule with a user's own id. Copies of earlier schedules with this id are not delivered."""
         before = self._changes.get(id_)
         generation = 0 if before is None else before.generation + 1
-        # A schedule that is already due has not come out of its delay topic yet, so it must be remembered until then.
+        # Even a schedule that is already due must be remembered until its record has left its delay topic.
         change = Change(generation, generation, due, due, max(due, now, before.expires if before else 0), at)
         self._set(id_, change)
         self.changed.add(id_)
         return change
 
     def ends(self, id_: str, generation: int) -> bool:
-        """Record that a schedule with a user's own id is delivered. Returns False for a copy that must not be."""
+        """Record that a copy of a schedule is delivered and the schedule ends.
+
+        Returns False if this copy must not be delivered, because the schedule was cancelled or has a newer generation.
+        """
         change = self._changes.get(id_)
         if change is None:
             return True
@@ -177,14 +181,14 @@ class Changes:
         return True
 
     def recurs(self, id_: str, generation: int, due: int) -> None:
-        """Record the next firing of a recurring schedule, because it differs from the time in its handle."""
+        """Record when a recurring schedule fires next, because this differs from the due time in its handle."""
         before = self._changes.get(id_)
         expires, at = (max(due, before.expires), before.at) if before else (due, 0)
         self._set(id_, Change(generation, generation, due, due, expires, at))
         self.changed.add(id_)
 
     def goes_live(self, id_: str) -> None:
-        """Record that a copy of the latest generation was written, so earlier copies are not delivered."""
+        """Record that a copy of the latest generation was written, so that earlier copies are not delivered."""
         change = self._changes[id_]
         change.live = change.generation
         if change.due is not None:
@@ -192,9 +196,11 @@ class Changes:
         self.changed.add(id_)
 
     def forget(self, passed: float, most: int) -> int:
-        """Forget changes that no copy can turn up for, because all records due before `passed` have. Returns how many.
+        """Forget changes of schedules that have no copy left, and return the number of forgotten changes.
 
-        It forgets at most `most`, because each is one more change to store.
+        All records that were due before the time `passed` have left their delay topics, so no copy can turn up for a
+        change that expires before this time. At most `most` changes are forgotten, because for each of them the stored
+        value must be deleted.
         """
         forgotten = 0
         while forgotten < most and self._expiries and self._expiries[0][0] < passed:
@@ -207,11 +213,11 @@ class Changes:
 
     @property
     def expiring(self) -> int:
-        """The number of entries for changes that can be forgotten later."""
+        """The number of expiry times in the queue. A change has several if its expiry time was moved."""
         return len(self._expiries)
 
     def next_expiry(self) -> int | None:
-        """Return the earliest time at which a change can be forgotten, if there is one."""
+        """Return the earliest expiry time of a change, or None if there is no change."""
         return self._expiries[0][0] if self._expiries else None
 
     def _set(self, id_: str, change: Change) -> None:

@@ -1,10 +1,11 @@
-"""The commands of one partition: which are answered, and which wait until the fate of their schedules is known.
+"""Decides the commands of one partition, and keeps those that cannot be answered before more is known.
 
 Invariants:
-- A command is done when it is answered, and a restart repeats those that are not.
-- Commands for a user's own id are decided in their order, at once, because a schedule with such an id is known here.
-- A command whose schedule has not been seen waits until its record comes out of its delay topic, or a search has found
-  it or not, or the record is overdue.
+- A command is done when it is answered. After a restart, commands that are not done are read again.
+- Commands for a user's own id take effect at once and in their order, because every schedule with such an id is
+  remembered.
+- A command for any other schedule whose record the relay has not seen waits until this record leaves its delay topic,
+  a search for the record has ended, or the record is overdue.
 """
 
 import math
@@ -21,8 +22,9 @@ from headway.core.delay.schedule import OWN, Schedule
 from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
 
-# The first search may come before the record has arrived in its delay topic: its relay is just moving it, a transaction
-# there is open, or the delay topic is so new that not every broker knows it.
+# Milliseconds until a search that found nothing is repeated. The first search may come before the record is in its
+# delay topic: its relay may just be moving it, a transaction may be open, or the topic may be so new that some brokers
+# do not know it.
 _SEARCH_AGAIN_AFTER = 500
 _MOST_SEARCHES = 10
 
@@ -30,7 +32,7 @@ _REMEMBERED_DELIVERIES = 20_000
 
 
 class PutRecord(NamedTuple):
-    """A command to schedule under a user's own id, and the record to schedule."""
+    """A command to schedule a record under a user's own id, together with this record."""
 
     put: Put
     fetched: Fetched
@@ -38,9 +40,9 @@ class PutRecord(NamedTuple):
 
 
 class RecentDeliveries:
-    """The ids of the latest deliveries, so that commands for them are answered without waiting for later records.
+    """The ids of the latest delivered schedules, so that commands for them are answered at once.
 
-    There are at least `_REMEMBERED_DELIVERIES`, and at most twice as many.
+    At least the latest `_REMEMBERED_DELIVERIES` ids are kept, and at most twice as many.
     """
 
     def __init__(self) -> None:
@@ -48,7 +50,7 @@ class RecentDeliveries:
         self._before: set[str] = set()
 
     def add(self, id_: str) -> None:
-        """Record that a schedule was delivered, and does not recur."""
+        """Record that a schedule was delivered and will not fire again."""
         self._latest.add(id_)
         if len(self._latest) > _REMEMBERED_DELIVERIES:
             self._before, self._latest = self._latest, set()
@@ -58,15 +60,15 @@ class RecentDeliveries:
 
 
 class CommandLedger:
-    """The received commands, their progress and their answers.
+    """The received commands of one partition, the progress in answering them, and the answers.
 
     Args:
         stored: The progress that earlier ticks have stored.
         changes: The changes of the partition's schedules.
         waiting: The records that wait in memory.
         recent: The schedules that were delivered recently.
-        move: Writes a record to the delay topic of its new time.
-        passed: Returns a time such that all records due before it have left their delay topics and memory.
+        move: A function that writes a record to the delay topic for its new due time.
+        passed: A function that returns a time. All records due before it have left their delay topics and memory.
     """
 
     def __init__(
@@ -84,29 +86,29 @@ class CommandLedger:
         self._recent = recent
         self._move = move
         self._passed = passed
-        self._dues: list[tuple[int, str]] = []  # due times of the undecided commands
+        self._dues: list[tuple[int, str]] = []  # a heap of the due times and ids of schedules with undecided commands
         self.undecided: dict[str, list[tuple[int, Command]]] = {}
-        """The commands that cannot be answered yet, by the id of their schedule."""
+        """The commands that cannot be answered yet, with their offsets, by the id of their schedule."""
         self.searches: list[Search] = []
-        """The schedules to search for in the delay topics. The driver clears it."""
+        """The schedules to search for in the delay topics. The driver clears the list."""
         self._searches_again: deque[tuple[int, Search]] = deque()
         self.answers: list[Answer] = []
-        """The answers given since `take_answers` was last called."""
-        self.is_changed = False  # since the progress was stored
+        """The answers since the last call of `take_answers`."""
+        self.is_changed = False  # whether the progress has changed since it was last stored
 
     @property
     def committable(self) -> int:
-        """The offset below which every command is answered."""
+        """The offset below which every command has been answered."""
         return self._progress.committable
 
     @property
     def first_due(self) -> int | None:
-        """The earliest due time of a schedule that a command waits for."""
+        """The earliest due time among the schedules that commands wait for, or None if no command waits."""
         return self._dues[0][0] if self._dues else None
 
     @property
     def search_at(self) -> float:
-        """When to search again for a record that was not found; infinite if there is none."""
+        """When to repeat the next search that found nothing; infinite if there is no search to repeat."""
         return self._searches_again[0][0] if self._searches_again else math.inf
 
     def snapshot(self) -> OffsetMap:
@@ -114,12 +116,12 @@ class CommandLedger:
         return self._progress.snapshot()
 
     def take_answers(self) -> list[Answer]:
-        """Return the answers since the last call."""
+        """Remove and return the answers that have been given since the last call."""
         answers, self.answers = self.answers, []
         return answers
 
     def receive(self, offset: int, command: Command | PutRecord | None, now: int) -> None:
-        """Take in a command. None stands for one that cannot be read, and so cannot be answered."""
+        """Take in the command at an offset. None stands for a command that cannot be read; it gets no answer."""
         for fresh in self._progress.receive((offset,)):
             self.is_changed = True
             if command is None:
@@ -138,7 +140,7 @@ class CommandLedger:
         if change and change.due is not None and put.if_pending != "replace":
             self._answer(offset, put, Settled.REFUSED)
             return
-        # The reschedules were accepted before this schedule replaced theirs.
+        # Undecided reschedules of the earlier schedule have succeeded: they came before this schedule replaced it.
         self._answer_all(schedule.id, Settled.RESCHEDULED)
         if held := self._waiting.get(schedule.id):
             self._waiting.remove(held)
@@ -158,7 +160,7 @@ class CommandLedger:
             self._answer(offset, command, _outcome(command))
         elif change.placed > now:
             self._change_unseen(offset, command, change.placed, change.at)
-        else:  # it is about to come out of its delay topic
+        else:  # the record is about to leave its delay topic
             self._changes.change(command.id, change.placed, command.to)
             self._answer(offset, command, _outcome(command))
 
@@ -170,7 +172,7 @@ class CommandLedger:
             self._waiting.remove(held)
             self._change_held(held, command, now)
             self._answer(offset, command, _outcome(command))
-        elif command.id in self._recent:  # checked first, so that it holds even if a clock was set back
+        elif command.id in self._recent:  # checked before the times, which are wrong if a clock was set back
             self._answer(offset, command, Settled.DELIVERED)
         elif (due := change.placed if change else command.due) > now:
             self._change_unseen(offset, command, due, command.at)
@@ -187,12 +189,13 @@ class CommandLedger:
             self._changes.goes_live(command.id)
 
     def _change_unseen(self, offset: int, command: Command, due: int, at: int) -> None:
-        """Change a schedule whose record is in a delay topic.
+        """Change a schedule whose record is still in a delay topic.
 
-        The record comes out before it is due, but perhaps only after the schedule's new time.
+        The record leaves this topic before its present due time `due`, but possibly after the new one.
         """
         change = self._changes.change(command.id, due, command.to)
-        # A new time must wait behind an undecided command, which may be applied a second time and would win.
+        # A new time must wait behind an undecided command for this schedule. `came_by` applies undecided commands once
+        # more, and the older command would overwrite the new time.
         if command.to is None or (command.to >= due and command.id not in self.undecided):
             self._answer(offset, command, _outcome(command))
             return
@@ -201,9 +204,10 @@ class CommandLedger:
             self.searches.append(Search(command.id, due, at, change.live))
 
     def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
-        """Take the result of a search: the schedule's record as it is in its delay topic, or None."""
+        """Take in the result of a search: the schedule's record as it is in its delay topic, or None."""
         change = self._changes.get(search.id)
-        if change and change.live != search.live:  # found in the meantime, or another schedule now has the same id
+        # In the meantime, the record was found in another way, or another schedule has taken over the id.
+        if change and change.live != search.live:
             return
         if fetched and isinstance(fetched.schedule, Schedule):
             self._go_before(fetched, fetched.schedule, now)
@@ -217,14 +221,14 @@ class CommandLedger:
             self._answer_all(search.id, Settled.CANCELLED if change.due is None else Settled.RESCHEDULED)
 
     def _go_before(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
-        """Write a copy that comes out in time. The copy in the delay topic is no longer live."""
+        """Write a copy that leaves its delay topic in time. From then on, the old copy is not live."""
         change = self._changes.get(schedule.id)
         if change and change.due is not None and change.live <= schedule.generation < change.generation:
             self._changes.goes_live(schedule.id)
             self._move(fetched, schedule.again(change.due, change.generation), now)
 
     def came_by(self, schedule: Schedule) -> None:
-        """Carry out and answer the commands that waited for this record, which has not been delivered."""
+        """Carry out and answer the commands that waited for this record. The record has not been delivered yet."""
         for offset, command in self.undecided.pop(schedule.id, ()):
             change = self._changes.get(schedule.id)
             if change and change.due is None:
@@ -242,7 +246,11 @@ class CommandLedger:
                 self.searches.append(search)
 
     def answer_missed(self, now: int) -> None:
-        """Answer commands whose record should have come out of its delay topic by now but has not."""
+        """Answer the commands whose records are overdue. These records have been delivered.
+
+        Otherwise they would have left their delay topics after their commands were received, and `came_by` would have
+        answered the commands.
+        """
         self._search_again(now)
         passed = self._passed(now)
         while self._dues and self._dues[0][0] < passed:

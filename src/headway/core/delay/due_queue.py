@@ -1,12 +1,13 @@
-"""Records that wait in memory until they are due, and the little state that is stored to find them again.
+"""Records that wait in memory until they are due, and the small state by which they are found again after a restart.
 
-Most of them come from the delay topic that is read at once. For that delay topic two things are stored: the last record
-in the order of delivery that was delivered, and how far the delay topic was read. All records before the former in that
-order are delivered, except those that arrived late, which are listed. An offset map would have to name every gap, a
-thousand times a second.
+Most of these records come from the memory topic, which the relay reads without delay. Two things are stored for this
+topic: the record that was delivered last, and the offset up to which the topic was read. All records that precede the
+stored record in the order of delivery have been delivered, except records that arrived late, which are listed. An
+offset map would not do: it has a gap for each waiting record, and all of them would be stored up to a thousand times a
+second.
 
-Invariants: records are returned in the order of (due, scheduled at, order, offset); `bytes` is the sum over the waiting
-records.
+Invariants: records are returned in the order of (due time, time of scheduling, order, offset). `bytes` is the total
+size of the waiting records.
 """
 
 from collections import deque
@@ -27,10 +28,11 @@ _FIRST: Key = (-1, -1, -1, -1)
 
 
 class Mark(msgspec.Struct, frozen=True, array_like=True):
-    """Which records of the delay topic that is read at once are delivered.
+    """Shows which records of the memory topic have been delivered.
 
-    Delivered are all records below `offset`, and among the offsets below `end` all records up to the key `last`, except
-    those in `late`. All unreadable records below `end` were refused, because they wait for nothing.
+    All records below `offset` have been delivered. Of the records from `offset` to `end`, those whose key is at most
+    `last` have been delivered, except those in `late`. All unreadable records below `end` have been refused, because
+    they have no due time to wait for.
     """
 
     offset: Count = 0
@@ -39,23 +41,23 @@ class Mark(msgspec.Struct, frozen=True, array_like=True):
     late: tuple[Count, ...] = ()
 
     def has_delivered(self, schedule: Schedule, offset: int) -> bool:
-        """Return whether a record of that delay topic was delivered."""
+        """Return whether the record of this schedule at this offset has been delivered."""
         return offset < self.end and _key(schedule, offset) <= self.last and offset not in self.late
 
 
 class Held(msgspec.Struct, gc=False):
-    """A record that waits in memory, and the delay topic it came from."""
+    """A record that waits in memory, and the delay topic that it came from."""
 
     schedule: Schedule
     fetched: Fetched
     line: LineWindow
 
 
-_Entry = tuple[int, int, int, int, int, Held]  # the record's key, its delay topic and itself
+_Entry = tuple[int, int, int, int, int, Held]  # the four numbers of a record's key, its delay topic, and the record
 
 
 class DueQueue:
-    """The records that wait in memory, the next to be delivered first."""
+    """The records that wait in memory, in the order of delivery."""
 
     def __init__(self, mark: Mark, own: LineWindow) -> None:
         self.bytes = 0
@@ -63,10 +65,11 @@ class DueQueue:
         self._restored = mark
         self._last = mark.last
         self._late: set[int] = set()
-        # If all delays are the same, as with a retry, all records arrive in order and need no heap of thousands.
+        # Records that arrive in the order of delivery are kept in a deque, because a heap of thousands is slower. If
+        # all delays are equal, as with retries, every record arrives in this order.
         self._in_order: deque[_Entry] = deque()
         self._heap: list[_Entry] = []
-        self._removed: set[tuple[int, int]] = set()  # delay topics and offsets of entries that no longer wait
+        self._removed: set[tuple[int, int]] = set()  # the delay topics and offsets of entries that no longer wait
         self._by_id: dict[str, Held] = {}
 
     def __len__(self) -> int:
@@ -74,21 +77,21 @@ class DueQueue:
 
     @property
     def is_restored(self) -> bool:
-        """True if all records from before a restart are here again. Until then nothing must be taken."""
-        # A record that is still in the window can be one that was delivered.
+        """True if all records that were read before a restart have been read again. Until then none must be taken."""
+        # The end of the log is not enough: a record still in the window may have been delivered before the restart.
         all_left = self._own.ended and self._own.head is None
         return all_left or self._own.progress.end >= self._restored.end
 
     def was_delivered(self, schedule: Schedule, fetched: Fetched) -> bool:
-        """Return whether a record of the queue's own delay topic was delivered before a restart."""
+        """Return whether a record of the memory topic was delivered before a restart."""
         return self._restored.has_delivered(schedule, fetched.offset)
 
     def was_refused(self, fetched: Fetched) -> bool:
-        """Return whether an unreadable record of the queue's own delay topic was already refused before a restart."""
+        """Return whether an unreadable record of the memory topic was already refused before a restart."""
         return fetched.offset < self._restored.end
 
     def add(self, held: Held) -> None:
-        """Let a record wait until it is due."""
+        """Keep a record until it is due."""
         schedule, fetched, line = held.schedule, held.fetched, held.line
         offset = fetched.offset
         if line is self._own and _key(schedule, offset) <= self._last:
@@ -103,17 +106,17 @@ class DueQueue:
             heappush(self._heap, entry)
 
     def get(self, id_: str) -> Held | None:
-        """Return the record of a schedule, if it waits here."""
+        """Return the waiting record of a schedule, or None."""
         return self._by_id.get(id_)
 
     @property
     def first_due(self) -> int | None:
-        """When the first record is due."""
+        """The due time of the first record, or None if no record waits."""
         first = self._first()
         return first[0] if first else None
 
     def take(self, until: float) -> Held | None:
-        """Return the first record, for delivery now, if it is due by `until`."""
+        """Remove and return the first record, which the caller delivers. Returns None if it is not due by `until`."""
         first = self._first()
         if first is None or first[0] > until:
             return None
@@ -124,7 +127,7 @@ class DueQueue:
         return held
 
     def passed(self, until: int) -> None:
-        """Record that all records due before this time were delivered or cancelled, and none of them is waiting."""
+        """Record that all records due before this time were delivered or cancelled, so that none of them waits."""
         self._last = max(self._last, (until, -1, -1, -1))
 
     def _first(self) -> _Entry | None:
@@ -145,13 +148,13 @@ class DueQueue:
         return first[-1]
 
     def remove(self, held: Held) -> None:
-        """Take out a record that no longer waits and is done."""
+        """Remove a record that does not need to wait any longer, and mark it as done."""
         self._removed.add(_place(held))
         self._is_done(held)
 
     def _is_done(self, held: Held) -> None:
         schedule, fetched, line = held.schedule, held.fetched, held.line
-        if self._by_id.get(schedule.id) is held:  # False if two schedules share an id
+        if self._by_id.get(schedule.id) is held:  # otherwise another schedule with the same id has replaced it
             del self._by_id[schedule.id]
         self.bytes -= fetched.size
         line.holds -= 1
@@ -160,7 +163,7 @@ class DueQueue:
             self._late.discard(fetched.offset)
 
     def mark(self) -> Mark:
-        """Return the mark to store for the queue's own line."""
+        """Return the mark to store for the memory topic."""
         if not self.is_restored:
             return self._restored
         progress = self._own.progress

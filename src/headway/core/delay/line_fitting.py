@@ -1,14 +1,13 @@
-"""Fitting the delay topics: which delay topics pay off for the recent delays, and when to change to them.
+"""Fits the ladder to recent records: it decides which delay topics pay off, and when to change them.
 
-Each delay topic costs Kafka resources, and saves writes. Its price is a tenth of a write per record. So the cost of a
-ladder is
-how often a record is written on average, plus a tenth for each delay topic.
+A delay topic saves writes, but Kafka has one more topic. Its price is set to a tenth of a write per record. So the cost
+of a ladder is the average number of writes per record, plus a tenth for each delay topic.
 
 Invariants:
-- The shortest delay topic stays, because it bounds what waits in memory.
-- There are never more delay topics than allowed, unless there were more already; then none is added.
-- A change that nothing forces lowers the cost for the delays that it was chosen for. So while delays stay the same, the
-  delay topics settle, and never switch back and forth.
+- The shortest delay stays, because it bounds how many records wait in memory.
+- The number of delay topics never exceeds the allowed number. If there are already too many, none is added.
+- A change that the limit does not force lowers the cost for the delays that it was chosen for. So if records keep the
+  same delays, the ladder settles and never switches back and forth.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -18,25 +17,28 @@ from headway.core.delay.ladder import MAY_ENTER_LATER, Ladder, time_in
 from headway.core.untrusted import LATEST
 
 PRICE = 0.1
-"""How many writes per record a delay topic must save."""
+"""The price of a delay topic: the number of writes per record that it must save."""
 
 GAIN = 0.35
-"""How much cost a change must save. It exceeds the price of some delay topics, so that small swings change nothing."""
+"""A change must lower the cost by this much.
+
+This is more than the price of three delay topics, so that small fluctuations change nothing.
+"""
 
 URGENT_GAIN = 2.0
-"""How much cost a change must save to be made although the last one has not settled yet."""
+"""A change must lower the cost by this much if the previous change has not settled yet."""
 
 _MOST_POPULAR = 16
 
 
 @dataclass(frozen=True)
 class LinesNow:
-    """The present delay topics, in milliseconds each.
+    """The present delay topics, each identified by its delay in milliseconds.
 
     Args:
-        ladder: The delays of the existing delay topics that are in use, ascending.
-        with_topics: The delays of all existing delay topics, including those that are only being emptied.
-        barred: Delay topics that must not be used now, because their topics are about to be deleted.
+        ladder: The existing delay topics that are in use, in ascending order.
+        with_topics: All existing delay topics, including those that are only being emptied.
+        barred: Delays that must not be used now, because their topics are about to be deleted.
         idle: Delay topics to which nothing has been written for a long time.
     """
 
@@ -47,13 +49,13 @@ class LinesNow:
 
 
 def fitted(now: LinesNow, delays: Mapping[int, float], most: int, *, settled: bool = True) -> tuple[int, ...]:
-    """Return the delay topics to use for a histogram of delays: those in use, unless others pay off.
+    """Return the ladder's delays to use from now on: the present ones, unless a change pays off or is forced.
 
     Args:
         now: The present delay topics.
-        delays: Delays in milliseconds, with weights.
-        most: The most delay topics that may exist.
-        settled: True if the last change was long ago. Otherwise, only a large gain changes anything.
+        delays: The delays of recent records in milliseconds, with weights.
+        most: The highest allowed number of delay topics.
+        settled: True if the last change was long ago. Otherwise the ladder is changed only for a large gain.
     """
     search = _LineSearch(now, delays, most)
     before = search.trimmed(now.ladder)
@@ -68,7 +70,7 @@ def fitted(now: LinesNow, delays: Mapping[int, float], most: int, *, settled: bo
 
 
 class _LineSearch:
-    """A stepwise search for delay topics that cost less."""
+    """Searches step by step for a ladder that costs less. In this class, `lines` are the delays of a ladder."""
 
     def __init__(self, now: LinesNow, delays: Mapping[int, float], most: int) -> None:
         self._now = now
@@ -79,14 +81,14 @@ class _LineSearch:
         self._candidates = sorted(_candidates(now, delays))
 
     def cost(self, lines: tuple[int, ...]) -> float:
-        """Return the cost of delay topics: the writes per record, plus the price of the lines."""
+        """Return the cost of a ladder: the average moves per record, plus the price of its delay topics."""
         known = self._costs.get(lines)
         if known is None:
             known = self._costs[lines] = self._writes(lines) + PRICE * len(lines)
         return known
 
     def _writes(self, lines: tuple[int, ...]) -> float:
-        """Return the moves per record, as `Ladder.writes` counts them."""
+        """Return the average number of moves per record, counted as in `Ladder.writes` but without the delivery."""
         if not self._total:
             return 0.0
         stays = [(line - MAY_ENTER_LATER, time_in(line)) for line in reversed(lines)]
@@ -101,14 +103,17 @@ class _LineSearch:
         return moves / self._total
 
     def trimmed(self, lines: tuple[int, ...]) -> tuple[int, ...]:
-        """Drop the barred delay topics, and the least useful ones until there are no more than allowed."""
+        """Drop barred delays, and then the least useful ones until no more than the allowed number is left.
+
+        The shortest delay is never dropped.
+        """
         lines = tuple(line for line in lines if line == lines[0] or line not in self._now.barred)
         while len(lines) > self._most:
             lines = min(self._fewer(lines), key=self.cost)
         return lines
 
     def best(self, lines: tuple[int, ...]) -> tuple[int, ...]:
-        """Return delay topics that cannot be improved by adding, dropping or replacing one."""
+        """Return a ladder whose cost cannot be lowered by adding, dropping or replacing one delay."""
         while True:
             step = min(self._steps(lines), key=self.cost, default=lines)
             if self.cost(step) >= self.cost(lines) - 1e-9:
@@ -118,7 +123,7 @@ class _LineSearch:
             lines = step
 
     def without_idle(self, lines: tuple[int, ...]) -> tuple[int, ...]:
-        """Return the delay topics without those that are unused and save nothing."""
+        """Drop the delays whose topics are idle and save nothing."""
         for line in self._now.idle.intersection(lines[1:]):
             fewer = tuple(each for each in lines if each != line)
             if self.cost(fewer) < self.cost(lines):
@@ -145,11 +150,15 @@ class _LineSearch:
 
 
 def _candidates(now: LinesNow, delays: Mapping[int, float]) -> set[int]:
-    """Return the delays to choose from: existing ones, powers of two of the shortest, and the most frequent delays."""
+    """Return the delays to choose from.
+
+    These are the delays that have topics, the shortest delay times powers of two, and the most frequent delays of
+    records.
+    """
     shortest, longest = now.ladder[0], max(delays, default=0)
     popular = sorted(delays, key=delays.__getitem__, reverse=True)[:_MOST_POPULAR]
     doubled = {line for line in Ladder.exponential(shortest / 1000).lines if line <= longest + MAY_ENTER_LATER}
-    # A record whose delay equals the delay topic's time does enter the delay topic.
+    # A frequent delay is a candidate itself, because a record also enters a topic whose delay equals its own.
     return {
         line for line in {*now.with_topics, *doubled, *popular} if shortest < line <= LATEST and line not in now.barred
     }

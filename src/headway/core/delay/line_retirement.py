@@ -1,15 +1,15 @@
-"""The retirement of delay topics: out of use, no longer read, deleted, and in the end usable again.
+"""The retirement of delay topics that are not used any longer, step by step until they are deleted.
 
-A delay topic that is out of use may still get records, from schedulers that do not know it yet. So each step waits
-until the one before is known everywhere:
+A delay topic that is out of use can still receive records from schedulers that have not noticed this yet. So each step
+waits until everybody has noticed the step before:
 
-- It is *out of use*. Schedulers write to it for some minutes at most; relays still read it.
-- When it is empty, and nothing was written to it for a long time, it *retires*: relays no longer read it.
-- Some minutes later, if nothing has been written in the meantime, its topic is deleted. Otherwise it is read again.
-- Its time is not used for a new delay topic for a while. Otherwise, a relay that was frozen just before deleting the
-  topic could delete one with records.
+- The topic is *out of use*. Schedulers write to it for some minutes at most, and relays still read it.
+- When the topic is empty and nothing has been written to it for a long time, it *retires*: relays stop reading it.
+- Some minutes later the topic is deleted. If something was written to it in the meantime, it is read again instead.
+- For a while, its delay is not used for a new topic. Otherwise, a relay that was frozen just before it deleted the
+  topic could delete the new topic with its records.
 
-The state is stored in Kafka, so another relay continues where one has ended.
+The state is stored in Kafka, so that another relay can continue the retirement.
 """
 
 from collections.abc import Collection, Mapping
@@ -22,9 +22,10 @@ from headway.core.untrusted import Count, Time, read_json
 
 
 class LineUse(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The known facts about a delay topic. Times are in milliseconds since the epoch; 0 means never.
+    """The use of a delay topic, as far as known. Times are in milliseconds since the epoch; 0 means never.
 
-    `written` is the sum of the ends of its logs, and `since` is when that sum was first seen.
+    `written` is the sum of the end offsets of the topic's partitions, and `since` is when that sum was first seen.
+    `out_of_use` and `retires` are when the topic went out of use and when it retired.
     """
 
     written: Count
@@ -34,18 +35,24 @@ class LineUse(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fi
 
 
 class FitState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """The state that a fitting relay stores: when the delay topics last changed, in ms, and the use of each."""
+    """The state that a relay with `fit` stores: when the ladder last changed, and the use of each delay topic.
+
+    Delay topics are identified by their delays in milliseconds.
+    """
 
     changed: Time = 0
     lines: dict[Time, LineUse] = {}
 
     @property
     def retiring(self) -> frozenset[int]:
-        """The delay topics that relays do not read unless they are in use, and whose times must not be used now."""
+        """The retired delay topics. Relays do not read them unless they are in use again.
+
+        Their delays must not be used for new topics now.
+        """
         return frozenset(line for line, use in self.lines.items() if use.retires)
 
     def encode(self) -> bytes:
-        """Return the stored form."""
+        """Encode the state for storage."""
         return _encode(self)
 
 
@@ -54,20 +61,20 @@ _decoder = msgspec.json.Decoder(FitState)
 
 
 def read_fit_state(value: bytes) -> FitState:
-    """Read the state from its stored form. Raises `UnreadableError` if it is malformed."""
-    return read_json(value, _decoder, "The state of the delay topics")
+    """Decode the state from its stored form. Raises `UnreadableError` if it is malformed."""
+    return read_json(value, _decoder, "The stored state of the delay topics")
 
 
 @dataclass(frozen=True)
 class Waits:
-    """How long each step waits, in milliseconds.
+    """How long each step of the retirement waits, in milliseconds.
 
     Args:
         unused: How long nothing must have been written to a delay topic before it retires.
-        known: How long a delay topic must have been out of use before it retires, so that all schedulers know.
-        unread: How long a delay topic must have been unread before it is deleted.
-        barred: How long after its retirement a delay topic's time is not used again. The topic is deleted within half
-            of that, or not at all.
+        known: How long a delay topic must have been out of use before it retires, so that all schedulers know this.
+        unread: How long a delay topic must have been retired before it is deleted.
+        barred: How long after the retirement of a delay topic its delay must not be used again. The topic is deleted
+            within half of this time, or not at all.
     """
 
     unused: int
@@ -79,8 +86,8 @@ class Waits:
 class Seen(NamedTuple):
     """The delay topics as they were seen in Kafka.
 
-    `ends` has, for each existing delay topic, the sum of the ends of its logs. `empty` are the delay topics without
-    records.
+    `ladder` has the delays in use. `ends` has the sum of the end offsets of the partitions of each existing delay
+    topic. `empty` has the delay topics without records.
     """
 
     ladder: Collection[int]
@@ -89,7 +96,7 @@ class Seen(NamedTuple):
 
 
 def advanced(state: FitState, seen: Seen, waits: Waits, now: int) -> tuple[FitState, list[int]]:
-    """Return the next state, and the delay topics to delete as soon as that state is stored."""
+    """Return the next state, and the delay topics that must be deleted as soon as this state is stored."""
     lines = {line: _advanced(state.lines.get(line), line, seen, waits, now) for line in seen.ends}
     gone = {
         line: use
@@ -112,7 +119,7 @@ def _advanced(use: LineUse | None, line: int, seen: Seen, waits: Waits, now: int
         return msgspec.structs.replace(use, out_of_use=0, retires=0)
     if not use.out_of_use:
         use = msgspec.structs.replace(use, out_of_use=now, retires=0)
-    if use.retires and now - use.retires >= waits.barred:  # its topic could not be deleted in time, so start over
+    if use.retires and now - use.retires >= waits.barred:  # the topic was not deleted in time, so start over
         return msgspec.structs.replace(use, retires=0)
     if use.retires or line not in seen.empty:
         return use

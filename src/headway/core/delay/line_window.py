@@ -1,10 +1,12 @@
-"""One partition of a delay topic, as its relay sees it: records that were fetched but have not left, and the progress.
+"""One partition of a delay topic: the records that its relay has fetched and that have not left, and the progress.
+
+A record *leaves* when the relay takes it out of the window to move it, deliver it or hold it in memory.
 
 Invariants:
 - Records leave in the order of the log.
-- The progress covers only records that have left, so that the others are read again after a restart.
+- The progress covers only records that have left, so that the other records are read again after a restart.
 - `bound` is before the due time of every record that was fetched and has not left.
-- `bound` is also before the due time of every record that the relay itself has written here but not fetched yet.
+- `bound` is also before the due time of every record that the relay has written to this partition and not fetched yet.
 """
 
 import math
@@ -20,20 +22,26 @@ from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
 from headway.errors import ScheduleError
 
-# Records leave in groups, so that few transactions concern delay topics. A record that entered its delay topic quickly
-# leaves `_DUE_AFTER` or more before it is due.
+# Milliseconds. Records leave in groups, at most `LEAVES_WITHIN` late, so that one transaction handles many of them. A
+# record that entered its delay topic quickly leaves it at least `_DUE_AFTER` before it is due.
 LEAVES_WITHIN = 20
 _DUE_AFTER = 25
 
-# A record that entered its delay topic late leaves this long before it is due, along with all records before it.
+# A record that entered its delay topic late leaves this many milliseconds before it is due, together with all records
+# before it.
 _BELATED_LEAVES_BEFORE = 75
 
-# A record stamped this far ahead of now was stamped before the clock was set back; waiting for its time would be wrong.
+# If a record's timestamp is this many milliseconds in the future, the clock has been set back since the record was
+# appended. Then the record leaves at once.
 _AHEAD = 1000
 
 
 class _Expected(NamedTuple):
-    """Records that the relay wrote, up to `end`. Neither they nor records written after them are due by `bound`."""
+    """Records that the relay has written and not fetched yet, up to the offset `end`.
+
+    Neither these records nor records written after them are due by the time `bound`. The relay expects them until the
+    time `until`.
+    """
 
     bound: int
     end: int
@@ -41,10 +49,10 @@ class _Expected(NamedTuple):
 
 
 class Fetched(msgspec.Struct, gc=False):
-    """A fetched record: its offset, when it was appended, its size in bytes, the record itself, and its schedule.
+    """A fetched record, with its offset, the time when it was appended, its size in bytes, and its schedule.
 
-    It is a struct, like `Held` and `Write`, because one is created per record and a named tuple takes four times as
-    long.
+    `Fetched`, `Held` and `Write` are structs because one is created for each record. Creating a named tuple takes four
+    times as long.
     """
 
     offset: int
@@ -55,7 +63,7 @@ class Fetched(msgspec.Struct, gc=False):
 
 
 class LineWindow:
-    """The fetched records that have not left the delay topic, and the progress of those that have."""
+    """The fetched records that have not left the delay topic, and the progress of those that have left."""
 
     __slots__ = (
         "_belated",
@@ -79,18 +87,18 @@ class LineWindow:
         self.memory = memory
         self.progress = Progress(start)
         self.bytes = 0
-        self.ended = False  # everything in the log was fetched
-        self.changed = False
-        self.holds = 0  # the number of its records that wait in memory
+        self.ended = False  # True if all records in the log have been fetched
+        self.changed = False  # True if the progress must be stored
+        self.holds = 0  # the number of this topic's records that wait in memory
         self._position = 0  # the offset after the last fetched record
-        self._left = -math.inf  # the bound for the records that have left
+        self._left = -math.inf  # no record after the last one that has left is due by this time
         self._rests = False
         self._time = time_in(line)
         self._window: deque[Fetched] = deque()
-        # Due times and offsets of records in the window that are due before their turn, both ascending. A record that
-        # precedes another in the log, and is not due before it, leaves together with it.
+        # The due times and offsets of records in the window that must leave early to be delivered in time. Both ascend:
+        # a record is left out if one after it in the log is due at the same time or sooner, as both leave together.
         self._belated: deque[tuple[int, int]] = deque()
-        # Both bounds and ends ascend: a later entry with a lower bound replaces earlier ones.
+        # The bounds and the ends ascend, because a new entry replaces earlier ones whose bound is not lower.
         self._expected: deque[_Expected] = deque()
 
     def receive(self, records: Sequence[Fetched]) -> None:
@@ -112,14 +120,15 @@ class LineWindow:
                 belated.append((schedule.due, record.offset))
 
     def reached_end(self, offset: int) -> None:
-        """Record that everything in the log up to this offset was fetched."""
+        """Record that all records below this offset, the end of the log, have been fetched."""
         self.ended = True
         self._has_come(offset)
 
     def expect(self, bound: int, end: int, until: int) -> None:
-        """Hold back records due after `bound` until all before the offset `end` were fetched, or until `until`.
+        """Hold back records due after `bound` until all records below the offset `end` are fetched, or until `until`.
 
-        This is needed because a transaction's records cannot be read before its commit, nor can records after them.
+        This is needed because the records of a transaction, and all records after them, cannot be read before the
+        transaction is committed.
         """
         while self._expected and self._expected[-1].bound >= bound:
             self._expected.pop()
@@ -127,13 +136,13 @@ class LineWindow:
         self._has_come(self._position)
 
     def expect_no_longer(self, now: int) -> None:
-        """Stop waiting for expected records that did not arrive in time."""
+        """Stop waiting for expected records that were not fetched in time."""
         while self._expected and self._expected[0].until < now:
             self._expected.popleft()
 
     @property
     def expects_until(self) -> float:
-        """When the first expected records are no longer waited for; infinite if none are expected."""
+        """When the wait for the first expected records ends; infinite if no records are expected."""
         return self._expected[0].until if self._expected else math.inf
 
     def _has_come(self, position: int) -> None:
@@ -142,10 +151,12 @@ class LineWindow:
             self._expected.popleft()
 
     def wants(self, spare: int = 0) -> bool:
-        """Return whether to fetch more: until the window is full, and then again once it is half empty.
+        """Return whether to fetch more records.
 
-        In addition to its own space, the window may use four fifths of the space that all delay topics share, of which
-        `spare` is free now.
+        Fetching stops when the window is full, and resumes when it is half empty.
+
+        In addition to its own space, the window may use four fifths of the space that all delay topics share. `spare`
+        bytes of the shared space are free now.
         """
         space = self.memory + 4 * max(0, spare)
         self._rests = self.bytes >= (space // 2 if self._rests else space)
@@ -153,11 +164,11 @@ class LineWindow:
 
     @property
     def head(self) -> Fetched | None:
-        """The record that leaves next, if it was fetched."""
+        """The record that leaves next, or None if no record is in the window."""
         return self._window[0] if self._window else None
 
     def leaves_at(self, now: int) -> float:
-        """Return when the first record may leave; infinite if there is none."""
+        """Return when the first record may leave; infinite if the window is empty."""
         if not self._window:
             return math.inf
         appended = self._window[0].appended
@@ -168,9 +179,10 @@ class LineWindow:
 
     @property
     def bound(self) -> float:
-        """A time by which no record still in this delay topic is due, as far as it was fetched or stored in time.
+        """A time by which no record that is still in this delay topic is due.
 
-        For the delay topic that is read at once, it covers only the records that the relay itself has written.
+        It does not cover records that have not been fetched and were stored late. In the memory topic, it covers only
+        records that the relay itself has written.
         """
         expected = self._expected[0].bound if self._expected else math.inf
         return expected if self.line == MEMORY else min(expected, self._bound_of_fetched)
@@ -183,9 +195,9 @@ class LineWindow:
         return math.inf if self.ended else self._left
 
     def leave(self, until: float, now: int, most: int, most_bytes: float) -> list[Fetched]:
-        """Let the first records leave that may at `until`, up to about this many records and bytes.
+        """Remove the records that may leave at the time `until`, from the first up to about `most` and `most_bytes`.
 
-        Returns those that still need handling; the others were handled before a restart.
+        Returns the records that must be handled. The other removed records were handled before a restart.
         """
         window, latest, ahead, belated = self._window, until - self._time, now + _AHEAD, self._last_belated(until)
         left: list[Fetched] = []
@@ -211,7 +223,7 @@ class LineWindow:
         return [record for record in left if record.offset in wanted]
 
     def _last_belated(self, until: float) -> int:
-        """Return the offset up to which all records must leave, so that due records can."""
+        """Return the offset up to which all records must leave, because a belated one will soon be due, or -1."""
         last = -1
         for due, offset in self._belated:
             if due - _BELATED_LEAVES_BEFORE > until:
@@ -220,17 +232,15 @@ class LineWindow:
         return last
 
     def complete(self, offset: int) -> None:
-        """Record that a record that left was moved, delivered or dropped."""
+        """Record that a record which has left was moved, delivered or dropped."""
         self.changed = True
         self.progress.complete(offset)
 
 
 def bound_behind(line: int, due: int, written: int) -> int:
-    """Return a time by which neither a record written to a delay topic at `written`, nor any record after it, is due.
+    """Return a time by which neither a record written to a delay topic at `written` nor any record after it is due.
 
-    In a delay topic this follows from the time of writing. The delay topic for immediate reading (`MEMORY`) has no
-    delay: there a later record can be due at any time, but need not be delivered before this one, so this one's due
-        time is
-    the bound.
+    In most delay topics this follows from the time of writing. In the memory topic (`MEMORY`), a later record can be
+    due at any time. But it does not have to be delivered before this record, so this record's due time is the bound.
     """
     return due - 1 if line == MEMORY else written + time_in(line) + _DUE_AFTER

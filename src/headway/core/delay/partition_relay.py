@@ -1,19 +1,17 @@
-"""The relay of one partition number: it decides where records that come out of the delay topics go next.
+"""The relay for one partition number: it decides where the records that leave the delay topics go next.
 
-Like the engine, it is a state machine without a clock. It is responsible for one partition number of all of a
-scheduler's topics, because a schedule's records, commands and stored state share it. A driver fetches for each delay
-topic that is not `full`, and passes the records to `receive`. It carries out what `take` returns, all in one
-transaction. A successor needs only the stored state.
+Like the engine, it is a state machine without a clock. It is responsible for one partition number in all topics of a
+scheduler, because the records, commands and stored state of a schedule are in partitions with the same number. A driver
+fetches from each delay topic that is not `full`, and passes the records to `receive`. It carries out the tick that
+`take` returns in one transaction. A relay that takes over the partition needs only the stored state.
 
 Invariants:
-- Nothing is delivered before it is due, and of a schedule's copies only the live one is delivered.
-- A record that left its delay topic is in exactly one state: waiting in memory, part of a tick, or done. A record that
-  a tick moves is expected in its next delay topic until it is fetched there.
+- No record is delivered before it is due. Of a schedule's copies, only the live one is delivered.
+- A record that has left its delay topic is in exactly one state: waiting in memory, part of a tick, or done. A record
+  that a tick has moved is expected in its next delay topic until it is fetched there.
 - Of records with the same due time, the one scheduled first is delivered first, unless the overdue records do not fit
-  in memory. So while a record that a tick moved has not been fetched again, nothing is delivered that may be due after
-  it.
-- A schedule is reported as delivered only when every record due at that time or earlier has come out of its delay
-  topic.
+  in memory. So while a moved record has not been fetched again, no record that may be due after it is delivered.
+- A schedule is reported as delivered only when every record due at that time or earlier has left its delay topic.
 """
 
 import math
@@ -44,18 +42,22 @@ from headway.core.delay.schedule import OWN, STORED_WITHIN, EmptyRecordError, Sc
 from headway.core.offsets.offset_map import OffsetMap
 from headway.errors import ScheduleError
 
-# Each record of a delay topic that waits in memory is a gap in the delay topic's offset map if due times differ from
-# the order of arrival. At this bound the map has some kilobytes, and it is stored with each tick.
+# If records are due in another order than they arrived, each record that waits in memory is a gap in the offset map of
+# its delay topic. With this many records of one topic, the map has some kilobytes, and it is stored with each tick.
 _MOST_HELD_OF_A_LINE = 20_000
 
-# How many records may leave their delay topics while others are due: about a millisecond's worth of work.
+# How many records may leave their delay topics while others are due. Handling them takes about a millisecond.
 LEAVE_BESIDE = 200
-_LOOK_FOR_ZONE_AGAIN_AFTER = 60_000  # milliseconds; by then another relay, which knows the zone, may have the partition
-_FORGET_AT_ONCE = 2_000  # changes; each is a record to write
+# Milliseconds. By then, another relay, which has data about the time zone, may have taken over the partition.
+_LOOK_FOR_ZONE_AGAIN_AFTER = 60_000
+_FORGET_AT_ONCE = 2_000  # the most changes to forget in one tick; for each, a record is written
 
 
 class _MovedBounds(NamedTuple):
-    """The bounds of the records that a tick moves, by delay topic, and how long they apply."""
+    """For each delay topic, a time by which no record that a tick has moved there is due.
+
+    The bounds apply until the time `until`.
+    """
 
     bounds: dict[int, int]
     until: int
@@ -65,12 +67,13 @@ class PartitionRelay:
     """Decides about all schedules of one partition number.
 
     Args:
-        ladder: The delay topics that records are sent to.
+        ladder: The delays of the topics that records are moved to.
         lines: All existing delay topics, including those that are only being emptied.
         stored: The state that earlier ticks have stored.
-        memory: How many bytes of records may wait in memory. The windows of all delay topics may hold as much again.
-        topics: Kafka's ids of the topics of delay topics and commands, by the key of the stored state of each.
-        ends: The ends of their logs, by the same keys, as far as known.
+        memory: How many bytes of records may wait in memory. The windows of all delay topics together may hold as much
+            again.
+        topics: Kafka's ids of the delay topics and of the topic for commands, by the keys of their stored progress.
+        ends: The end offsets of their partitions, by the same keys, as far as known.
         unread: Delay topics that are not read now, but whose stored progress is kept.
 
     `unreadable` has a sentence for each stored key whose value could not be read and was ignored.
@@ -100,21 +103,23 @@ class PartitionRelay:
         self.changes = state.changes
         self.recent = RecentDeliveries()
         self.commands = CommandLedger(state.commands, self.changes, self.waiting, self.recent, self._move, self.passed)
-        # Drop their progress: a delay topic that is recreated after it was deleted is read from the beginning.
+        # Drop the progress in delay topics that were deleted. If such a topic is created again, it is read from the
+        # beginning.
         gone = state.other_lines({*lines, *ladder.lines, *unread})
         self._tick = RelayTick(
             state=dict.fromkeys([*map(line_key, gone), *state.of_topics_before, *state.unreadable_progress])
         )
         if state.topics:
             self._tick.state[TOPICS_KEY] = state.topics
-        self._size = 0  # the bytes of the tick's records
-        self._unwritten: deque[_MovedBounds] = deque()  # of ticks handed out but not yet `written`, in order
+        self._size = 0  # the total size in bytes of the tick's records
+        # The bounds of the ticks that were handed out and are not `written` yet, in the order of the ticks.
+        self._unwritten: deque[_MovedBounds] = deque()
         self.searches = self.commands.searches
 
     # Fetched records and commands
 
     def start(self, line: int) -> int:
-        """Return the offset from which to read a line."""
+        """Return the offset from which to read a delay topic."""
         return self._lines[line].progress.committable
 
     @property
@@ -123,49 +128,49 @@ class PartitionRelay:
         return self.commands.committable
 
     def receive(self, line: int, records: Sequence[Fetched]) -> None:
-        """Take in the fetched records of a delay topic, in the order of its log."""
+        """Take in records that were fetched from a delay topic, in the order of its log."""
         self._lines[line].receive(records)
 
     def reached_end(self, line: int, offset: int) -> None:
-        """Record that everything in the log of a delay topic up to this offset was fetched."""
+        """Record that all records of a delay topic below this offset, the end of its log, have been fetched."""
         self._lines[line].reached_end(offset)
 
     def written(self, ends: Mapping[int, int], now: int) -> None:
-        """Record that Kafka has the records that a tick has moved; the ticks with `moved` are noted in order.
+        """Record that the records that a tick has moved were written, perhaps in an open transaction.
 
-        `ends` gives, for each delay topic, the offset after the last of these records. If they were written in a
-        transaction, they cannot be read before its commit.
+        The driver calls this once for each tick with `moved`, in the order of the ticks. `ends` has, for each delay
+        topic, the offset after the last of these records.
         """
         for line, bound in self._unwritten.popleft().bounds.items():
             if line in self._lines:
                 self._lines[line].expect(bound, ends[line], now + STORED_WITHIN)
 
     def full(self) -> set[int]:
-        """Return the delay topics that should not be fetched from now."""
+        """Return the delay topics from which no records should be fetched now."""
         spare = self._shared - sum(each.bytes for line, each in self._lines.items() if line != MEMORY)
         return {line for line, each in self._lines.items() if not each.wants(0 if line == MEMORY else spare)}
 
     def command(self, offset: int, command: Command | PutRecord | None, now: int) -> None:
-        """Take in a command. None stands for one that cannot be read, and so cannot be answered."""
+        """Take in the command at an offset. None stands for a command that cannot be read; it gets no answer."""
         self.commands.receive(offset, command, now)
 
     def found(self, search: Search, fetched: Fetched | None, now: int) -> None:
-        """Take the result of a search: the schedule's record as it is in its delay topic, or None."""
+        """Take in the result of a search: the schedule's record as it is in its delay topic, or None."""
         self.commands.found(search, fetched, now)
 
     # Ticks
 
     def take(self, now: int, limit: int, most_bytes: int, stores: bool = True) -> RelayTick:
-        """Return the tick to carry out now, of at most about this many records and bytes. It can be empty.
+        """Return the tick to carry out now, with at most about `limit` records and `most_bytes` bytes. It can be empty.
 
-        Without `stores`, progress is stored by a later tick, or by the one that `unstored` returns. But a tick with
-        answers always stores the progress that they are based on.
+        With `stores=False`, the tick does not store the progress; a later tick does, or the one that `unstored`
+        returns. But a tick with answers always stores the progress that the answers are based on.
         """
         self._size = 0
         self._expect_no_longer(now)
         is_time = any(self._at_the_latest(line, now) <= now for line in self._lines.values())
         self._deliver(now, limit, most_bytes)
-        # Due records do not wait until all records that may leave their delay topics have left.
+        # Due records must not wait until all records that may leave their delay topics have left.
         may_leave = max(LEAVE_BESIDE, len(self._tick.writes)) if self._tick.writes else limit
         while is_time and may_leave > 0 and len(self._tick.writes) < limit and self._size < most_bytes:
             left = self._let_leave(now, min(may_leave, limit - len(self._tick.writes)), most_bytes)
@@ -179,7 +184,7 @@ class PartitionRelay:
         return self._hand_out(now)
 
     def unstored(self, now: int) -> RelayTick:
-        """Return a tick that only stores the state that earlier ticks have not stored."""
+        """Return a tick that stores the state that earlier ticks have not stored, and does nothing more."""
         self._store()
         return self._hand_out(now)
 
@@ -191,7 +196,7 @@ class PartitionRelay:
         return tick
 
     def next_wake(self, now: int) -> float:
-        """Return the brokers' time at which there is something to do even if no record arrives; infinite for never."""
+        """Return when to call `take` again even if no record arrives, in the brokers' time; infinite for never."""
         due = self.waiting.first_due
         times = [self._at_the_latest(line, now) for line in self._lines.values()]
         if due is not None and self.waiting.is_restored and (due <= self._frontier or self._is_full):
@@ -207,7 +212,10 @@ class PartitionRelay:
         return len(self.waiting)
 
     def committable(self) -> dict[int, int]:
-        """Return, for each delay topic, the offset below which all records are handled, even if not stored yet."""
+        """Return, for each delay topic, the offset below which all records are done.
+
+        This progress might not be stored yet.
+        """
         return {line: each.progress.committable for line, each in self._lines.items()}
 
     # Records that leave their delay topics
@@ -220,16 +228,16 @@ class PartitionRelay:
         return line.line == MEMORY and self._is_full
 
     def _at_the_latest(self, line: LineWindow, now: int) -> float:
-        """Return the latest time at which the first record of a delay topic must leave."""
+        """Return the time by which the first record of a delay topic must have left; infinite if it need not leave."""
         if self._is_stuck(line):
             return math.inf
         return line.leaves_at(now) + (0 if line.line == MEMORY else LEAVES_WITHIN)
 
     def _let_leave(self, now: int, most: int, most_bytes: int) -> int:
-        """Handle records of the delay topic whose first record must leave earliest, and return how many there were.
+        """Let records leave the delay topic whose first record may leave earliest, and return their number.
 
-        It stops when another delay topic comes first. In this order, delay topics that are behind release overdue
-        records in nearly the same order as a relay that is not behind.
+        Stop when the first record of another topic may leave earlier. In this order, a relay that is behind lets
+        overdue records leave in nearly the same order as a relay that is not behind.
         """
         leaving = sorted((each.leaves_at(now), line) for line, each in self._lines.items() if not self._is_stuck(each))
         if not leaving or leaving[0][0] > now:
@@ -242,7 +250,7 @@ class PartitionRelay:
         return line.progress.end - before
 
     def _spare(self, line: LineWindow) -> float:
-        """Return how many bytes of a delay topic's records may start to wait in memory."""
+        """Return how many bytes of records of a delay topic memory has space for; infinite if there is no limit."""
         return self._memory - self.waiting.bytes if line.line == MEMORY and self.waiting.is_restored else math.inf
 
     def _leave(self, line: LineWindow, fetched: Fetched, now: int) -> None:
@@ -266,7 +274,10 @@ class PartitionRelay:
             self._move(fetched, wanted, now)
 
     def _changed(self, schedule: Schedule) -> Schedule | None:
-        """Return the schedule after changes: the same object if unchanged, or None if it was cancelled."""
+        """Apply the remembered changes to the schedule of a record that leaves its delay topic.
+
+        Returns the same object if nothing has changed, and None if this copy must not be delivered.
+        """
         change = self.changes.get(schedule.id)
         if change is None and schedule.id not in self.commands.undecided:
             return schedule
@@ -295,13 +306,13 @@ class PartitionRelay:
         self._write(fetched, schedule, line)
         if schedule is not fetched.schedule:
             self._tick.delays.append(schedule.due - now)
-        # A schedule changed to a time in the past, such as a late recurring one, must not hold up later ones.
+        # If a schedule was changed to a time in the past, as a late recurring schedule is, it must not delay others.
         if schedule.due > now or schedule is fetched.schedule:
             bound = bound_behind(line, schedule.due, now)
             self._tick.moved[line] = min(bound, self._tick.moved.get(line, bound))
 
     def _expect_no_longer(self, now: int) -> None:
-        """Stop waiting for moved records that were not fetched again in the longest time that moving can take."""
+        """Stop waiting for moved records that were not fetched again within the longest time that a move can take."""
         for moved in self._unwritten:
             if moved.until < now:
                 moved.bounds.clear()
@@ -316,7 +327,7 @@ class PartitionRelay:
 
     @property
     def _frontier(self) -> float:
-        """A time by which nothing is due that is still in a delay topic, or that was moved and not fetched again."""
+        """A time by which no record is due that is still in a delay topic, or was moved and not fetched again."""
         moved = chain(self._tick.moved.values(), *(each.bounds.values() for each in self._unwritten))
         return min(chain((each.bound for each in self._lines.values()), moved), default=math.inf)
 
@@ -339,12 +350,14 @@ class PartitionRelay:
     def _fire(self, fetched: Fetched, schedule: Schedule, recurrence: Recurrence, now: int) -> None:
         change = self.changes.get(schedule.id)
         if change and (change.generation, change.due) != (schedule.generation, schedule.due):
-            return  # a second copy: with low latency, a relay may die after writing the first but before storing that
+            # This is a second copy. In the mode for low latency, a relay can die after it has written a copy and before
+            # it has stored that it did.
+            return
         fired = recurrence.fired
         if fired is None and recurrence.fires(schedule.due, now):
             self._write(fetched, schedule, None)
         try:
-            # Times missed while no relay knew the zone are late, so the misfire policy decides about them now.
+            # Times that were missed because no relay had data about the zone are decided by the misfire policy now.
             following = recurrence.following(schedule.due, now) if fired is None else recurrence.following(fired, fired)
         except UnknownZoneError as unknown:
             self._tick.unknown_zones.add(str(unknown))
@@ -359,10 +372,10 @@ class PartitionRelay:
             self._move(fetched, schedule.again(following, schedule.generation), now)
             self.changes.recurs(schedule.id, schedule.generation, following)
 
-    # Records that have come out of their delay topics
+    # Records that have left their delay topics
 
     def passed(self, now: int) -> float:
-        """Return a time such that all records due before it have left delay topics and memory, even the slowest."""
+        """Return a time. All records due before it have left their delay topics and memory, even slow ones."""
         own = self._lines[MEMORY]
         if not (self.waiting.is_restored and own.head is None and own.ended):
             return -math.inf
@@ -370,9 +383,9 @@ class PartitionRelay:
         return min(self._frontier, now, math.inf if first is None else first) - STORED_WITHIN
 
     def _forget_changes(self, now: int) -> None:
-        """Forget changes of schedules that no copy can turn up for, even after a crash.
+        """Forget changes of schedules that have no copy left, not even after a crash.
 
-        A forgotten cancellation is then reported as a delivery.
+        A command for a schedule whose cancellation is forgotten gets the answer that the schedule was delivered.
         """
         passed = self.passed(now)
         if self.changes.forget(passed, _FORGET_AT_ONCE):

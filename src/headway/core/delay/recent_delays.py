@@ -1,4 +1,4 @@
-"""The delays of recent records: a histogram of bounded size that fades, and its stored form."""
+"""A histogram of the delays of recent records, and its stored form. Its size is bounded, and old records count less."""
 
 import math
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from headway.core.untrusted import LATEST, Time, read_json
 from headway.errors import UnreadableError
 
 HALF_LIFE = 3_600_000
-"""After this many milliseconds, a delay counts half."""
+"""After this many milliseconds, a record counts half."""
 
 _MOST_BUCKETS = 128
 _LEAST_WEIGHT = 1e-6
@@ -23,7 +23,7 @@ _MOST_WEIGHT = 1e12
 
 
 class _StoredDelays(msgspec.Struct, forbid_unknown_fields=True):
-    """The stored form: when it was stored, and pairs of a delay in milliseconds and its weight."""
+    """The stored form of a histogram: the time of storing, and pairs of a delay in milliseconds and its weight."""
 
     at: Time
     delays: list[tuple[Time, float]]
@@ -34,9 +34,9 @@ _decoder = msgspec.json.Decoder(_StoredDelays)
 
 
 class RecentDelays:
-    """Delays in milliseconds with weights: the number of records, where those of an hour ago count half.
+    """A histogram of delays in milliseconds. The weight of a delay is its number of records; old records count less.
 
-    Time never goes back: an earlier `now` is taken as the latest one.
+    A record counts half after `HALF_LIFE`. If a caller passes an earlier time than before, the latest time is used.
     """
 
     def __init__(self, now: int = 0) -> None:
@@ -44,7 +44,7 @@ class RecentDelays:
         self._weights: defaultdict[int, float] = defaultdict(float)
 
     def add(self, delays: Iterable[int], now: int) -> None:
-        """Count delays of records that came in now."""
+        """Count the delays of records that arrive now."""
         self._forget(now)
         for delay in delays:
             self._weights[rounded(min(max(0, delay), LATEST))] += 1.0
@@ -52,7 +52,7 @@ class RecentDelays:
             self._merge()
 
     def merge(self, other: Self, now: int) -> None:
-        """Also count what another histogram has counted."""
+        """Add the weights of another histogram to this one."""
         self._forget(now)
         for delay, weight in other.weights(self._at).items():
             self._weights[delay] += weight
@@ -60,7 +60,7 @@ class RecentDelays:
             self._merge()
 
     def weights(self, now: int) -> dict[int, float]:
-        """Return the present weight of each delay."""
+        """Return the weight that each delay has now."""
         self._forget(now)
         return dict(self._weights)
 
@@ -73,7 +73,7 @@ class RecentDelays:
         self._weights = defaultdict(float, {each: weight for each, weight in faded if weight > _LEAST_WEIGHT})
 
     def _merge(self) -> None:
-        """Keep the heaviest buckets. Each other bucket counts for the next shorter one that is kept."""
+        """Keep the heaviest buckets. The weight of each other bucket is added to the next shorter one that is kept."""
         heaviest = sorted(self._weights, key=self._weights.__getitem__, reverse=True)[:_MOST_BUCKETS]
         kept = sorted(heaviest)
         merged: defaultdict[int, float] = defaultdict(float)
@@ -82,7 +82,7 @@ class RecentDelays:
         self._weights = merged
 
     def encode(self, now: int) -> bytes:
-        """Return the stored form."""
+        """Encode the histogram for storage."""
         self._forget(now)
         if len(self._weights) > _MOST_BUCKETS:
             self._merge()
@@ -92,11 +92,12 @@ class RecentDelays:
 
     @classmethod
     def decode(cls, value: bytes) -> Self:
-        """Read delays from their stored form. Raises `UnreadableError` if it is malformed."""
-        stored = read_json(value, _decoder, "The recent delays")
+        """Decode a histogram from its stored form. Raises `UnreadableError` if it is malformed."""
+        stored = read_json(value, _decoder, "The stored delays of recent records")
         if len(stored.delays) > 2 * _MOST_BUCKETS or any(not 0 < weight <= _MOST_WEIGHT for _, weight in stored.delays):
             raise UnreadableError(
-                "The recent delays cannot be read: there are too many, or their weights are out of bounds."
+                f"The stored delays of recent records cannot be read: there are {len(stored.delays)} delays (at most "
+                f"{2 * _MOST_BUCKETS} are allowed), or a weight is not above 0 and at most {_MOST_WEIGHT:g}."
             )
         recent = cls(stored.at)
         for delay, weight in stored.delays:
@@ -114,11 +115,11 @@ def sum_of(histograms: Iterable[Mapping[int, float]]) -> dict[int, float]:
 
 
 def delays_of(line: int, records: Iterable[Fetched], ladder: Ladder) -> list[int]:
-    """Return the delays of those fetched records of a delay topic that were newly scheduled, not moved there.
+    """Return the delays of the fetched records that were scheduled into this delay topic and not moved there.
 
-    A moved record was in a delay topic before that is at least as long. So it was scheduled at least this delay topic's
-    time ago. Half of that leaves a margin for clocks that differ. A schedule that was changed is counted when it is
-    moved.
+    A moved record was in a topic with a delay at least as long before, so it was scheduled at least this delay ago.
+    Records that were scheduled less than half of this delay ago are therefore new; the other half is a margin for
+    clocks that differ. Changed schedules are left out, because they are counted when they are moved.
     """
     latest = time_in(ladder.lines[0] if line == MEMORY else line) / 2
     found: list[int] = []
@@ -130,7 +131,11 @@ def delays_of(line: int, records: Iterable[Fetched], ladder: Ladder) -> list[int
 
 
 def is_like(weights: Mapping[int, float], before: Mapping[int, float], ladder: Ladder, most: float) -> bool:
-    """Return whether records are written about as often as before, with differences of at most `most` writes each."""
+    """Return whether two histograms cause about the same writes.
+
+    For each delay, this compares how much it adds to the average number of writes per record. The differences must sum
+    up to `most` or less.
+    """
     now, then = _shares(weights, ladder), _shares(before, ladder)
     return math.fsum(abs(now.get(each, 0.0) - then.get(each, 0.0)) for each in {*now, *then}) <= most
 

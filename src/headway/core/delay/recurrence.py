@@ -1,6 +1,7 @@
 """Recurring schedules, by cron expression or interval, and the handling of missed times.
 
-Invariant: a recurrence whose zone this machine does not know is not ended by that, because another machine may know it.
+Invariant: a recurring schedule does not end because this machine has no data about its time zone; another machine may
+have the data.
 """
 
 from datetime import UTC, datetime, timedelta, tzinfo
@@ -14,7 +15,11 @@ from headway.core.untrusted import LATEST, LONGEST_TEXT, Text, Time
 from headway.errors import ConfigError
 
 Misfire = Literal["coalesce", "fire", "skip"]
-"""After downtime, `coalesce` fires once for all missed times, `fire` for each, `skip` only for those not too old."""
+"""How to handle times that were missed while no relay was running.
+
+`coalesce` fires once for all of them, `fire` fires for each of them, and `skip` fires only for those that are recent
+enough.
+"""
 
 _SHORTEST_INTERVAL = 100
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -25,10 +30,11 @@ class UnknownZoneError(ConfigError):
 
 
 class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
-    """When a schedule fires again. Exactly one of `cron` and `interval` is set; times are in milliseconds.
+    """The rule by which a schedule fires again. Exactly one of `cron` and `interval` is set. Times are in milliseconds.
 
-    `cron` has five fields as in Debian's cron, in the time zone `zone`, including daylight saving time. If the relay
-    that fired it did not know the zone, `fired` is when that was, and the schedule is due when a relay tries again.
+    `cron` has five fields as in Debian's cron. Its times are in the time zone `zone`, including daylight saving time.
+    If a relay could not compute the next time because it has no data about the zone, `fired` is the time for which the
+    schedule last fired. Then the schedule's due time is when a relay tries to compute the next time again.
     """
 
     cron: Text | None = None
@@ -36,47 +42,53 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
     zone: Text = "UTC"
     misfire: Misfire = "coalesce"
     older_than: Time = 0
-    expires_after: Time = 0  # how long after its time each record expires; 0 for never
+    expires_after: Time = 0  # how long after its due time each record expires; 0 for never
     fired: Time | None = None
 
     def check(self) -> None:
-        """Raise `ConfigError` for fields that form no recurrence, or `UnknownZoneError` if only the zone is unknown."""
+        """Raise `ConfigError` if a field is not valid, or `UnknownZoneError` if only the time zone is unknown."""
         if (self.cron is None) == (self.interval is None):
-            raise ConfigError("A recurring schedule needs either a cron expression or an interval.")
+            raise ConfigError("A recurring schedule must have either a cron expression or an interval, but not both.")
         if self.interval is not None and not _SHORTEST_INTERVAL <= self.interval <= LATEST:
             raise ConfigError(
-                f"The interval is {self.interval} ms; it must be at least {_SHORTEST_INTERVAL} ms, at most {LATEST}."
+                f"The interval is {self.interval} ms; it must be from {_SHORTEST_INTERVAL} ms to {LATEST} ms."
             )
-        if max(len(self.cron or ""), len(self.zone)) > LONGEST_TEXT:
-            raise ConfigError(f"The cron expression or its zone has more than {LONGEST_TEXT} characters.")
+        if (longest := max(len(self.cron or ""), len(self.zone))) > LONGEST_TEXT:
+            raise ConfigError(
+                f"The cron expression or its time zone has {longest} characters; each can have at most {LONGEST_TEXT}."
+            )
         if self.misfire not in get_args(Misfire):
             raise ConfigError(f"The misfire is {self.misfire!r}; it must be one of {', '.join(get_args(Misfire))}.")
         if self.older_than < 0:
-            raise ConfigError("older_than must not be negative, because a time cannot be skipped before it is missed.")
+            raise ConfigError(
+                f"older_than is {self.older_than} ms; it must not be negative, because a time cannot be skipped before "
+                "it is missed."
+            )
         if self.older_than > LATEST:
-            raise ConfigError(f"older_than is {self.older_than} ms; it must be at most {LATEST}.")
+            raise ConfigError(f"older_than is {self.older_than} ms; it must be at most {LATEST} ms.")
         if not 0 <= self.expires_after <= LATEST:
-            raise ConfigError(f"expires_after is {self.expires_after} ms; it must be above 0, and at most {LATEST} ms.")
+            raise ConfigError(f"expires_after is {self.expires_after} ms; it must be from 0 (never) to {LATEST} ms.")
         try:
             if self.cron is not None:
                 CronSim(self.cron, _EPOCH)
             self._after(0)
         except UnknownZoneError:
             raise
-        except (CronSimError, ValueError, OSError, OverflowError) as error:  # OSError: a zone is read from a file
+        except (CronSimError, ValueError, OSError, OverflowError) as error:  # OSError: the zone's file is not readable
             raise ConfigError(
                 f"The schedule {self.cron!r} in the zone {self.zone!r} cannot be read: {error}. Use five fields, such "
                 "as '0 17 * * MON-FRI', and a zone such as Europe/Berlin."
             ) from error
 
     def fires(self, due: int, now: int) -> bool:
-        """Return whether a time that has come should be delivered."""
+        """Return whether to deliver the record for the time `due`, which has come."""
         return self.misfire != "skip" or now - due <= self.older_than
 
     def following(self, due: int, now: int) -> int | None:
-        """Return the next time after `due` to decide about, or None if there is none before the year 10,000.
+        """Return the next time after `due` at which the schedule is due, or None if it ends before the year 10,000.
 
-        Raises `UnknownZoneError` on a machine without data about the zone.
+        With `misfire="fire"`, this can be a time that was missed. With "skip", it can be one that is recent enough.
+        Raises `UnknownZoneError` on a machine without data about the time zone.
 
         >>> Recurrence(interval=60_000).following(due=0, now=150_000)
         180000
@@ -101,12 +113,13 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
 
     @property
     def _zone(self) -> tzinfo:
-        if self.zone == "UTC":  # needs no time zone data, which a slim container may lack
+        if self.zone == "UTC":  # UTC must work even in a slim container without time zone data
             return UTC
         try:
             return ZoneInfo(self.zone)
         except ZoneInfoNotFoundError as error:
             raise UnknownZoneError(
-                f"This machine has no data about the time zone {self.zone!r}. If the name is correct, such as "
-                "Europe/Berlin, install newer data: pip install --upgrade tzdata, or the system's package tzdata."
+                f"This machine has no data about the time zone {self.zone!r}. Check the name; it must be written like "
+                "Europe/Berlin. If it is correct, install newer data with pip install --upgrade tzdata, or with the "
+                "system's package tzdata."
             ) from error

@@ -1,4 +1,4 @@
-"""The state of a partition that a relay stores in a compacted topic, key by key, and how it is read."""
+"""The state of a partition, which a relay stores in a compacted topic, and the decoding of this state."""
 
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -17,7 +17,7 @@ T = TypeVar("T")
 MEMORY_KEY, COMMANDS_KEY, PRODUCERS_KEY, TOPICS_KEY = "memory", "commands", "producers", "topics"
 _LINE, _CHANGE = "line:", "change:"
 
-_MOST_BYTES = 2**21  # of a value; none of our topics accepts a larger record
+_MOST_BYTES = 2**21  # the most bytes of a stored value; no topic of a scheduler accepts a larger record
 _MOST_PRODUCERS = 16
 _mark_decoder = msgspec.json.Decoder(Mark)
 _producers_decoder = msgspec.json.Decoder(list[Text])
@@ -27,43 +27,46 @@ _is_offset = re.compile(rb"\d{1,18}").fullmatch
 
 
 def line_key(line: int) -> str:
-    """Return the key for the progress of a line."""
+    """Return the key under which the progress in a delay topic is stored."""
     return f"{_LINE}{line}"
 
 
 def change_key(id_: str) -> str:
-    """Return the key for the change of a schedule."""
+    """Return the key under which the change of a schedule is stored."""
     return f"{_CHANGE}{id_}"
 
 
 def encode_producers(ids: Sequence[str]) -> bytes:
-    """Encode a relay's transactional ids, for its successor in case it dies."""
+    """Encode a relay's transactional ids. If the relay dies, the next one fences them off."""
     return msgspec.json.encode(ids)
 
 
 def stored_producers(stored: Mapping[str, bytes], prefix: str) -> list[str]:
-    """Return the transactional ids that the last relay wrote with, or an empty list if they cannot be read.
+    """Return the transactional ids that the previous relay used, or an empty list if they cannot be read.
 
-    The successor fences off any writer with such an id. So only ids that begin like a relay's own count, and only a
-    few.
+    The next relay fences off every producer with one of these ids. So that a forged value does little harm, only ids
+    with the prefix of relays are returned, and only a few.
     """
     try:
-        ids = read_json(stored.get(PRODUCERS_KEY, b"[]"), _producers_decoder, "The ids of the previous relay")
+        value = stored.get(PRODUCERS_KEY, b"[]")
+        ids = read_json(value, _producers_decoder, "The stored transactional ids of the previous relay")
     except UnreadableError:
         return []
     return [each for each in ids if each.startswith(prefix)][:_MOST_PRODUCERS]
 
 
 class StoredState:
-    """The decoded state of a partition that earlier ticks have stored.
+    """The decoded state of a partition, which earlier ticks have stored.
 
-    Offsets are valid in one topic only: the stored progress for a topic that was deleted and recreated is ignored. A
-    value that cannot be read is ignored too, and `unreadable` explains it in a sentence, by its key.
+    If a topic was deleted and created again, the progress that was stored for it is ignored, because its offsets do not
+    belong to the new topic. A value that cannot be read is also ignored; then `unreadable` has a sentence about it, by
+    its key.
 
     Args:
         stored: The latest value of each key.
         topics: Kafka's ids of the topics, as far as known, by the key under which the progress in each is stored.
-        ends: The ends of their logs, as far as known, by the same keys. Progress beyond an end belongs to another log.
+        ends: The end offsets of their partitions, as far as known, by the same keys. Stored progress beyond an end
+            offset is ignored, because it belongs to another log.
     """
 
     def __init__(
@@ -87,15 +90,18 @@ class StoredState:
 
     @property
     def unreadable_progress(self) -> list[str]:
-        """The keys of progress that cannot be read. It starts from the beginning, so the values can be deleted."""
+        """The keys of stored progress that cannot be read.
+
+        These topics are read from the beginning, so the stored values can be deleted.
+        """
         return [key for key in self.unreadable if not key.startswith(_CHANGE)]
 
     def line(self, line: int) -> OffsetMap:
-        """Return the progress of a line."""
+        """Return the stored progress in a delay topic."""
         return self._map(line_key(line))
 
     def other_lines(self, lines: Collection[int]) -> list[int]:
-        """Return the delay topics other than these that have stored progress."""
+        """Return the delay topics that have stored progress and are not among `lines`."""
         stored = (int(key.removeprefix(_LINE)) for key in self._stored if _is_line_key(key))
         return [line for line in stored if line not in lines]
 
@@ -116,26 +122,29 @@ class StoredState:
         return progress
 
     def _mark(self, value: bytes) -> Mark:
-        mark = read_json(value, _mark_decoder, "The progress in the delay topic that is read at once", most=_MOST_BYTES)
+        mark = read_json(value, _mark_decoder, "The stored progress in the memory topic", most=_MOST_BYTES)
         self._check_end(MEMORY_KEY, max(mark.offset, mark.end))
         return mark
 
     def _check_end(self, key: str, reached: int) -> None:
         if reached > (end := self._ends.get(key, reached)):
-            raise UnreadableError(f"The progress reaches offset {reached}, but the log ends at {end}.")
+            raise UnreadableError(f"The stored progress reaches offset {reached}, but the log ends at offset {end}.")
 
 
 def encode_map(offsets: OffsetMap) -> bytes:
-    """Encode progress for storage."""
+    """Encode the progress in a topic for storage."""
     return f"{offsets.offset} {encode(offsets)}".encode()
 
 
 def _read_topics(value: bytes) -> dict[str, str]:
-    return read_json(value, _topics_decoder, "The ids of the topics")
+    return read_json(value, _topics_decoder, "The stored ids of the topics")
 
 
 def _read_map(value: bytes) -> OffsetMap:
     offset, _, text = value.partition(b" ")
     if not _is_offset(offset) or len(text) > _MOST_BYTES:
-        raise UnreadableError(f"The progress cannot be read: {value[:50]!r} does not begin with an offset.")
+        raise UnreadableError(
+            f"The stored progress cannot be read: {value[:50]!r} does not begin with an offset, or has more than "
+            f"{_MOST_BYTES:,} bytes."
+        )
     return decode_map(text, int(offset))

@@ -1,4 +1,4 @@
-"""The decisions of a relay: records to write, answers to give, state to store, and schedules to search for."""
+"""The decisions of a relay: records to write, answers to send, state to store, and schedules to search for."""
 
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
@@ -11,7 +11,7 @@ from headway.errors import ScheduleError
 
 
 class Write(msgspec.Struct, gc=False):
-    """A record to write: to the delay topic `line`, or to its target if that is None."""
+    """A record to write to the delay topic `line`, or to its target if `line` is None."""
 
     record: Any
     schedule: Schedule
@@ -19,7 +19,7 @@ class Write(msgspec.Struct, gc=False):
 
 
 class RefusedRecord(NamedTuple):
-    """A record that becomes a dead letter, and why."""
+    """A record that becomes a dead letter, and the error because of which it does."""
 
     record: Any
     error: ScheduleError
@@ -33,9 +33,10 @@ class Answer(NamedTuple):
 
 
 class Search(NamedTuple):
-    """A schedule to search for in the delay topics. It was rescheduled to a time before its record would come out.
+    """A schedule to search for in the delay topics.
 
-    There may also be copies of generations below `live`, which must not be delivered. The result goes to `found`.
+    The schedule was rescheduled to a time that may come before its record leaves its delay topic. Copies of generations
+    below `live` do not count, because they must not be delivered. The driver passes the result to `found`.
     """
 
     id: str
@@ -45,26 +46,28 @@ class Search(NamedTuple):
     tries: int = 1
 
     def is_for(self, schedule: Schedule) -> bool:
-        """Return whether this is the schedule that is being searched for."""
+        """Return whether a schedule is the one to search for."""
         return (schedule.id, schedule.due) == (self.id, self.due) and schedule.generation >= self.live
 
 
 @dataclass(slots=True)
 class RelayTick:
-    """The work of one transaction: records to write, answers to give and state to store."""
+    """The contents of one transaction: records to write, answers to send and state to store."""
 
     writes: list[Write] = field(default_factory=list)
     refusals: list[RefusedRecord] = field(default_factory=list)
     answers: list[Answer] = field(default_factory=list)
     state: dict[str, bytes | None] = field(default_factory=dict)
-    # For each delay topic that records move to, a time by which neither they nor records written after them are due. If
-    # there are any, the driver calls the relay's `written` after writing them.
+    # For each delay topic that records are moved to, a time by which neither these records nor records written after
+    # them are due. If there is an entry, the driver calls the relay's `written` after it has written these records.
     moved: dict[int, int] = field(default_factory=dict)
-    # For each delay topic that has changed, and for the commands (None), the first offset that is not done.
+    # The first offset that is not done, for each delay topic whose progress has changed. The key None stands for the
+    # topic of commands.
     offsets: dict[int | None, int] = field(default_factory=dict)
-    # The delays of schedules that were given another time. They count like those of new records.
+    # The delays of rescheduled and recurring schedules until their new due times. They count like those of new records.
     delays: list[int] = field(default_factory=list)
-    # The time zone data missing on this machine. The recurring schedules that need it wait for a relay that has it.
+    # Messages about time zones of which this machine has no data. The recurring schedules in these zones wait for a
+    # relay that has the data.
     unknown_zones: set[str] = field(default_factory=set)
 
     def __len__(self) -> int:

@@ -1,7 +1,7 @@
-"""A schedule: the header of a delayed record, and the handle that it is cancelled with.
+"""A schedule: the header of a delayed record, and the handle by which users cancel or reschedule it.
 
-Invariants: whatever a header holds, only `ScheduleError` is raised. A schedule that can be read can be delivered or
-refused, so that no record circulates forever.
+Invariants: whatever bytes a header has, reading it raises only `ScheduleError`. Every schedule that can be read can
+also be delivered or refused, so that no record circulates forever.
 """
 
 import re
@@ -19,7 +19,7 @@ from headway.records.record_types import Header
 HEADER = "headway.delay"
 
 OWN = "id:"
-"""The prefix of a schedule's id, and of its handle, if the rest is a user's own id."""
+"""The prefix of the id and the handle of a schedule with a user's own id. The user's id follows it."""
 LONGEST_OWN = 250
 
 STORED_WITHIN = 60_000
@@ -30,15 +30,15 @@ _HANDLE = re.compile(r"(\d{1,5})\.(\d{1,15})\.(\d{1,15})\.(.+)", re.DOTALL | re.
 
 
 class EmptyRecordError(ScheduleError):
-    """A record of a delay topic has no header, key or value: a scheduler wrote it to find out the brokers' time."""
+    """A record in a delay topic has no header, key or value: it was written only to learn the brokers' time."""
 
 
 class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True, gc=False):
     """The target and due time of a record. Times are in milliseconds since the epoch.
 
-    The `id` is unique. `at` is when the record was scheduled, and `order` distinguishes records that one scheduler
-    scheduled at the same time. The `generation` grows with each change of the due time: of two copies of a record, the
-    older one is not delivered.
+    The `id` is unique. `at` is when the record was scheduled, and `order` is the order of records that one scheduler
+    scheduled at the same time. The `generation` grows with each change of the due time; if there are copies with
+    different generations, only the latest is delivered.
     """
 
     id: Text
@@ -51,38 +51,41 @@ class Schedule(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     recurrence: Recurrence | None = None
 
     def check(self) -> None:
-        """Raise `ConfigError` for a schedule that could not be read back, or could not be delivered."""
+        """Raise `ConfigError` for a schedule that a relay could not read or could not deliver."""
         if not isinstance(self.topic, str) or not _is_topic(self.topic):
             raise ConfigError(
-                f"{self.topic!r} is not a topic name. Use 1 to 249 letters, digits, dots, underscores or hyphens."
+                f"The topic is {self.topic!r}, which is not a topic name. Use 1 to 249 letters, digits, dots, "
+                "underscores or hyphens."
             )
         if self.partition is not None and not (isinstance(self.partition, int) and 0 <= self.partition < 2**31):
             raise ConfigError(
-                f"The partition is {self.partition!r}; it must be a number from 0. Leave it out to let the key decide."
+                f"The partition is {self.partition!r}; it must be a whole number, at least 0. Leave it out to let the "
+                "key choose the partition."
             )
         if len(self.id) > LONGEST_TEXT:
             raise ConfigError(
                 f"The id of a schedule would have {len(self.id)} characters; it can have at most {LONGEST_TEXT}. "
-                "Give it a shorter beginning."
+                "Use a shorter prefix."
             )
         if self.due > LATEST:
             raise ConfigError(
-                f"The schedule is due {self.due} ms after 1970, beyond the year 9999. Give an earlier time."
+                f"The schedule is due {self.due} ms after the start of 1970, which is beyond the year 9999. Give an "
+                "earlier time."
             )
 
     def header(self) -> Header:
-        """Return the header that travels with the record."""
+        """Return the header to add to the record."""
         return HEADER, _encode(self)
 
     def again(self, due: int, generation: int) -> "Schedule":
-        """Return the same schedule with another due time."""
+        """Return this schedule with another due time and generation."""
         recurrence = self.recurrence
         if recurrence is not None and recurrence.fired is not None:
             recurrence = msgspec.structs.replace(recurrence, fired=None)
         return msgspec.structs.replace(self, due=due, generation=generation, recurrence=recurrence)
 
     def looked_at_again(self, due: int, fired: int) -> "Schedule":
-        """Return the same recurring schedule, which has fired, to be examined at `due` for its next time."""
+        """Return this recurring schedule, for a relay to compute at the time `due` when it fires after `fired`."""
         return msgspec.structs.replace(
             self,
             due=due,
@@ -96,16 +99,16 @@ _WHOSE = f"The header {HEADER}"
 
 
 def read_schedule(value: str | bytes | None) -> Schedule:
-    """Read a schedule from its header's value. Raises `ScheduleError` if it is damaged or forged."""
+    """Decode a schedule from the value of its header. Raises `ScheduleError` if the value is damaged or forged."""
     if value is None:
         raise ScheduleError(f"The record has no header {HEADER}.")
     schedule = read_json(value, _decoder, _WHOSE, ScheduleError)
-    if not _is_topic(schedule.topic):  # checked here because msgspec's own patterns take twice as long
-        raise ScheduleError(f"The header {HEADER} names no topic: {schedule.topic!r}.")
+    if not _is_topic(schedule.topic):  # not a pattern of msgspec, because that takes twice as long
+        raise ScheduleError(f"The header {HEADER} names {schedule.topic!r}, which is not a topic name.")
     if schedule.recurrence is not None:
         try:
             schedule.recurrence.check()
-        except UnknownZoneError:  # another relay may know the zone
+        except UnknownZoneError:  # another relay may have data about the zone
             pass
         except ConfigError as error:
             raise ScheduleError(f"The header {HEADER} has an invalid recurrence: {error}") from error
@@ -113,14 +116,17 @@ def read_schedule(value: str | bytes | None) -> Schedule:
 
 
 def partition_of(key: str | bytes | None, order: int, partitions: int) -> int:
-    """Return the partition of a delay topic: the same for all records of a key, so that one relay keeps their order."""
+    """Return the partition of a delay topic for a record.
+
+    All records with the same key go to the same partition, so that one relay keeps their order.
+    """
     if key is None:
         return order % partitions
     return crc32(key.encode() if isinstance(key, str) else key) % partitions
 
 
 def own_id(id_: object) -> str:
-    """Return the schedule's id for a user's own id. Raises `ConfigError` if it is out of bounds.
+    """Return the schedule's id for a user's own id. Raises `ConfigError` if the user's id is not valid.
 
     >>> own_id("reminder-42")
     'id:reminder-42'
@@ -134,9 +140,9 @@ def own_id(id_: object) -> str:
 
 
 class HandleParts(NamedTuple):
-    """The parts of a handle: the partition of its schedule, its due time, when it was scheduled, and its id.
+    """The parts of a handle: the partition, due time, time of scheduling and id of its schedule.
 
-    The handle of a user's own id consists of that alone: its partition and times are 0, and follow from the id.
+    The handle of a schedule with a user's own id contains only the id. Then the partition and the times are 0.
 
     >>> str(HandleParts(3, 1763745120000, 1763745060000, "17"))
     '3.1763745120000.1763745060000.17'
@@ -151,7 +157,7 @@ class HandleParts(NamedTuple):
 
     @property
     def is_own(self) -> bool:
-        """True if the id is a user's own."""
+        """True if the schedule has a user's own id."""
         return self.id.startswith(OWN)
 
     def __str__(self) -> str:
@@ -165,13 +171,14 @@ class HandleParts(NamedTuple):
         found, said = _HANDLE.fullmatch(text), repr(text[:200])
         if not found:
             raise ConfigError(
-                f"{said} is not a handle of a schedule. A handle looks like 3.1763745120000.1763745060000.17, or is "
-                f"{OWN} and your own id."
+                f"{said} is not a handle of a schedule. A handle looks like 3.1763745120000.1763745060000.17, or "
+                f"like {OWN}order-17 for a schedule with your own id order-17."
             )
         partition, due, at, id_ = found.groups()
         parts = cls(int(partition), int(due), int(at), id_)
         if max(parts.due, parts.at) > LATEST or len(id_) > LONGEST_TEXT:
             raise ConfigError(
-                f"{said} is not a handle of a schedule: its times are beyond the year 9999, or it is too long."
+                f"{said} is not a handle of a schedule: a time in it is beyond the year 9999, or its id has more than "
+                f"{LONGEST_TEXT} characters."
             )
         return parts

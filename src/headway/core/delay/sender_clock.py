@@ -1,11 +1,11 @@
-"""A sender's clock compared to the brokers': delays count by theirs, whatever this machine's wall clock says.
+"""Corrects a sender's wall clock so that delays count by the brokers' clock.
 
-A broker stamps a record between its sending and its acknowledgement, which gives bounds for the difference between its
-clock and this machine's monotonic clock. While the wall clock is within the bounds, it is as good as any other, and
-exact if the clocks are synchronised.
+A broker stamps a record between its sending and its acknowledgement. This bounds the difference between the broker's
+clock and this machine's monotonic clock from below and above. While the wall clock is within the bounds, it is used
+unchanged; it is exact if the clocks are synchronised.
 
-Invariants: unless the brokers' clock jumps, a corrected time is not behind it. The bounds are those of the latest
-observations that agree: after a jump of the brokers' clock, only the next observation counts.
+Invariants: unless the brokers' clock jumps, a corrected time is not behind it. The bounds come from the latest
+observations that agree with each other. After a jump of the brokers' clock, they come from the next observation alone.
 """
 
 import math
@@ -25,12 +25,12 @@ class SenderClock:
     """
 
     def __init__(self) -> None:
-        # The bounds of the brokers' time minus the monotonic time, in ms, and the monotonic time of the observation.
-        # They are set as one, because another thread may read them in the meantime.
+        # The lower and upper bound of (brokers' time - monotonic time) in ms, and the monotonic time of the last
+        # observation. All three are assigned as one tuple, because another thread may read them at any time.
         self._known = -math.inf, math.inf, 0.0
 
     def observe(self, timestamp: int, sent: float, acknowledged: float) -> None:
-        """Narrow the clock's bounds by a broker's timestamp and the monotonic times of sending and acknowledgement."""
+        """Narrow the bounds by a broker's timestamp and the monotonic times of sending and acknowledgement."""
         least, most = timestamp - acknowledged * 1000, timestamp + 1 - sent * 1000
         before = self._bounds(acknowledged)
         if before[0] <= most and least <= before[1]:  # otherwise a clock was set, and the earlier bounds are void
@@ -38,7 +38,10 @@ class SenderClock:
         self._known = least, most, acknowledged
 
     def correction(self, monotonic: float, wall: float) -> int:
-        """Return the milliseconds to add to the wall clock (which is in seconds): 0 while it may be right."""
+        """Return the milliseconds to add to the wall clock's time, which is given in seconds.
+
+        The correction is 0 while the wall clock is within the bounds.
+        """
         own = (wall - monotonic) * 1000
         least, most = self._bounds(monotonic)
         return 0 if least <= own <= most else math.ceil(most - own)
