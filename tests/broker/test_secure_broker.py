@@ -210,7 +210,7 @@ def test_a_kept_broker_keeps_users_and_rights_and_says_no_secret(
     finally:
         printed += headway("broker", "stop", *here)
     authority = (data_dir / "security" / "ca.crt").read_bytes()
-    with pytest.raises(LocalBrokerError, match="made with secure=True, and secure=False was asked for"):
+    with pytest.raises(LocalBrokerError, match="created with secure=True, but secure=False was requested"):
         LocalBroker(data_dir=data_dir, secure=False).start()
     with LocalBroker(data_dir=data_dir) as broker:
         assert broker.secure

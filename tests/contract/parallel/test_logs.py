@@ -223,5 +223,5 @@ def test_whatever_foreign_metadata_says_the_committed_offset_stands(
     handled = handled_until_all_is_committed(kafka_cluster, topic)
     for partition, kind in enumerate(FOREIGN):
         assert sorted(offset for where, offset in handled if where == partition) == list(range(4, 10)), kind
-        said = f"partition {partition} of {topic} at level 0 begins at its committed offset 4, without an offset map"
+        said = f"partition {partition} of {topic} at level 0 begins at its committed offset 4 without an offset map"
         assert caplog.text.count(said) == 1, kind
