@@ -147,7 +147,7 @@ def test_a_dataclass_with_parameters_and_one_that_holds_itself_are_read() -> Non
         (
             Point,
             (
-                "value=Point cannot create an instance from the bytes of a record. Give a dataclass, for JSON, or a "
+                "value=Point cannot create an instance from the bytes of a record. Give a dataclass to read JSON, or a "
                 "function"
             ),
         ),
@@ -183,7 +183,7 @@ def test_a_function_is_not_called_for_a_null() -> None:
 
 def test_a_null_that_is_not_expected_is_unreadable_and_the_error_says_how_to_expect_it() -> None:
     read: Any = reader_of(Item)
-    with pytest.raises(ValueError, match=r"it is null, not Item\. If .* declare value=Item \| None"):
+    with pytest.raises(ValueError, match=r"it is null instead of Item\. If .* declare value=Item \| None"):
         read(None)
 
 

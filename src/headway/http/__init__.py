@@ -1,4 +1,4 @@
-"""Handlers that send a request for each record or each batch: `consumer.run(HttpHandler(to_request))`."""
+"""Handlers that send an HTTP request for each record or batch, as in `consumer.run(HttpHandler(to_request))`."""
 
 from headway import errors
 
@@ -8,6 +8,8 @@ try:
 except ModuleNotFoundError as error:
     if error.name != "aiohttp":
         raise
-    raise errors.ConfigError("headway.http needs aiohttp, which is not installed: pip install aiohttp.") from error
+    raise errors.ConfigError(
+        "headway.http needs aiohttp, which is not installed. Install it with: pip install aiohttp"
+    ) from error
 
 __all__ = ["BatchHttpHandler", "HttpHandler", "Request", "Response"]

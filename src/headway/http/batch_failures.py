@@ -1,4 +1,4 @@
-"""Finds in the answer to a batch which of its records failed."""
+"""Reads the response to the request for a batch, which can name the records that failed."""
 
 import math
 from collections.abc import Mapping
@@ -8,15 +8,15 @@ from headway.declarations import is_number, is_whole
 from headway.errors import FatalError, RetriableError
 from headway.http.request_response import Response
 
-_LONGEST = 1000  # characters of an error
+_LONGEST = 1000  # the most characters of an error that are kept
 
 
 def named_failures(response: Response, count: int, max_retry_after: float) -> Mapping[int, Exception]:
     """Return the errors of the failed records, by their indexes in a batch of `count` records.
 
-    `retry` defaults to true. `retry_after` can then ask for a wait in seconds.
+    A failure is retried unless its `retry` is false. Its `retry_after` can be the seconds to wait before the retry.
 
-    Raises `ValueError` if the answer does not make clear which records failed.
+    Raises `ValueError` if the response does not show clearly which records failed.
     """
     if not _is_json(response) or not response.body.strip():
         return {}

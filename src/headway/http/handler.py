@@ -1,4 +1,4 @@
-"""Handlers that send one request per record or per batch, and decide by the answer whether the records are done."""
+"""Handlers that send one request per record or batch. The response decides whether the records are done."""
 
 import asyncio
 import hashlib
@@ -22,18 +22,22 @@ from headway.http.hosts import Hosts
 from headway.http.request_response import Request, Response
 
 R = TypeVar("R")
-_TRANSIENT = {408, 425, 429}  # another attempt can succeed after these (RFC 9110 §15.5.9, RFC 8470, RFC 6585)
-_LARGE = 1 << 20  # bytes of a body
-_NOT_IDEMPOTENT = {"POST", "PATCH"}  # by definition (RFC 9110 §9.2.2, RFC 5789)
+# Statuses after which another attempt can succeed (RFC 9110 §15.5.9, RFC 8470, RFC 6585).
+_TRANSIENT = {408, 425, 429}
+_LARGE = 1 << 20  # bytes; a body that is larger is sent in chunks
+_NOT_IDEMPOTENT = {"POST", "PATCH"}  # methods that are not idempotent by definition (RFC 9110 §9.2.2, RFC 5789)
 
 
 def open_session() -> aiohttp.ClientSession:
-    """Open a session without limits, because the handler has its own, and without cookies that records would share."""
+    """Open a session that limits no connections and keeps no cookies.
+
+    The handler itself limits the requests to each host. Cookies would be shared by the requests of all records.
+    """
     return aiohttp.ClientSession(connector=aiohttp.TCPConnector(limit=0), cookie_jar=aiohttp.DummyCookieJar())
 
 
 class _LoopSession(NamedTuple):
-    """The session and the hosts of one event loop. `keeper` closes the session when the loop ends."""
+    """The session and the hosts that are used in one event loop. `keeper` closes the session when the loop ends."""
 
     session: aiohttp.ClientSession
     hosts: Hosts
@@ -41,7 +45,7 @@ class _LoopSession(NamedTuple):
 
 
 class Requests(Generic[R]):
-    """The base of both handlers: sends the requests, and decides whether an answer means "done"."""
+    """The base class of both handlers. It sends requests, and decides whether a response means "done"."""
 
     _called_with = "record"
 
@@ -70,7 +74,7 @@ class Requests(Generic[R]):
                 f"on_response is {shown(on_response)}; it must be a function of ({self._called_with}, response)."
             )
         if not isinstance(accept, Collection) or not all(isinstance(status, int) for status in accept):
-            raise ConfigError(f"accept is {shown(accept)}; it must be a set of statuses, such as {{409}}.")
+            raise ConfigError(f"accept is {shown(accept)}; it must be a set of HTTP statuses, such as {{409}}.")
         self._to_request = to_request
         self._per_host = per_host
         self._timeout = timeout
@@ -83,13 +87,16 @@ class Requests(Generic[R]):
         self._clients: dict[asyncio.AbstractEventLoop, _LoopSession] = {}
 
     async def _ask(self, request: Request, key: Callable[[], str]) -> Response:
-        """Send a request. Returns the answer if it means "done". `key` computes an `Idempotency-Key` if needed."""
+        """Send a request, and return the response if it means "done". Otherwise, raise an error.
+
+        `key` is called to compute the `Idempotency-Key` if the request needs one.
+        """
         host = str(request.target.origin())
         client = await self._client()
         async with client.hosts.slot(host):
             response = await self._send(client.session, request, self._headers(request, key))
             wait = self._wait(response)
-            if wait:  # before the slot is released, or the next request would go out first
+            if wait:  # the pause must begin before the slot is released, or the next request would be sent first
                 client.hosts.pause(host, wait)
         self._require_done(request, response, wait)
         return response
@@ -110,9 +117,9 @@ class Requests(Generic[R]):
     # Sending
 
     async def _send(self, session: aiohttp.ClientSession, request: Request, headers: CIMultiDict[str]) -> Response:
-        """Send the request and return the answer, whatever its status.
+        """Send a request, and return the response, whatever its status is.
 
-        Errors are raised without their causes, whose messages can contain the URL with its secrets.
+        Errors are raised without their causes, because the messages of these can contain the URL and secrets in it.
         """
         try:
             body, media_type = request.content
@@ -127,11 +134,11 @@ class Requests(Generic[R]):
                 raise_for_status=False,
                 timeout=aiohttp.ClientTimeout(),
             )
-            # Use our own timeout, because aiohttp's rounds to whole seconds.
+            # The time-outs of aiohttp are rounded to whole seconds, so they are not used.
             async with asyncio.timeout(self._timeout), sending as answer:
                 return await self._read(answer)
         except TimeoutError:
-            raise RetriableError(f"{request} got no complete answer within {self._timeout:g} s.") from None
+            raise RetriableError(f"{request} got no complete response within {self._timeout:g} s.") from None
         except aiohttp.InvalidURL:
             raise FatalError(f"{request} cannot be sent: its URL is not valid.") from None
         except (aiohttp.ClientError, OSError) as error:
@@ -145,16 +152,16 @@ class Requests(Generic[R]):
             body += chunk
         truncated = len(body) > self._max_body
         if truncated:
-            answer.close()  # this closes the connection, so the rest of the answer is not read
+            answer.close()  # this closes the connection, so that the rest of the response is not read
         return Response(answer.status, answer.headers, bytes(body[: self._max_body]), truncated)
 
-    # The meaning of an answer
+    # The meaning of a response
 
     def _is_done(self, response: Response) -> bool:
         return 200 <= response.status < 300 or response.status in self._accept
 
     def _wait(self, response: Response) -> float | None:
-        """Return how many seconds the host asks to wait, if the request should be retried."""
+        """Return the seconds that the host requests to wait before a retry, or None if there is no such request."""
         if self._is_done(response) or not _is_transient(response):
             return None
         wait = retry_after(response.headers, time.time())
@@ -168,7 +175,7 @@ class Requests(Generic[R]):
             raise RetriableError(f"{answered}.", retry_after=wait)
         if 300 <= response.status < 400:
             raise FatalError(
-                f"{answered}, but redirects are not followed. Send the request to the address that it redirects to."
+                f"{answered}, but redirects are not followed. Send the request to the URL that it is redirected to."
             )
         raise FatalError(f"{answered}. If this means that the record is done, add the status to `accept`.")
 
@@ -178,9 +185,8 @@ class Requests(Generic[R]):
         loop = asyncio.get_running_loop()
         if loop not in self._clients:
             session = self._open_session()
-            # If the handler is dropped while its loop continues, as in Spark's workers, the finalizer closes the
-            # session. Its reference also keeps the session from being reported as unclosed when the handler is
-            # collected.
+            # In a worker of Spark, the handler can be garbage-collected while its loop continues. The finalizer then
+            # closes the session. Its reference to the session also prevents aiohttp's warning about an unclosed one.
             at_last = weakref.finalize(self, _close_later, loop, session)
             at_last.atexit = False
             keeper = self._keep(loop, session, at_last)
@@ -191,7 +197,10 @@ class Requests(Generic[R]):
     async def _keep(
         self, loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession, at_last: "weakref.finalize[Any, Any]"
     ) -> AsyncGenerator[None, None]:
-        """Close the session in its own loop. Users need not call this, because an ending loop closes its generators."""
+        """Keep the session open until its event loop ends, and then close it in that loop.
+
+        An event loop that ends closes its async generators, which includes this one. So users need not close anything.
+        """
         async with session:
             try:
                 yield
@@ -201,53 +210,57 @@ class Requests(Generic[R]):
 
 
 class HttpHandler(Requests[Any]):
-    """A handler that sends one request per record. The record is done if the status is 2xx. The result is the answer.
+    """A handler that sends one request per record. It returns the response. The record is done if the status is 2xx.
 
-    It also handles rows in Spark's `parallel_map`. Their results are the fields of the `Response`.
+    It also handles rows in Spark's `parallel_map`. The result of a row has the fields of the `Response`.
 
-    Network errors, timeouts and the statuses 408, 425, 429 and 5xx are retried. If an answer has `Retry-After`, no
-    request is sent to that host before then. Any other status raises `FatalError`. Redirects are not followed, and TLS
-    certificates are verified. Connections are kept open, and closed when the consumer's `run` ends.
+    Network errors, time-outs and the statuses 408, 425, 429 and 5xx are retried. If a response has the header
+    `Retry-After`, no request is sent to its host before that time. After any other status the handler raises
+    `FatalError`. Redirects are not followed, and TLS certificates are verified. Connections are kept open until the
+    consumer's `run` ends.
 
     Args:
-        to_request: Creates the request for a record. If it raises an error, the attempt has failed.
-        per_host: The most simultaneous requests to one host (scheme, name and port).
-        timeout: How many seconds a request may take, from connecting to the last byte of the answer.
+        to_request: A function that creates the request for a record. If it raises an error, the attempt has failed.
+        per_host: The maximum number of simultaneous requests to one host (scheme, name and port).
+        timeout: The seconds that a request can take, from connecting to the last byte of the response.
         accept: Statuses besides 2xx that mean "done", such as 409 if the server sends it for a repeated request.
-        on_response: Called with record and answer before the record is done. If it raises an error, the attempt has
-            failed.
-        idempotency_key: Whether to send the header `Idempotency-Key` with a POST or PATCH, unless the request already
-            has it. Its value is the record's origin, so it is the same for each attempt.
-        max_retry_after: The longest wait that a server may ask for, in seconds.
-        max_body: How many bytes of an answer are read; a longer body is truncated.
-        session: A function that opens the session, for proxies, client certificates and the like. It is called in the
-            event loop.
+        on_response: A function that is called with the record and the response before the record is done. If it raises
+            an error, the attempt has failed.
+        idempotency_key: True to send the header `Idempotency-Key` with a POST or PATCH, unless the request already has
+            it. Its value is the record's origin, so it is the same for each attempt.
+        max_retry_after: The longest wait that a server can request, in seconds. A longer wait is shortened to it.
+        max_body: The most bytes of a response's body that are read. A longer body is truncated.
+        session: A function that opens the session, for example with a proxy or a client certificate. It is called in
+            the event loop.
 
-    Raises `ConfigError` for arguments out of bounds.
+    Raises `ConfigError` if an argument is outside its allowed range.
     """
 
     async def __call__(self, record: Any, context: Context | None = None) -> Response:
-        """Send the record's request. Returns the answer if it means "done". The context is not used."""
+        """Send the request for a record, and return the response if it means "done". The context is not used."""
         response = await self._ask(self._to_request(record), lambda: id_of(record))
         await self._call_on_response(record, response)
         return response
 
 
 class BatchHttpHandler(Requests[Sequence[Any]]):
-    """A handler that sends one request per batch: `run(BatchHttpHandler(to_request), batches=Batches(100))`.
+    """A handler that sends one request per batch, as in `run(BatchHttpHandler(to_request), batches=Batches(100))`.
 
-    It has the arguments of `HttpHandler`, but `to_request` and `on_response` are called with the list of records.
-    `Idempotency-Key` is derived from the origins of all records, so it is the same if the same batch is sent again.
+    It has the same arguments as `HttpHandler`, but `to_request` and `on_response` are called with the list of records.
+    The `Idempotency-Key` is derived from the origins of all records, so it is the same if the same batch is sent again.
 
-    An answer with a 2xx status can name the records that failed, as JSON:
-    `{"failures": [{"index": 3, "error": "no such customer", "retry": false}]}`. Only those are retried, or become dead
-    letters if `"retry"` is false. The others are done.
+    A response with a 2xx status can name the records that failed, as JSON:
+    `{"failures": [{"index": 3, "error": "no such customer", "retry": false}]}`. Only these records are retried, or
+    become dead letters if `"retry"` is false. All other records of the batch are done.
     """
 
     _called_with = "records"
 
     async def __call__(self, records: Sequence[Any], contexts: Sequence[Context] | None = None) -> Response:
-        """Send the request for a batch. Returns the answer if it names no failure. The contexts are not used."""
+        """Send the request for a batch, and return the response if it names no failed record.
+
+        The contexts are not used.
+        """
         request = self._to_request(records)
         response = await self._ask(request, lambda: _key_of(records))
         await self._call_on_response(records, response)
@@ -258,9 +271,9 @@ class BatchHttpHandler(Requests[Sequence[Any]]):
     def _failures(self, request: Request, response: Response, count: int) -> Any:
         try:
             return named_failures(response, count, self._max_retry_after)
-        except ValueError as error:  # all records are retried, because it is not known which are done
+        except ValueError as error:  # all records are retried, because it is not known which of them are done
             raise RetriableError(
-                f"{request} was answered {response}, but which records failed cannot be read from it: {error}."
+                f"{request} was answered {response}, but the failed records cannot be read from the body: {error}."
             ) from None
 
 
@@ -268,24 +281,24 @@ def _close_later(loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
     closing = session.close()
     try:
         asyncio.run_coroutine_threadsafe(closing, loop)
-    except RuntimeError:  # the loop has ended, and closed the session
+    except RuntimeError:  # the loop has ended, and has closed the session
         closing.close()
 
 
 def id_of(record: Any) -> str:
-    """Return the origin of a record or row as text. It is the same for each attempt.
+    """Return the origin of a record or row as a text, which is the same for each attempt.
 
     Raises `FatalError` for a row without an origin, because the server could not recognise a repeated request.
     """
     if isinstance(record, ConsumerRecord):
         return str(record.origin)
-    record_origin = getattr(record, "record_origin", None)  # Arrow columns, with `arrow_columns`, do not have it
+    record_origin = getattr(record, "record_origin", None)  # rows have this method, but Arrow columns do not
     origin = record_origin and record_origin()
     if origin is None:
         raise FatalError(
             "The row has no id for Idempotency-Key, which is derived from the columns topic, partition and offset of "
-            'format("headway"). Keep these columns and leave out arrow_columns, or give the request its own header '
-            "Idempotency-Key, or set idempotency_key=False."
+            'format("headway"). Keep these columns and leave out arrow_columns, or set the header Idempotency-Key in '
+            "the request, or set idempotency_key=False."
         )
     return str(origin)
 
@@ -295,7 +308,7 @@ def _key_of(records: Sequence[Any]) -> str:
 
 
 def _streamed(body: bytes | None) -> bytes | io.BytesIO | None:
-    """Wrap a large body so that aiohttp sends it in chunks. Sent at once, it would block the event loop."""
+    """Wrap a large body, so that aiohttp sends it in chunks. Sending it at once would block the event loop."""
     return body if body is None or len(body) <= _LARGE else io.BytesIO(body)
 
 
@@ -304,16 +317,16 @@ def _is_transient(response: Response) -> bool:
 
 
 def _reason(error: Exception) -> str:
-    """Describe a failure by the operating system's message or the error's class. Its own text can contain secrets."""
+    """Describe an error by the operating system's message or the name of its class, as its text can contain secrets."""
     name = type(error).__name__
     return f"{error.strerror} ({name})" if isinstance(error, OSError) and error.strerror else name
 
 
 def retry_after(headers: Mapping[str, str], now: float) -> float | None:
-    """Return the seconds that Retry-After asks for, or None if it is missing or is neither seconds nor a date.
+    """Return the seconds that the header Retry-After requests to wait, or None if it is missing or not valid.
 
-    A date is compared with the header Date of the answer, so a wrong clock on either side does not matter. Without that
-    header, it is compared with `now`, in seconds since the epoch.
+    If the header is a date, it is compared with the response's header Date, so that a wrong clock on the server or here
+    does not matter. Without the header Date, it is compared with `now`, in seconds since the epoch.
 
     >>> retry_after({"Retry-After": "120"}, now=0)
     120.0

@@ -1,7 +1,8 @@
-"""Limits the simultaneous requests to each host, and keeps the pauses that hosts ask for.
+"""Limits the simultaneous requests to each host, and keeps the pauses that hosts request.
 
-Invariants: no host has more simultaneous requests than slots. A host that asked for a pause gets no request until the
-pause is over. A request that waits for one host does not delay other hosts. A host that is not in use takes no memory.
+Invariants: no host has more simultaneous requests than slots. A host that requested a pause gets no requests until the
+pause is over. A request that waits for one host does not delay requests to other hosts. A host that is not in use takes
+no memory.
 """
 
 import asyncio
@@ -17,7 +18,7 @@ log = logging.getLogger(__name__)
 
 
 class _HostSlots:
-    """The slots of a host, and the number of requests that have a slot or wait for one."""
+    """The slots of a host. `users` is the number of requests that have a slot or wait for one."""
 
     __slots__ = ("free", "users")
 
@@ -36,15 +37,15 @@ class Hosts:
 
     @property
     def remembered(self) -> int:
-        """The number of hosts and pauses in memory."""
+        """The number of hosts and pauses that are in memory."""
         return len(self._slots) + len(self._paused_until)
 
     @contextlib.asynccontextmanager
     async def slot(self, host: str) -> AsyncIterator[None]:
-        """Take a slot of a host until the end of the block. Requests get slots in order of arrival.
+        """Hold a slot of a host until the end of the `async with` block. Requests get slots in the order of arrival.
 
-        Raises `RetriableError` if the host has asked for a pause, or as soon as it does. A request does not wait here
-        for the end of a pause, because it would occupy a slot of the consumer that records for other hosts can use.
+        Raises `RetriableError` if the host has requested a pause, or requests one before there is a free slot. Waiting
+        here until the pause is over would occupy a slot of the consumer that records for other hosts can use.
         """
         self._require_no_pause(host)
         slots = self._slots[host]
@@ -62,7 +63,11 @@ class Hosts:
         """Send no new request to a host for this many seconds."""
         now = self._clock()
         if self._paused_until.get(host, 0.0) <= now:
-            log.warning("%s asks for no requests for %.3g s. Requests to other hosts continue.", host, seconds)
+            log.warning(
+                "%s has requested a pause of %.3g s. Until then it gets no requests. Requests to other hosts continue.",
+                host,
+                seconds,
+            )
         self._paused_until = {each: until for each, until in self._paused_until.items() if until > now}
         self._paused_until[host] = max(now + seconds, self._paused_until.get(host, 0.0))
 
@@ -70,7 +75,7 @@ class Hosts:
         left = self._paused_until.get(host, 0.0) - self._clock()
         if left > 0:
             raise RetriableError(
-                f"Nothing was sent, because {host} asks for no requests for another {left:.3g} s.",
+                f"Nothing was sent, because {host} has requested a pause that lasts another {left:.3g} s.",
                 retry_after=left,
                 untried=True,
             )

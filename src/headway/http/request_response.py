@@ -1,4 +1,4 @@
-"""Requests and responses. Their `repr` leaves out what can be secret: headers, bodies, queries, credentials."""
+"""Requests and responses. Their `repr` leaves out headers, bodies, queries and credentials, which can be secret."""
 
 import json as json_module
 from collections.abc import Mapping
@@ -14,9 +14,10 @@ from headway.errors import FatalError
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Request:
-    """A request for a record: a method, an absolute URL, headers, and either a body or a value to send as JSON.
+    """An HTTP request: a method, an absolute URL, headers, and either a body or a value that is sent as JSON.
 
-    Text is sent in UTF-8. Raises `ConfigError` if both a body and JSON are given, and if a header is not a str.
+    A str is sent in UTF-8. Raises `ConfigError` if both `body` and `json` are given, or if the value of a header is not
+    a str.
     """
 
     method: str
@@ -28,11 +29,11 @@ class Request:
 
     def __post_init__(self) -> None:
         if self.body is not None and self.json is not None:
-            raise errors.ConfigError("A request has both a body and json. Give one of them.")
+            raise errors.ConfigError("A request has both a body and json. Leave out one of them.")
         if not isinstance(self.body, str | bytes | None):
             raise errors.ConfigError(f"A request's body is a {type(self.body).__name__}; it must be bytes or a str.")
         for name, value in self.headers.items():
-            if not isinstance(value, str):  # checked here, because aiohttp's error would show the value
+            if not isinstance(value, str):  # this is checked here, because aiohttp's error would show the value
                 raise errors.ConfigError(f"The header {name} is a {type(value).__name__}; it must be a str.")
 
     @property
@@ -42,16 +43,16 @@ class Request:
             url = URL(self.url)
             if url.scheme in ("http", "https") and url.host:
                 return url
-        except ValueError:  # its message contains the URL with its secrets
+        except ValueError:  # the error is not raised again, because its message can contain secrets
             pass
         raise FatalError(
             f"A {self.method} request has a URL that cannot be used. It must be absolute, such as https://host/path. "
-            "It is not shown, because it may contain secrets."
+            "It is not shown, because it can contain secrets."
         )
 
     @property
     def content(self) -> tuple[bytes | None, str]:
-        """The body to send and its default media type. Raises `TypeError` or `ValueError` if `json` is not JSON."""
+        """The body to send, and its media type. Raises `TypeError` or `ValueError` if `json` cannot be sent as JSON."""
         if self.json is not None:
             return json_module.dumps(self.json).encode(), "application/json"
         if isinstance(self.body, str):
@@ -67,7 +68,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Response:
-    """A server's answer. Header names are case-insensitive. `truncated` is True if the body was too long."""
+    """A server's response. The names of headers are case-insensitive. `truncated` is True if the body was too long."""
 
     status: int
     headers: Mapping[str, str]
@@ -75,9 +76,9 @@ class Response:
     truncated: bool = False
 
     def json(self) -> Any:
-        """Decode the body. Raises `ValueError` if it is not JSON, and `FatalError` if it was truncated."""
+        """Decode the body as JSON. Raises `ValueError` if it is not JSON, and `FatalError` if it was truncated."""
         if self.truncated:
-            raise FatalError(f"The body of the answer was truncated after {len(self.body)} bytes. Raise max_body.")
+            raise FatalError(f"The body of the response was truncated after {len(self.body)} bytes. Raise max_body.")
         return json_module.loads(self.body)
 
     def __repr__(self) -> str:

@@ -1,4 +1,4 @@
-"""Logs the partitions that a member has, once they have stopped changing."""
+"""Logs which partitions are assigned to this member, once its groups have finished rebalancing."""
 
 import logging
 import math
@@ -9,26 +9,27 @@ from headway.kafka.consumer.level_consumers import LevelConsumers
 
 log = logging.getLogger(__name__)
 
-_CHECK_EVERY = 0.5  # seconds
-_LONG = 5.0  # seconds; most rebalances take less
-_MOST_TOPICS = 10
+_CHECK_EVERY = 0.5  # seconds between two checks
+_LONG = 5.0  # seconds before the log mentions that the member is waiting; most rebalances take less
+_MOST_TOPICS = 10  # the most topics that a log line lists
 
 
 class AssignmentLog:
-    """Checks a member's partitions twice a second, and logs them when two checks in a row have found the same.
+    """Checks a member's partitions twice a second, and logs them when two checks in a row find the same partitions.
 
-    The groups of the levels rebalance one after the other. Waiting for two equal checks makes that one log line.
+    The groups of the levels rebalance one after the other. Because the log waits for two equal checks, all these
+    rebalances together cause only one log line.
     """
 
     def __init__(self, levels: LevelConsumers) -> None:
         self._levels = levels
         self._check_at = 0.0
-        self._log_wait_at: float | None = None  # infinite after the wait for the group was logged
+        self._log_wait_at: float | None = None  # when to log that the member is waiting; infinite once that is logged
         self._seen: frozenset[tuple[str, int]] | None = None
         self._logged: frozenset[tuple[str, int]] | None = None
 
     def check(self, now: float) -> None:
-        """Log the partitions if they are new and have not changed since the last check."""
+        """Log the partitions if they have not changed since the last check and were not logged yet."""
         if now < self._check_at:
             return
         self._check_at = now + _CHECK_EVERY
@@ -46,12 +47,12 @@ class AssignmentLog:
         elif now >= self._log_wait_at:
             self._log_wait_at = math.inf
             log.info(
-                "This member is waiting for its group to rebalance. A group waits for busy members, and for a member "
-                "that has died until its session.timeout.ms is over."
+                "This member is waiting for its group to rebalance. A rebalance waits for members that are busy, and "
+                "for members that have died until their session.timeout.ms has passed."
             )
 
     def _found(self) -> frozenset[tuple[str, int]] | None:
-        """Return the topic and number of each partition, or None before the group's first assignment."""
+        """Return topic and number of each assigned partition, or None before the first assignment."""
         if not any(level.membership.was_member for level in self._levels):
             return None
         return frozenset(
@@ -60,23 +61,23 @@ class AssignmentLog:
 
 
 def sentence(partitions: Collection[tuple[str, int]]) -> str:
-    """Return the log line for these partitions, each a topic and a number."""
+    """Return the log message for an assignment. Each partition is a topic and a number."""
     if not partitions:
         return (
-            "This member has joined its group and has no partitions: either other members have them all, or the topics "
-            "do not exist."
+            "This member has joined its group and has no partitions. Either all partitions are assigned to other "
+            "members, or the topics do not exist."
         )
     by_topic: dict[str, list[int]] = defaultdict(list)
     for topic, number in sorted(partitions):
         by_topic[topic].append(number)
     listed = [f"{topic}: {in_ranges(numbers)}" for topic, numbers in list(by_topic.items())[:_MOST_TOPICS]]
     if len(by_topic) > _MOST_TOPICS:
-        listed.append(f"and those of {len(by_topic) - _MOST_TOPICS} more topics")
+        listed.append(f"and partitions of {len(by_topic) - _MOST_TOPICS} more topics")
     return f"This member has joined its group and has these partitions: {'; '.join(listed)}."
 
 
 def in_ranges(numbers: Iterable[int]) -> str:
-    """Shorten ascending numbers to ranges.
+    """Write ascending numbers as a text with ranges.
 
     >>> in_ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'

@@ -1,4 +1,4 @@
-"""The sizes of batches and the longest wait for a batch to fill, as users declare them."""
+"""The option `batches`: the sizes of batches, and how long a record waits for its batch to fill."""
 
 from dataclasses import dataclass
 
@@ -8,14 +8,14 @@ from headway.errors import ConfigError
 
 @dataclass(frozen=True, slots=True)
 class Batches:
-    """The sizes of batches, for a handler of `(records)` or `(records, contexts)`.
+    """The sizes of batches for a handler that takes `(records)` or `(records, contexts)`.
 
     Args:
         max_size: The maximum number of records in a batch.
         linger: The longest time that a record waits for its batch to fill, in seconds.
-        min_size: The number of records with which a batch no longer waits. By default `max_size`.
+        min_size: The number of records at which a batch starts without waiting any longer. By default `max_size`.
 
-    Raises `ConfigError` for sizes out of bounds.
+    Raises `ConfigError` if a value is outside its allowed range.
 
     >>> Batches(500, linger=0.2, min_size=100).least
     100
@@ -33,15 +33,16 @@ class Batches:
         check_whole("min_size", self.min_size, 1)
         if self.min_size > self.max_size:
             raise ConfigError(
-                f"min_size is {self.min_size}, which is more than max_size ({self.max_size}). Make it at most max_size."
+                f"min_size is {self.min_size}, which is more than max_size ({self.max_size}). Set it to max_size or "
+                "less."
             )
         if not self.linger:
             raise ConfigError(
-                f"min_size is {self.min_size}, but without linger no record waits for others. Set linger too, to the "
-                "longest wait in seconds."
+                f"min_size is {self.min_size}, but linger is 0, so no record waits for others. Set linger to the "
+                "longest wait in seconds, or leave out min_size."
             )
 
     @property
     def least(self) -> int:
-        """The number of records with which a batch no longer waits."""
+        """The number of records at which a batch starts without waiting any longer."""
         return self.max_size if self.min_size is None else self.min_size

@@ -1,4 +1,4 @@
-"""The failed attempts and expiry of records, read from their headers and written when they are retried later."""
+"""Reads the failed attempts and the expiry of records from their headers, and extends that history when they fail."""
 
 import math
 import time
@@ -16,12 +16,12 @@ from headway.records.record_types import ConsumerRecord, with_headers
 
 
 class BroughtAlong:
-    """Reads the failed attempts and the expiry that records have in their headers.
+    """Reads the failed attempts and the expiry from the headers of records.
 
     Args:
-        group: The consumer group. Attempts of other groups do not count.
+        group: The consumer group. Attempts of other groups are ignored.
         let_expire: Called when a record arrives that can expire.
-        expires_after: The seconds after its timestamp at which a record expires; None for no such limit.
+        expires_after: The seconds after its timestamp at which a record expires, or None for no such limit.
     """
 
     def __init__(self, group: str, let_expire: Callable[[], None], expires_after: float | None = None) -> None:
@@ -30,7 +30,10 @@ class BroughtAlong:
         self._expires_after = expires_after
 
     def of(self, records: Sequence[ConsumerRecord], now: float) -> Mapping[ConsumerRecord, Brought]:
-        """Return the state from the headers of those records that have any. `now` is of the monotonic clock."""
+        """Return the data that the records bring along, by record. Records that bring nothing can be left out.
+
+        `now` is the time of the monotonic clock.
+        """
         if self._expires_after is None:
             with_some = with_headers(records)
             found = {record: self._read(record, now) for record in with_some} if with_some else NOTHING_BROUGHT
@@ -54,7 +57,7 @@ class BroughtAlong:
 
 
 def failure_of(history: History) -> FailedAttempts | None:
-    """Return the failed attempts of a history, or None if it has none."""
+    """Return the failed attempts of a history, or None if no attempt has failed."""
     first, last = history.first, history.last
     if first is None or last is None:
         return None
@@ -65,7 +68,7 @@ def failure_of(history: History) -> FailedAttempts | None:
 
 
 def history_after(work: RecordWork, error: BaseException, group: str) -> History:
-    """Return the history of a record, extended by a failed attempt of this group."""
+    """Return the history of a record, extended by the attempt of this group that has just failed."""
     record, before = work.record, work.failure
     known = history_of(record.headers, record.kafka_topic)
     since = record.timestamp if known is None or known.since is None else known.since

@@ -1,6 +1,6 @@
-"""Calls the user's callbacks about partitions and commits, one after the other, in a thread of their own.
+"""Calls the user's callbacks for rebalances and commits, one after the other, in a separate thread.
 
-The control thread never waits inside a callback, so it serves other partitions even if a callback takes long.
+The control thread calls no callback itself, so it continues to serve other partitions even if a callback takes long.
 """
 
 import logging
@@ -22,7 +22,7 @@ OnRebalance = Callable[[list[TopicPartition]], Any]
 
 
 class _QueuedCall(NamedTuple):
-    """A call that waits for its turn; the future `ended` gets its end, or the error that it raised."""
+    """A call that waits for its turn. The future `ended` is done when the call has returned or raised."""
 
     function: Callable[..., Any]
     arguments: tuple[Any, ...]
@@ -30,11 +30,11 @@ class _QueuedCall(NamedTuple):
 
 
 class Callbacks:
-    """The callbacks of one consumer. They do nothing until `subscribe` gives the user's functions.
+    """Calls the callbacks of one consumer. Until `subscribe` registers the user's functions, nothing is called.
 
-    Invariants: calls are made one after the other, in the order of the events. Each partition that `on_assign` was
-    called with is in exactly one later call of `on_revoke` or `on_lost`. All methods except `runs_here` are for the
-    control thread.
+    Invariants: calls are made one after the other, in the order of the events. Each partition that was passed to
+    `on_assign` is later passed exactly once to `on_revoke` or `on_lost`. Except for `runs_here`, only the control
+    thread calls these methods.
     """
 
     def __init__(self, wake: Wakeup) -> None:
@@ -43,14 +43,14 @@ class Callbacks:
         self._on_revoke: OnRebalance | None = None
         self._on_lost: OnRebalance | None = None
         self._on_commit: OnCommit | None = None
-        self._known: set[TopicPartition] = set()  # assigned and not yet reported as gone
-        self._awaited: dict[TopicPartition, Future[None]] = {}  # with the running call of `on_assign`
+        self._known: set[TopicPartition] = set()  # partitions that were assigned, and not yet revoked or lost
+        self._awaited: dict[TopicPartition, Future[None]] = {}  # new partitions, each with its call of `on_assign`
         self._lock = threading.Lock()
         self._queue: deque[_QueuedCall] = deque()
         self._is_working = False
-        self._thread = 0  # the thread that makes the calls; 0 while there are none
+        self._thread = 0  # the identifier of the thread that makes the calls, or 0 while there are no calls
         self.failure: BaseException | None = None
-        """The first error of a rebalance callback, which ends the run."""
+        """The first error that a rebalance callback raised. It ends the run."""
 
     def subscribe(
         self,
@@ -59,9 +59,9 @@ class Callbacks:
         on_lost: OnRebalance | None,
         on_commit: OnCommit | None,
     ) -> None:
-        """Call these functions for the subscription. `on_revoke` stands in for a missing `on_lost`.
+        """Register the user's functions. If there is no `on_lost`, `on_revoke` is called instead.
 
-        Raises `ConfigError` for a function that cannot be called as it must be.
+        Raises `ConfigError` for a function that cannot be called with the arguments of its callback.
         """
         check_callbacks(on_assign, on_revoke, on_lost, on_commit)
         self._on_assign, self._on_revoke, self._on_lost = on_assign, on_revoke, on_lost or on_revoke
@@ -76,14 +76,14 @@ class Callbacks:
             self._awaited |= dict.fromkeys(partitions, call)
 
     def awaited(self) -> Collection[TopicPartition]:
-        """Return the partitions whose `on_assign` has not returned. None of their records must start yet."""
+        """Return the partitions for which `on_assign` has not returned. Their records must not start yet."""
         if self._awaited:
             self._awaited = {each: call for each, call in self._awaited.items() if not _has_returned(call)}
         return self._awaited.keys()
 
     @property
     def has_on_revoke(self) -> bool:
-        """True if the user has an `on_revoke`."""
+        """True if the user has registered an `on_revoke`."""
         return self._on_revoke is not None
 
     def revoked(self, partitions: Iterable[TopicPartition]) -> "Future[None] | None":
@@ -127,7 +127,7 @@ class Callbacks:
             if self._on_commit:
                 self._on_commit(error, offsets)
         except BaseException:  # the commit was made already, so an error cannot undo it
-            log.exception("The on_commit callback raised.")
+            log.exception("The on_commit callback raised an error.")
 
     # Calls
 
@@ -148,7 +148,7 @@ class Callbacks:
                 call.function(*call.arguments)
             except BaseException as error:
                 if self.failure:
-                    log.error("A rebalance callback raised while the run ends:", exc_info=error)
+                    log.error("A rebalance callback raised an error while the run was ending:", exc_info=error)
                 self.failure = self.failure or error
                 call.ended.set_exception(error)
             else:
@@ -163,7 +163,7 @@ class Callbacks:
             return None
 
     def runs_here(self) -> bool:
-        """Return whether the calling thread is running a callback. Any thread can call this."""
+        """Return whether this method is called within a callback. Any thread can call it."""
         return self._thread == threading.get_ident()
 
     def wait(self, timeout: float) -> None:
@@ -175,7 +175,7 @@ class Callbacks:
         try:
             last.result(timeout)
         except TimeoutError:
-            log.warning("A callback has not returned within %g s, so the consumer ends without it.", timeout)
+            log.warning("A callback has not returned within %g s. The consumer ends without waiting for it.", timeout)
 
 
 def _has_returned(call: "Future[None]") -> bool:
@@ -183,9 +183,9 @@ def _has_returned(call: "Future[None]") -> bool:
 
 
 def check_callback(name: str, callback: Callable[..., Any] | None, parameters: Sequence[str]) -> None:
-    """Raise `ConfigError` for a callback that is not a plain function of these parameters. None is valid."""
+    """Raise `ConfigError` unless the callback is None, or a plain function that can be called with these parameters."""
     if callback is not None:
-        advice = "It is called in a thread; to reach an event loop from there, use the loop's call_soon_threadsafe."
+        advice = "It is called in a thread. To run code in an event loop from there, use loop.call_soon_threadsafe."
         check_function(name, callback, parameters, advice)
 
 
@@ -195,7 +195,7 @@ def check_callbacks(
     on_lost: OnRebalance | None,
     on_commit: OnCommit | None,
 ) -> None:
-    """Raise `ConfigError` for a callback of a subscription that cannot be called."""
+    """Raise `ConfigError` if a callback of a subscription cannot be called with its arguments."""
     for name, callback in (("on_assign", on_assign), ("on_revoke", on_revoke), ("on_lost", on_lost)):
         check_callback(name, callback, ("partitions",))
     check_callback("on_commit", on_commit, ("error", "offsets"))

@@ -1,8 +1,9 @@
-"""Commits offsets and offset maps, at intervals and when partitions leave.
+"""Commits offsets and offset maps, at intervals and when partitions leave this consumer.
 
-A commit is sent, its answer is checked for in each round of the control thread, and it is due again until Kafka has
-acknowledged it. Only `commit` waits for Kafka. A level whose commits fail has its own back-off and keeps no other level
-from committing. A level whose member was expelled gives up its partitions as lost and joins its group again.
+After a commit was sent, each round of the control thread checks whether Kafka has answered it. A commit that Kafka does
+not acknowledge is repeated. Only the method `commit` waits for Kafka. A level whose commits fail has a back-off of its
+own, and does not keep other levels from committing. If the group expels the member of a level, the level gives up its
+partitions as lost, and the member joins the group again.
 """
 
 import logging
@@ -29,12 +30,14 @@ from headway.runtime.deferred_signals import defer_signals
 
 log = logging.getLogger(__name__)
 
-# Seconds for a member to catch up with a rebalance of its group. After that its partitions count as lost.
+# Seconds in which a member can catch up with a rebalance of its group. After that its partitions count as lost.
 _BEHIND_FOR = 10.0
-_CHECK_ANSWERS_EVERY = 0.05  # seconds; the answer to a plain commit wakes no thread
-_WARN_EVERY = 10.0
-# The longest wait for an answer, in seconds. librdkafka itself gives up a request after socket.timeout.ms, a minute by
-# default, and may then send it once more.
+# Seconds between two checks for answers. The control thread must poll, because the answer to a plain commit wakes no
+# thread.
+_CHECK_ANSWERS_EVERY = 0.05
+_WARN_EVERY = 10.0  # seconds between two warnings
+# The longest wait for an answer, in seconds. librdkafka itself gives up a request after socket.timeout.ms, which is a
+# minute by default, and can then send the request once more.
 _ANSWERED_AT_LAST_WITHIN = 120.0
 
 
@@ -46,14 +49,15 @@ class SentOffsets(Protocol):
     """Offsets that were sent, in a plain commit or in a transaction."""
 
     def answer(self, timeout: float) -> LevelRefusals | None:
-        """Return the levels that were refused, with the reasons; empty if the commit was made, None without an answer.
+        """Wait up to `timeout` seconds for the answer. Returns None if there is no answer yet.
 
-        Waits up to `timeout` seconds for the answer.
+        Otherwise, returns the levels whose commit Kafka refused, with the reasons. The mapping is empty if the commit
+        was made.
         """
         ...
 
     def give_up(self) -> bool:
-        """Stop waiting for the answer. Returns False if the caller must still ask for it before the next commit."""
+        """Stop waiting for the answer. Returns False if the caller must still take it before the next commit."""
         ...
 
 
@@ -65,16 +69,16 @@ class _UnansweredCommit(NamedTuple):
 
 
 class Commits:
-    """Commits what the engine has completed: level by level, or all healthy levels in one transaction.
+    """Commits the records that the engine has completed: level by level, or all healthy levels in one transaction.
 
     Args:
         dispatch: The dispatch, whose engine returns the offsets to commit.
-        levels: The members that commit.
-        fetching: Gives up the partitions of an expelled level, and lets it join its group again.
-        callbacks: The user's callbacks, of which `on_commit` gets the outcome of each commit.
-        parts: The parts of the run, which have the transactions if the run commits in transactions.
+        levels: The group members of all levels, whose offsets are committed.
+        fetching: Gives up the partitions of a level whose member was expelled, and lets the member join again.
+        callbacks: The user's callbacks. `on_commit` gets the outcome of each commit.
+        parts: The parts of the run. They have the `Transactions` if the run commits in transactions.
         interval: The seconds between commits.
-        waits: True to fetch nothing while a commit is pending.
+        waits: True if no records are fetched while a commit is pending.
     """
 
     def __init__(
@@ -97,10 +101,11 @@ class Commits:
         self._waits = waits
         self._pending: list[_UnansweredCommit] = []
         self._behind_since: dict[int, float] = {}
-        self._answered_within: dict[int, float] = {}  # by level; grows while its coordinator does not answer in time
+        # For each level whose coordinator has not answered in time: how long to wait for its next answer, in seconds.
+        self._answered_within: dict[int, float] = {}
         self._maps_are_shortened = False
         self._warned_at = -_WARN_EVERY
-        self._failures = 0  # since the last warning
+        self._failures = 0  # failed commits since the last warning
 
     @property
     def _transactions(self) -> Transactions | None:
@@ -108,16 +113,16 @@ class Commits:
 
     @property
     def refused(self) -> str | None:
-        """A sentence that names the missing right to write outputs, or None if no right is known to be missing."""
+        """A sentence that names a permission which this client needs to write outputs and does not have, or None."""
         return self._transactions.refused if self._transactions else None
 
     @property
     def is_waited_for(self) -> bool:
-        """True if nothing must be fetched until the pending commit is answered."""
+        """True if no records must be fetched until the pending commit is answered."""
         return self._waits and bool(self._pending)
 
     def next_time(self, now: float) -> float:
-        """Return when `serve` must be called next if nothing wakes the control thread before."""
+        """Return the latest time at which `serve` must be called again."""
         return now + _CHECK_ANSWERS_EVERY if self._pending else self._schedule.next_time()
 
     def request(self) -> None:
@@ -128,9 +133,9 @@ class Commits:
         """Take the answers to pending commits, and send the commits that are due.
 
         Raises:
-            TransactionError: Transactions cannot go on. Nothing is committed any more.
-            HandlerError: Kafka refuses an output. Nothing is committed any more.
-            KafkaError: Another consumer has taken this one's place.
+            TransactionError: The transactional producer cannot continue. Nothing is committed any more.
+            HandlerError: Kafka refused an output, and there is no dead-letter topic. Nothing is committed any more.
+            KafkaError: Another consumer with the same `group.instance.id` has replaced this one.
         """
         self._take_answers(0.0)
         self._warn_of_slow_answers(now)
@@ -143,8 +148,9 @@ class Commits:
     def commit(self, partitions: Collection[TopicPartition] | None, deadline: float) -> Iterator[None]:
         """Commit the completed records of these partitions, or of all, and wait for the answers.
 
-        The caller can act between the iterations. A commit that Kafka did not acknowledge by the deadline is abandoned,
-        so the next owner repeats its records. Raises the errors of `serve`.
+        This is a generator, so that the caller can do other work while it waits. A commit that Kafka has not
+        acknowledged by the deadline is abandoned, so the next owner of the partitions might repeat its records. Raises
+        the errors of `serve`.
         """
         self._schedule.hurry(self._levels_of(partitions))
         while self._is_uncommitted(partitions) and (left := deadline - time.monotonic()) > 0:
@@ -166,7 +172,7 @@ class Commits:
         self._pending = [each for each in self._pending if each not in given_up]
         for each in given_up:
             self._callbacks.committed(
-                KafkaError("Kafka did not answer a commit in time, so it is unknown whether the commit was made."),
+                KafkaError("Kafka did not answer a commit in time. It is unknown whether the commit was made."),
                 _offsets(each.tick),
             )
 
@@ -179,7 +185,7 @@ class Commits:
     # Sending
 
     def _send_due(self, now: float, partitions: Collection[TopicPartition] | None) -> None:
-        """Send the commits that are due, for these partitions or for all."""
+        """Send the commits that are due, for these partitions or for all partitions."""
         busy = {level for each in self._pending for level in each.levels}
         for due in self._schedule.due(now):
             levels = due & self._levels_of(partitions)
@@ -205,7 +211,7 @@ class Commits:
                     self._transactions.nothing_to_commit(levels)
             return
         try:
-            with defer_signals():  # Ctrl-C must not come between sending a commit and noting it as pending
+            with defer_signals():  # Ctrl-C must not interrupt between sending a commit and adding it to `_pending`
                 sent = self._transactions.commit(tick) if self._transactions else self._send(tick)
                 self._pending.append(_UnansweredCommit(levels, tick, sent, now))
         except KafkaError as error:
@@ -220,7 +226,7 @@ class Commits:
     # Answers
 
     def _take_answers(self, timeout: float) -> None:
-        """Take the answers that have arrived. Waits up to `timeout` seconds for the first."""
+        """Process the answers that have arrived. Waits up to `timeout` seconds for the first answer."""
         if not self._pending:
             time.sleep(timeout)
         for each in list(self._pending):
@@ -229,15 +235,15 @@ class Commits:
             if refusals is None or each not in self._pending:
                 continue
             if not refusals:
-                self._committed(each)  # before it leaves the list, because Ctrl-C can come between the two
+                self._committed(each)  # before `remove`, because Ctrl-C can interrupt between the two calls
             self._pending.remove(each)
             if refusals:
                 self._refused(each.tick, refusals, time.monotonic())
                 if each.levels - refusals.keys():
-                    self._schedule.request()  # for the levels of the transaction that did not cause its failure
+                    self._schedule.request()  # for the other levels of the transaction, which did not cause its failure
 
     def _committed(self, about: _UnansweredCommit) -> None:
-        """Record that a commit was made. Noting it twice is harmless."""
+        """Record that a commit was made. Calling this twice for the same commit is harmless."""
         with self._dispatch.lock:
             self._dispatch.engine.committed(about.tick)
         self._callbacks.committed(None, _offsets(about.tick))
@@ -249,7 +255,7 @@ class Commits:
     def _refused(self, tick: CommitTick, refusals: LevelRefusals, now: float) -> None:
         if not (refusals := self._shorten_maps(tick, refusals)):
             return
-        self._schedule.failed(refusals, now, random.random())  # noqa: S311 - it spreads retries
+        self._schedule.failed(refusals, now, random.random())  # noqa: S311 - it spreads retries over time
         self._failures += 1
         self._warn("A commit of level %d failed and will be repeated: %s", *next(iter(refusals.items())))
         for level, error in refusals.items():
@@ -259,7 +265,8 @@ class Commits:
             if self._transactions:
                 self._levels[level].client.hear_refusal(error)
             if isinstance(error, UnansweredError):
-                # A coordinator that needs longer than the limit would never answer within the same limit.
+                # Wait longer for the next answer. With an unchanged limit, a coordinator that always needs longer would
+                # never answer in time.
                 within = self._answered_within.get(level, COMMIT_ANSWERED_WITHIN)
                 self._answered_within[level] = min(2 * within, _ANSWERED_AT_LAST_WITHIN)
             membership = standing(error)
@@ -267,20 +274,22 @@ class Commits:
                 self._fetching.give_up(level)
                 raise KafkaError(
                     f"Level {level} cannot continue: {error} If another consumer has the same group.instance.id, give "
-                    "each its own."
+                    "each consumer an id of its own."
                 ) from error
             if membership is Standing.BEHIND:
                 is_lost = now - self._behind_since.setdefault(level, now) > _BEHIND_FOR
             else:
                 is_lost = membership is Standing.EXPELLED or isinstance(error, OutcomeUnknownError)
             if is_lost and _has_still(tick, level):
-                log.warning("Level %d gives up its partitions as lost and joins its group again: %s", level, error)
+                log.warning(
+                    "Level %d gives up its partitions as lost, and its member joins the group again: %s", level, error
+                )
                 self._fetching.rejoin(level)
             if is_lost:
                 self._behind_since.pop(level, None)
 
     def _shorten_maps(self, tick: CommitTick, refusals: LevelRefusals) -> LevelRefusals:
-        """If an offset map was too large for Kafka, make smaller maps and commit again at once.
+        """If Kafka refused an offset map because of its size, make smaller maps from now on, and commit again at once.
 
         Returns the refusals that have other reasons.
         """
@@ -291,9 +300,9 @@ class Commits:
         if not self._maps_are_shortened:
             self._maps_are_shortened = True
             log.warning(
-                "Kafka refuses an offset map of %d characters. From now on maps are kept small enough to fit, so fewer "
-                "records are read ahead of an unfinished one, and a restart repeats more records. Set the brokers' "
-                "offset.metadata.max.bytes to 4096, its default, or more.",
+                "Kafka refuses an offset map of %d characters. From now on, maps are kept small enough, so fewer "
+                "records are handled ahead of an unfinished one, and a restart can repeat more records. To prevent "
+                "this, set offset.metadata.max.bytes on the brokers to at least 4096, its default.",
                 characters,
             )
         with self._dispatch.lock:
@@ -321,7 +330,7 @@ def _offsets(tick: CommitTick) -> OffsetsOfCommit:
 
 
 def _has_still(tick: CommitTick, level: int) -> bool:
-    """Return whether a level still has partitions of this tick. If not, they were revoked already."""
+    """Return whether a level still owns partitions of this tick, or all of them were revoked already."""
     return any(part.assignment.current for part in tick.parts if part.assignment.level == level)
 
 
@@ -335,7 +344,7 @@ class _PlainCommit:
         self._deadline = time.monotonic() + within
 
     def answer(self, timeout: float) -> LevelRefusals | None:
-        """Return the refusal, if any: see `SentOffsets.answer`."""
+        """Wait for the answer, as `SentOffsets.answer` describes. Its only level is that of this commit."""
         refused = self._sent.refused(timeout)
         if refused is None:
             if time.monotonic() < self._deadline:
@@ -344,10 +353,10 @@ class _PlainCommit:
         return dict.fromkeys([self._level], _gravest(refused.values())) if refused else {}
 
     def give_up(self) -> bool:
-        """Stop waiting for the answer. A later commit of the same partitions covers this one."""
+        """Stop waiting for the answer. Always returns True, because a later commit replaces this one."""
         return True
 
 
 def _gravest(errors: Iterable[KafkaError]) -> KafkaError:
-    """Return the first error after which the member cannot continue, or else the first error."""
+    """Return the first error after which the member cannot continue, or the first error if it always can."""
     return min(errors, key=lambda error: standing(error) in (Standing.UNKNOWN, Standing.BEHIND))

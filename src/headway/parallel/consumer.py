@@ -1,4 +1,4 @@
-"""The public parallel consumer: its subscription, its ways to run a handler, and its controls."""
+"""The class `ParallelConsumer`, which subscribes to topics and runs a handler for their records."""
 
 import asyncio
 import time
@@ -55,64 +55,66 @@ from headway.settings.config import Config, ParallelSettings
 class ParallelConsumer:
     """Handles records in parallel, in the order that `ordering` requires, and acknowledges each record individually.
 
-    Completed records above an unfinished one are committed beside the offset, as an offset map. So a restart repeats
-    only unfinished records. With `levels`, a topic and a group are read in several levels, such as `orders-0` and
-    `orders-1`, which share the slots according to `policy`. `headway.settings.config` explains the settings; all other
-    keys are passed to librdkafka.
+    If records above an unfinished record are done, each commit has an offset map of them in its metadata, in addition
+    to the offset. So a restart repeats only unfinished records. With the setting `levels`, a topic consists of several
+    Kafka topics, such as `orders-0` and `orders-1`, whose records share the slots according to `policy`.
+    `headway.settings.config` explains the settings. All other settings are passed to librdkafka.
 
     Args:
         config: The settings.
-        ordering: Which records run in order: those with the same key, those of the same partition, or none.
-        max_concurrency: The number of records, or batches, that are handled at a time.
-        adaptive: True to start with few records at a time, add more while that raises the throughput, and remove those
-            that only add latency.
-        rate_limit: The maximum number of records that the group starts per second. Each member has a share of it, in
-            proportion to its partitions.
+        ordering: The records that are handled in order: those with the same key, those of the same partition, or none.
+        max_concurrency: The maximum number of records, or of batches, that are handled at a time.
+        adaptive: True to handle few records at a time at first, more as long as that raises the throughput, and fewer
+            if more only add latency.
+        rate_limit: The maximum number of records that the whole group starts per second. Each member gets a share of
+            this rate in proportion to its partitions.
         key_rate_limit: The maximum number of records with the same key that start per second, in each topic and level.
-        tenant_rate_limit: The maximum number of records of one `tenant` that the group starts per second, shared by its
-            members as `rate_limit` is: a number for each tenant, a mapping from names to numbers with `"*"` for all
-            others, or a function that returns the number for a tenant and is called once a minute. A tenant whose
-            number is None or left out has no limit.
+        tenant_rate_limit: The maximum number of records of one `tenant` that the whole group starts per second, shared
+            by the members as `rate_limit` is. It can be a number for each tenant, a mapping from names of tenants to
+            numbers, with `"*"` for all others, or a function that returns the number for a tenant and is called once a
+            minute. A tenant whose number is None or left out has no limit.
         time_limit: The seconds that a call of the handler can take before the attempt fails.
         executor: `thread` for plain functions, `async` for coroutine functions, or `process` for plain functions that
             need much CPU. By default `thread` or `async`, according to the handler. With `process`, the handler and the
             deserialisers must be importable.
-        processes: The number of processes. By default the number of processors.
-        policy: How levels share the slots: `fair` by weight, `strict` with the highest level first and a longest wait
-            for all others, or `capacity_burst` with the Java priority client's shares.
-        distributor: The weights or shares of the levels. By default each level has twice the weight of the one below.
+        processes: The number of processes, if `executor` is `process`. By default the number of processors.
+        policy: The rule by which levels share the slots: `fair` by weight, `strict` with the highest level first and a
+            longest wait for all others, or `capacity_burst` with the shares of the Java priority client.
+        distributor: A function that returns the weights or shares of the levels. By default each level has twice the
+            weight of the next lower level.
         retries: When and how often failed records are retried. By default forever, at most a minute apart.
         dead_letter_topic: The topic for records that are no longer retried. Without it, such a record ends the run with
             `HandlerError`.
-        commit_mode: `async`; `sync`, which waits for each answer; or `transactional`, which commits outputs, dead
-            letters and offsets in one transaction, by default every 100 ms.
-        producer_config: Settings of the producer for outputs, such as serialisers or `transactional.id`. It connects
-            as `config` does.
-        hand_over_timeout: The seconds that a revoked partition waits for its running handlers and for the commit of
-            their records. The commit gets at least one second, even if the handlers use up the time.
-        tenant: The tenant that a record belongs to: `header:NAME`, `key`, `key:/` for the part of the key before a
-            separator, or a function of the record, which must be fast. Within a level, tenants take turns according to
-            the handler time that they have used.
+        commit_mode: `async` to commit in the background, `sync` to fetch no records while a commit is pending, or
+            `transactional` to commit outputs, dead letters and offsets in one transaction, by default every 100 ms.
+        producer_config: Settings of the producer for outputs, such as serialisers or `transactional.id`. Its settings
+            for the connection are taken from `config`.
+        hand_over_timeout: The seconds for which a revoked partition is kept until its running handlers have ended and
+            their records are committed. The commit gets at least one second, even if the handlers use up the time.
+        tenant: The tenant that a record belongs to: `header:NAME` for a header, `key` for the key, `key:/` for the part
+            of the key before a separator, or a function of the record, which must be fast. Within a level, tenants take
+            turns according to the handler time that they have used.
         queue_time_warning: The seconds between its fetch and its start after which a record is late. Late records are
             counted in `metrics`, and their number is logged. By default no record is late.
-        on_invalid_metadata: What happens if a commit's metadata is not an offset map: it is ignored with a warning
-            (`warn`), or it ends the run with `OffsetMapError` (`fail`).
+        on_invalid_metadata: `warn` to log a warning if the metadata of a commit is not a valid offset map, and continue
+            without the map, or `fail` to end the run with `OffsetMapError`.
         buffer_records: The number of records of each level that are kept ready in memory, so that no slot waits for a
             fetch. By default 1,000, or four times `max_concurrency` if that is more.
-        buffer_memory: The maximum number of bytes that records and uncommitted outputs of each level take.
-        tenant_weights: The weights of tenants by name. All others have 1.
-        expires_after: The seconds after its timestamp in which a record can be started. By default only the record's
-            own limit counts, which its sender can set (`expires` of a producer's `send`).
-        on_expired: What happens to a record that expired before it could be started: `drop` marks it as done, and
-            `dead_letter` sends it to the `dead_letter_topic`. Both count it in `metrics`.
+        buffer_memory: The maximum number of bytes in memory for the records and uncommitted outputs of each level.
+        tenant_weights: The weights of tenants by name. Tenants that are not named have the weight 1.
+        expires_after: The seconds after its timestamp within which a record must start, or else it expires. By default
+            a record expires only if its sender set a limit, with the argument `expires` of a producer's `send`.
+        on_expired: `drop` to mark a record that expired before it could start as done, or `dead_letter` to send it to
+            the `dead_letter_topic`. In both cases `metrics` counts the record.
         circuit_breaker: When most attempts fail, run one probe at a time instead of failing every record. Off by
             default.
-        lifespan: A function that makes a context manager, async or not, for what handlers share, such as a connection
-            pool. It gets the connection's settings if it has a parameter. The context is entered before the first
-            record and left after the last handler, and the yielded object is `context.state`. With
-            `executor="process"` each process has its own.
+        lifespan: A function that makes a context manager, async or not, for objects that handlers share, such as a
+            connection pool. If the function has a parameter, it gets the connection's settings. The context is entered
+            before the first record and left after the last handler. Handlers get the yielded object as
+            `context.state`. With `executor="process"`, each process enters a context of its own.
 
-    Raises `ConfigError` for settings out of bounds. Any thread can call `pause`, `resume`, `stop` and `close`.
+    Raises `ConfigError` if a setting is outside its allowed range. Any thread can call `pause`, `resume`, `stop` and
+    `close`.
     """
 
     @shows_options
@@ -120,17 +122,18 @@ class ParallelConsumer:
         settings = self._settings = ParallelSettings.parse(config)
         checked = self._options = ParallelOptions.of(options)
         checked.check_with(settings)
-        check_taken(checked.outputs.kafka)  # its client is made later, when a misspelt setting would end the run
+        # The client for outputs is made only when the run starts. A misspelt setting must raise here already.
+        check_taken(checked.outputs.kafka)
         self._is_forked = False
         with construction(lambda: self.close(drain=False)):
             register_for_forks(self)
-            # Only librdkafka's end-of-partition event says that the position is behind a transaction marker, which is
-            # not a record. Without it, the offset of such a marker could never be committed.
+            # Transaction markers have offsets but are not delivered as records. Only librdkafka's end-of-partition
+            # event shows that the position is past a marker. Without it, a marker's offset could never be committed.
             self._levels = members_of(settings, {"enable.partition.eof": True})
             self._wake = Wakeup()
             try:
                 self._make_run()
-            except BaseException:  # `close` needs the run, so it cannot end what was made so far
+            except BaseException:  # without the run, `close` cannot close the levels and the wake-up
                 self._levels.close(time.monotonic() + END_WITHIN)
                 self._wake.close()
                 raise
@@ -159,37 +162,39 @@ class ParallelConsumer:
         on_lost: OnRebalance | None = None,
         on_commit: OnCommit | None = None,
     ) -> None:
-        """Read these topics. Call it once, before `run`.
+        """Read these topics. Call this once, before `run`.
 
-        The callbacks must be plain functions. They are called one after the other in a thread of their own. An error of
-        the first three ends the run.
+        The callbacks must be plain functions. They are called one after the other, in a separate thread. If
+        `on_assign`, `on_revoke` or `on_lost` raises an error, the run ends with that error.
 
         Args:
-            topics: The topics; a name that starts with `^` is a pattern. With `levels` it can be a mapping of existing
-                topics to their levels (KIP-349).
-            on_assign: Called with the list of new partitions. None of their records starts before it returns.
-            on_revoke: Called with the list of partitions that leave, also at the end of the run, when none of their
-                records is running. Completed records are committed if it returns within the `hand_over_timeout`.
-            on_lost: Called with a list of partitions that another member might have already. Without it, `on_revoke` is
-                called.
-            on_commit: Called with (error, offsets) for each commit; error is None if it succeeded. If it raises,
-                the error is only logged.
+            topics: The names of the topics. A name that starts with `^` is a regular expression. With `levels`, this
+                can be a mapping from existing topics to their levels (KIP-349).
+            on_assign: Called with the list of newly assigned partitions. None of their records starts before it
+                returns.
+            on_revoke: Called with the list of partitions that are about to leave, when none of their records is
+                running. It is also called at the end of the run. The completed records of the partitions are committed
+                if it returns within the `hand_over_timeout`.
+            on_lost: Called with the list of partitions that were lost and that another member might own already. If it
+                is not given, `on_revoke` is called instead.
+            on_commit: Called with (error, offsets) for each commit. The error is None if the commit succeeded. An
+                exception that `on_commit` raises is only logged.
         """
         self._check_open()
         if self._run.has_begun:
             raise ConfigError(
-                "subscribe was called while the consumer was running. Call it once, before run, with all topics. To "
+                "subscribe was called after the consumer had started. Call it once, before run, with all topics. To "
                 "read other topics, close this consumer and make a new one."
             )
         self._callbacks.subscribe(on_assign, on_revoke, on_lost, on_commit)
         self._run.subscribe(subscriptions(checked_topics(topics), self._settings.levels))
 
     def supervise(self, table: int, suspects: Iterable[Suspect]) -> Supervision | None:
-        """Keep a table of the running records in the file of this descriptor, for the supervisor of this process.
+        """Write a table of the running records into the file of this descriptor, for the supervisor of this process.
 
-        Call it before `run`. The suspects are records that were running in processes that died; later suspects can be
-        given to the returned `Supervision`. Returns None with `executor="process"`, because a handler can then end only
-        the process that it runs in.
+        Call this before `run`. The suspects are records that were running in processes that died. Later suspects can be
+        passed to the returned `Supervision`. Returns None with `executor="process"`, because a handler then can kill
+        only the process that it runs in.
         """
         return (
             None
@@ -200,43 +205,49 @@ class ParallelConsumer:
     # Running
 
     def run(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> None:
-        """Call `handler(record, context)` for each record, until `stop` or `close`. A consumer can run only once.
+        """Call `handler(record, context)` for each record, until `stop` or `close` is called.
 
-        Plain functions run on threads, an `async def` runs on an event loop in a thread of its own. A record is done
-        when the handler returns. Any exception of the handler is a failed attempt. It is retried according to
-        `retries`, except that `FatalError` and `DeserializationError` (an unreadable key or value) are never retried.
-        Ctrl-C ends `run` at once: completed records are committed, and running ones are repeated by the next run.
-        SIGTERM drains the consumer, and a second SIGTERM ends it at once.
+        A consumer can run only once. Plain functions run on threads, and an `async def` runs on an event loop in a
+        separate thread. A record is done when the handler returns. If the handler raises an exception, the attempt has
+        failed. The record is then retried according to `retries`, but never after a `FatalError` or a
+        `DeserializationError` (an unreadable key or value). Ctrl-C ends `run` at once: completed records are committed,
+        and the next run repeats the records that were running. SIGTERM drains the consumer, and a second SIGTERM ends
+        it at once.
 
-        With `batches`, it calls `handler(records, contexts)` for batches of up to `max_size` records. According to
-        `ordering`, a batch has records of one key or of one partition, in their order, or any records. A record waits
-        up to `linger` seconds for its batch to have `min_size` records. To name the records that failed, the handler
-        raises `BatchError`. After any other exception all records of the batch have failed.
+        With `batches`, `handler(records, contexts)` is called for batches of up to `max_size` records. According to
+        `ordering`, the records of a batch are those of one key or of one partition, in their order, or any records. A
+        record waits up to `linger` seconds for its batch to have `min_size` records. To name the records that failed,
+        the handler raises `BatchError`. After any other exception, all records of the batch have failed.
 
         Raises:
             HandlerError: A record failed for good, and there is no `dead_letter_topic`.
             LifespanError: The lifespan failed at its start or at its end.
-            AuthenticationError: The brokers refuse the login of this client.
-            AuthorizationError: A right on a topic or a group is missing from the start. A right that is lost later is
-                logged now and then, and named in `metrics`, until it is granted again.
+            AuthenticationError: The brokers refused the login of this client.
+            AuthorizationError: This client was not permitted to read a topic or to join a group when the run started.
+                If a permission is revoked later, the run continues. Until it is granted again, it is logged from time
+                to time and named in `metrics`.
         """
         self._start(HandlerSpec(handler, batches))
 
     async def run_async(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> None:
-        """Run like `run`, but call an `async def` in the running event loop. Cancelling it stops without draining."""
+        """Do what `run` does, but run an `async def` in the caller's event loop.
+
+        If this coroutine is cancelled, the consumer stops without draining.
+        """
         await self._start_async(HandlerSpec(handler, batches))
 
     def run_and_produce(
         self, handler: Handler | BatchHandler, on_output: OnOutput | None = None, *, batches: Batches | None = None
     ) -> None:
-        """Run like `run`, and send the records that the handler returns or yields: none, one, or several.
+        """Do what `run` does, and send the records that the handler returns or yields: none, one, or several.
 
-        The outputs must be `ProducerRecord`s. A record is done when Kafka has stored all its outputs; if Kafka refuses
-        one, the attempt has failed. With `commit_mode="transactional"`, outputs are committed together with the offsets
-        of their records, and a record becomes a dead letter if Kafka refuses one of its outputs in the transaction.
+        The outputs must be `ProducerRecord`s. A record is done when Kafka has stored all its outputs. If Kafka refuses
+        an output, the attempt has failed. With `commit_mode="transactional"`, outputs are committed together with the
+        offsets of their records. If Kafka refuses an output in a transaction, its record becomes a dead letter.
         `on_output(input, output, metadata)` is called for each stored output, in a thread of the consumer.
 
-        With `batches`, the handler gets batches, as for `run`, and its outputs belong to all records of the batch.
+        With `batches`, the handler is called with batches, as for `run`, and its outputs belong to all records of the
+        batch.
         """
         self._start(HandlerSpec(handler, batches, sends=True, on_output=on_output))
 
@@ -247,11 +258,11 @@ class ParallelConsumer:
         *,
         batches: Batches | None = None,
     ) -> None:
-        """Run like `run_and_produce`, but call an `async def` in the running event loop.
+        """Do what `run_and_produce` does, but run an `async def` in the caller's event loop.
 
-        `on_output` can be an `async def` too. It is called in the running loop, once at a time, and handlers do not
-        wait for it. All calls have ended when this returns. Cancelling it stops without draining, and cancels the
-        running call of `on_output`.
+        `on_output` can be an `async def` too. It is then called in the caller's loop, for one output at a time, and
+        handlers do not wait for it. All these calls have ended when this coroutine returns. If the coroutine is
+        cancelled, the consumer stops without draining, and the running call of `on_output` is cancelled.
         """
         spec = HandlerSpec(handler, batches, sends=True, on_output=on_output)
         if on_output is None or not is_coroutine_function(on_output):
@@ -271,11 +282,11 @@ class ParallelConsumer:
     @overload
     def results(self, handler: BatchHandler, *, batches: Batches) -> ResultStream[BatchResult]: ...
     def results(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> ResultStream[Any]:
-        """Run like `run`, and return the handler's results, to be iterated over with `for` or `async for`.
+        """Do what `run` does, and return the handler's results as a stream for `for` or `async for`.
 
-        A record is done when the next result is asked for. So if the iteration is left at a record, the next run
-        repeats that record. Leaving the iteration stops the consumer. With `batches`, the handler gets batches, as for
-        `run`, and each batch has one result.
+        The consumer runs while the caller iterates. A record is done when the caller requests the next result. So if
+        the caller leaves the loop in the body for a record, the next run repeats that record. Leaving the loop stops
+        the consumer. With `batches`, the handler is called with batches, as for `run`, and each batch has one result.
         """
         spec = HandlerSpec(handler, batches)
         is_async = is_coroutine_function(self._parts.handler(spec))
@@ -286,15 +297,15 @@ class ParallelConsumer:
         return ResultStream(run, self._stop, self._dispatch, in_batches=batches is not None)
 
     def outputs(self, handler: Handler | BatchHandler, *, batches: Batches | None = None) -> OutputStream:
-        """Run like `run_and_produce`, and return the stored outputs, to be iterated over with `for` or `async for`.
+        """Do what `run_and_produce` does, and return the stored outputs as a stream for `for` or `async for`.
 
-        Each item is a `StoredOutput`: the input, the output, and metadata with topic, partition, offset and timestamp.
-        An output is returned when Kafka has stored it and, with transactions, committed it. Its record is done then,
-        even if the caller does not take the output. While 1,000 outputs wait to be taken, no record starts. Leaving the
-        iteration stops the consumer.
+        The consumer runs while the caller iterates. Each item is a `StoredOutput`: the input, the output, and metadata
+        with topic, partition, offset and timestamp. An output is in the stream once Kafka has stored it and, with
+        transactions, committed it. Its record is done then, even if the caller never takes the output. While the caller
+        has not taken 1,000 outputs, no record starts. Leaving the loop stops the consumer.
         """
         spec = HandlerSpec(handler, batches, sends=True)
-        self._parts.handler(spec)  # raises for an invalid handler here, and not at the first iteration
+        self._parts.handler(spec)  # this raises for an invalid handler, which the iteration would do only later
 
         def produce(on_output: OnOutput, owner: Owner) -> None:
             self._start(replace(spec, on_output=on_output), owner)
@@ -307,7 +318,8 @@ class ParallelConsumer:
 
     async def _start_async(self, spec: HandlerSpec) -> None:
         owner = asyncio.current_task()
-        # Not in the loop's executor, which has few threads: this one is taken for as long as the consumer runs.
+        # The loop's default executor is not used, because it has few threads and the consumer would occupy one of them
+        # for as long as it runs.
         running = asyncio.wrap_future(in_background(lambda: self._start(spec, owner)))
         try:
             await asyncio.shield(running)
@@ -318,7 +330,7 @@ class ParallelConsumer:
 
     @property
     def failure(self) -> BaseException | None:
-        """The error that ended the run, if one did."""
+        """The error that ended the run, or None."""
         return self._run.failure
 
     # Pauses
@@ -326,10 +338,10 @@ class ParallelConsumer:
     def pause(
         self, partitions: Iterable[TopicPartition] | None = None, *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """Stop starting and fetching records: of these partitions, of a topic, of a level, or of everything.
+        """Start and fetch no records of these partitions, of a topic, of a level, or of all partitions.
 
-        Running handlers continue. A pause lasts until `resume`, also through rebalances. A pause of a topic, a level or
-        everything also covers partitions that are assigned later.
+        Running handlers continue. A pause lasts until `resume` is called, even if partitions are reassigned meanwhile.
+        A pause of a topic, of a level or of all partitions also applies to partitions that are assigned later.
         """
         self._check_open()
         chosen = self._chosen(partitions, topic, level)
@@ -344,7 +356,7 @@ class ParallelConsumer:
     def resume(
         self, partitions: Iterable[TopicPartition] | None = None, *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """End the pause that began with the same arguments. Without arguments, end all pauses."""
+        """End a pause. Call this with the arguments with which `pause` was called, or without any to end all pauses."""
         self._check_open()
         chosen = self._chosen(partitions, topic, level)
         with self._dispatch.lock:
@@ -357,7 +369,7 @@ class ParallelConsumer:
         self._wake.set()
 
     def paused(self) -> set[TopicPartition]:
-        """Return the partitions of this consumer that are paused."""
+        """Return the assigned partitions that are paused."""
         self._check_process()
         with self._dispatch.lock:
             assigned = self.assignment()
@@ -372,8 +384,8 @@ class ParallelConsumer:
         """
         if isinstance(partitions, (str, TopicPartition)):
             raise ConfigError(
-                f"{shown(partitions)} is not a collection of partitions. Give [TopicPartition(…)], or a topic by name, "
-                'as topic="orders".'
+                f"{shown(partitions)} is not a collection of partitions. Pass a list of partitions, such as "
+                '[TopicPartition("orders", partition=3)], or name a topic, as in topic="orders".'
             )
         chosen = list(partitions or ())
         for partition in chosen:
@@ -384,33 +396,34 @@ class ParallelConsumer:
             check_whole("level", each, 0)
             self._levels[each]  # raises if the level does not exist
         if topic is not None and not isinstance(topic, str):
-            raise ConfigError(f"topic is {shown(topic)}; it must be the name of a topic.")
+            raise ConfigError(f"topic is {shown(topic)}; it must be the name of a topic, as a str.")
         return chosen
 
-    # Places in the log
+    # Seeks
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue an assigned partition at this offset, which the next commit also stores. Returns at once.
+        """Continue an assigned partition at this offset. Returns at once.
 
-        No record of the partition starts before its running handlers have ended, or the `hand_over_timeout` is over.
-        Their results are ignored, and uncommitted records count as not done. An offset outside the log means the
-        nearest end of the log. Raises `ConfigError` if the partition is not assigned to this consumer.
+        The next commit stores the offset, and records that were not committed before count as not done. No record of
+        the partition starts until its running handlers have ended or the `hand_over_timeout` has passed. The results of
+        these handlers are ignored. If the log does not have the offset, the partition continues at the beginning or at
+        the end of the log, whichever is nearer. Raises `ConfigError` if the partition is not assigned to this consumer.
         """
         check_place("offset", offset)
         self._seek([partition], SeekTarget("offset", offset))
 
     def seek_to_beginning(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Continue these partitions at their beginning, as `seek` does. By default all assigned partitions."""
+        """Continue these partitions, or all assigned partitions, at their first record, as `seek` does."""
         self._seek(partitions, SeekTarget("beginning"))
 
     def seek_to_end(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Continue these partitions at their end, as `seek` does. By default all assigned partitions."""
+        """Continue these partitions, or all assigned partitions, at the end of their logs, as `seek` does."""
         self._seek(partitions, SeekTarget("end"))
 
     def seek_to_time(self, timestamp: int, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Continue these partitions at the first record of this time or later, as `seek` does.
+        """Continue these partitions at their first record with this timestamp or a later one, as `seek` does.
 
-        The time is in milliseconds since the epoch. By default all assigned partitions are moved.
+        The timestamp is in milliseconds since the epoch. By default all assigned partitions continue there.
         """
         check_place("timestamp", timestamp)
         self._seek(partitions, SeekTarget("time", timestamp))
@@ -422,13 +435,13 @@ class ParallelConsumer:
         self._wake.set()
 
     def request_commit(self) -> None:
-        """Commit the completed records now, without waiting for the interval. Returns at once."""
+        """Request a commit of the completed records now, before the commit interval has passed. Returns at once."""
         self._check_open()
         self._commits.request()
         self._wake.set()
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions of all levels that are assigned to this consumer. Any thread can call it."""
+        """Return the partitions of all levels that are assigned to this consumer. Any thread can call this."""
         self._check_process()
         return self._levels.assignment()
 
@@ -439,7 +452,7 @@ class ParallelConsumer:
         return self._dispatch.work_remaining
 
     def metrics(self) -> ParallelMetrics:
-        """Return the counts of records done, running and waiting."""
+        """Return the current metrics, such as the numbers of records that are done, running and waiting."""
         self._check_process()
         refused = next((level.client.refused for level in self._levels if level.client.refused), None)
         return replace(
@@ -449,9 +462,9 @@ class ParallelConsumer:
         )
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Use these credentials for all further logins. If a broker has refused the earlier ones, log in again at once.
+        """Use these credentials for all further logins. If a broker refused the previous ones, log in again at once.
 
-        Open connections stay open. Any thread can call it. Raises `ConfigError` if librdkafka does not accept the
+        Open connections stay open. Any thread can call this. Raises `ConfigError` if librdkafka does not accept the
         credentials.
         """
         self._check_open()
@@ -461,7 +474,7 @@ class ParallelConsumer:
         change_credentials(self._settings.kafka, username, password)
 
     def forked(self) -> None:
-        """Refuse further use: this is the copy in a forked process, which lacks the threads."""
+        """Refuse further use of this copy of the consumer, because its threads do not exist in a forked process."""
         self._is_forked = True
 
     def _check_process(self) -> None:
@@ -476,12 +489,12 @@ class ParallelConsumer:
     # The end
 
     def stop(self, *, drain: bool = True, timeout: float = DRAIN_WITHIN) -> None:
-        """Make `run` end, and return at once. Handlers and signal handlers can call it.
+        """Make `run` end, and return at once. Handlers and signal handlers can call this.
 
-        With `drain`, running handlers have `timeout` seconds to end, from 0 to `math.inf`. Without it, their records
-        are repeated by the next run. The last commits and leaving the groups are part of the `timeout`, and take at
-        most 10 seconds. Completed records are committed in any case. Fetched records that have not started are left in
-        Kafka.
+        With `drain`, running handlers have `timeout` seconds to end, from 0 to `math.inf`. Without `drain`, they are
+        not waited for, and the next run repeats their records. The `timeout` includes the last commits and leaving the
+        groups, which take at most 10 seconds. Completed records are committed in any case. Fetched records that have
+        not started are left for the next run.
         """
         timeout = checked_timeout(timeout)
         if not self._is_forked:
@@ -491,10 +504,10 @@ class ParallelConsumer:
         self.stop(drain=drain)
 
     def close(self, *, drain: bool = True, timeout: float = DRAIN_WITHIN) -> None:
-        """Stop, as `stop` does, and wait until `run` has ended.
+        """Stop the consumer, as `stop` does, and wait until `run` has ended.
 
-        Do not call it in a handler: `run` waits for handlers. In a callback it raises `HeadwayError` for the same
-        reason. In a forked process it does nothing.
+        Do not call this in a handler, because `run` waits for its handlers. In a callback of the consumer it raises
+        `HeadwayError` for the same reason. In a forked process it does nothing.
         """
         timeout = checked_timeout(timeout)
         if not self._is_forked:
@@ -536,5 +549,5 @@ def _make_engine(
 
 
 def _size(record: ConsumerRecord) -> int:
-    """Return the bytes of a record without its headers, whose size is counted when they are read."""
+    """Estimate the bytes of a record without its headers. The size of the headers is added when they are read."""
     return RECORD_TAKES + len(record.raw_key or b"") + len(record.raw_value or b"")

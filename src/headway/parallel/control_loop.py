@@ -1,7 +1,7 @@
-"""The control thread: it fetches, takes part in rebalances and commits, and never runs a handler.
+"""The control thread, which fetches, takes part in rebalances and commits. It never runs a handler.
 
-Executors take jobs from the dispatch themselves. Between its rounds the control thread waits on one descriptor, which
-Kafka, the dispatch and `stop` write to. So it keeps its place in the group even while all slots are busy.
+Executors take jobs from the dispatch by themselves. Between two rounds, the control thread waits on one file
+descriptor, to which librdkafka, the dispatch and `stop` write. So it stays in its group even while all slots are busy.
 """
 
 import logging
@@ -30,18 +30,18 @@ from headway.settings.config import ParallelSettings
 
 log = logging.getLogger(__name__)
 
-# The longest waits between rounds, in seconds. While records are buffered, the group is served more often: a full
-# buffer fetches nothing, and then nothing that arrives from Kafka wakes this thread.
+# The longest waits between two rounds, in seconds. The shorter wait is used while records are buffered. If the buffer
+# is full, nothing is fetched, so no arriving record wakes this thread, but it must still take part in rebalances.
 _SERVE_EVERY = 0.1
 _ROUND_EVERY = 1.0
-# The least seconds for the commit of a hand-over and for `on_revoke`, even if the handlers have used up all the time.
+# The fewest seconds for the commit of a hand-over and for `on_revoke`, even if the handlers have used up all the time.
 _LEAST_FOR_COMMIT = 1.0
 _LEAST_FOR_CALLBACK = 1.0
-_SEEKS_ANSWERED_WITHIN = 1.0  # seconds for seeks that are unfinished at the end of the run
+_SEEKS_ANSWERED_WITHIN = 1.0  # seconds to finish seeks at the end of the run
 
 
 class ControlLoop:
-    """The rounds of the control thread, which serve fetching, commits, callbacks and the group's rate limits."""
+    """Runs the rounds of the control thread. Each round fetches, commits, and updates rate limits and callbacks."""
 
     def __init__(
         self,
@@ -71,7 +71,10 @@ class ControlLoop:
         self.commits = Commits(dispatch, levels, self.fetching, self.callbacks, parts, interval, waits=waits)
 
     def run_round(self) -> None:
-        """Do everything that is due, then wait for more. Raises the error that must end the run."""
+        """Do everything that is due, and then wait for an event or the next due time.
+
+        Raises the error that must end the run, if there is one.
+        """
         if failure := self._dispatch.failure or self.callbacks.failure:
             raise failure
         now = time.monotonic()
@@ -99,10 +102,10 @@ class ControlLoop:
         return max(0.0, min(times) - now)
 
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
-        """Wait for running handlers of these partitions and for `on_revoke`, then commit.
+        """Wait for the running handlers of these partitions, call `on_revoke`, and then commit.
 
-        Other partitions are served meanwhile, so a hand-over of another level can begin within this one. It ends no
-        later than this one, because the group of this level is waiting.
+        Other partitions are served meanwhile, so a hand-over of another level can begin within this hand-over. The
+        inner hand-over must end no later than the outer one, because the group of the outer level waits for both.
         """
         leaving = set(partitions)
         now = time.monotonic()
@@ -110,7 +113,7 @@ class ControlLoop:
         with self._dispatch.lock:
             self._dispatch.engine.retire(leaving)
         try:
-            # The commit needs the last second of the hand-over, or the last quarter of a short one.
+            # The last second of the hand-over is reserved for the commit, or the last quarter of a short hand-over.
             reserved = min(_LEAST_FOR_COMMIT, (self._hand_over_until - now) / 4)
             self._wait_for_handlers(leaving, self._hand_over_until - reserved)
         finally:  # completed records are committed even if Ctrl-C ends the wait
@@ -120,14 +123,14 @@ class ControlLoop:
                     self._commit(leaving, max(self._hand_over_until, time.monotonic() + _LEAST_FOR_COMMIT))
             finally:
                 self._hand_over_until = before
-                self._wake.set()  # the wait may have used up a wake-up that was for another level
+                self._wake.set()  # the wait may have consumed a wake-up that was meant for another level
 
     def _call_on_revoke(
         self, partitions: Collection[TopicPartition], until: float, serve: Callable[[float], bool]
     ) -> bool:
-        """Call `on_revoke`, and wait for it for at least a second. Returns whether to commit.
+        """Call `on_revoke`, and wait until `until`, or at least a second, for it to return. Returns whether to commit.
 
-        Attempts that are still running are abandoned first, so that no record is completed after the call began.
+        Attempts that are still running are abandoned first, so that no record is completed after the call has begun.
         """
         if self.callbacks.has_on_revoke:
             self._dispatch.give_up_running(partitions)
@@ -139,8 +142,8 @@ class ControlLoop:
             now = time.monotonic()
             if now >= until:
                 log.warning(
-                    "on_revoke has not returned in time, so the uncommitted records of %d partitions will be handled "
-                    "again.",
+                    "on_revoke has not returned in time. Nothing is committed, so the uncommitted records of %d "
+                    "partitions will be handled again.",
                     len(partitions),
                 )
                 return False
@@ -151,7 +154,7 @@ class ControlLoop:
     def _commit(self, leaving: Collection[TopicPartition], until: float) -> None:
         """Commit the completed records of these partitions, and serve other partitions meanwhile.
 
-        An error of another partition is raised only after the commit.
+        If serving other partitions raises an error, the error is raised only after the commit.
         """
         self._hand_over_until = until = min(until, self._leaves_until)
         raised: BaseException | None = None
@@ -185,9 +188,10 @@ class ControlLoop:
         return more
 
     def leave(self, until: float) -> None:
-        """Give up the running handlers and call `on_revoke`. Waits until this time, but for at least a second.
+        """Abandon the running handlers, and call `on_revoke` for all partitions.
 
-        `commit_last` must follow, to commit the completed records.
+        Waits for `on_revoke` until this time, but at least a second. The caller must then call `commit_last` to commit
+        the completed records.
         """
         self._dispatch.abandon()
         called_until, self._hand_over_timeout = min(until, time.monotonic() + self._hand_over_timeout), 0.0
@@ -200,7 +204,7 @@ class ControlLoop:
                 self.fetching.let_go(partitions)
 
     def commit_last(self, until: float) -> None:
-        """Commit the completed records. Waits until this time, but for at least a second."""
+        """Commit the completed records of all partitions. Waits for answers until this time, or at least a second."""
         now = time.monotonic()
         self.fetching.move_sought(min(until, now + _SEEKS_ANSWERED_WITHIN))
         self._leaves_until = max(until, now + _LEAST_FOR_COMMIT)
@@ -209,5 +213,5 @@ class ControlLoop:
         self.commits.forget()
 
     def wait_for_callbacks(self, until: float) -> None:
-        """Wait for running callbacks until this time, but for at least a second."""
+        """Wait for running callbacks until this time, or at least a second."""
         self.callbacks.wait(max(_LEAST_FOR_CALLBACK, until - time.monotonic()))

@@ -1,4 +1,4 @@
-"""Sends records that failed for good to the dead-letter topic, with headers that describe the failure."""
+"""Sends records that failed for good to the dead-letter topic. Headers describe the failure."""
 
 import contextlib
 import logging
@@ -21,23 +21,27 @@ from headway.settings.connection_settings import connection_of
 
 log = logging.getLogger(__name__)
 
-_MISSING_AFTER = 1_000  # milliseconds until a missing topic counts as missing; librdkafka's default is half a minute
-_WITHOUT_KEY = ". A compacted topic (cleanup.policy=compact) refuses records without a key: set it to delete"
+# Milliseconds after which librdkafka reports that a topic does not exist. By default it waits half a minute.
+_MISSING_AFTER = 1_000
+_WITHOUT_KEY = (
+    ". If the topic is compacted (cleanup.policy=compact), it refuses records without a key. Set cleanup.policy to "
+    "delete"
+)
 
 
 def most_bytes(*settings: Config) -> int:
-    """Return `message.max.bytes` for a client that sends dead letters: at least `MOST_BYTES`."""
+    """Return `message.max.bytes` for a client that sends dead letters. It is at least `MOST_BYTES`."""
     key = "message.max.bytes"
     return max(MOST_BYTES, *(whole_number(key, each[key]) for each in settings if key in each), 0)
 
 
 class LetterTopic:
-    """The dead-letter topic of a group. Makes dead letters, and finds out why the topic would refuse them.
+    """The dead-letter topic of a group. It makes dead letters, and finds reasons why they cannot be stored.
 
     Args:
         name: The name of the topic.
-        config: The settings of the connection, whose credentials can change.
-        group: The group, which is named in the headers of each dead letter.
+        config: The settings of the connection. The credentials in it can change.
+        group: The consumer group, which the headers of each dead letter name.
         most: The maximum number of bytes of a dead letter.
     """
 
@@ -52,17 +56,17 @@ class LetterTopic:
         return connection_of(self._config)
 
     def letter(self, work: RecordWork, error: BaseException, reason: str) -> OutgoingRecord:
-        """Make the dead letter of a work: its key, value and headers, and headers about its failure."""
+        """Make a dead letter. It has the key, value and headers of the record, and headers about the failure."""
         headers = letter_headers(self.name, work, error, reason, group=self._group)
         record = work.record
-        # The timestamp is not copied: with the record's own, retention could delete the letter before anyone reads it.
+        # The record's timestamp is not copied, because retention could delete an old record before anyone reads it.
         return fitting(OutgoingRecord(self.name, record.raw_value, record.raw_key, headers=headers), self.most)
 
     def why_not_stored(self, known_within: float = 0.0) -> str | None:
-        """Return a sentence that says why dead letters cannot be stored, or None if there is no known reason.
+        """Return a sentence that explains why dead letters cannot be stored, or None if no reason is known.
 
-        A topic that was created just now can be unknown to a broker, so a missing one is looked up again for
-        `known_within` seconds. Raises `KafkaError` if no broker answers.
+        If the topic does not exist, it is looked up again for `known_within` seconds, because a broker might not know a
+        topic that was created a moment ago. Raises `KafkaError` if no broker answers.
         """
         admin = Admin(self.connection())
         return admin.why_not_writable(self.name, known_within) or why_not_kept(
@@ -72,22 +76,23 @@ class LetterTopic:
     def require_writable(self) -> None:
         """Raise `ConfigError` if the topic does not exist, is not writable, or would not keep dead letters.
 
-        If no broker answers, the run begins all the same.
+        If no broker answers, this is only logged, so that the run can begin nevertheless.
         """
         try:
             reason = self.why_not_stored(MISSING_TOPIC_COMES_WITHIN)
         except KafkaError as unknown:
-            log.info("Whether dead letters can be stored in %s is not known yet: %s", self.name, unknown)
+            log.info("It is not known yet whether dead letters can be stored in %s: %s", self.name, unknown)
         else:
             if reason:
                 raise ConfigError(f"Dead letters cannot be stored. {reason}")
 
 
 class DeadLetters:
-    """Sends dead letters, and reports each one that Kafka has stored or refused.
+    """Sends dead letters, and reports whether Kafka has stored or refused them.
 
     After a refusal, a thread checks the topic at growing intervals, and no dead letter is sent until a check succeeds.
-    A letter that were sent without a check could take up its slot for as long as librdkafka waits for a missing topic.
+    If letters were sent without such a check, each could occupy its slot for as long as librdkafka waits for a missing
+    topic.
     """
 
     def __init__(self, topic: LetterTopic, reports: Reports) -> None:
@@ -98,21 +103,21 @@ class DeadLetters:
         settings["message.max.bytes"] = topic.most
         self._settings = topic.connection() | settings
         self._client = ProducerClient(self._settings)
-        self._single: ProducerClient | None = None  # sends letters in batches of one
+        self._single: ProducerClient | None = None  # sends each letter in a batch of its own
         self._pause = Postponement(reports, self._warn_later)
         self._is_refused = False
         self._checking = ThreadPoolExecutor(1, "headway-dead-letters")
         self._closed = False
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        """Send the dead letter of a work."""
+        """Send the record of a failed attempt as a dead letter."""
         if not self._is_refused:
             self._send(work, error, reason)
             return
         try:
             self._checking.submit(self._check_and_send, work, error, reason)
-        except RuntimeError:  # the thread was shut down by `close`
-            self._not_stored(work, "the consumer ends")
+        except RuntimeError:  # `close` has shut down the thread
+            self._not_stored(work, "the consumer is closing")
 
     def _check_and_send(self, work: RecordWork, error: BaseException, reason: str) -> None:
         if self._is_refused and self._pause.is_over():
@@ -126,9 +131,9 @@ class DeadLetters:
             self._send(work, error, reason)
 
     def _why_not(self) -> str | None:
-        """Return why dead letters cannot be stored now, or None if there is no known reason."""
+        """Return a sentence that explains why dead letters cannot be stored now, or None if no reason is known."""
         try:
-            # This request makes the client notice that the topic exists again.
+            # This request lets the client notice that a topic which was missing exists now.
             self._client.partitions(self._topic.name, PARTITIONS_TOLD_WITHIN)
             return self._topic.why_not_stored()
         except HeadwayError as error:
@@ -148,11 +153,14 @@ class DeadLetters:
 
         try:
             client.produce(letter, report)
-        except Exception as refused:  # of any kind: the letter is not stored
+        except Exception as refused:  # whatever the error is, the letter is not stored
             self._not_stored(work, str(refused))
 
     def _produce_alone(self, client: ProducerClient, letter: OutgoingRecord, work: RecordWork, refused: Any) -> None:
-        """Send a letter again in a batch of one, because Kafka refuses whole batches. Halve it if it is too large."""
+        """Send a letter again in a batch of its own, because one bad record makes Kafka refuse the whole batch.
+
+        If the letter is still too large, it is shortened.
+        """
         if client is not self._single:
             self._single = self._single or ProducerClient({**self._settings, "batch.num.messages": 1})
             self._produce(self._single, letter, work)
@@ -166,9 +174,9 @@ class DeadLetters:
         self._pause.refused(work, reason)
 
     def _warn_later(self, reason: str) -> None:
-        """Warn in the thread that checks the topic, because looking for the reason can take a while."""
+        """Log the warning in the thread that checks the topic, because finding the reason can take a while."""
         if not self._closed:
-            with contextlib.suppress(RuntimeError):  # closed meanwhile
+            with contextlib.suppress(RuntimeError):  # `close` has shut down the thread
                 self._checking.submit(self._warn, reason)
 
     def _warn(self, reason: str) -> None:
@@ -189,7 +197,10 @@ class DeadLetters:
             client.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for letters in flight. A record whose letter is not stored is not done."""
+        """Wait up to `timeout` seconds for letters in flight, and close the clients.
+
+        A record whose letter has not been stored by then is not done, so the next run handles it again.
+        """
         deadline = time.monotonic() + timeout
         self._checking.shutdown(wait=False, cancel_futures=True)
         self._client.close(timeout)

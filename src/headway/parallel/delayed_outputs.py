@@ -1,4 +1,4 @@
-"""Outputs with a due time: encoded when a handler returns them, and given a delay topic when they are sent."""
+"""Handles outputs with a due time. They are encoded when a handler returns them, and get a delay topic when sent."""
 
 import threading
 import time
@@ -21,13 +21,15 @@ from headway.settings.connection_settings import connection_of
 
 
 class DelayedOutputs:
-    """Encodes outputs that are due later, and chooses their delay topics. The first output looks the topics up.
+    """Encodes outputs that are due later, and chooses their delay topics.
+
+    The scheduler's topics are looked up in Kafka when the first output is placed.
 
     Args:
         config: The settings of the producer for outputs.
         name: The name of the scheduler.
-        write_key: The serialiser of keys, or None.
-        write_value: The serialiser of values, or None.
+        write_key: The serialiser of keys, if there is one.
+        write_value: The serialiser of values, if there is one.
     """
 
     def __init__(
@@ -40,13 +42,14 @@ class DelayedOutputs:
         self._making = threading.Lock()
 
     def encode(self, record: ProducerRecord) -> Encoded:
-        """Return an output in the form in which it is stored. Raises the errors of `Scheduler.send_later`.
+        """Encode an output in the form in which it is stored. Raises the errors of `Scheduler.send_later`.
 
-        Its times are of this machine's clock, because the brokers' time might not be known yet. `place` corrects them.
+        The times in it are those of this machine's clock, because the brokers' time might not be known yet. `place`
+        corrects them.
         """
         check_later(record.topic, record.due, record.timestamp, record.id, record.if_pending)
         now = time.time()
-        due = due_at(record.due, now)  # type: ignore[arg-type]  # it was checked
+        due = due_at(record.due, now)  # type: ignore[arg-type]  # `check_later` has checked it
         headers = record.headers
         if record.expires is not None:
             headers = with_expiry(headers, record.expires, record.due, now)
@@ -59,7 +62,7 @@ class DelayedOutputs:
         return schedule, value, key, headers
 
     def may_wait(self, schedule: Schedule) -> bool:
-        """Return whether `place` might have to wait until the delay topics of a schedule were looked up or created."""
+        """Return whether `place` might have to wait until delay topics have been looked up or created."""
         return self._choice is None or self._choice.may_wait(schedule.due - time.time() * 1000)
 
     def place(self, output: HandlerOutput) -> None:
@@ -83,7 +86,7 @@ class DelayedOutputs:
 
 
 def _correct(output: HandlerOutput, schedule: Schedule, by: int) -> None:
-    """Correct the times of an output by some milliseconds, except for times that the handler gave as a `datetime`."""
+    """Add milliseconds to the times of an output, except for times that the handler gave as a `datetime`."""
     output.is_by_brokers_clock = True
     record = output.returned
     if not by or record is None:

@@ -1,4 +1,4 @@
-"""Stores records that will be retried much later as schedules, so that they take no memory meanwhile."""
+"""Stores records that will be retried much later as schedules in Kafka, so that they take no memory meanwhile."""
 
 import logging
 from concurrent.futures import Future, ThreadPoolExecutor, wait
@@ -24,14 +24,14 @@ class ScheduleReports(Reports, Protocol):
     """Receives reports about records that will be retried later."""
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
-        """Record that the record cannot be scheduled with the delay that its handler gave, now or later."""
+        """Record that a record can never be scheduled with the delay that its handler gave."""
 
 
 class DelayedRetries:
-    """Stores records as schedules, in a thread of its own.
+    """Stores records as schedules, in a separate thread.
 
-    The first record must wait until the scheduler's topics were looked up, and the event loop of async handlers must
-    not wait for that.
+    The thread is needed because the first record must wait until the scheduler's topics have been looked up, and the
+    event loop of async handlers must not block for that time.
     """
 
     def __init__(self, config: Config, group: str, scheduler: str, reports: ScheduleReports) -> None:
@@ -45,7 +45,10 @@ class DelayedRetries:
         self._pause = Postponement(reports, _warn)
 
     def send(self, work: RecordWork, error: BaseException, delay: Any) -> None:
-        """Store a record to be delivered to its partition again after a delay, with its failed attempts in a header."""
+        """Store a record, so that it is delivered to its partition again after a delay.
+
+        A header of the stored record has the history of its failed attempts.
+        """
         sending = self._thread.submit(self._send, work, error, delay)
         self._sending.add(sending)
         sending.add_done_callback(self._sending.discard)
@@ -57,7 +60,7 @@ class DelayedRetries:
             cause = librdkafka_error(error) if isinstance(error, HeadwayError) else None
             if error is None:
                 self._reports.stored(work)
-            elif cause is not None and is_too_large(cause):  # it would be as large at the next try
+            elif cause is not None and is_too_large(cause):  # it would be too large at the next try, too
                 self._reports.not_scheduled(work, _refused(error))
             else:
                 self._pause.refused(work, str(error))
@@ -76,7 +79,7 @@ class DelayedRetries:
                 partition=record.partition,
                 on_stored=report,
             )
-        except BaseException as error:  # of any kind: a record that cannot be stored must give back its slot
+        except BaseException as error:  # whatever the error is, a record that cannot be stored must give back its slot
             if _is_transient(error):
                 self._pause.refused(work, str(error))
             else:
@@ -89,7 +92,10 @@ class DelayedRetries:
             self._scheduler.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for schedules in flight. A record that is not stored is not done."""
+        """Wait up to `timeout` seconds for schedules in flight, and close the scheduler.
+
+        A record that has not been stored by then is not done, so the next run handles it again.
+        """
         left_over = time_left_of(timeout)
         wait(list(self._sending), left_over())
         self._thread.shutdown(wait=False, cancel_futures=True)
@@ -99,13 +105,14 @@ class DelayedRetries:
 
 def _warn(reason: str) -> None:
     log.warning(
-        "Records that must be retried later cannot be stored now. They wait, and are not handled meanwhile: %s",
+        "Records that must be retried later cannot be stored now. They wait and are not handled meanwhile. The reason: "
+        "%s",
         reason,
     )
 
 
 def _is_transient(error: BaseException) -> bool:
-    """Return whether storing the record can succeed later, because a broker, a topic or a right is missing now."""
+    """Return whether storing the record can succeed later, because a broker, topic or permission is missing now."""
     if not issubclass(type(error), KafkaError):
         return False
     cause = librdkafka_error(error)  # type: ignore[arg-type]

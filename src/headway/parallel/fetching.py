@@ -1,4 +1,4 @@
-"""Brings records from Kafka into the engine: fetches on demand, takes part in rebalances, and reads offset maps."""
+"""Brings records from Kafka into the engine. It fetches on demand, takes part in rebalances, and reads offset maps."""
 
 import logging
 import re
@@ -33,51 +33,51 @@ log = logging.getLogger(__name__)
 
 HandOver = Callable[[Collection[TopicPartition]], None]
 
-# Times in seconds.
-_ID_WAITED_FOR = 10.0  # a partition whose commit names a topic id waits this long to learn its topic's id
-_TOPICS_LISTED_WITHIN = 10.0
-_SEEK_ANSWERED_WITHIN = 1.0  # for the first request for an offset; the time doubles with each further request
-_SEEK_ANSWERED_AT_MOST_WITHIN = 60.0
-_CHECK_ANSWERS_EVERY = 0.01
-# A partition that cannot begin is tried again after ten times as long as the attempt took, so that failing requests to
-# a dead broker take at most a tenth of the control thread's time.
+# All times are in seconds.
+_ID_WAITED_FOR = 10.0  # how long a partition whose commit names a topic id waits for the id of its topic
+_TOPICS_LISTED_WITHIN = 10.0  # the longest wait for the list of all topics
+_SEEK_ANSWERED_WITHIN = 1.0  # the wait for the first request for an offset; it doubles with each further request
+_SEEK_ANSWERED_AT_MOST_WITHIN = 60.0  # the longest wait for a request for an offset
+_CHECK_ANSWERS_EVERY = 0.01  # the time between two checks for answers at the end of the run
+# If a partition cannot begin, the pause before the next try is ten times as long as the failed try was. So failing
+# requests to a dead broker take at most a tenth of the control thread's time.
 _PAUSE_FACTOR = 10
-_LEAST_PAUSE = 0.2
+_LEAST_PAUSE = 0.2  # the shortest pause before the next try
 _address = attrgetter("kafka_topic", "partition")
 _is_of_mirrors = re.compile(r".+[.]checkpoints[._-]internal").fullmatch
 
 
 @dataclass(slots=True)
 class _Starting:
-    """A partition that was assigned or sought, and that has not begun in the engine."""
+    """A partition that has not begun in the engine yet, because it was just assigned or has an unfinished seek."""
 
     came: int | None = None  # the offset of the first record that arrived before the partition could begin
-    not_before: float = 0.0  # the time of the next try
-    target: SeekTarget | None = None  # of a seek
-    asked: SeekQuestion | None = None  # the request for the target's offset
-    answered_within: float = _SEEK_ANSWERED_WITHIN
+    not_before: float = 0.0  # the earliest time of the next try to begin the partition
+    target: SeekTarget | None = None  # the target of a seek; None if the partition begins at its committed offset
+    asked: SeekQuestion | None = None  # the pending request for the target's offset
+    answered_within: float = _SEEK_ANSWERED_WITHIN  # how long to wait for the answer to that request
     whatever_runs_at: float = 0.0  # the time at which a seek no longer waits for running handlers
-    id_awaited_until: float = 0.0  # the time at which it no longer waits to learn its topic's id
-    is_new: bool = False  # to this member, so the failed attempts must be read from the commit
+    id_awaited_until: float = 0.0  # the time at which the partition no longer waits for the id of its topic
+    is_new: bool = False  # True for a newly assigned partition, whose failed attempts must be read from its commit
 
     def forget(self) -> None:
-        """Stop waiting for the offset of the target."""
+        """Stop waiting for the offset of the seek's target."""
         if self.asked:
             self.asked.forget()
         self.asked = None
 
 
 class _Known(NamedTuple):
-    """The state of a partition according to its commit: the offset with its map, and the failed attempts."""
+    """The state of a partition according to its commit: the offset map, and the failed attempts by offset."""
 
     offsets: OffsetMap
     tried: Mapping[int, Tried] = NOTHING_TRIED
 
 
 class Fetching:
-    """Keeps the engine's buffers filled, and its partitions equal to those assigned to this consumer.
+    """Keeps the engine's buffers filled, and tells the engine which partitions are assigned to this consumer.
 
-    `hand_over` is called before partitions go to another member. It waits for their running handlers and commits.
+    `hand_over` is called before partitions are revoked. It waits for their running handlers, and commits.
     """
 
     def __init__(
@@ -98,34 +98,38 @@ class Fetching:
         self._callbacks = callbacks
         self._fails_on_invalid_metadata = options.on_invalid_metadata == "fail"
         buffer = options.buffer
-        # With this many buffered records nothing is fetched, because a fetch costs the same for one record as for many.
+        # Nothing is fetched while this many records are buffered, because a fetch of one record costs as much as a
+        # fetch of many.
         self._enough = max(1, buffer * 3 // 4)
-        # The most records of one fetch. Handlers wait for the GIL while records are made and received, so it must not
-        # be too large. But fast handlers would empty a small buffer before this thread gets the GIL again.
+        # The most records of one fetch. The number must not be too large, because handlers wait for the GIL while
+        # records are created and received. It must not be too small either, because fast handlers would empty the
+        # buffer before this thread gets the GIL again.
         self._at_once = max(1, buffer // 2)
-        self._most = buffer * 5 // 4  # above the buffer, so that quiet partitions do not wait behind a flooded one
+        # The most buffered records, including those of quiet partitions. It is larger than the buffer, so that quiet
+        # partitions do not have to wait until the records of a flooded partition leave the buffer.
+        self._most = buffer * 5 // 4
         self._hand_over = hand_over
         self._tenancy = tenancy
-        self._fetching: set[int] = set()  # levels that are being fetched; a hand-over in a fetch fetches only others
+        self._fetching: set[int] = set()  # levels in a fetch; a hand-over within that fetch fetches only other levels
         self._starting: dict[TopicPartition, _Starting] = {}
         self._rejoining: set[int] = set()  # levels that must join their groups again
         self._patience = options.hand_over_timeout  # seconds that a seek waits for running handlers
-        # The following are used with the lock.
+        # The following attributes are used only with the lock.
         self.pauses = Pauses()
-        self._holds = False  # whether the engine holds paused partitions
-        self._sought: dict[TopicPartition, SeekTarget] = {}  # seeks that the control thread has not seen yet
-        self._tried: dict[TopicPartition, Mapping[int, Tried]] = {}  # failed attempts on sought partitions
+        self._holds = False  # True if the engine holds back paused partitions
+        self._sought: dict[TopicPartition, SeekTarget] = {}  # requested seeks that the control thread has not seen yet
+        self._tried: dict[TopicPartition, Mapping[int, Tried]] = {}  # failed attempts on partitions with a seek
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
-        """Join the groups."""
+        """Subscribe the members of all levels, so that they join their groups."""
         self._levels.subscribe(subscriptions, self)
 
-    # From any thread
+    # Methods for any thread
 
     def seek(self, targets: Mapping[TopicPartition, SeekTarget]) -> None:
-        """Continue partitions at these targets. Uncommitted records count as not done.
+        """Request that partitions continue at these targets. Their uncommitted records count as not done.
 
-        Raises `ConfigError` for a partition that is not assigned or is about to leave.
+        Raises `ConfigError` if a partition is not assigned to this consumer or is about to leave it.
         """
         with self._lock:
             for partition in targets:
@@ -140,12 +144,12 @@ class Fetching:
             self._sought |= targets
 
     def hold(self) -> None:
-        """Apply the pauses: start no records of paused partitions, and let all other partitions continue."""
+        """Apply the current pauses. Records of paused partitions do not start; other partitions continue."""
         with self._lock:
             self._hold(time.monotonic())
 
     def _hold(self, now: float) -> set[TopicPartition]:
-        """Apply the pauses, with the lock. Returns the paused partitions."""
+        """Apply the current pauses, and return the paused partitions. The caller must hold the lock."""
         if not self.pauses and not self._holds:
             return set()
         held = self._engine.held()
@@ -155,14 +159,14 @@ class Fetching:
         self._holds = bool(covered)
         return covered
 
-    # The control thread
+    # Methods for the control thread
 
     def fetch(self, now: float, paused: bool) -> bool:
         """Fetch the records that the engine wants, without waiting. Returns whether Kafka might have more.
 
-        Rebalances happen within this call. Raises the error of a rebalance, and `KafkaError` if a level cannot
-        continue, for example if it has never had the right to join its group. librdkafka recovers from other errors, so
-        they are only logged.
+        Rebalances happen within this call. Raises the error of a rebalance callback, and `KafkaError` if a level cannot
+        continue, for example because this client was never permitted to join its group. librdkafka recovers from other
+        errors, so these are only logged.
         """
         self._join_again()
         self._pause_and_resume()
@@ -176,7 +180,7 @@ class Fetching:
 
     @contextmanager
     def _within(self, level: int) -> Iterator[None]:
-        """Mark a member as busy, so that a hand-over within this call does not fetch from the same member."""
+        """Mark a level's member as busy, so that a hand-over within the block does not fetch from this member."""
         together = self._levels.with_same_member([level])
         self._fetching |= together
         try:
@@ -185,21 +189,21 @@ class Fetching:
             self._fetching -= together
 
     def state_of(self, partition: TopicPartition) -> PartitionState:
-        """Return the state of a partition at this consumer."""
+        """Return the state of a partition in this consumer."""
         if partition in self._starting:
             return PartitionState.STARTING
         with self._lock:
             return self._engine.state_of(partition)
 
     def give_up(self, level: int) -> None:
-        """Give up a level's partitions as lost, and those of levels with the same group."""
+        """Give up the partitions of a level as lost, together with those of all levels that have the same member."""
         together = self._levels.with_same_member([level])
         with self._lock:
             lost = [partition for partition in self._engine.assigned() if partition.level in together]
         self.lost(lost)
 
     def rejoin(self, level: int) -> None:
-        """Give up a level, and let its member join the group again as soon as it is not busy."""
+        """Give up a level's partitions, and let its member join the group again as soon as it is not in a fetch."""
         self.give_up(level)
         self._rejoining.add(level)
 
@@ -215,7 +219,7 @@ class Fetching:
             records = _fetched(member, level, demand, of_quiet, now)
             brought = self._brought_along.of(records, now)
             tenants = self._tenancy.of(records) if self._tenancy else ()
-            if self._starting:  # these records may be of partitions that can begin now
+            if self._starting:  # partitions of these records might be able to begin now, before the records arrive
                 self._begin(level, member, now, first=True)
             with self._lock:
                 self._receive(records, now, brought, tenants)
@@ -227,7 +231,11 @@ class Fetching:
         return 0 < len(records) == demand
 
     def _demand(self, paused: bool) -> tuple[list[int], list[int]]:
-        """Return how many records to fetch of each level, and how many of its quiet partitions if it needs no more."""
+        """Return two lists with a number for each level: the records to fetch, and those to fetch if the first is 0.
+
+        Records of the second kind are fetched only from quiet partitions, so that these need not wait until the level
+        needs records again.
+        """
         with self._lock:
             if paused:
                 for level in range(self._levels.count):
@@ -240,7 +248,10 @@ class Fetching:
             return wanted, [max(0, self._most - of_level) for of_level in buffered]
 
     def _wanted(self, level: int, demand: int, buffered: int, ready: int) -> int:
-        """Return how many records to fetch of a level. If none, set the alarm that wakes the control thread."""
+        """Return the number of records to fetch of a level.
+
+        If it is 0, set the alarm that wakes the control thread when the level needs records again.
+        """
         if buffered > self._enough:
             self._dispatch.alarm(level, self._enough)
             return 0
@@ -268,12 +279,15 @@ class Fetching:
             self._engine.receive(partition, of_one, now, brought=brought, tenants=tenants_of_one)
 
     def _pause_and_resume(self) -> None:
-        """Pause the partitions whose records have no buffer space, and resume those that have space again."""
+        """Pause the partitions whose records must not be fetched now, and resume all others.
+
+        A partition is paused if it has no buffer space, if the user has paused it, or while its `on_assign` runs.
+        """
         with self._lock:
             wanted = self._engine.paused() | self._hold(time.monotonic())
         wanted.update(self._callbacks.awaited())
-        # Only the members know which partitions are paused now: a member that continues a partition elsewhere in its
-        # log gives it up and assigns it again, paused as before.
+        # The members must be asked which partitions are paused. To continue a partition at another offset, a member
+        # unassigns and assigns it again, which keeps it paused.
         paused = self._levels.paused()
         if wanted != paused:
             for member, partitions in self._levels.chosen(wanted - paused, None).items():
@@ -282,13 +296,14 @@ class Fetching:
                 member.resume(partitions)
 
     def _begin(self, level: int, member: LevelConsumer, now: float, *, first: bool = False) -> None:
-        """Begin starting partitions in the engine, at their committed offsets or at the targets of seeks.
+        """Begin partitions in the engine, at their committed offsets or at the targets of seeks, if they can begin now.
 
-        The member requests the commits after a rebalance; see `Membership.start_of`. With `first`, only partitions
-        begin of which no record has arrived yet and that were not sought.
+        After a rebalance the member requests the committed offsets; see `Membership.start_of`. With `first`, a
+        partition begins only if none of its records has arrived yet and there is no seek for it.
         """
         awaited = self._callbacks.awaited() if self._starting else ()
-        self._take_sought(level, now)  # after `awaited`, because on_assign can seek before it returns
+        # Take the seeks after the line above, because `on_assign` can call `seek` before it returns.
+        self._take_sought(level, now)
         partitions = [
             partition
             for partition, start in self._starting.items()
@@ -318,35 +333,37 @@ class Fetching:
                     known = _Known(OffsetMap(offset), known.tried)
                     member.seek(partition, offset)
                 elif start.came is not None:
-                    # Also forgets the event of an end that was reached before.
+                    # Records that arrived too early were ignored, so they must be fetched again. The seek also discards
+                    # an end-of-partition event that has arrived meanwhile.
                     member.seek(partition, start.came)
             except KafkaError as error:
                 log.warning("Reading %s cannot begin yet and will be tried again: %s", partition, error)
-                # The other partitions must not wait for one that has no leader.
+                # Other partitions must not wait for a partition that has no leader.
                 ended_at = time.monotonic()
                 start.not_before = ended_at + max(_LEAST_PAUSE, _PAUSE_FACTOR * (ended_at - began_at))
                 continue
             with self._lock:
-                if partition in self._sought:  # by another thread meanwhile
+                if partition in self._sought:  # another thread has called `seek` meanwhile
                     continue
-                # The start of a new partition is committed at once: a later owner could not tell that it was new.
+                # The start of a new partition is committed at once, because a later owner could not see that the
+                # partition was new.
                 self._assign(
                     member, partition, known, moved=start.target is not None or member.client.is_new(partition)
                 )
             self._starting.pop(partition)
 
     def _assign(self, member: LevelConsumer, partition: TopicPartition, known: _Known, *, moved: bool) -> None:
-        """Begin a partition in the engine, with the lock."""
+        """Begin a partition in the engine. The caller must hold the lock."""
         tried = {**known.tried, **self._tried.pop(partition, NOTHING_TRIED)}
         to_come = {offset: each for offset, each in tried.items() if offset >= known.offsets.offset}
         self._engine.assign(partition, known.offsets, moved, log_mark(member.client.topic_id(partition) or ""), to_come)
-        # Held at once, because the fetch that is being received may have records of it, which would start.
+        # If the partition is paused, it is held back at once. Otherwise records of the current fetch could start.
         if self.pauses.covers(partition):
             self._engine.hold([partition])
             self._holds = True
 
     def _awaits_id(self, member: LevelConsumer, partition: TopicPartition, found: StartOffset, now: float) -> bool:
-        """Return whether to wait for the topic's id, which the metadata of the commit must be compared with."""
+        """Return whether a partition must wait for its topic's id, with which its commit's metadata is compared."""
         if not found.metadata or member.client.topic_id(partition) or not names_a_log(found.metadata):
             return False
         start = self._starting[partition]
@@ -356,7 +373,10 @@ class Fetching:
     def _sought_offset(
         self, target: SeekTarget, partition: TopicPartition, start: _Starting, member: LevelConsumer
     ) -> int | None:
-        """Return the offset of a target, or None until Kafka has answered. Raises `KafkaError` if Kafka refuses."""
+        """Return the offset of a seek's target, or None if Kafka has not answered yet.
+
+        Raises `KafkaError` if Kafka refuses the request.
+        """
         if start.asked is None:
             start.asked = target.ask(member, partition, start.answered_within)
         try:
@@ -370,7 +390,7 @@ class Fetching:
         return offset
 
     def _take_sought(self, level: int, now: float) -> None:
-        """Let the sought partitions of a level start again, at their targets."""
+        """Take the requested seeks of a level, so that their partitions begin again at the targets."""
         if not self._sought:
             return
         with self._lock:
@@ -383,37 +403,37 @@ class Fetching:
             start.target, start.not_before, start.whatever_runs_at = target, 0.0, now + self._patience
 
     def _runs_on(self, partition: TopicPartition, start: _Starting, now: float) -> bool:
-        """Return whether a sought partition must wait for its handlers, so that no record runs twice at a time."""
+        """Return whether a partition with a seek must wait for its handlers, so that no record runs twice at once."""
         return start.target is not None and now < start.whatever_runs_at and self._dispatch.runs_stale(partition)
 
-    # A level's rebalance callbacks
+    # The rebalance callbacks of the levels
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """Take new partitions. They begin when the rebalance is over and `on_assign` has returned."""
+        """Add new partitions. They begin when the rebalance is over and `on_assign` has returned."""
         self._callbacks.assigned(partitions)
         self._starting.update((partition, _Starting(is_new=True)) for partition in partitions)
 
     def revoked(self, partitions: list[TopicPartition]) -> None:
-        """Hand over the partitions, and forget them."""
+        """Hand over revoked partitions, and then forget them."""
         try:
             self._hand_over(partitions)
         finally:
             self.let_go(partitions)
 
     def lost(self, partitions: list[TopicPartition]) -> None:
-        """Forget partitions without a commit, because another member might own them already."""
+        """Forget lost partitions without a commit, because another member might own them already."""
         self.let_go(partitions)
         self._callbacks.lost(partitions)
 
     def partitions(self) -> list[TopicPartition]:
-        """Return all partitions of this consumer, including those that have not begun."""
+        """Return all partitions of this consumer, including partitions that have not begun in the engine."""
         with self._lock:
             return list({*self._engine.assigned(), *self._starting, *self._sought})
 
     def move_sought(self, until: float) -> None:
-        """Move sought partitions that have not begun again to their targets, for the last commit.
+        """Carry out unfinished seeks at the end of the run, so that the last commit stores their offsets.
 
-        Asks Kafka for all offsets at once, and waits for the answers until this time.
+        Requests the offsets of all targets from Kafka at once, and waits for the answers until this time.
         """
         with self._lock:
             targets = {partition: start.target for partition, start in self._starting.items() if start.target}
@@ -430,15 +450,18 @@ class Fetching:
             question.forget()
         if asked:
             log.warning(
-                "The run ends before the seeks of %d partitions were carried out, because Kafka did not return the "
-                "offset in %s: %s The partitions will be continued from their last commits.",
+                "The run ends before the seeks on %d partitions were carried out, because Kafka did not return the "
+                "offset in %s: %s The next run will continue the partitions at their last commits.",
                 len(asked),
                 next(iter(asked)),
-                failed or "it has not answered yet.",
+                failed or "It has not answered yet.",
             )
 
     def _move_answered(self, asked: dict[TopicPartition, SeekQuestion]) -> KafkaError | None:
-        """Move the partitions whose offsets Kafka has returned, and remove them from `asked`. Returns a refusal."""
+        """Move the partitions whose offsets Kafka has returned, and remove them from `asked`.
+
+        Returns the error if Kafka has refused a request, or None.
+        """
         for partition, question in list(asked.items()):
             try:
                 offset = question.answer()
@@ -453,7 +476,7 @@ class Fetching:
         return None
 
     def let_go(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget partitions. Uncommitted records of them count as not done."""
+        """Forget partitions. Their uncommitted records count as not done."""
         with self._lock:
             self._engine.revoke(partitions)
             targets = {partition: self._sought.pop(partition, None) for partition in partitions}
@@ -465,14 +488,18 @@ class Fetching:
                 start.forget()
             if target := targets[partition] or (start and start.target):
                 log.warning(
-                    "%s leaves before the seek to %s was carried out. It will be continued from its last commit.",
+                    "%s left this consumer before the seek to %s was carried out. Its next owner will continue it at "
+                    "its last commit.",
                     partition,
                     target,
                 )
 
 
 def _fetched(member: LevelConsumer, level: int, demand: int, of_quiet: int, now: float) -> list[ConsumerRecord]:
-    """Serve the group of a member, and return up to `demand` records, or up to `of_quiet` of quiet partitions."""
+    """Serve the group of a member, and return up to `demand` records.
+
+    If `demand` is 0, return up to `of_quiet` records of quiet partitions instead.
+    """
     if demand:
         return member.fetch(level, demand, now)
     if of_quiet:
@@ -482,9 +509,10 @@ def _fetched(member: LevelConsumer, level: int, demand: int, of_quiet: int, now:
 
 
 def _known_of(member: LevelConsumer, partition: TopicPartition, found: StartOffset, *, fails: bool) -> _Known:
-    """Return the state of a partition according to its commit, without a map that was made for another log.
+    """Return the state of a partition according to its commit. An offset map that is not valid for its log is dropped.
 
-    Without a commit the state begins at offset 0. For the engine, offsets that never arrive do not exist.
+    Without a commit, the state begins at offset 0, because the engine skips offsets that never arrive. With `fails`,
+    raises `OffsetMapError` instead of dropping a map.
     """
     offset, metadata, log_end = found
     if metadata is None:
@@ -501,7 +529,7 @@ def _known_of(member: LevelConsumer, partition: TopicPartition, found: StartOffs
             raise OffsetMapError(
                 f"The metadata of the commit of {partition} at offset {offset} cannot be used as an offset map: "
                 f"{error} Without the map, completed records above that offset would be handled again. Find out which "
-                "program commits in this group, or set on_invalid_metadata='warn' to continue without the map."
+                "other program commits in this group, or set on_invalid_metadata='warn' to continue without the map."
             ) from error
         log.warning("Reading %s begins at its committed offset %d without an offset map: %s", partition, offset, error)
         return _Known(OffsetMap(offset))
@@ -511,9 +539,9 @@ def _known_of(member: LevelConsumer, partition: TopicPartition, found: StartOffs
 def _refuse_if_mirrored(member: LevelConsumer) -> None:
     """Raise `OffsetMapError` if MirrorMaker 2 might have copied a commit from another cluster.
 
-    A map of the Java parallel consumer does not name the log that it was made for. MirrorMaker 2 copies maps unchanged
-    while it translates offsets. It has topics for its checkpoints, so if there is one, no map without a trailer is
-    safe.
+    A map of the Java parallel consumer does not name the log that it was made for. MirrorMaker 2 translates the offset
+    of a commit but copies its map unchanged, so the map can be wrong. If this cluster has a topic for MirrorMaker's
+    checkpoints, every map without a trailer might have been copied in this way.
     """
     topics = member.client.topics(None, _TOPICS_LISTED_WITHIN)
     if checkpoints := next(filter(_is_of_mirrors, topics), None):

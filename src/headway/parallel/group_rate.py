@@ -1,8 +1,9 @@
-"""A member's share of its group's rate limits: in proportion to its partitions, less loans, plus borrowings.
+"""Computes a member's share of its group's rate limits.
 
-Each member divides its number of partitions by that of the whole subscription in Kafka. A partition never has two
-members, so the group stays within the limit when members join or leave, and even if no message gets from one member to
-another. A member lends the part of its share that it does not need; see `core/rate_loans.py`.
+The share is the member's number of partitions, divided by the number of all partitions of the subscription in Kafka. A
+partition never has two owners, so the group stays within its limit when members join or leave, even if the members
+cannot reach each other. A member lends the part of its share that it does not need to other members, and borrows from
+them; see `core/rate_loans.py`.
 """
 
 import logging
@@ -28,20 +29,20 @@ from headway.settings.connection_settings import connection_of
 
 log = logging.getLogger(__name__)
 
-# Seconds between two counts of the subscription's partitions. A member whose own partitions change counts at once, so
-# this matters only when other members alone got the new partitions of a topic.
+# Seconds between two counts of the subscription's partitions. If the partitions of this member change, it counts at
+# once. So the interval matters only if a topic gets new partitions and all of them are assigned to other members.
 _COUNT_EVERY = 60.0
-_COUNT_AGAIN_AFTER = 1.0  # seconds after a failure
+_COUNT_AGAIN_AFTER = 1.0  # seconds until the next count after a failed one
 
-_LEND_EVERY = 0.5  # seconds; a quarter of a loan, so that one late or lost message leaves no gap
-_WEIGHT = 0.5  # of the latest interval in the moving average of the usage
-_HEADROOM = 1.1  # a member keeps this multiple of its usage, because starts are not spread evenly
-_GROWTH = 2.0  # if records wait, a member asks for this multiple of its usage
-_CLOSES_WITHIN = 2.0  # seconds
+_LEND_EVERY = 0.5  # seconds between two messages: a quarter of a loan, so that one late or lost message leaves no gap
+_WEIGHT = 0.5  # the weight of the latest interval in the moving average of the usage
+_HEADROOM = 1.1  # the multiple of its usage that a member keeps, because starts are not spread evenly
+_GROWTH = 2.0  # the multiple of its usage that a member requests if records wait
+_CLOSES_WITHIN = 2.0  # the longest wait for the thread at the end of the run, in seconds
 
 
 class SharedRate(Protocol):
-    """A rate limit, or several, of which this member has a share from 0 to 1."""
+    """One or more rate limits that the group's members share. This member's share is a number from 0 to 1."""
 
     @property
     def is_shared(self) -> bool: ...
@@ -52,8 +53,8 @@ class SharedRate(Protocol):
 class GroupRate:
     """Keeps one member's shares of rate limits up to date. It does nothing if no limit is shared.
 
-    The shares are 0 until the number of partitions is known and earlier loans are over. The control thread calls
-    `update`; lending and borrowing have a thread of their own.
+    The shares are 0 until the number of partitions is known and all earlier loans have ended. The control thread calls
+    `update`. A separate thread lends and borrows.
     """
 
     def __init__(
@@ -78,28 +79,29 @@ class GroupRate:
         self._has_warned = False
         self._share = 0.0
         self._thread: threading.Thread | None = None
-        self._changed = threading.Event()  # set when the own share changes, a message arrives, or the run ends
+        self._changed = threading.Event()  # set when this member's share changes, a message arrives, or the run ends
         self._ended = False
         self._loans = Loans(uuid.uuid4().hex)
         self._messages = RateMessages(lambda: connection_of(config), group, self._changed.set)
-        self._used: dict[str, float] = {}  # the average usage of each rate, as a fraction
-        self._waited: dict[str, tuple[float, float]] = {}  # by rate: the demand of waiting records, and its last time
+        self._used: dict[str, float] = {}  # the average usage of each rate, as a fraction of the rate
+        # For each rate with waiting records: the fraction that they need, and the time until which it is remembered.
+        self._waited: dict[str, tuple[float, float]] = {}
         self._applied: tuple[float, Mapping[str, float]] = 0.0, {}
         for rate in self._rates:
             rate.share(0.0, time.monotonic(), {})
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
-        """Share the rates in proportion to the partitions of these topics."""
+        """Compute the shares from the number of partitions of these topics."""
         self._subscriptions = subscriptions
 
     def update(self, now: float) -> None:
-        """Adapt the share to the partitions that this member has now. Never blocks."""
+        """Adapt the share to the partitions that are assigned to this member now. This never blocks."""
         if not self._rates:
             return
         assigned = sum(len(level.membership.assigned) for level in self._levels)
         if assigned != self._assigned:
             self._assigned = assigned
-            self._count_at = now  # perhaps a topic has more partitions than before, and the group has rebalanced
+            self._count_at = now  # the group might have rebalanced because a topic has new partitions
         if self._counting is not None and self._counting.done():
             self._note(self._counting, now)
         if self._counting is None and assigned and now >= self._count_at:
@@ -111,7 +113,9 @@ class GroupRate:
             self._share = share
             self._changed.set()
             log.info(
-                "This member has %d of %s partitions, and that fraction of the rate limits.", assigned, self._total
+                "This member has %d of %s partitions, and so the same fraction of the rate limits.",
+                assigned,
+                self._total,
             )
             if self._thread is None:
                 self._thread = threading.Thread(target=self._lend, name="headway-group-rate", daemon=True)
@@ -129,8 +133,8 @@ class GroupRate:
             while not self._ended:
                 try:
                     self._lend_until_ended()
-                except Exception:  # without this thread, a borrowed rate would be used forever
-                    log.exception("Sharing the rate limits raised an unexpected error. The member's thread goes on.")
+                except Exception:  # the thread must continue, because without it a borrowed rate would be used forever
+                    log.exception("Sharing the rate limits raised an unexpected error. It will be tried again.")
                     time.sleep(_LEND_EVERY)
         finally:
             self._messages.close()
@@ -151,7 +155,7 @@ class GroupRate:
             if now >= lent_at + _LEND_EVERY:
                 message_to_others = self._loans.next_message(self._needs(now - lent_at, now), now)
                 lent_at = now
-            # Before others hear of a loan, this member must have stopped using what it lends.
+            # A member must stop using what it lends before the borrower gets the message.
             self._apply(now)
             if message_to_others is not None:
                 self._messages.say(message_to_others)
@@ -159,7 +163,10 @@ class GroupRate:
             self._changed.wait(max(0.0, until - time.monotonic()))
 
     def _needs(self, seconds: float, now: float) -> dict[str, Need]:
-        """Return how much of each rate this member needs: its usage with some headroom, or more if records wait."""
+        """Return the fraction of each rate that this member needs.
+
+        It is the usage with some headroom, or a multiple of the usage if records wait.
+        """
         with self._dispatch.lock:
             ready = sum(self._dispatch.engine.ready)
             found = {name: need for rate in self._rates for name, need in rate.needs(ready, seconds, now).items()}
@@ -169,7 +176,8 @@ class GroupRate:
             if waiting:
                 self._waited[name] = waiting, now + LEASE
             elif name in self._waited:
-                # A loan lasts for seconds. One moment without waiting records does not mean that none will come.
+                # The need of waiting records is remembered for as long as a loan lasts, because more records can arrive
+                # after a moment in which none wait.
                 waiting, until = self._waited[name]
                 if now >= until:
                     del self._waited[name]
@@ -202,7 +210,11 @@ class GroupRate:
         self._count_at = min(self._count_at, now + _COUNT_AGAIN_AFTER)
         if self._total is None and not self._has_warned:
             self._has_warned = True
-            log.warning("No record starts until Kafka reports how many partitions share the rate limit: %s", error)
+            log.warning(
+                "The number of partitions that share the rate limit could not be read from Kafka, so no record starts "
+                "yet. It will be tried again: %s",
+                error,
+            )
         if not isinstance(error, HeadwayError):
             raise error
 
@@ -211,7 +223,7 @@ class GroupRate:
 
 
 def partitions_of(subscriptions: Sequence[LevelSubscription], partitions: Mapping[str, int]) -> int:
-    """Return the number of partitions of all subscribed topics, given the number of each topic in Kafka.
+    """Count the partitions of all subscribed topics. `partitions` has the number of partitions of each topic in Kafka.
 
     >>> partitions_of([LevelSubscription(["a-0"], "-0"), LevelSubscription(["^(b.*)-1$"], "-1")], {"a-0": 6, "bc-1": 4})
     10

@@ -1,4 +1,4 @@
-"""An output of a handler in the form in which it is sent, or the dead letter in its place."""
+"""The outputs of handlers in the form in which they are sent."""
 
 from headway.core.delay.schedule import Schedule
 from headway.core.outgoing_record import OutgoingRecord
@@ -8,10 +8,11 @@ from headway.records.record_types import ProducerRecord
 
 
 class HandlerOutput(OutgoingRecord, kw_only=True):
-    """A record to send, with the job that it came from.
+    """An output of a handler, or a dead letter that replaces it, with the job that it belongs to.
 
     `returned` is the record that the handler returned, or None for a dead letter. An output with a `schedule` is due
-    later. It needs a delay topic before it is sent; until then its times are of this machine's clock.
+    later, so it needs a delay topic before it can be sent. Until `is_by_brokers_clock` is True, its times are those of
+    this machine's clock.
     """
 
     job: Job
@@ -21,10 +22,13 @@ class HandlerOutput(OutgoingRecord, kw_only=True):
 
     @property
     def level(self) -> int:
-        """The level of the job's records."""
+        """The level of the records that the output was made from."""
         return self.job[0].level
 
 
 def size_of_output(output: HandlerOutput) -> int:
-    """Estimate the bytes of an output. It is in memory twice: here, and in librdkafka while it is sent."""
+    """Estimate the bytes that an output takes in memory.
+
+    The fields count twice, because librdkafka has a copy of them while the output is being sent.
+    """
     return 2 * size_of(output.value, output.key, output.headers)

@@ -1,4 +1,4 @@
-"""The handler of a run, with its batch sizes and the receivers of its return values."""
+"""The declaration of a handler: the function, its batch sizes, and what happens with its return values."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +20,7 @@ class HandlerSpec:
         batches: The sizes of batches, if the handler takes batches.
         sends: True if the records that it returns or yields are sent.
         on_output: A function that is called for each stored output.
-        receiver: Takes the handler's return values if they are not sent.
+        receiver: Receives the handler's return values if they are not sent.
     """
 
     handler: Handler | BatchHandler
@@ -30,10 +30,11 @@ class HandlerSpec:
     receiver: ResultReceiver | None = None
 
     def checked(self, executor: str | None) -> WithContext:
-        """Return the handler as executors call it: with a context, and with yielded outputs collected in a list.
+        """Return the handler in the form in which executors call it.
 
-        Raises `ConfigError` for a handler or an `on_output` that cannot be called with its arguments, and for a handler
-        that does not suit the executor.
+        It takes a record and its context, or with batches a list of each, and returns yielded outputs as a list. Raises
+        `ConfigError` for a handler or an `on_output` that cannot be called with its arguments, and for a handler that
+        the executor cannot run.
         """
         if self.batches is None:
             handle = with_context(self.handler)
@@ -51,9 +52,9 @@ def _check_runs(handler: Any, executor: str | None) -> None:
     if is_generator_function(handler):
         raise ConfigError(
             f"The handler {called(handler)} yields, which is possible only with run_and_produce, or in a @worker with "
-            "produces=. Otherwise a call would run nothing of it. Write it without yield."
+            "produces=. Otherwise none of its code would run. Write it without yield."
         )
     is_async = is_coroutine_function(handler)
     if executor not in (None, *(("async",) if is_async else ("thread", "process"))):
         kind = "an async def" if is_async else "a plain function"
-        raise ConfigError(f"executor={executor!r} cannot run {kind}. Leave out executor, or choose another.")
+        raise ConfigError(f"executor={executor!r} cannot run {kind}. Leave out executor, or choose another executor.")

@@ -1,8 +1,8 @@
 """The options of a parallel consumer: their names, types, defaults and checks.
 
 `ParallelConsumer` and `@worker` take the options as keywords. Type checkers can read the types of keywords only from a
-`TypedDict`, so there is one beside the dataclass. A test compares both with each other, and with the docstring of
-`ParallelConsumer`, which explains each option to users.
+`TypedDict`, so there is a `TypedDict` in addition to the dataclass. A test compares the two classes with each other,
+and with the docstring of `ParallelConsumer`, which explains each option to users.
 """
 
 import dataclasses
@@ -50,13 +50,14 @@ OnExpired = Literal["drop", "dead_letter"]
 OnInvalidMetadata = Literal["warn", "fail"]
 F = TypeVar("F", bound=Callable[..., Any])
 
-_LEAST_BUFFER = 1000  # records; a fetch costs the same for one record as for many
-_LEAST_MEMORY = 2**20  # bytes
-_COMMIT_EVERY: dict[CommitMode, float] = {"async": 5.0, "sync": 5.0, "transactional": 0.1}  # seconds
+_LEAST_BUFFER = 1000  # the smallest default of `buffer_records`; a fetch costs the same for one record as for many
+_LEAST_MEMORY = 2**20  # the smallest allowed `buffer_memory`, in bytes
+# The default intervals between commits, in seconds.
+_COMMIT_EVERY: dict[CommitMode, float] = {"async": 5.0, "sync": 5.0, "transactional": 0.1}
 
 
 class ParallelOptionsDict(TypedDict, total=False):
-    """The options as keywords, for type checkers and editors; `ParallelOptions` has their defaults."""
+    """The options as keywords, for type checkers and editors. `ParallelOptions` has their defaults."""
 
     ordering: Ordering | OrderingName
     max_concurrency: int
@@ -88,9 +89,9 @@ class ParallelOptionsDict(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ParallelOptions:
-    """The options with their defaults; `ParallelConsumer` explains each.
+    """The options of a parallel consumer with their defaults. `ParallelConsumer` explains each option.
 
-    Raises `ConfigError` for an option that is out of bounds or contradicts another.
+    Raises `ConfigError` if an option is outside its allowed range or contradicts another option.
     """
 
     ordering: Ordering | OrderingName = Ordering.KEY
@@ -122,7 +123,7 @@ class ParallelOptions:
 
     @classmethod
     def of(cls, options: Mapping[str, Any], taker: str = "ParallelConsumer", others: Collection[str] = ()) -> Self:
-        """Return these options with defaults for all others.
+        """Make an object with these options, and with the defaults of all other options.
 
         Raises `ConfigError` for an unknown name. The error suggests a similar option, or a similar name in `others`.
         """
@@ -134,7 +135,7 @@ class ParallelOptions:
         return cls(**options)
 
     def as_keywords(self) -> ParallelOptionsDict:
-        """Return all options as keywords, to make a consumer with them."""
+        """Return all options as keyword arguments for a consumer."""
         return {each.name: getattr(self, each.name) for each in dataclasses.fields(self)}  # type: ignore[return-value]
 
     def __post_init__(self) -> None:
@@ -167,7 +168,7 @@ class ParallelOptions:
     def _check_dead_letters(self) -> None:
         topic = self.dead_letter_topic
         if topic is not None and not is_topic_name(topic):
-            raise ConfigError(f"dead_letter_topic is {topic!r}; it must be the name of a topic, or left out.")
+            raise ConfigError(f"dead_letter_topic is {topic!r}; it must be a valid name of a topic, or left out.")
         check_choice("on_expired", self.on_expired, ("drop", "dead_letter"))
         if self.on_expired == "dead_letter" and topic is None:
             raise ConfigError(
@@ -179,8 +180,8 @@ class ParallelOptions:
         check_kind("retries", self.retries, Retries, "a Retries, as Retries(max_attempts=5)")
         if self.retries.max_attempts is not None and topic is None:
             raise ConfigError(
-                f"After max_attempts={self.retries.max_attempts} a record is sent to the dead_letter_topic, but "
-                "there is none. Name one, or leave out max_attempts to retry forever."
+                f"max_attempts is {self.retries.max_attempts}, but there is no dead_letter_topic for records that have "
+                "failed this often. Name one, or leave out max_attempts to retry forever."
             )
 
     def _check_tenants(self) -> None:
@@ -195,7 +196,7 @@ class ParallelOptions:
             raise ConfigError("tenant_weights is set, but there is no tenant. Set tenant, as in tenant='key'.")
 
     def check_with(self, settings: ParallelSettings) -> None:
-        """Raise `ConfigError` for options that contradict the settings, or each other with this number of levels."""
+        """Raise `ConfigError` if options contradict the settings, or each other with this number of levels."""
         outputs = self.outputs.kafka
         if self.commit_mode != "transactional":
             if "transactional.id" in outputs:
@@ -204,16 +205,18 @@ class ParallelOptions:
                     "commit_mode='transactional', or remove transactional.id."
                 )
         elif (isolation := settings.kafka.get("isolation.level", "read_committed")) != "read_committed":
-            # Also, only with `read_committed` does a new owner of a partition wait for offsets in an open transaction.
+            # Another reason is that a new owner of a partition waits for offsets in an open transaction only with
+            # `read_committed`.
             raise ConfigError(
-                f"commit_mode is 'transactional' and isolation.level is {isolation!r}, so records would be read whose "
-                "own transaction could still be aborted. Remove isolation.level."
+                f"commit_mode is 'transactional', but isolation.level is {isolation!r}, so the consumer would read "
+                "records of transactions that can still be aborted. Remove isolation.level."
             )
         for name, value in (("adaptive", self.adaptive), ("rate_limit", self.rate_limit)):
             if self.policy == "capacity_burst" and (settings.levels or 1) > 1 and value:
-                raise ConfigError(  # the highest level would never reach its share of the slots
-                    f"policy='capacity_burst' gives each level a share of max_concurrency. With {name}={value} fewer "
-                    "records run, and they could all be of the highest level. Use policy='fair'."
+                # With fewer records than slots, the highest level would never use up its share of the slots.
+                raise ConfigError(
+                    f"policy='capacity_burst' gives each level a share of max_concurrency. With {name}={value}, fewer "
+                    "records run, and all of them could be of the highest level. Use policy='fair'."
                 )
         self.slots(settings)
 
@@ -231,7 +234,7 @@ class ParallelOptions:
 
     @property
     def all_retries(self) -> Retries:
-        """The retries, which also treat an unreadable record as fatal, because it would be unreadable again."""
+        """The retries, with the addition that unreadable records are never retried, as they would stay unreadable."""
         retries = self.retries or Retries()
         return dataclasses.replace(retries, fatal=(*retries.fatal, DeserializationError))
 
@@ -245,13 +248,16 @@ class ParallelOptions:
         return make_slots(self.policy, self.distributor, levels, self.max_concurrency, max_wait=settings.max_wait)
 
     def tenancy(self) -> Tenancy | None:
-        """Return the tenancy of one consumer, or None without tenants."""
+        """Make the tenancy of one consumer. Returns None if the option `tenant` is not set."""
         if self.tenant is None:
             return None
         return Tenancy(self.tenant, self.tenant_weights, self.tenant_rate_limit)
 
     def gates(self, rate: StartRate | None, limits: RateLimits[ConsumerRecord] | None) -> list[Gate]:
-        """Return the gates of one consumer, usually none. Expiry and supervision are added when they are needed."""
+        """Make the gates of one consumer for the optional features in use.
+
+        The gates for expiry and supervision are not among them. They are added later, when they are needed.
+        """
         gates: list[Gate] = []
         if self.circuit_breaker is not None:
             gates.append(CircuitGate(self.circuit_breaker))
@@ -267,7 +273,7 @@ class ParallelOptions:
 
 
 def shows_options(function: F) -> F:
-    """Decorate a function that takes the options as `**options`, so that `help` shows each option with its default."""
+    """Decorate a function with `**options`, so that `help` shows each option with its default."""
     signature = inspect.signature(function)
     own = [each for each in signature.parameters.values() if each.kind is not each.VAR_KEYWORD]
     options = [

@@ -1,7 +1,7 @@
-"""Streams of stored outputs, for a caller who iterates over them or who awaits a call for each.
+"""Streams of stored outputs. The caller iterates over them, or gives an `async def` that is called for each output.
 
 The record of a stored output is done, whether or not the caller takes the output. So unlike a stream of results, a
-stream of outputs does not decide what is committed; it only slows the run down while too many outputs wait.
+stream of outputs has no influence on what is committed. It only slows down the run while too many outputs wait.
 """
 
 import asyncio
@@ -24,13 +24,14 @@ log = logging.getLogger(__name__)
 
 AsyncOnOutput = Callable[[Any, ProducerRecord, RecordMetadata], Awaitable[Any]]
 
-# Outputs that wait to be taken. Enough that a caller with short pauses never slows the run down.
+# The most outputs that wait for the caller, and their most bytes. A caller that pauses only for moments never reaches
+# these limits.
 _MOST = 1000
 _MOST_BYTES = 64 * 2**20
 
 
 class StoredOutput(NamedTuple):
-    """An output that Kafka has stored, with the record or records that it was made from, and its place in Kafka."""
+    """An output that Kafka has stored, the record or records that it was made from, and its position in Kafka."""
 
     input: ConsumerRecord | list[ConsumerRecord]
     output: ProducerRecord
@@ -38,11 +39,11 @@ class StoredOutput(NamedTuple):
 
 
 class UntakenOutputs:
-    """Counts stored outputs that the caller has not taken, and keeps records from starting while there are too many.
+    """Counts the stored outputs that the caller has not taken, and starts no records while there are too many.
 
-    The bound is 1,000 outputs, or 64 MiB together with the records that they were made from. Records that are already
-    running, or whose transaction is open, can still add outputs. Records start again when half of the bound is left.
-    Any thread can call the methods.
+    The limit is 1,000 outputs, or 64 MiB of outputs and the records that they were made from. Records that are running
+    already, or whose transaction is open, can still add outputs. Records start again when the outputs are down to half
+    of the limit. Any thread can call the methods.
     """
 
     def __init__(self, dispatch: Dispatch) -> None:
@@ -53,7 +54,7 @@ class UntakenOutputs:
         self._waits = False
 
     def add(self, stored: StoredOutput) -> None:
-        """Count an output as waiting."""
+        """Count an output that waits for the caller."""
         size = _size_of(stored)
         with self._lock:
             self._sizes.append(size)
@@ -63,7 +64,7 @@ class UntakenOutputs:
                 self._dispatch.wait_for_outputs(True)
 
     def take(self) -> None:
-        """Count the next output as taken. Outputs are taken in the order in which they were added."""
+        """Stop counting the oldest waiting output, because the caller takes outputs in the order of `add`."""
         with self._lock:
             self._bytes -= self._sizes.popleft()
             if self._waits and len(self._sizes) <= _MOST // 2 and self._bytes <= _MOST_BYTES // 2:
@@ -72,7 +73,7 @@ class UntakenOutputs:
 
 
 def _size_of(stored: StoredOutput) -> int:
-    """Estimate the bytes of a stored output. An object that was given to a serialiser counts as nothing."""
+    """Estimate the bytes of a stored output and its inputs. A key or value that is not str or bytes counts as 0."""
     inputs = stored.input if isinstance(stored.input, list) else [stored.input]
     output = stored.output
     value, key = (field if isinstance(field, str | bytes) else None for field in (output.value, output.key))
@@ -84,14 +85,14 @@ def _size_of(stored: StoredOutput) -> int:
 class OutputStream(Stream[StoredOutput]):
     """An iterable and async iterable over stored outputs, in the order in which Kafka stored them.
 
-    It can be iterated over once, and ends when the consumer was stopped and the last output was taken. Raises the error
-    that ended the run, if any. Leaving the iteration stops the consumer; outputs that were not taken are stored all the
-    same.
+    It can be iterated over only once. The iteration ends when the consumer was stopped and the last output was taken.
+    If an error ended the run, the iteration raises it. If the caller leaves the iteration, the consumer stops; outputs
+    that were not taken are stored nevertheless.
 
     Args:
-        produce: Runs the consumer with a function that is called for each stored output.
-        stop: Stops the consumer; its argument says whether to drain.
-        dispatch: The dispatch, which starts no record while many outputs wait.
+        produce: A function that runs the consumer, and calls its argument for each stored output.
+        stop: A function that stops the consumer. Its argument is True to drain.
+        dispatch: The dispatch, which starts no record while too many outputs wait.
     """
 
     drops_untaken_at_end = False
@@ -104,7 +105,7 @@ class OutputStream(Stream[StoredOutput]):
         self._untaken = UntakenOutputs(dispatch)
 
     def run(self, put: PutResult, owner: Owner) -> None:
-        """Run the consumer, and put each stored output."""
+        """Run the consumer, and call `put` with each stored output."""
 
         def stored(input: Any, output: ProducerRecord, metadata: RecordMetadata) -> None:
             output_stored = StoredOutput(input, output, metadata)
@@ -114,18 +115,19 @@ class OutputStream(Stream[StoredOutput]):
         self._produce(stored, owner)
 
     def handed_out(self, item: StoredOutput) -> StoredOutput:
-        """Return the output, which no longer waits."""
+        """Count the output as taken, and return it."""
         self._untaken.take()
         return item
 
 
 class OutputTasks:
-    """Calls an `async def` for stored outputs, one after the other, in a task of the running loop.
+    """Calls an `async def` for each stored output, one after the other, in a task of the running loop.
 
-    Calling this object, from any thread, queues a call. An error of a call is logged, and does not keep the next one
-    from being made. While many calls wait, no record starts.
+    The object itself is the `on_output` callback. Any thread can call it, which queues a call of the `async def`. If
+    such a call raises an error, the error is logged, and the next call is made. While too many calls wait, no record
+    starts.
 
-    Raises `ConfigError` if the function cannot be called with the three arguments.
+    Raises `ConfigError` if the function cannot be called with (input, output, metadata).
     """
 
     def __init__(self, on_output: AsyncOnOutput, dispatch: Dispatch) -> None:
@@ -149,14 +151,15 @@ class OutputTasks:
             self._untaken.take()
             try:
                 await self._on_output(*stored)
-            except BaseException as error:  # a SystemExit that left the task would end the loop
+            except BaseException as error:  # if the task raised SystemExit, that would end the event loop
                 if isinstance(error, asyncio.CancelledError) and self._task.cancelling():
                     raise
-                log.exception("The on_output callback for a record of %s raised.", stored.output.topic)
+                log.exception("The on_output callback for a record of %s raised an error.", stored.output.topic)
 
     async def end(self) -> None:
-        """Wait until all calls have ended. If the caller is cancelled, they are cancelled too."""
-        # Through the loop, so that it comes behind the outputs that other threads have handed to the loop.
+        """Wait until all calls have ended. If this coroutine is cancelled, the calls are cancelled too."""
+        # `None` ends the task. It is queued through the loop, so that it comes after outputs that other threads have
+        # passed to the loop.
         self._loop.call_soon(self._waiting.put_nowait, None)
         try:
             await asyncio.wait([self._task])

@@ -1,6 +1,6 @@
-"""Turns the return values of handlers into outputs, and sends them; a record is done when all its outputs are stored.
+"""Converts the return values of handlers to outputs, and sends these outside transactions.
 
-`transactions.py` sends outputs in transactions.
+A record is done when all its outputs are stored. For outputs in transactions, see `transactions.py`.
 """
 
 import logging
@@ -29,16 +29,17 @@ from headway.settings.config import Config, OutputSettings
 log = logging.getLogger(__name__)
 
 OnOutput = Callable[[Any, ProducerRecord, RecordMetadata], Any]
-"""A callback for a stored output: (input, output, metadata of the stored output).
+"""A callback that is called with (input, output, metadata) for each stored output.
 
-The input is a `ConsumerRecord`, or with batches a list of them.
+The input is the `ConsumerRecord` that the output was made from, or with batches a list of records. The metadata is that
+of the stored output.
 """
 
-_MOST_BYTES = 1_000_000  # librdkafka's default of message.max.bytes
+_MOST_BYTES = 1_000_000  # librdkafka's default for message.max.bytes
 
 
 class HandlerOutputs:
-    """Turns the `ProducerRecord`s that handlers return into outputs, and calls `on_output` for the stored ones."""
+    """Converts the `ProducerRecord`s that handlers return to outputs, and calls `on_output` for stored outputs."""
 
     def __init__(
         self,
@@ -60,9 +61,10 @@ class HandlerOutputs:
         self._on_output = on_output
 
     def of(self, job: Job, returned: Any) -> list[HandlerOutput]:
-        """Return the outputs of a job. Raises for a value that is not a record, or that Kafka would certainly refuse.
+        """Convert the return value of a job to outputs.
 
-        All outputs are checked before the first is sent, so that an invalid output seldom leaves others stored.
+        Raises an error for a value that is not a record, or that Kafka would certainly refuse. All outputs are checked
+        before the first is sent. So if one of them is invalid, the others are seldom stored.
         """
         if returned is None:
             return []
@@ -101,22 +103,24 @@ class HandlerOutputs:
             )
 
     def _check_target(self, topic: str, partition: int | None) -> None:
-        """Raise `DeliveryError` for a topic or partition that is known not to exist."""
+        """Raise `DeliveryError` if it is known that the topic or the partition does not exist."""
         if partition is not None and not is_partition(partition):
             raise no_partition(partition, topic)
         try:
             count = self._targets.too_few(topic, partition or 0)
         except DeliveryError:
             raise
-        except KafkaError:  # no broker answers: the delivery report will tell
+        except KafkaError:  # no broker answers, so only the delivery report can show a missing topic
             return
         if count == 0:
             raise DeliveryError(f"The topic {topic} of an output does not exist. Create it, or correct its name.")
         if count is not None:
-            raise DeliveryError(f"An output is for partition {partition} of {topic}, which has 0 to {count - 1}.")
+            raise DeliveryError(
+                f"An output is for partition {partition} of {topic}, but its partitions are 0 to {count - 1}."
+            )
 
     def delivered(self, output: HandlerOutput, message: Any) -> None:
-        """Call the user's callback for a stored output."""
+        """Call `on_output` for a stored output, if the user has given one."""
         if self._on_output is None or output.returned is None:
             return
         partition, offset, timestamp = message.partition(), message.offset(), message.timestamp()[1]
@@ -125,8 +129,8 @@ class HandlerOutputs:
         where = RecordMetadata(topic, partition, level, offset, timestamp)
         try:
             self._on_output(self._input(output.job), record, where)
-        except BaseException:  # this thread makes all calls, so an error of one must not end it
-            log.exception("The on_output callback for a record of %s raised.", record.topic)
+        except BaseException:  # this thread makes all calls of `on_output`, so an error must not end it
+            log.exception("The on_output callback for a record of %s raised an error.", record.topic)
 
     def _input(self, job: Job) -> ConsumerRecord | list[ConsumerRecord]:
         return [work.record for work in job] if self._of_batches else job[0].record
@@ -151,16 +155,16 @@ def _size(field: str, written: object, topic: str) -> int:
     if isinstance(written, bytes):
         return len(written)
     raise SerializationError(
-        f"The {field} of a record for {topic} has the type {type(written).__name__}, and not bytes or str. Convert it, "
-        f"or set {field}.serializer in producer_config."
+        f"The {field} of a record for {topic} has the type {type(written).__name__}; it must be bytes or str. Convert "
+        f"it, or set {field}.serializer in producer_config."
     )
 
 
 class Sending:
-    """Sends outputs outside transactions. A job is done if Kafka stores all its outputs, and has failed otherwise.
+    """Sends outputs outside transactions. A job is done if Kafka stores all its outputs. Otherwise it has failed.
 
-    Outputs whose delay topics must be looked up or created are sent in a thread of their own, because the event loop of
-    async handlers must not wait for that.
+    Outputs whose delay topics must first be looked up or created are sent in a separate thread, because the event loop
+    of async handlers must not block for that time.
     """
 
     def __init__(self, client: ProducerClient, outputs: HandlerOutputs, dispatch: Dispatch) -> None:
@@ -171,10 +175,10 @@ class Sending:
         self._waiting = set[Future[None]]()
 
     def take_result(self, job: Job, returned: Any) -> Job | None:
-        """Take a handler's return value. Returns the next job, if there is one for this thread or task."""
+        """Send the outputs that a handler returned. Returns the next job for the calling thread or task, or None."""
         try:
             outputs = self._outputs.of(job, returned)
-        except BaseException as error:  # of a user's serialiser or iterator: the attempt has failed
+        except BaseException as error:  # if the user's serialiser or iterator raises, the attempt has failed
             return self._dispatch.complete(job, error)
         if not outputs:
             return self._dispatch.complete(job) if job[1:] else self._dispatch.done(job[0])
@@ -193,7 +197,7 @@ class Sending:
         self._outputs.delayed.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds for outputs that wait for their delay topics. The rest is not sent."""
+        """Wait up to `timeout` seconds for outputs that wait for their delay topics. Later ones are not sent."""
         wait(list(self._waiting), timeout)
         self._thread.shutdown(wait=False, cancel_futures=True)
 
@@ -218,7 +222,7 @@ class Sending:
 
 
 class _UnstoredOutputs:
-    """Counts the delivery reports of one job's outputs, and completes the job with the last. Thread-safe."""
+    """Counts the delivery reports of one job's outputs, and completes the job after the last report. Thread-safe."""
 
     def __init__(self, job: Job, count: int, dispatch: Dispatch) -> None:
         self._job = job
@@ -240,7 +244,7 @@ class _UnstoredOutputs:
 
 
 def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> DeliveryError:
-    """Return the error for a record whose delivery report has an error."""
+    """Return the error for a record that was not delivered, according to its delivery report."""
     if right := client.missing_right(error, topic):
         return DeliveryRefusedError(f"A record for {topic} was not delivered. {right.missing()}")
     return DeliveryError(f"A record for {topic} was not delivered: {error.str()}.")
@@ -249,7 +253,10 @@ def why_not_delivered(client: ProducerClient, topic: str, error: Any) -> Deliver
 def producer_for(
     settings: OutputSettings, connection: Config, transactional_id: str | None, most_bytes: int
 ) -> ProducerClient:
-    """Make the client for outputs: idempotent, or transactional. A transactional client also sends dead letters."""
+    """Make the producer for outputs. It is transactional if there is a `transactional_id`, and idempotent otherwise.
+
+    A transactional producer also sends dead letters, so its `message.max.bytes` is `most_bytes`.
+    """
     defaults: dict[str, Any] = {"enable.idempotence": True, "linger.ms": 5, "partitioner": "murmur2_random"}
     if not transactional_id:
         return ProducerClient({**defaults, **connection, **settings.kafka})

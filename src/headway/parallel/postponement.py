@@ -1,4 +1,4 @@
-"""Pauses between attempts to store dead letters, or records to be retried later, while Kafka refuses them."""
+"""Delays the next try to store a dead letter, or a record that is retried later, after Kafka has refused one."""
 
 import random
 import threading
@@ -11,21 +11,21 @@ from headway.execution.jobs import RecordWork
 
 
 class Reports(Protocol):
-    """Receives reports about records that were sent to be stored."""
+    """Receives reports on records that were sent as dead letters or schedules."""
 
     def stored(self, work: RecordWork) -> None:
-        """Record that Kafka has stored the record."""
+        """Report that Kafka has stored the record."""
 
     def not_stored(self, work: RecordWork, again_at: float) -> None:
-        """Record that the record was not stored and must be sent again at this time of the monotonic clock."""
+        """Report that the record was not stored and must be sent again at `again_at`, by the monotonic clock."""
 
 
 class Postponement:
-    """Growing pauses between attempts to store records. Thread-safe.
+    """Counts refusals, and makes the pause before the next try to store a record longer after each. Thread-safe.
 
     Args:
-        reports: Receives each refusal, with the time of the next attempt.
-        warn: Called with the reason of the first refusal, and now and then of later ones.
+        reports: Receives each record that was not stored, with the time of the next try.
+        warn: Called with the reason of the first refusal, and from time to time with that of a later one.
     """
 
     def __init__(self, reports: Reports, warn: Callable[[str], None]) -> None:
@@ -35,17 +35,17 @@ class Postponement:
         self._lock = threading.Lock()  # for the pause
 
     def is_over(self) -> bool:
-        """Return whether an attempt is allowed now."""
+        """Return whether the pause is over, so that records can be sent now."""
         return self._pause.allows(time.monotonic())
 
     def postpone(self, work: RecordWork) -> None:
-        """Report that a record must wait for the end of the pause."""
+        """Report that a record was not stored and must wait until the pause is over."""
         self._reports.not_stored(work, self._pause.again_at)
 
     def refused(self, work: RecordWork, reason: str) -> None:
         """Report that Kafka refused a record, and begin a pause."""
         with self._lock:
-            warns = self._pause.refused(time.monotonic(), random.random())  # noqa: S311 - it spreads retries
+            warns = self._pause.refused(time.monotonic(), random.random())  # noqa: S311 - it spreads retries over time
         if warns:
             self._warn(reason)
         self.postpone(work)

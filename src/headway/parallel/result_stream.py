@@ -1,8 +1,8 @@
-"""Streams of handlers' results, for `for`, `async for`, or a function that is called with each.
+"""Streams of handlers' results. The caller iterates over them, or gives a function that is called with each result.
 
-A record is done when the caller asks for the next result, or when the function returns. Results that the caller did not
-reach are therefore repeated by the next run. A record keeps its slot until it is done, so that no more results wait
-than there are slots.
+A record is done when the caller requests the next result, or when the function returns. So the next run repeats records
+whose results the caller did not take. A record keeps its slot until it is done, so there are never more waiting results
+than slots.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,14 +18,14 @@ from headway.records.record_types import ConsumerRecord
 
 
 class Result(NamedTuple):
-    """A record and what its handler returned."""
+    """A record, and the value that the handler returned for it."""
 
     record: ConsumerRecord
     value: Any
 
 
 class BatchResult(NamedTuple):
-    """The records of a batch and what its handler returned."""
+    """The records of a batch, and the value that the handler returned for them."""
 
     records: Sequence[ConsumerRecord]
     value: Any
@@ -34,22 +34,23 @@ class BatchResult(NamedTuple):
 R = TypeVar("R")
 
 OnResult = Callable[[Any, Any], Any]
-"""A function that is called with each result: (input, value). With batches, the input is a list of records."""
+"""A function that is called with (input, value) for each result. With batches, the input is a list of records."""
 
 _Item = tuple[Job, Any]
 
 
 class ResultStream(Stream[R]):
-    """An iterable and async iterable over results, in the order in which handlers return. It can be iterated over once.
+    """An iterable and async iterable over results, in the order in which handlers return them.
 
-    It ends when the consumer was stopped; if the consumer drains, after the last result was taken. Raises the error
-    that ended the run, if any. Leaving the iteration stops the consumer.
+    It can be iterated over only once. The iteration ends when the consumer was stopped, or if the consumer drains, when
+    the last result was taken. If an error ended the run, the iteration raises it. If the caller leaves the iteration,
+    the consumer stops.
 
     Args:
-        run: Runs the consumer with a receiver of what handlers return.
-        stop: Stops the consumer; its argument says whether to drain.
-        dispatch: The dispatch that the stream reports finished records to.
-        in_batches: True if each result is that of a batch.
+        run: A function that runs the consumer, and passes the handlers' return values to a receiver.
+        stop: A function that stops the consumer. Its argument is True to drain.
+        dispatch: The dispatch, to which the stream reports finished records.
+        in_batches: True if each result is the result of a batch.
     """
 
     drops_untaken_at_end = True
@@ -70,8 +71,8 @@ class ResultStream(Stream[R]):
     def for_each(self, on_result: OnResult) -> None:
         """Call `on_result(record, value)` for each result, one at a time in this thread, until the consumer is stopped.
 
-        A record is done when the call returns. Any exception of the call is a failed attempt, as if the handler had
-        raised it. Only KeyboardInterrupt ends the run, because Ctrl-C raises it here.
+        A record is done when the call returns. If the call raises an exception, the attempt has failed, as if the
+        handler had raised it. Only a KeyboardInterrupt ends the run, because Ctrl-C raises it in this thread.
         """
         check_callback("on_result", on_result, ("input", "value"))
         items: SimpleQueue[_Item | None] = SimpleQueue()
@@ -82,17 +83,17 @@ class ResultStream(Stream[R]):
                 self._dispatch.complete_elsewhere(item[0], failure)
 
     def run(self, put: PutResult, owner: Owner) -> None:
-        """Run the consumer, and put each job with its result."""
+        """Run the consumer, and call `put` with each job and its result."""
         self._run(_PutResults(put, self._dispatch), owner)
 
     def handed_out(self, item: _Item) -> Any:
-        """Return a `Result`, or a `BatchResult`."""
+        """Return the job's `Result`, or its `BatchResult` if the handler takes batches."""
         job, value = item
         records = [work.record for work in job]
         return BatchResult(records, value) if self._in_batches else Result(records[0], value)
 
     def finished(self, item: _Item) -> None:
-        """Record that the records of a result are done."""
+        """Report to the dispatch that the records of a result are done."""
         if self._in_batches:
             self._dispatch.complete_elsewhere(item[0])
         else:
@@ -107,13 +108,13 @@ class _PutResults:
         self._dispatch = dispatch
 
     def take_result(self, job: Job, returned: Any) -> Job | None:
-        """Put a job with its result. Returns another job, if a slot is free."""
+        """Put a job with its result into the stream. Returns another job if a slot is free, or None."""
         self._put((job, returned))
         return self._dispatch.next()
 
 
 def _failure_of(on_result: OnResult, result: Any) -> BaseException | None:
-    """Call the function. Returns the error of the attempt, or None if it succeeded."""
+    """Call `on_result` with a result. Returns the error because of which the attempt has failed, or None."""
     try:
         return not_run(on_result(*result), "on_result")
     except KeyboardInterrupt:

@@ -1,4 +1,4 @@
-"""The run of a parallel consumer, from its start through the rounds of the control thread to its last commit."""
+"""Runs a parallel consumer: starts its parts, runs the rounds of the control thread, and ends with the last commit."""
 
 import contextlib
 import math
@@ -26,17 +26,18 @@ from headway.runtime.sigterm import on_terminate
 from headway.runtime.wakeup import Wakeup
 
 DRAIN_WITHIN: Final = 30.0
-"""The default of seconds for running handlers to end when the consumer drains."""
+"""The seconds that running handlers have to end when the consumer drains, by default."""
 
-_LEAST_FOR_END = 1.0  # seconds for the last commits and for leaving, even if handlers have used up the drain time-out
-_CHECK_THAT_IT_RUNS_EVERY = 1.0  # seconds
+# The fewest seconds for the last commits and for leaving the groups, even if handlers have used up the drain time-out.
+_LEAST_FOR_END = 1.0
+_CHECK_THAT_IT_RUNS_EVERY = 1.0  # seconds between two checks of a waiting `close`
 
 
 class Run:
-    """The one run of a consumer, in the thread that calls `run`. Any thread, handler or signal handler can stop it.
+    """The only run of a consumer, in the thread that calls `run`. Any thread, handler or signal handler can stop it.
 
-    `subscribe` joins the groups. With a lifespan they are joined only after its start-up, because a member that cannot
-    answer its group during the start-up would hold up all other members.
+    `subscribe` joins the groups, unless there is a lifespan. Then the groups are joined after the start-up of the
+    lifespan, because a member that does not take part in rebalances meanwhile would delay all other members.
     """
 
     def __init__(
@@ -58,12 +59,12 @@ class Run:
         self._tenancy = tenancy
         self._joins_late = joins_late
         self._state = threading.Lock()
-        self._runner: int | None = None  # the thread that runs, or that closes what never ran
+        self._runner: int | None = None  # the identifier of the thread that called `run`, or `close` before any run
         self._subscriptions: Sequence[LevelSubscription] = ()
-        self._stop: tuple[bool, float] | None = None  # True to drain, and the deadline
+        self._stop: tuple[bool, float] | None = None  # whether to drain, and the deadline; None until `stop` is called
         self._steps = EndSteps(self._steps_to_end)
         self._ended = Flag()
-        self.failure: BaseException | None = None  # the error that ended the run, if one did
+        self.failure: BaseException | None = None  # the error that ended the run, or None
 
     @property
     def has_begun(self) -> bool:
@@ -76,17 +77,18 @@ class Run:
         return self._ended.is_set()
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription]) -> None:
-        """Read these topics."""
+        """Read these topics. Call this before `run`."""
         self._subscriptions = subscriptions
         self._control.rate.subscribe(subscriptions)
         if not self._joins_late:
             self._control.fetching.subscribe(subscriptions)
 
     def run(self, spec: HandlerSpec, owner: Owner = None) -> None:
-        """Run until the consumer is stopped. Raises the error that ended the run, if any."""
+        """Run until the consumer is stopped. If an error ended the run, raises it."""
         self._begin()
         try:
-            # `on_terminate` is outermost: a second SIGTERM must not end the process before the last commit.
+            # `on_terminate` is the outermost block, because a second SIGTERM must not end the process before the last
+            # commit.
             with on_terminate(self.stop), contextlib.ExitStack() as at_end:
                 at_end.callback(self._end)
                 handler = self._parts.handler(spec)
@@ -95,7 +97,7 @@ class Run:
                 if self._joins_late and not self._is_stopping():
                     self._control.fetching.subscribe(self._subscriptions)
                 self._run_rounds()
-            # The last handlers and callbacks may have failed after the last round.
+            # The last handlers and callbacks might have failed after the last round.
             if failure := self._dispatch.failure or self._control.callbacks.failure or self._parts.failure:
                 raise failure
         except BaseException as error:
@@ -103,28 +105,29 @@ class Run:
             raise
 
     def stop(self, drain: bool, timeout: float = DRAIN_WITHIN) -> None:
-        """Make the run end, and return at once. Handlers and signal handlers can call it."""
+        """Make the run end, and return at once. Handlers and signal handlers can call this."""
         self._stop = drain, time.monotonic() + (timeout if drain else 0)
         self._dispatch.end()
         self._wake.set()
 
     def close(self, drain: bool, timeout: float) -> None:
-        """Stop the run, and wait until it has ended. Raises `HeadwayError` in a callback."""
+        """Stop the run, and wait until it has ended. Raises `HeadwayError` if it is called in a callback."""
         if self._control.callbacks.runs_here():
             raise HeadwayError(
-                "close() was called in a callback of the consumer, for which it would wait forever. Call stop()."
+                "close() was called in a callback of the consumer. It would wait forever, because it waits until the "
+                "callback has returned. Call stop() instead."
             )
         with self._state:
             if self._runner is None:
-                self._runner = threading.get_ident()  # no run can begin from now on
+                self._runner = threading.get_ident()  # from now on `run` raises `ClosedError`
         if not self._ended.is_set():
             self.stop(drain, timeout)
         while not self._ended.is_set():
-            # Two interrupts can have ended `run` before `_end` was finished, or before `_end` was registered. Then
-            # nobody else ends the run.
+            # Two interrupts in a row can have ended `run` before `_end` was finished, or before `_end` was registered.
+            # Then only this method can end the run.
             here = threading.get_ident()
             if is_on_stack(here, _RUN, self) or is_on_stack(here, _END, self):
-                return  # a signal handler calls this within `run` or `_end`, which cannot continue before it returns
+                return  # called by a signal handler within `run` or `_end`, which continue only when this returns
             if not is_on_stack(self._runner, _RUN, self):
                 self._end()
             else:
@@ -148,12 +151,16 @@ class Run:
             self._control.run_round()
 
     def _end(self) -> None:
-        """Leave the groups and close everything. Every step is taken, and the last error of a step is raised."""
+        """Leave the groups, and close all parts. All steps are taken, and then the last error of a step is raised."""
         self._steps.take()
         self._ended.set()
 
     def _steps_to_end(self) -> Iterator[Step]:
-        """Yield the steps. All waits for Kafka end at one time, soon if little of the drain time-out is left."""
+        """Yield the steps of `_end`.
+
+        All steps that wait for Kafka have the same deadline. It is `END_WITHIN` seconds from now, or the end of the
+        drain time-out if that is earlier, but never less than a second from now.
+        """
         now = time.monotonic()
         drains_until = self._stop[1] if self._stop and self._stop[0] else math.inf
         end_by = min(now + END_WITHIN, max(drains_until, now + _LEAST_FOR_END))

@@ -1,4 +1,4 @@
-"""The parts of a run: the executor of its handlers, and the clients for outputs, dead letters and later retries."""
+"""Makes the parts of a run: the executor, the lifespan, and the clients for outputs, dead letters and later retries."""
 
 import logging
 import os
@@ -43,14 +43,14 @@ log = logging.getLogger(__name__)
 
 
 class ClosableClient(Protocol):
-    """A client of a run, which must be closed at the end of the run."""
+    """A client that belongs to a run and must be closed at its end."""
 
     def close(self, timeout: float) -> Any: ...
     def set_sasl_credentials(self, username: str, password: str) -> None: ...
 
 
 class RunParts:
-    """Makes the parts of a run in the order of their dependencies, and lists them for the run to close."""
+    """Makes the parts of a run in the order of their dependencies, and lists those that the run must close."""
 
     def __init__(
         self,
@@ -70,17 +70,17 @@ class RunParts:
         self._life = Life(options.lifespan, connection_of(settings.kafka)) if options.lifespan else None
         self._clients: list[ClosableClient] = []
         self.transactions: Transactions | None = None
-        """The transactions in which the run commits. None before it starts, and in other commit modes."""
+        """Commits the run's transactions. None before the run starts, and in other commit modes."""
 
     def supervise(self, table: int, suspects: Iterable[Suspect], request_commit: Callable[[], None]) -> Supervision:
-        """Keep a table of running records in the file of this descriptor, and run suspects alone."""
+        """Write a table of running records into the file of this descriptor, and let suspects run alone."""
         running = RunningTable(table, self._options.max_concurrency)
         self._supervision = Supervision(running, suspects, request_commit)
         self._dispatch.add(self._supervision)
         return self._supervision
 
     def handler(self, spec: HandlerSpec) -> WithContext:
-        """Return the handler as executors call it, with the lifespan's state in its context.
+        """Return the handler in the form in which executors call it, with the lifespan's state in its context.
 
         Raises `ConfigError` for a handler that cannot be called, or that cannot be used with the lifespan.
         """
@@ -88,15 +88,15 @@ class RunParts:
         if not self._life:
             return handler
         self._life.check(handler)
-        if self._options.executor == "process":  # each process has a state of its own
+        if self._options.executor == "process":  # each process enters the lifespan and has a state of its own
             return handler
         return with_state(handler, self._life.state, in_batches=spec.batches is not None)
 
     def require_rights(self, subscriptions: Sequence[LevelSubscription]) -> None:
-        """Raise `AuthorizationError` if the right to read a topic is missing.
+        """Raise `AuthorizationError` if this client is not permitted to read a topic.
 
-        Also logs a warning for levels that exist in Kafka but are not read. If no broker answers, the run begins all
-        the same. A missing right on a group is noticed when the group is joined.
+        Also logs a warning for levels that exist in Kafka but are not read. If no broker answers, this is only logged,
+        so that the run can begin nevertheless. Permission for a group is checked by Kafka when the group is joined.
         """
         topics = [topic for each in subscriptions for topic in each.topics if not topic.startswith("^")]
         try:
@@ -104,24 +104,24 @@ class RunParts:
             admin.require([Right("Read", "Topic", topic) for topic in topics])
             for topic in unread_levels(subscriptions, admin.topics().seen):
                 log.warning(
-                    "The Kafka topic %s exists, but this consumer has levels=%d and does not read it. Its records wait "
-                    "until another consumer reads them.",
+                    "The Kafka topic %s exists, but this consumer does not read it, because levels is %d. Its records "
+                    "are not handled until another consumer reads them.",
                     topic,
                     len(subscriptions),
                 )
         except AuthorizationError:
             raise
         except KafkaError as unknown:
-            log.info("Whether this client has the right to read the topics is not known yet: %s", unknown)
+            log.info("It is not known yet whether this client is permitted to read the topics: %s", unknown)
 
     def start(self, spec: HandlerSpec, handler: WithContext, owner: Owner, is_stopping: Callable[[], bool]) -> None:
         """Make the clients and the executor, enter the lifespan, and let the dispatch start jobs.
 
         Args:
-            spec: The handler as the user gave it.
-            handler: The handler as executors call it; see the method `handler`.
-            owner: The task in whose event loop coroutines run.
-            is_stopping: Returns whether the run was stopped, so that no start-up must be waited for.
+            spec: The declaration of the handler.
+            handler: The handler in the form in which executors call it, as the method `handler` returns it.
+            owner: The task in whose event loop coroutine handlers run.
+            is_stopping: A function that returns whether the run was stopped. Then start-ups are no longer waited for.
         """
         options, settings = self._options, self._settings
         receiver: ResultReceiver | None = spec.receiver
@@ -140,8 +140,8 @@ class RunParts:
             letters = letters or self._make_dead_letters(letter_topic)
         schedules = DelayedRetries(settings.kafka, settings.group, settings.scheduler, self._dispatch)
         self._clients.append(schedules)
-        # In a transaction, the outputs of a batch are committed with the offsets of all its records. They must be of
-        # one partition, because another partition could be lost or handed over before the commit.
+        # A transaction commits the outputs of a batch together with the offsets of all its records. If the records
+        # belonged to several partitions, one of them could be lost or handed over before the commit.
         of_one_partition = spec.sends and options.commit_mode == "transactional"
         if spec.batches:
             self._fill_batches(spec.batches, of_one_partition)
@@ -160,23 +160,23 @@ class RunParts:
         )
 
     def _fill_batches(self, batches: Batches, of_one_partition: bool) -> None:
-        """Let records wait until their batch has filled."""
+        """Configure the engine, and the table of running records, for batches of these sizes."""
         if self._supervision:
             self._supervision.expect_batches(self._options.max_concurrency, batches.max_size)
         self._dispatch.engine.let_batches_fill(batches.least, batches.linger, of_one_partition)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on."""
+        """Use these credentials for all further logins of the run's clients."""
         for client in self._clients:
             client.set_sasl_credentials(username, password)
 
     @property
     def failure(self) -> HeadwayError | None:
-        """The error of the lifespan's shut-down, if any."""
+        """The error that the lifespan's shut-down raised, or None."""
         return self._life.failure if self._life else None
 
     def closing(self) -> Iterator[ClosableClient | Executor | Life]:
-        """Yield the parts that must be closed at the end, in this order."""
+        """Yield the parts that must be closed at the end of the run, in the order in which they must be closed."""
         if self._executor:
             yield self._executor
         if self._life:
@@ -184,7 +184,7 @@ class RunParts:
         yield from reversed(self._clients)
 
     def forget_running(self) -> None:
-        """Clear the table of running records, because no handler runs any more."""
+        """Clear the table of running records. Call this when the run has ended."""
         if self._supervision:
             self._supervision.clear()
 
@@ -198,7 +198,7 @@ class RunParts:
             loop = owner.get_loop() if owner else self._life.loop if self._life else None
             return EventLoop(calls, loop, options.time_limit, owner)
         if options.executor == "process":
-            from headway.execution.processes.pool import Processes  # noqa: PLC0415 - most runs start no processes
+            from headway.execution.processes.pool import Processes  # noqa: PLC0415 - few runs need this import
 
             return Processes(
                 calls,
@@ -256,7 +256,7 @@ class RunParts:
     def _make_producer(self, transactional_id: str | None) -> ProducerClient:
         outputs = self._options.outputs
         most = most_bytes(self._settings.kafka, outputs.kafka)
-        with defer_signals():  # Ctrl-C between the two would leave a client whose threads nobody ends
+        with defer_signals():  # after an interrupt between the two lines, nothing would close the client
             client = producer_for(outputs, self._connection(), transactional_id, most)
             self._clients.append(client)
         return client
@@ -265,4 +265,4 @@ class RunParts:
         return Admin(self._connection()).why_not_writable(topic)
 
     def _connection(self) -> dict[str, Any]:
-        return connection_of(self._settings.kafka)  # read at each use, because credentials can change
+        return connection_of(self._settings.kafka)  # this is called for each use, because credentials can change

@@ -1,4 +1,4 @@
-"""The target of a seek, and the requests to Kafka for its offset."""
+"""The targets of seeks, and the requests to Kafka for their offsets."""
 
 from typing import Final, Literal, NamedTuple
 
@@ -17,7 +17,10 @@ _NEEDED: Final = {
 
 
 class SeekTarget(NamedTuple):
-    """The target of a seek: an offset, the beginning, the end, or the first record since a time in milliseconds."""
+    """The target of a seek: an offset, the beginning or end of the log, or the first record at or after a timestamp.
+
+    The timestamp is in milliseconds since the epoch.
+    """
 
     what: Literal["offset", "beginning", "end", "time"]
     value: int = 0
@@ -26,12 +29,12 @@ class SeekTarget(NamedTuple):
         return f"{self.what} {self.value}" if self.what in ("offset", "time") else f"its {self.what}"
 
     def ask(self, level: LevelConsumer, partition: TopicPartition, within: float) -> "SeekQuestion":
-        """Ask the leader of the partition for the offset of this target. The answer wakes the control thread."""
+        """Request the offset of this target from the partition's leader. The answer wakes the control thread."""
         return SeekQuestion(self, level, partition, within)
 
 
 class SeekQuestion:
-    """The requests to the leader of a partition for the offset of a target."""
+    """The pending requests to a partition's leader for the offset of a target."""
 
     def __init__(self, target: SeekTarget, level: LevelConsumer, partition: TopicPartition, within: float) -> None:
         numbers = {_BEGINNING: OFFSET_BEGINNING, _END: OFFSET_END, _TIME: target.value}
@@ -43,9 +46,10 @@ class SeekQuestion:
         }
 
     def answer(self) -> int | None:
-        """Return the offset, or None until Kafka has answered. For a time after the last record, it is the end.
+        """Return the offset of the target, or None if Kafka has not answered all requests yet.
 
-        Raises `KafkaError` if Kafka refuses a request.
+        If the target is a time after the last record, its offset is the end of the log. Raises `KafkaError` if Kafka
+        refuses a request.
         """
         for what, question in list(self._asked.items()):
             answer = question.answer()
@@ -55,7 +59,7 @@ class SeekQuestion:
             [offset] = answer.values()
             if isinstance(offset, KafkaError):
                 raise offset
-            if offset < 0 and what != _TIME:  # a leader that was elected just now cannot tell yet
+            if offset < 0 and what != _TIME:  # a leader that was elected a moment ago might not know the offset yet
                 raise KafkaError(f"The leader of {self._partition} does not know the offset of {what} yet.")
             self._known[what] = offset
         return None if self._asked else self._offset()

@@ -1,4 +1,4 @@
-"""The base of result and output streams: a run in a thread of its own, whose items the caller iterates over."""
+"""The base class of the streams of results and outputs. A thread runs the consumer while the caller iterates."""
 
 import asyncio
 import threading
@@ -14,23 +14,24 @@ from headway.runtime.sigterm import on_terminate
 R = TypeVar("R")
 
 Owner = asyncio.Task[Any] | None
-"""The task in whose event loop coroutine handlers run. None for plain functions, and for a loop in its own thread."""
+"""The task in whose event loop coroutine handlers run. None for plain functions, and if the loop has its own thread."""
 
 PutResult = Callable[[Any], Any]
 """A thread-safe function that adds an item to a stream."""
 
 
 class Stream(ABC, Generic[R]):
-    """An iterable and async iterable over the items of one run. It can be iterated over once.
+    """An iterable and async iterable over the items of one run. It can be iterated over only once.
 
-    Raises the error that ended the run, if any. Leaving the iteration stops the consumer without draining.
+    If an error ended the run, the iteration raises it. If the caller leaves the iteration, the consumer stops without
+    draining.
 
     Args:
-        stop: Stops the consumer; its argument says whether to drain.
+        stop: A function that stops the consumer. Its argument is True to drain.
     """
 
     drops_untaken_at_end: ClassVar[bool]
-    """Whether items that are still waiting when the run ends are dropped, because a later run repeats them."""
+    """True if items that are still waiting at the end of the run are dropped, because the next run repeats them."""
 
     def __init__(self, stop: Callable[[bool], None]) -> None:
         self._stop = stop
@@ -42,14 +43,14 @@ class Stream(ABC, Generic[R]):
 
     @abstractmethod
     def run(self, put: PutResult, owner: Owner) -> None:
-        """Run the consumer until it is stopped, and put its items."""
+        """Run the consumer until it is stopped, and call `put` with each item."""
 
     @abstractmethod
     def handed_out(self, item: Any) -> R:
         """Return the object that the caller gets for an item."""
 
     def finished(self, item: Any) -> None:
-        """Act on the caller's request for the next item, which says that it has finished this one."""
+        """Act on the fact that the caller has finished with an item, because it has requested the next one."""
 
     def __iter__(self) -> Iterator[R]:
         items: SimpleQueue[Any] = SimpleQueue()
@@ -74,14 +75,14 @@ class Stream(ABC, Generic[R]):
                     self.finished(item)
         finally:
             self._stop_run()
-            # Shielded, because a cancelled caller must still find the run ended when this returns.
+            # Wait until the run has ended even if the caller is cancelled.
             await asyncio.shield(asyncio.to_thread(running.join))
         if self._failure:
             raise self._failure
 
     @contextmanager
     def running(self, put: PutResult) -> Iterator[None]:
-        """Run the consumer in a thread while the `with` block lasts. After the last item, None is put."""
+        """Run the consumer in a thread while the `with` block lasts. `put` is called with None after the last item."""
         running = self._start(put, None)
         try:
             with on_terminate(self._stop):
@@ -93,11 +94,11 @@ class Stream(ABC, Generic[R]):
             raise self._failure
 
     def forked(self) -> None:
-        """Refuse further use: this is the copy in a forked process, which lacks the run's thread."""
+        """Refuse further use of this copy of the stream, because its thread does not exist in a forked process."""
         self._is_forked = True
 
     def check_process(self) -> None:
-        """Raise `ClosedError` in a process that was forked from the run's process."""
+        """Raise an error if this is the copy of the stream in a forked process."""
         if self._is_forked:
             raise made_before_fork("consumer")
 

@@ -1,6 +1,6 @@
-"""The tenant of each record, according to the option `tenant`.
+"""Finds the tenant of each record, according to the option `tenant`.
 
-Invariant: each record has a tenant, even if the user's function fails.
+Invariant: each record has a tenant, even if the user's function raises an error.
 """
 
 import logging
@@ -26,15 +26,15 @@ UNKNOWN_TENANT = "(unknown)"
 _HEADER, _KEY = "header:", "key:"
 _KINDS = (
     "it must be 'header:NAME' for a header, 'key' for the whole key, 'key:SEPARATOR' for the part of the key before "
-    "the separator, as 'key:/', or a function of the record."
+    "the separator, as in 'key:/', or a function of the record."
 )
 
 
 class Tenancy:
-    """Finds the tenant of each record, and keeps the weights and rate limits of tenants.
+    """Finds the tenant of each record, and has the weights and rate limits of tenants.
 
-    If the rates come from a user's function, it is called as soon as a tenant has a record. Errors of the user's
-    functions are logged. Raises `ConfigError` for an invalid declaration.
+    If a user's function returns the rates, it is called when a tenant's first record arrives, and later once a minute.
+    Errors that the user's functions raise are logged. Raises `ConfigError` for an invalid declaration.
     """
 
     def __init__(self, tenant: Any, weights: Any = None, rates: Any = None) -> None:
@@ -47,7 +47,7 @@ class Tenancy:
         self._failures = FailureLog(log, logging.WARNING)
 
     def of(self, records: Sequence[ConsumerRecord]) -> list[str]:
-        """Return the tenant of each record. Call it without a lock, because it calls the user's function."""
+        """Return the tenant of each record. The caller must hold no lock, because this calls the user's function."""
         names = [self._of(record) for record in records]
         if self._asked_rates:
             self._asked_rates.learn(names)
@@ -61,16 +61,16 @@ class Tenancy:
                 return NO_TENANT
             if issubclass(type(name), str):
                 return str.__getitem__(name, slice(None))  # a plain `str`, because a subclass can run the user's code
-            raise TypeError(f"it returned {shown(name)}, which is neither text nor None")
+            raise TypeError(f"The function returned {shown(name)}, which is neither a str nor None.")
         except KeyboardInterrupt:  # Ctrl-C
             raise
         except BaseException as error:
-            sentence = "The tenant of %r could not be found, so it counts for the tenant %r: %s"
+            sentence = "The tenant of %r could not be found, so the record counts for the tenant %r: %s"
             self._failures.log(record.topic, time.monotonic(), error, sentence, record, UNKNOWN_TENANT)
             return UNKNOWN_TENANT
 
     def end(self) -> None:
-        """Log the failures that were held back. Call it at the end of the run."""
+        """Log the failures that are held back. Call this at the end of the run."""
         self._failures.end(time.monotonic())
         if self._asked_rates:
             self._asked_rates.end()
@@ -102,7 +102,8 @@ def _checked_weights(weights: Any) -> Mapping[str, float]:
         return {}
     if not isinstance(weights, Mapping) or not all(isinstance(name, str) for name in weights):
         raise ConfigError(
-            f"tenant_weights is {shown(weights)}; it must be a mapping of tenants' names to weights, as {{'big': 2.0}}."
+            f"tenant_weights is {shown(weights)}; it must be a mapping from the names of tenants to weights, as in "
+            "{'big': 2.0}."
         )
     for name, weight in weights.items():
         check_above_zero(f"tenant_weights[{name!r}]", weight)

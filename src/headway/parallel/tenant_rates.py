@@ -1,6 +1,6 @@
-"""The rate limits of tenants, from the option `tenant_rate_limit`: a number, a mapping, or a user's function.
+"""Finds the rate limit of each tenant, according to the option `tenant_rate_limit`.
 
-Invariant: each tenant has a rate or None, even if the user's function fails.
+Invariant: each tenant has a rate or no limit, even if the user's function raises an error.
 """
 
 import logging
@@ -16,27 +16,30 @@ from headway.execution.failure_log import FailureLog
 log = logging.getLogger(__name__)
 
 TenantRates = float | Mapping[str, float | None] | Callable[[str], float | None]
-"""A rate for each tenant, rates by name with `"*"` for all others, or a function from a tenant to its rate."""
+"""One rate for each tenant, rates by name with `"*"` for all other tenants, or a function that returns the rate."""
 
 _OTHERS = "*"
-_ASK_EVERY = 60.0  # seconds; the rate that the function returns can change, for example with a customer's contract
-_WITHOUT_ANSWER = 1.0  # per second; a tenant whose rate is unknown must neither flood a service nor stop
+# Seconds until the function is called again for a tenant, because a rate can change, for example with a contract.
+_ASK_EVERY = 60.0
+# The rate per second of a tenant whose rate is unknown. Such a tenant must neither flood a service nor stop.
+_WITHOUT_ANSWER = 1.0
 
 
 class AskedRates:
-    """The rates that a user's function returns.
+    """Caches the rates that a user's function returns.
 
-    The function is called before the engine receives a tenant's records. The engine reads the rates under its lock, and
-    no user's function must be called there.
+    The function is called before the engine receives a tenant's records. It must not be called when the engine needs a
+    rate, because the lock is held then.
     """
 
     def __init__(self, function: Callable[[str], Any]) -> None:
         self._function = function
-        self._known: dict[str, tuple[float | None, float]] = {}  # by tenant, with the time to ask again
+        # The rate of each tenant, and the time at which the function is called again.
+        self._known: dict[str, tuple[float | None, float]] = {}
         self._failures = FailureLog(log, logging.WARNING)
 
     def learn(self, tenants: Iterable[str]) -> None:
-        """Call the function for tenants whose rate is unknown or a minute old. Call this without a lock."""
+        """Call the function for tenants whose rate is unknown or a minute old. The caller must hold no lock."""
         now = time.monotonic()
         for tenant in set(tenants):
             if (known := self._known.get(tenant)) is None or now >= known[1]:
@@ -44,7 +47,7 @@ class AskedRates:
         self._failures.log_totals(now)
 
     def of(self, tenant: str) -> float | None:
-        """Return the rate of a tenant that `learn` was called with, or None if the tenant has no limit."""
+        """Return the rate of a tenant, or None if it has no limit. `learn` must have been called for the tenant."""
         return self._known[tenant][0]
 
     def _ask(self, tenant: str, known: tuple[float | None, float] | None, now: float) -> float | None:
@@ -53,25 +56,25 @@ class AskedRates:
             if rate is None:
                 return None
             if not is_number(rate) or not 0 < rate < math.inf:
-                raise ValueError(f"it returned {shown(rate)}, which must be above 0 and finite, or None")
+                raise ValueError(f"The function returned {shown(rate)}; it must return a number above 0, or None.")
             return float(rate)
         except KeyboardInterrupt:  # Ctrl-C
             raise
         except BaseException as error:
             kept = _WITHOUT_ANSWER if known is None else known[0]
-            sentence = "The function tenant_rate_limit returned no rate for the tenant %r, which keeps the limit %s: %s"
+            sentence = "tenant_rate_limit returned no valid rate for the tenant %r, whose limit stays at %s: %s"
             self._failures.log("tenant_rate_limit", now, error, sentence, tenant, kept)
             return kept
 
     def end(self) -> None:
-        """Log the failures that were held back. Call it at the end of the run."""
+        """Log the failures that are held back. Call this at the end of the run."""
         self._failures.end(time.monotonic())
 
 
 def checked_tenant_rates(rates: Any) -> tuple[float | Callable[[str], float | None], AskedRates | None]:
-    """Return the rates for the engine, and their `AskedRates` if they come from a user's function.
+    """Convert the option to rates for the engine. Also returns the `AskedRates` if the option is a function.
 
-    Raises `ConfigError` if the rates are invalid.
+    Raises `ConfigError` if the option is invalid.
     """
     if isinstance(rates, Mapping):
         by_name = _checked_mapping(rates)
@@ -83,8 +86,8 @@ def checked_tenant_rates(rates: Any) -> tuple[float | Callable[[str], float | No
         return asked.of, asked
     if not is_number(rates):
         raise ConfigError(
-            f"tenant_rate_limit is {shown(rates)}; it must be a number above 0, a mapping of tenants' names to such "
-            "numbers, as {'big': 100, '*': 10}, or a function that returns the number for a tenant."
+            f"tenant_rate_limit is {shown(rates)}; it must be a number above 0, a mapping from the names of tenants to "
+            "such numbers, as in {'big': 100, '*': 10}, or a function that returns the number for a tenant."
         )
     check_above_zero("tenant_rate_limit", rates)
     return rates, None
@@ -94,8 +97,8 @@ def _checked_mapping(rates: Mapping[Any, Any]) -> dict[str, float | None]:
     for tenant, rate in rates.items():
         if not isinstance(tenant, str):
             raise ConfigError(
-                f"tenant_rate_limit has the tenant {shown(tenant)}; each must be the name of a tenant, '' for records "
-                "without one, or '*' for all others."
+                f"tenant_rate_limit has the key {shown(tenant)}; each key must be the name of a tenant, '' for records "
+                "without a tenant, or '*' for all other tenants."
             )
         if rate is not None:
             check_above_zero(f"tenant_rate_limit[{tenant!r}]", rate)

@@ -1,19 +1,19 @@
 """Commits outputs, dead letters and offsets in transactions, so that either all of them are stored or none.
 
-Each transaction runs in a thread of its own, so that the control thread can take part in rebalances meanwhile.
+Each transaction runs in a separate thread, so that the control thread can take part in rebalances meanwhile.
 
 Invariants:
 
-- The outcome of a transaction is known before the next one begins, or its levels begin again from Kafka's state. So
-  nothing is committed twice, whatever interrupts a transaction.
+- The outcome of a transaction is known before the next one begins. If it stays unknown, the levels of the transaction
+  continue at the offsets that Kafka has. So nothing is committed twice, whatever interrupts a transaction.
 - The offsets are sent first, so that no outputs are written if Kafka refuses the member of a level.
-- The offsets are those of the tick, with the group metadata of that moment. So Kafka refuses a member that has lost its
-  partitions since then.
-- An output that Kafka refuses for good does not block other records: a dead letter replaces all outputs of its record.
-  But if this run has lost a right that it had before, it waits until the right is granted again.
+- The offsets are those of the tick, and are sent with the group metadata of that moment. So Kafka refuses a member that
+  has lost its partitions since then.
+- An output that Kafka refuses for good does not block other records, because a dead letter replaces all outputs of its
+  record. But if this client has lost a permission that it had before, the run waits until it is granted again.
 
-Source: KIP-447. The group's generation fences an expelled member, so `transactional.id` need not depend on the
-partitions.
+Source: KIP-447. The group's generation fences a member that the group has expelled, so `transactional.id` does not have
+to depend on the partitions.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -41,20 +41,20 @@ from headway.runtime.flag import Flag
 from headway.runtime.wakeup import Wakeup
 
 LevelRefusals = Mapping[int, KafkaError]
-"""The levels that prevent a commit, each with the reason. Empty if the commit was made."""
+"""The levels that prevented a commit, each with the reason. The mapping is empty if the commit was made."""
 
-_ABORTED_WITHIN = 2.0  # seconds to abort the open transaction at the end of the run
+_ABORTED_WITHIN = 2.0  # the seconds that aborting the open transaction can take at the end of the run
 
 _REASON = "Kafka refuses an output"
 _TOO_LARGE = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE"}
 
 
 class OutcomeUnknownError(KafkaError):
-    """It is unknown whether a transaction was committed, so its levels begin again from Kafka's state."""
+    """It is unknown whether a transaction was committed, so its levels continue at the offsets that Kafka has."""
 
 
 class _LevelsError(KafkaError):
-    """The transaction cannot be committed because of these levels."""
+    """A transaction cannot be committed because of some levels. `refusals` has these levels and the reasons."""
 
     def __init__(self, refusals: LevelRefusals) -> None:
         super().__init__(str(next(iter(refusals.values()))))
@@ -62,7 +62,7 @@ class _LevelsError(KafkaError):
 
 
 class SentTransaction:
-    """A transaction that is being carried out in a thread."""
+    """A transaction that runs in a background thread."""
 
     def __init__(self, carry_out: Callable[[Flag], LevelRefusals], wake: Wakeup) -> None:
         self._given_up = Flag()
@@ -70,33 +70,39 @@ class SentTransaction:
         self._ended.add_done_callback(lambda _: wake.set())
 
     def answer(self, timeout: float) -> LevelRefusals | None:
-        """Return the refusals, empty if the transaction was committed; None if it has not ended in `timeout` seconds.
+        """Wait up to `timeout` seconds for the transaction to end. Returns None if it has not ended.
+
+        Otherwise, returns the levels that have prevented the commit. The mapping is empty if it was committed.
 
         Raises:
             FencedError: Another producer has taken over the transactional id. No further commit is possible.
-            HandlerError: Kafka refuses an output, and there is no dead-letter topic. No further commit is possible.
+            HandlerError: Kafka refused an output, and there is no dead-letter topic. No further commit is possible.
         """
         try:
             return self._ended.result(timeout)
         except TimeoutError:
-            # The transaction can have ended in this moment, or the error can be the transaction's own.
+            # The transaction can have ended since, or the TimeoutError can be one that the transaction itself raised.
             return self._ended.result() if self._ended.done() else None
 
     def give_up(self) -> bool:
-        """Abort the transaction unless its commit has begun. Returns False: its outcome must still be awaited."""
+        """Abort the transaction unless its commit has begun.
+
+        Always returns False, because the caller must still wait for the outcome.
+        """
         self._given_up.set()
         return False
 
     def wait(self, timeout: float) -> None:
-        """Wait up to `timeout` seconds until its thread has ended."""
+        """Wait up to `timeout` seconds until the transaction has ended."""
         wait([self._ended], timeout)
 
 
 class Transactions:
-    """Makes one transaction for each tick: outputs and dead letters of completed records, with offsets and maps.
+    """Commits each tick in a transaction: outputs and dead letters of completed records, with offsets and maps.
 
-    `has_own_id` says that no other process uses the `transactional.id`. If the producer is fenced off nevertheless, it
-    was only unreachable for longer than the transaction time-out, and the run can continue with a new producer.
+    `has_own_id` is True if the `transactional.id` was generated, so that no other process can use it. If the producer
+    is fenced nevertheless, the only reason can be that it was disconnected for longer than the transaction time-out.
+    The run then continues with a new producer.
     """
 
     def __init__(
@@ -118,27 +124,27 @@ class Transactions:
         self._letters = letters
         self._has_own_id = has_own_id
         self._sent: SentTransaction | None = None
-        self._given_up = Flag()  # of the current transaction
+        self._given_up = Flag()  # set if the current transaction must be aborted
         self._closing = False
         self._is_fenced_in = False  # True if this producer has initialised transactions and can begin one
         self._committing = False  # True once the current transaction can no longer be aborted
-        self._written = set[str]()  # topics that stored outputs of this run, so this client had the right to write them
-        self._refused: dict[int, str] = {}  # by level: a sentence that names the right that its outputs wait for
+        self._written = set[str]()  # topics that have stored outputs of this run, so the client was permitted to write
+        self._refused: dict[int, str] = {}  # for each level: a sentence that names the permission that its outputs need
         self.over = False
         """True if no further commit is possible."""
 
     @property
     def refused(self) -> str | None:
-        """A sentence that names the right that outputs are waiting for, or None."""
+        """A sentence that names a permission that outputs are waiting for, or None."""
         return next(iter(list(self._refused.values())), None)
 
     def nothing_to_commit(self, levels: Collection[int]) -> None:
-        """Record that no outputs of these levels are waiting for a right."""
+        """Record that no outputs of these levels are waiting for a permission."""
         for level in levels:
             self._refused.pop(level, None)
 
     def fence(self) -> None:
-        """Initialise transactions, which fences off an earlier producer with the same `transactional.id`.
+        """Initialise transactions, which fences earlier producers with the same `transactional.id`.
 
         Raises `KafkaError`.
         """
@@ -148,10 +154,10 @@ class Transactions:
     # Outputs and dead letters
 
     def take_result(self, job: Job, returned: Any) -> Job | None:
-        """Take a handler's return value. Returns the next job, if there is one for this slot."""
+        """Keep the outputs that a handler returned for the next transaction. Returns the next job, or None."""
         try:
             outputs = self._outputs.of(job, returned)
-        except BaseException as error:  # of a user's serialiser or iterator: the attempt has failed
+        except BaseException as error:  # if the user's serialiser or iterator raises, the attempt has failed
             return self._dispatch.complete(job, error)
         if len(job) == 1:
             return self._dispatch.done(job[0], outputs)
@@ -160,24 +166,27 @@ class Transactions:
         return self._dispatch.complete(job)
 
     def send(self, work: RecordWork, error: BaseException, reason: str) -> None:
-        """Send the dead letter of a work in the next transaction, together with its offset."""
+        """Send the record of a failed attempt as a dead letter in the next transaction, together with its offset."""
         if self._letters:
             self._dispatch.stored(work, (_letter(self._letters, work, error, reason),))
 
     # Committing
 
     def commit(self, tick: CommitTick) -> SentTransaction:
-        """Start to commit outputs, offsets and maps together. The outcome of the last transaction must be known."""
+        """Start a transaction with outputs, offsets and maps. The outcome of the previous transaction must be known."""
         parts = self._levels.for_transaction({each: commit[:2] for each, commit in tick.commits.items()})
         self._sent = SentTransaction(partial(self._carry_out, tick.outputs, parts), self._wake)
         return self._sent
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Use these credentials to look up delay topics. The run changes those of the producer's client itself."""
+        """Use these credentials to look up delay topics. The run itself changes the credentials of the producer."""
         self._outputs.delayed.set_sasl_credentials(username, password)
 
     def close(self, timeout: float) -> None:
-        """Abort an open transaction. Waits up to `timeout` seconds, but at least four, until it has ended."""
+        """Abort the open transaction, if there is one.
+
+        Waits up to `timeout` seconds until it has ended, or four seconds if `timeout` is less.
+        """
         self._closing = True
         if self._sent:
             self._sent.give_up()
@@ -186,7 +195,7 @@ class Transactions:
     def _carry_out(
         self, outputs: Sequence[HandlerOutput], parts: Sequence[MemberOffsets], given_up: Flag
     ) -> LevelRefusals:
-        """Carry out a transaction, in its thread."""
+        """Carry out a transaction. This is called in the thread of the transaction."""
         self._given_up = given_up
         try:
             if strangers := _levels_of([part for part in parts if not capi.is_of_a_member(part.group_metadata)]):
@@ -208,7 +217,10 @@ class Transactions:
         return {}
 
     def _placed(self, outputs: Sequence[HandlerOutput]) -> Sequence[HandlerOutput]:
-        """Set the delay topics of outputs that are due later, and create missing topics. Returns all outputs."""
+        """Set the delay topics of outputs that are due later, and create missing topics.
+
+        Returns all outputs, of which some can be dead letters now.
+        """
         if all(each.schedule is None for each in outputs):
             return outputs
         position = 0
@@ -223,7 +235,7 @@ class Transactions:
         return outputs
 
     def _attempt(self, outputs: Sequence[HandlerOutput], parts: Sequence[MemberOffsets]) -> Rejection | None:
-        """Commit these outputs and offsets, or nothing if an output is rejected. Returns the rejection, if any."""
+        """Commit these outputs and offsets, or nothing if an output is rejected. Returns the rejection, or None."""
         delivered: list[tuple[HandlerOutput, Any]] = []
         self._committing = False
         try:
@@ -268,11 +280,11 @@ class Transactions:
     # How a transaction ends
 
     def _finish_commit(self) -> None:
-        """Finish a commit that can no longer be aborted, even if the brokers are away for long."""
+        """Finish a commit that can no longer be aborted. Waits without a limit if the brokers are not available."""
         self._writer.commit(float("inf"), lambda: self._closing)
 
     def _was_committed(self, error: BaseException) -> bool:
-        """End an interrupted or refused transaction. Returns True if it was committed, and False if it was aborted."""
+        """End a transaction that raised an error. Returns True if it was committed, and False if it was aborted."""
         if isinstance(error, KafkaError) and is_fatal(error):
             self._replace_producer_after(error)
             return False
@@ -295,12 +307,12 @@ class Transactions:
         try:
             self._finish_commit()
         except KafkaError as refused:
-            if not is_out_of_place(refused):  # out of place means that the commit had succeeded already
+            if not is_out_of_place(refused):  # this error means that the commit had succeeded already
                 self._replace_producer_after(refused)
         return True
 
     def _replace_producer_after(self, error: KafkaError) -> None:
-        """Leave it to a new producer to end the transaction, before the next one begins.
+        """Have a new producer initialise transactions before the next transaction, which ends the current one.
 
         Raises:
             OutcomeUnknownError: The commit had begun.
@@ -313,7 +325,7 @@ class Transactions:
             raise OutcomeUnknownError(f"It is unknown whether a transaction was committed: {error}") from error
 
     def _renew(self, batches_of_one: bool = False) -> None:
-        """Continue with a new producer. Its initialisation ends the open transaction of the last producer."""
+        """Continue with a new producer, whose initialisation ends the open transaction of the previous one."""
         self._is_fenced_in = False
         self._writer.renew(batches_of_one)
         try:
@@ -326,19 +338,19 @@ class Transactions:
     def _give_up(self, error: KafkaError) -> NoReturn:
         raise FencedError(
             f"Transactions cannot continue, so records since the last commit will be handled again: {error} If another "
-            "process uses the same transactional.id, give each its own. If the brokers were away for longer than "
-            "transaction.timeout.ms, start again."
+            "process uses the same transactional.id, give each process an id of its own. If the brokers were not "
+            "available for longer than transaction.timeout.ms, start the consumer again."
         ) from error
 
     def _without(self, outputs: Sequence[HandlerOutput], index: int, rejection: Rejection) -> Sequence[HandlerOutput]:
-        """Replace all outputs of the record, or batch, of a refused output by dead letters. Returns all outputs.
+        """Replace all outputs of a refused output's record, or batch, by dead letters. Returns the new outputs.
 
-        If the right to write to the topic is missing, all outputs for that topic count as refused.
+        If this client is not permitted to write to the topic, all outputs for that topic count as refused.
 
         Raises:
             HandlerError: There is no dead-letter topic.
-            _LevelsError: A dead letter is refused, or the right to write outputs was lost. The levels try again, at
-                growing intervals, until the topic accepts them.
+            _LevelsError: A dead letter was refused, or this client has lost the permission to write outputs. The levels
+                try again, at growing intervals, until the topic accepts the records.
         """
         refused = outputs[index]
         topic = refused.topic
@@ -356,7 +368,7 @@ class Transactions:
         return outputs
 
     def _explained(self, rejection: Rejection) -> Rejection:
-        """Return the rejection of a dead letter, with a reason from the topic's settings if one can be found."""
+        """Return the rejection of a dead letter, with a better reason if the topic's settings or state show one."""
         if rejection.error == FORBIDDEN or self._letters is None:
             return rejection
         try:
@@ -365,7 +377,7 @@ class Transactions:
             return rejection
 
     def _keep_back(self, outputs: Sequence[HandlerOutput], topic: str, what: str, rejection: Rejection) -> NoReturn:
-        """Raise the error that lets all levels with outputs for a topic wait."""
+        """Raise the error that makes all levels with outputs for a topic wait."""
         levels = {each.level for each in outputs if each.topic == topic}
         if rejection.error == FORBIDDEN:
             self._refused |= dict.fromkeys(levels, rejection.reason)

@@ -17,7 +17,10 @@ _EXAMPLE = '@worker("orders", group="billing")'
 
 
 def find_workers(names: Iterable[str]) -> dict[str, Worker]:
-    """Return the named workers, each as `module:handler`. Raises `ConfigError` for a name that cannot be found."""
+    """Import the named workers. Returns them by their full names, `module:handler`.
+
+    Raises `ConfigError` for a name that cannot be found.
+    """
     found: dict[str, Worker] = {}
     for name in names:
         module_name, colon, handler = name.partition(":")
@@ -37,7 +40,9 @@ def _one(module: ModuleType, handler: str) -> Worker:
         )
     found = worker_of(getattr(module, handler))
     if found is None:
-        raise ConfigError(f"{module.__name__}:{handler} is not a worker. Decorate the function, as with {_EXAMPLE}.")
+        raise ConfigError(
+            f"{module.__name__}:{handler} is not a worker. Decorate the function, for example with {_EXAMPLE}."
+        )
     return found
 
 
@@ -45,14 +50,14 @@ def _all_of(module: ModuleType) -> dict[str, Worker]:
     found = _own(module)
     if not found:
         raise ConfigError(
-            f"{module.__name__} has no worker of its own. Decorate a handler, as with {_EXAMPLE}; name one that is "
-            f"imported from elsewhere as module:handler. The module is {getattr(module, '__file__', 'in Python')}."
+            f"{module.__name__} ({getattr(module, '__file__', 'a builtin module')}) defines no worker. Decorate a "
+            f"handler, for example with {_EXAMPLE}. To run a worker that the module imports, name it as module:handler."
         )
     return found
 
 
 def _own(module: ModuleType) -> dict[str, Worker]:
-    """Return the workers that are defined in a module, without imported ones."""
+    """Return the workers that are defined in a module. Workers that it imports are left out."""
     return {
         f"{module.__name__}:{name}": found
         for name, value in vars(module).items()
@@ -61,14 +66,14 @@ def _own(module: ModuleType) -> dict[str, Worker]:
 
 
 def import_module(name: str, command: str = "headway worker") -> ModuleType:
-    """Import a module that a user names. Raises `ConfigError` with the place of the error if that fails."""
+    """Import a module that a user names. If that fails, raises `ConfigError` with the file and line of the error."""
     here = os.getcwd()
-    # An installed command searches only its own directory, but users expect the working directory too.
+    # Python searches the directory of an installed command, but not the working directory, as users expect.
     if here not in sys.path:
         sys.path.insert(0, here)
     if "/" in name or name.endswith(".py"):
         module = name.removesuffix(".py").strip("./").replace("/", ".")
-        raise ConfigError(f"{name} is a file; give the module's name, as Python imports it: `{command} {module}`.")
+        raise ConfigError(f"{name} is a file. Give the name of the module, as Python imports it: `{command} {module}`.")
     try:
         return importlib.import_module(name)
     except ConfigError as error:
@@ -76,17 +81,18 @@ def import_module(name: str, command: str = "headway worker") -> ModuleType:
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name and f"{name}.".startswith(f"{error.name}."):
             raise ConfigError(
-                f"There is no module {error.name}, neither in {here} nor installed. Name it as Python imports it: "
-                "package.module, or package.module:name."
+                f"There is no module {error.name}, because it is neither in {here} nor installed. Give its name as "
+                "Python imports it: package.module, or package.module:name."
             ) from error
         why = error.msg if isinstance(error, SyntaxError) else error
         raise ConfigError(
-            f"{name} cannot be imported{_place(error)}: {type(error).__name__}: {why}. Correct it, and start again."
+            f"{name} cannot be imported{_place(error)}: {type(error).__name__}: {why}. Correct the error, and start "
+            "again."
         ) from error
 
 
 def _place(error: BaseException) -> str:
-    """Return the place of an error in the user's code, in parentheses; empty if there is none."""
+    """Return the file and line in the user's code where an error was raised, in parentheses, or an empty string."""
     if isinstance(error, SyntaxError):
         return f" ({error.filename}, line {error.lineno})"
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if not _is_machinery(frame.filename)]

@@ -1,4 +1,4 @@
-"""Reads the values of a worker's records: from JSON into a dataclass, or with a function of the bytes."""
+"""Reads the values of a worker's records: from JSON into a dataclass, or with a function that takes the bytes."""
 
 import dataclasses
 import inspect
@@ -14,27 +14,28 @@ from headway.declarations import check_reader, shown
 from headway.errors import ConfigError
 
 Value = type[Any] | UnionType | Callable[[bytes], Any]
-"""A dataclass such as `Order`, `Order | None` if null values are expected, or a function of the bytes."""
+"""A dataclass such as `Order`, `Order | None` if null values are expected, or a function that takes the bytes."""
 
-_ADVICE = "Give a dataclass, for JSON, or a function that takes the bytes."
+_ADVICE = "Give a dataclass to read JSON, or a function that takes the bytes."
 
 
 def reader_of(value: Value | None) -> Callable[[Any], Any] | None:
-    """Return the function that reads a record's value from its bytes, or None to leave the bytes as they are.
+    """Return the function that reads a record's value from its bytes, or None if the bytes stay as they are.
 
-    A null value, such as a tombstone of a compacted topic, becomes None for `Order | None` and for a function, which is
-    not called then. For `Order` it is unreadable. Raises `ConfigError` for a type that can never be read.
+    A null value, such as a tombstone of a compacted topic, becomes None if `value` is `Order | None` or a function,
+    which is not called for it. If `value` is `Order`, a null value is unreadable. Raises `ConfigError` for a type that
+    no JSON can be read into.
     """
     if value is None:
         return None
     if dataclasses.is_dataclass(_class_of(_without_none(value))):
         return _JsonReader(value)
     check_reader("value", value, _ADVICE)
-    return _FunctionReader(value)  # type: ignore[arg-type]  # it was checked
+    return _FunctionReader(value)  # type: ignore[arg-type]  # `check_reader` has checked it
 
 
 class _FunctionReader:
-    """Calls the user's function, except for null values. It is pickled as the function."""
+    """Reads values with the user's function, except for null values. A pickled reader has only the function."""
 
     def __init__(self, read: Callable[[bytes], Any]) -> None:
         self._read = read
@@ -47,7 +48,7 @@ class _FunctionReader:
 
 
 class _JsonReader:
-    """Reads JSON into a dataclass. It is pickled as the dataclass."""
+    """Reads JSON into a dataclass. A pickled reader has only the dataclass, because its decoder cannot be pickled."""
 
     def __init__(self, kind: Any) -> None:
         self._kind = kind
@@ -67,7 +68,7 @@ class _JsonReader:
             return None
         if raw is None:
             name = _name(self._kind)
-            raise ValueError(f"it is null, not {name}. If null values are expected, declare value={name} | None")
+            raise ValueError(f"it is null instead of {name}. If null values are expected, declare value={name} | None")
         return self._decode(raw)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -75,13 +76,13 @@ class _JsonReader:
 
 
 class _Shape:
-    """A walk through a type and the types in it. It visits each dataclass once, because one can contain itself."""
+    """Checks a type, and the types in it. Each dataclass is visited only once, because it can contain itself."""
 
     def __init__(self) -> None:
         self._seen: set[Any] = set()
 
     def unreadable(self, kind: Any) -> str | None:
-        """Return why no JSON can be read as this type, or None if some can."""
+        """Return the reason why no JSON can be read into this type, or None if some JSON can."""
         if isinstance(kind, shapes.CustomType):
             return f"{_name(kind.cls)} is not a type that JSON has" if kind.cls is not object else None
         if isinstance(kind, shapes.UnionType):  # one readable type is enough
@@ -107,7 +108,7 @@ class _Shape:
 
 
 def _class_of(value: Any) -> Any:
-    """Return a class, or the class of a generic such as `Page[Order]`. None for anything else."""
+    """Return the value if it is a class, or `Page` for a generic such as `Page[Order]`, or None for anything else."""
     return typing.get_origin(value) or value if isinstance(typing.get_origin(value) or value, type) else None
 
 

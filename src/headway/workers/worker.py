@@ -1,4 +1,4 @@
-"""The decorator `worker`, which declares a handler with its options for `headway worker` to run.
+"""The decorator `worker`, which declares a handler and its options, so that the command `headway worker` can run it.
 
     @worker("orders", group="billing", value=Order, levels=3, dead_letter_topic="orders-dead")
     def bill(record: ConsumerRecord, context: Context) -> None: ...
@@ -52,39 +52,42 @@ def worker(
     config: Config | None = None,
     **options: Unpack[ParallelOptionsDict],
 ) -> Callable[[F], F]:
-    """Declare a handler as a worker. Returns the function itself, unchanged.
+    """Declare a handler as a worker. The decorated function itself stays unchanged.
 
-    The handler is a function or an `async def` and is called with each record and its context, as by a
-    `ParallelConsumer`. With `produces` it can also yield.
+    The handler is a function or an `async def`. It is called with each record and its context, as by a
+    `ParallelConsumer`. With `produces` it can also be a function that yields.
 
     Args:
         topics: The topics to read: one, several, or a mapping of topics to levels.
         group: The consumer group.
-        value: The type of `record.value`: a dataclass, which is read from JSON, or a function of the bytes. By default
-            `record.value` has the bytes. A record whose value cannot be read becomes a dead letter.
-        levels: The number of levels that the topics have. By default they have none.
+        value: A dataclass into which the value of each record is read from JSON, or a function that takes the bytes. By
+            default `record.value` has the bytes. A record whose value cannot be read becomes a dead letter.
+        levels: The number of levels of each topic. By default the topics have no levels.
         produces: The Kafka topic, or topics, of the records that the handler returns or yields. They are sent as by
-            `run_and_produce`. A name such as `bills-*` means all topics that begin with `bills-`.
-        on_output: Called for each stored output with (input, output, metadata).
+            `run_and_produce`. A name such as `bills-*` means all topics whose names begin with `bills-`.
+        on_output: Called with (input, output, metadata) for each stored output.
         on_result: Called with (record, value) for each value that the handler returns, one at a time and in this
-            process. The record is done when the call returns. If the call raises, the attempt has failed.
+            process. The record is done when the call returns. If the call raises an error, the attempt has failed.
         batches: The sizes of batches, for a handler that takes lists of records and of contexts.
         on_assign: Called with new partitions; see `ParallelConsumer.subscribe`.
-        on_revoke: Called with partitions that leave; see `ParallelConsumer.subscribe`.
+        on_revoke: Called with partitions that are about to leave; see `ParallelConsumer.subscribe`.
         on_lost: Called with partitions that another member might have already; see `ParallelConsumer.subscribe`.
         on_commit: Called with the outcome of each commit; see `ParallelConsumer.subscribe`.
-        config: Further settings, such as {"session.timeout.ms": 10_000}. Those of the command line take precedence.
-            Without "auto.offset.reset", a new group starts at the beginning.
+        config: Further settings, such as {"session.timeout.ms": 10_000}. Settings of the command line take precedence.
+            If "auto.offset.reset" is not set, a new group starts at the beginning.
         options: The options of a `ParallelConsumer`, such as `max_concurrency=50`.
 
-    Raises `ConfigError` for an option out of bounds.
+    Raises `ConfigError` if an option is outside its allowed range.
     """
     callbacks = {"on_assign": on_assign, "on_revoke": on_revoke, "on_lost": on_lost, "on_commit": on_commit}
     checked = ParallelOptions.of(options, "worker", others=(*_OWN_OPTIONS, *_CALLBACKS))
 
     def declare(handler: F) -> F:
         if not inspect.isfunction(handler):
-            raise ConfigError(f"@worker is for functions, and {handler!r} is not a function. Write one that calls it.")
+            raise ConfigError(
+                f"@worker can decorate only functions, and {handler!r} is not a function. Write a function that calls "
+                "it, and decorate that."
+            )
         if worker_of(handler) is not None:
             raise ConfigError(f"{handler.__qualname__} is a worker already. Give all its topics to one @worker.")
         declared = Worker(
@@ -116,7 +119,7 @@ def worker_of(handler: Any) -> "Worker | None":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Worker:
-    """A handler with its checked declaration. `repr` leaves out `config`, which can hold secrets."""
+    """A declared and checked worker. Its `repr` leaves out `config`, which can contain secrets."""
 
     handler: Callable[..., Any]
     topics: Sequence[str] | Mapping[str, int]
@@ -145,7 +148,7 @@ class Worker:
         self.kafka_topics()  # this checks the levels of a mapping
         self.options.check_with(ParallelSettings.parse(self._config({})))
         self._check_results()
-        call = self.call  # checked here, because the command wraps it, and a wrapper hides what it calls
+        call = self.call  # this checks the handler, because the command will wrap it, which hides the function
         if self.options.lifespan is not None:
             check_lifespan_of(self.options.lifespan, call)
 
@@ -154,8 +157,8 @@ class Worker:
             raise ConfigError("on_output is set, but this worker has no outputs. Name their topics with produces=.")
         if self.on_result is not None and self.produces:
             raise ConfigError(
-                "produces and on_result are both set, but what a handler returns is either sent or given to on_result. "
-                "Leave out one of them. on_output is called for each stored output."
+                "produces and on_result are both set, but a handler's return value is either sent or passed to "
+                "on_result. Leave out one of them. To be called for each stored output, use on_output."
             )
         check_callbacks(**self.callbacks)
         check_callback("on_output", self.on_output, ("input", "output", "metadata"))
@@ -163,11 +166,11 @@ class Worker:
 
     @property
     def call(self) -> Callable[[Any, Any], Any]:
-        """The handler as executors call it: with a context, and with yielded outputs collected in a list."""
+        """The handler in the form in which executors call it: it takes a context, and returns outputs as a list."""
         return HandlerSpec(self.handler, self.batches, sends=bool(self.produces)).checked(self.options.executor)
 
     def run(self, consumer: ParallelConsumer, handler: Callable[..., Any] | None = None) -> None:
-        """Run the handler, or a given wrapper of it, in a consumer, until the consumer is stopped."""
+        """Run a consumer with the handler until the consumer is stopped. `handler` can be a wrapper of the handler."""
         handler = handler or self.handler
         if self.produces:
             consumer.run_and_produce(handler, self.on_output, batches=self.batches)
@@ -178,9 +181,9 @@ class Worker:
             consumer.run(handler, batches=self.batches)
 
     def consumer(self, config: Config, max_concurrency: int | None = None, index: int = 0) -> ParallelConsumer:
-        """Make a consumer that is ready to run the handler.
+        """Make a consumer that is subscribed to the topics and ready to run the handler.
 
-        `config` has Kafka's address, and `index` is the number of this copy of the worker.
+        `config` has the address of Kafka. `index` is the number of this member among the members of the worker.
         """
         settings = self._config(config)
         if "group.instance.id" in settings:  # two members with the same id would replace each other
@@ -203,7 +206,7 @@ class Worker:
         return groups_of(settings.group, settings.levels, per_level=settings.group_per_level)
 
     def kafka_topics(self) -> list[str]:
-        """Return the Kafka topics that the worker reads by name, without those that match a pattern."""
+        """Return the Kafka topics that the worker reads by name. Topics that it reads by a pattern are left out."""
         names = [name for each in subscriptions(self.topics, self.levels) for name in each.topics]
         return [name for name in names if not name.startswith("^")]
 
@@ -224,7 +227,7 @@ def _output_topics(produces: Any) -> Sequence[str]:
     for topic in topics or [produces]:
         if not isinstance(topic, str) or not (topic == "*" or is_topic_name(topic.removesuffix("*"))):
             raise ConfigError(
-                f"produces has {shown(topic)}; it must be the name of a Kafka topic, or several as in "
+                f"produces has {shown(topic)}; it must be the name of a Kafka topic, or a list of names as in "
                 'produces=["bills", "notices-*"], or left out.'
             )
     return topics

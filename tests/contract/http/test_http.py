@@ -437,7 +437,7 @@ def test_a_server_that_hangs_costs_a_timeout_and_is_asked_again(
     send(kafka_cluster, topic, [("a", "1")])
     Run(kafka_cluster, topic, 1)(post(server), timeout=2.0)
     assert len(server.seen) == 2
-    assert f"POST {server.url}/bills got no complete answer within 2 s." in caplog.text
+    assert f"POST {server.url}/bills got no complete response within 2 s." in caplog.text
 
 
 def test_a_server_that_dies_in_the_midst_and_comes_back_loses_nothing(

@@ -88,4 +88,6 @@ def test_a_run_whose_own_id_was_taken_over_ends_with_a_sentence(
     with running(brokers, IDS["an id of the user's own"]) as (consumer, _):
         wait_for(lambda: consumer.failure is not None, seconds=60)
     assert isinstance(consumer.failure, FencedError)
-    assert "If another process uses the same transactional.id, give each its own." in str(consumer.failure)
+    assert "If another process uses the same transactional.id, give each process an id of its own." in str(
+        consumer.failure
+    )

@@ -527,5 +527,5 @@ def test_settings_that_have_no_place_are_refused_with_a_sentence() -> None:
         ParallelConsumer({"group.id": "g", "max.poll.records": 5})
     with pytest.raises(ValueError, match="max_concurrency is 0; it must be at least 1"):
         ParallelConsumer({"group.id": "g"}, max_concurrency=0)
-    with pytest.raises(ValueError, match="dead_letter_topic, but there is none"):
+    with pytest.raises(ValueError, match="there is no dead_letter_topic for records"):
         ParallelConsumer({"group.id": "g"}, retries=Retries(max_attempts=3))

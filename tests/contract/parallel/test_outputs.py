@@ -162,7 +162,10 @@ IMPOSSIBLE: dict[str, tuple[Callable[[str], Any], str]] = {
     "too large": (lambda out: ProducerRecord(out, TOO_MUCH), "has 2000 bytes, but message.max.bytes is 1500"),
     "no such topic": (lambda out: [ProducerRecord(out, b"v"), ProducerRecord(f"no-{out}")], "no-.* does not exist"),
     "no such level": (lambda out: ProducerRecord(out, b"v", level=7), "-7 of an output does not exist"),
-    "no such partition": (lambda out: ProducerRecord(out, b"v", partition=9), "partition 9 of .*, which has 0 to 3"),
+    "no such partition": (
+        lambda out: ProducerRecord(out, b"v", partition=9),
+        "partition 9 of .*, but its partitions are 0 to 3",
+    ),
 }
 
 

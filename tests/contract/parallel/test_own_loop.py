@@ -114,7 +114,7 @@ def test_what_on_output_raises_is_logged_and_the_next_one_follows(
             return stored
 
     assert len(asyncio.run(main()).values) == COUNT
-    assert caplog.text.count(f"The on_output callback for a record of {out} raised.") == COUNT
+    assert caplog.text.count(f"The on_output callback for a record of {out} raised an error.") == COUNT
 
 
 def test_a_cancelled_run_does_not_wait_for_an_on_output_that_never_ends(kafka_cluster: Cluster) -> None:

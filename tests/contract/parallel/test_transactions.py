@@ -315,7 +315,9 @@ def test_a_second_producer_with_the_same_id_ends_the_run_of_the_first_with_a_sen
             first.wait()
             failure = first.consumer.failure
             assert isinstance(failure, TransactionError)
-            assert "If another process uses the same transactional.id, give each its own." in str(failure)
+            assert "If another process uses the same transactional.id, give each process an id of its own." in str(
+                failure
+            )
             wait_for(lambda: committed(kafka_cluster, topic) == {0: (5, b"")})
         finally:
             second.stop()

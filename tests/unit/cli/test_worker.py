@@ -172,7 +172,7 @@ def test_what_is_out_of_bounds_is_refused_with_a_sentence(topics: Any, options: 
 
 
 def test_only_a_function_can_be_a_worker_and_only_once() -> None:
-    with pytest.raises(ConfigError, match="@worker is for functions"):
+    with pytest.raises(ConfigError, match="@worker can decorate only functions"):
         worker("orders", group="billing")(Whatever)
     once = worker("orders", group="billing")(lambda record, context: None)
     with pytest.raises(ConfigError, match="is a worker already"):
@@ -268,7 +268,7 @@ def test_json_becomes_a_dataclass_and_those_in_it() -> None:
         (b'{"number": "7", "amount": 9}', r"Expected `int`, got `str` - at `\$.number`"),
         (b'{"number": 7}', "missing required field `amount`"),
         (b"{", "truncated"),
-        (None, "it is null, not Order"),
+        (None, "it is null instead of Order"),
     ],
 )
 def test_what_is_no_such_json_is_an_error_that_says_why(raw: bytes | None, why: str) -> None:
@@ -323,14 +323,14 @@ def test_a_module_stands_for_all_its_own_workers(here: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "sentence"),
     [
-        ("biling_w", "There is no module biling_w, neither in "),
+        ("biling_w", "There is no module biling_w, because it is neither in "),
         ("billing_w.more", "There is no module billing_w.more"),
-        ("billing_w.py", "is a file; give the module's name, as Python imports it: `headway worker billing_w`"),
+        ("billing_w.py", "is a file. Give the name of the module, as Python imports it: `headway worker billing_w`"),
         ("./shop/billing.py", "`headway worker shop.billing`"),
         ("billing_w:bil", "billing_w has no 'bil'. Did you mean billing_w:bill?"),
         ("billing_w:xyz", "billing_w has no 'xyz'. Its workers are bill, ship."),
         ("billing_w:helper", "billing_w:helper is not a worker. Decorate the function"),
-        ("other_w", "other_w has no worker of its own"),
+        ("other_w", "defines no worker. Decorate a handler"),
         ("other_w:xyz", "It has no worker."),
     ],
 )

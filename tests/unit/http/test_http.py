@@ -121,7 +121,7 @@ async def test_a_host_that_asks_for_it_is_left_alone_so_long_and_others_are_not(
     hosts.pause("busy", 5)
     hosts.pause("busy", 3)  # the longer wait stands
     clock.now += 2
-    with pytest.raises(RetriableError, match=r"busy asks for no requests for another 3 s\.") as held:
+    with pytest.raises(RetriableError, match=r"busy has requested a pause that lasts another 3 s\.") as held:
         await Visit(hosts, "busy").task
     assert (held.value.retry_after, held.value.untried) == (3, True)
     free = Visit(hosts, "other")

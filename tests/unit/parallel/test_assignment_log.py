@@ -42,10 +42,10 @@ def test_each_settled_set_of_partitions_is_one_line_and_waiting_for_a_group_is_o
     assert lines[0].startswith("This member is waiting for its group to rebalance.")
     assert [line.partition(" and has ")[2] for line in lines[1:]] == [
         "these partitions: orders: 0-1.",
-        "no partitions: either other members have them all, or the topics do not exist.",
+        "no partitions. Either all partitions are assigned to other members, or the topics do not exist.",
     ]
 
 
 def test_partitions_of_many_topics_are_told_in_short() -> None:
     places = {(f"orders-{topic}", number) for topic in range(12) for number in (0, 1, 2, 5)}
-    assert sentence(places).endswith("; orders-7: 0-2, 5; and those of 2 more topics.")
+    assert sentence(places).endswith("; orders-7: 0-2, 5; and partitions of 2 more topics.")

@@ -63,7 +63,7 @@ def test_a_tenant_whose_rate_cannot_be_found_out_keeps_the_one_it_had_or_starts_
         asked.learn(answers)
         asked.end()
     assert [asked.of(tenant) for tenant in ("known", "unknown", "free")] == [50.0, 1.0, None]
-    assert "returned no rate for the tenant" in caplog.text
+    assert "returned no valid rate for the tenant" in caplog.text
 
 
 @dataclass(eq=False)
