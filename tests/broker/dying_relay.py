@@ -15,13 +15,14 @@ import headway.delay.relay.deletions
 from headway import Relay
 from headway.kafka.consumer.relay_consumer import Deletion
 from headway.kafka.producer.client import ProducerClient
+from headway.kafka.producer.client_transactions import ClientTransactions
 from tests.broker.delay_cluster import QUICK
 
 CALLS = {
     "produce": ProducerClient,
     "flush": ProducerClient,
-    "add_offsets": ProducerClient,
-    "commit_transaction": ProducerClient,
+    "add_offsets": ClientTransactions,
+    "commit": ClientTransactions,
     "delete_before": Deletion,
 }
 
@@ -40,7 +41,7 @@ def die_at(step: str, kind: str) -> None:
 
         def watched(client: Any, *args: Any) -> Any:
             nonlocal works
-            works = works or (name == "produce" and is_work(kind, args[0]))
+            works = works or (name == "produce" and is_work(kind, args[0].topic))
             mine = works and name == wanted
             if mine and when == "before":
                 die()

@@ -19,15 +19,15 @@ STEPS = [
     "before flush",
     "after flush",
     "after add_offsets",
-    "within commit_transaction",
-    "after commit_transaction",
+    "within commit",
+    "after commit",
     "after delete_before",
 ]
 IN_TRANSACTIONS = [("delivery", step) for step in STEPS] + [("move", step) for step in STEPS[1:-1:2]]
 AT_ONCE = [
     ("delivery", "after produce"),
     ("delivery", "before add_offsets"),
-    ("delivery", "after commit_transaction"),
+    ("delivery", "after commit"),
     ("move", "after produce"),
 ]
 
