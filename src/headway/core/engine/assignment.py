@@ -1,12 +1,12 @@
 """One partition while it is assigned: from `assign` to `revoke`, or until a seek moves it to another offset.
 
-Invariants: an assignment that has ended never becomes current again, so its works stay stale. Its bytes are the sizes
-of its incomplete works, and of its outputs with their works. A finished work with outputs is in both the progress and
-`outputs`, or in neither.
+Invariants: an assignment that has ended never becomes current again, so its attempts stay stale. Its bytes are the
+sizes of its records that are not done, and of its uncommitted outputs with their records. If an attempt finishes with
+outputs, the progress and `outputs` change together.
 
-Failed attempts are counted here for the commits. `tried` has those of received records, and `earlier` has those that an
-earlier owner committed for records that have not arrived yet. A record that is done leaves `tried` only with the next
-commit, so that a record that never fails costs nothing.
+Failed attempts are counted here for the commits. `tried` has the failed attempts of received records. `earlier` has
+those that an earlier owner of the partition committed for records that have not arrived yet. A record that is done
+leaves `tried` only with the next commit, so that a record that never fails costs nothing.
 """
 
 from __future__ import annotations
@@ -26,13 +26,15 @@ from headway.records.record_types import TopicPartition
 R = TypeVar("R")
 
 OutputSet = tuple[Sequence[int], int, Sequence[Any]]
-"""The outputs of a record, or of a batch: (offsets, bytes of records and outputs, outputs)."""
+"""The outputs of a record or of a batch, as (offsets, bytes of the records and the outputs, outputs)."""
 
-# Encoding a map can take some milliseconds. A change (a record was received or is done) seldom adds more than one
-# character. So the next measurement is due after as many changes as there were characters left, and at least this many.
+# Encoding an offset map can take some milliseconds. A change, such as a received record or one that is done, seldom
+# adds more than one character to it. So the map is measured again after as many changes as there were characters left
+# below the limit, and at least this many.
 _MEASURE_EVERY = 512
 
-_MOST_BESIDE = 33  # bytes besides a map: its trailer without attempts, and the frames of compressed run lengths
+# Bytes in a commit's metadata in addition to the map: the trailer without attempts, and the frames of compressed runs.
+_MOST_BESIDE = 33
 
 _NOT_KEPT = "its earlier attempts were made before a restart, a rebalance or a seek, and only their number was kept"
 
@@ -80,19 +82,19 @@ class Assignment(Generic[R]):
         self.epoch = epoch
         self.state = PartitionState.READING
         self.progress = Progress(committed)
-        self.remembered = committed  # as of the last commit that succeeded
-        self.log = log  # the mark of the topic's id; empty if not known
+        self.remembered = committed  # the progress that the last successful commit has stored
+        self.log = log  # the mark of the topic's id; empty if it is not known
         self.earlier = earlier
         self.tried: dict[int, Tried] = {}
         self.lanes: Lanes[R] = Lanes()
         self.bytes = 0
-        self.of_outputs = 0  # the bytes of `bytes` that outputs and their records take
-        self.withheld = 0  # the bytes of `of_outputs` that no commit can contain yet
-        self.finished = 0  # grows with each change that should be committed
-        self.saved = 0  # `finished` as of the last commit that succeeded
-        self.outputs: list[OutputSet] = []  # since the last tick
-        self.pressed = False
-        self.held: list[Work[R]] | None = None  # the heads of its lanes while it is held; otherwise None
+        self.of_outputs = 0  # how many of these bytes are taken by uncommitted outputs and their records
+        self.withheld = 0  # how many bytes of outputs and their records no commit can contain yet
+        self.finished = 0  # a counter of the changes that should be committed
+        self.saved = 0  # the value of `finished` in the last successful commit
+        self.outputs: list[OutputSet] = []  # the outputs that are not committed yet
+        self.pressed = False  # whether the offset map was near its limit when it was last measured
+        self.held: list[Work[R]] | None = None  # the heads of the lanes while the partition is held; otherwise None
         self._known_end = committed.end
         self.limit_map(map_limit)
 
@@ -102,21 +104,21 @@ class Assignment(Generic[R]):
         return self.state is not PartitionState.GONE
 
     def on(self, event: PartitionEvent) -> None:
-        """Change the state by an event, as in the table of partition states."""
+        """Change the state as the table of partition states defines for this event."""
         self.state = after(self.state, event)
 
     def limit_map(self, characters: int) -> None:
-        """Limit the map to this many characters from now on."""
+        """Limit the offset map to this many characters from now on."""
         self._map_limit = characters
         self._measure_at = 0
-        # A map is below the pressure limit if its bitset is, or if its runs of four bytes each are. So most partitions
-        # need no measurement.
+        # A map is encoded as a bitset or as run lengths of at most four bytes, whichever is shorter. So if one of them
+        # must be below the limit for pressure, nothing is measured. This is so for most partitions.
         size = max(0, pressure(characters) // 4 * 3 - _MOST_BESIDE)  # bytes
         self._narrow = max(LEAST_WINDOW, 8 * (size - 7))  # offsets
         self._few = max(0, size - 1) // 8  # incomplete offsets; each makes at most two runs
 
     def finish(self, work: Work[R], outputs: Sequence[Any], size: int) -> None:
-        """Mark a work as done, with all its outputs, which take `size` bytes and keep the work's record in memory."""
+        """Mark an attempt's record as done. Its outputs take `size` bytes, and keep the record in memory."""
         self.progress.complete(work.offset)
         self.finished += 1
         if outputs:
@@ -127,7 +129,10 @@ class Assignment(Generic[R]):
             self.bytes -= work.size
 
     def finish_together(self, works: Sequence[Work[R]], outputs: Sequence[Any], size: int) -> int:
-        """Mark the works of a batch as done. Returns the bytes of its records and of its outputs (`size` bytes)."""
+        """Mark the records of a batch as done. Its outputs take `size` bytes.
+
+        Returns the bytes of the outputs and the records together.
+        """
         offsets = [work.offset for work in works]
         for offset in offsets:
             self.progress.complete(offset)
@@ -139,12 +144,12 @@ class Assignment(Generic[R]):
         return kept
 
     def note_failure(self, offset: int, failure: FailedAttempts) -> None:
-        """Record that an attempt failed. The next commit contains the count."""
+        """Record that an attempt at the record with this offset failed. The next commit contains the count."""
         self.tried[offset] = Tried(failure.attempts, failure.untried)
         self.finished += 1
 
     def recall(self, works: Sequence[Work[R]], now: float) -> None:
-        """Give received works the failed attempts that an earlier owner committed."""
+        """Add to received records the failed attempts that an earlier owner of the partition committed."""
         end = works[-1].offset + 1
         for work in works:
             tried = self.earlier.get(work.offset)
@@ -154,14 +159,12 @@ class Assignment(Generic[R]):
             if work.failure is None:
                 error = EarlierAttemptError("headway.EarlierAttemptError", _NOT_KEPT)
                 work.failure = FailedAttempts(error, now, now, tried.attempts, tried.untried, error)
-            elif (
-                work.failure.attempts < tried.attempts
-            ):  # after `RetryLater` the record's headers have earlier attempts
+            elif work.failure.attempts < tried.attempts:  # the headers count only attempts up to a `RetryLater`
                 work.failure = work.failure._replace(attempts=tried.attempts, untried=tried.untried)
         self.earlier = {offset: tried for offset, tried in self.earlier.items() if offset >= end}
 
     def all_tried(self) -> Mapping[int, Tried]:
-        """Return the failed attempts of all records that are not done, received or not."""
+        """Return the failed attempts of all records that are not done, whether they were received or not."""
         if not self.tried and not self.earlier:
             return NOTHING_TRIED
         is_done = self.progress.is_done
@@ -170,7 +173,7 @@ class Assignment(Generic[R]):
         return to_come | self.tried
 
     def commit_of(self, snapshot: OffsetMap) -> Commit:
-        """Build the commit for a snapshot. Offsets that an earlier commit marked as done stay marked."""
+        """Build the commit for a snapshot of the progress. Offsets marked as done by earlier commits stay marked."""
         trailer = Trailer(snapshot.offset, self.log, self.all_tried())
         commit = commit_of(snapshot, self._map_limit, self.remembered, trailer)
         self.pressed = commit.pressed
@@ -179,9 +182,10 @@ class Assignment(Generic[R]):
         return commit
 
     def is_pressed(self) -> bool:
-        """Return whether the map is so large that new records could make it exceed its limit.
+        """Return whether the offset map is so large that new records could make it exceed its limit.
 
-        Records that a commit's map covers are not new. They must be received, or the pressure would never ease.
+        Records that the committed map covers are not new. They must be received even if the map is large, because
+        otherwise it could not shrink.
         """
         if self._cannot_be_pressed():
             self.pressed = False
@@ -197,7 +201,7 @@ class Assignment(Generic[R]):
         return incomplete <= self._few or progress.highest_complete - progress.committable < self._narrow
 
     def end(self) -> None:
-        """End the assignment, because the partition was revoked or lost, or is read from another offset."""
+        """End the assignment because the partition was revoked or lost, or is now read from another offset."""
         self.on(PartitionEvent.ENDED)
         self.lanes.clear()
         self.held = None

@@ -1,7 +1,7 @@
-"""Applies the memory limits: which partitions to pause, how many records to fetch, and which levels must not start any.
+"""Applies the memory limits: it decides which partitions to pause, how much to fetch, and which levels must not start.
 
-Invariants: a partition is paused while its share of its level's memory is full, or its offset map is too large. A level
-starts no works while uncommitted outputs fill its memory.
+Invariants: a partition is paused while its share of its level's memory is full, or while its offset map is too large. A
+level starts no attempts while uncommitted outputs fill its memory.
 """
 
 from collections.abc import Mapping, Sequence
@@ -25,12 +25,12 @@ class Backpressure:
 
     def __init__(self, most_bytes: int, levels: int, commits: bool) -> None:
         self.budgets = [MemoryBudget(most_bytes) for _ in range(levels)]
-        self.full_of_outputs: set[int] = set()  # levels
+        self.full_of_outputs: set[int] = set()  # the levels whose memory is full of uncommitted outputs
         self._commits = commits
         self._paused: set[TopicPartition] = set()
 
     def begin(self, assignment: Assignment[Any]) -> None:
-        """Record that a partition is read from now on."""
+        """Record that a partition is read from now on, so that it gets a share of its level's memory."""
         self.budgets[assignment.level].partitions += 1
 
     def end(self, assignment: Assignment[Any]) -> None:
@@ -42,7 +42,7 @@ class Backpressure:
         self.keep_outputs(assignment.level, assignment.withheld - assignment.of_outputs)
 
     def demand(self, levels: Sequence[ReadyQueue[Any]], buffer: int) -> list[int]:
-        """Return how many records to fetch for each level, so that its buffer is full, as far as its memory allows."""
+        """Return how many records to fetch for each level so that its buffer is full, as far as its memory allows."""
         paused = [0] * len(levels)
         for partition in self._paused:
             paused[partition.level] += 1
@@ -52,7 +52,7 @@ class Backpressure:
         ]
 
     def paused(self, assignments: Mapping[TopicPartition, Assignment[Any]]) -> set[TopicPartition]:
-        """Resume the paused partitions that have memory again, and return those that are still paused."""
+        """Resume the paused partitions that have free memory again, and return those that are still paused."""
         for level, budget in enumerate(self.budgets):
             budget.note_shares(each.bytes for each in assignments.values() if each.level == level)
         for partition in list(self._paused):
@@ -60,8 +60,8 @@ class Backpressure:
         return set(self._paused)
 
     def pause_or_resume(self, assignment: Assignment[Any]) -> None:
-        """Pause a partition whose memory is full, or resume one that has memory again."""
-        if assignment.state is PartitionState.LEAVING:  # no records of it are received any more
+        """Pause a partition if its memory or its offset map is full, or resume it if both have space again."""
+        if assignment.state is PartitionState.LEAVING:  # no more records of this partition are received
             return
         is_paused = assignment.state is PartitionState.PAUSED
         full = self.budgets[assignment.level].is_full_for(assignment.bytes, is_paused)
@@ -74,12 +74,12 @@ class Backpressure:
             self._paused.discard(assignment.partition)
 
     def take_outputs(self, level: int, size: int, kept: int) -> None:
-        """Record that outputs of `size` bytes wait for a commit. Together with their records they take `kept` bytes."""
+        """Record that outputs of `size` bytes wait for a commit. The outputs and their records take `kept` bytes."""
         self.budgets[level].used += size
         self.keep_outputs(level, kept)
 
     def keep_outputs(self, level: int, size: int) -> None:
-        """Change the number of bytes that outputs and their records take while they wait for a commit."""
+        """Add `size`, which can be negative, to the bytes of the outputs and records that wait for a commit."""
         budget = self.budgets[level]
         budget.of_outputs += size
         if budget.is_full_of_outputs():
@@ -88,7 +88,10 @@ class Backpressure:
             self.full_of_outputs.discard(level)
 
     def withhold(self, assignment: Assignment[Any], size: int) -> None:
-        """Exclude outputs that no commit can contain yet, because works before them must start first."""
+        """Stop counting outputs of `size` bytes as waiting for a commit, because no commit can contain them yet.
+
+        Records before them must be handled first, so these outputs must not keep the level from starting attempts.
+        """
         before, assignment.withheld = assignment.withheld, size
         if size != before:
             self.keep_outputs(assignment.level, before - size)

@@ -1,8 +1,8 @@
-"""Works that wait for more works to fill a batch.
+"""Lets records wait for more records to fill a batch.
 
-Invariants: a work waits at most `linger` seconds after its record arrived. No work waits in a lane that has enough
-works for a batch. Works without a lane do not wait if their level, or if batches are of one partition their partition,
-has enough for a batch. A work that failed before does not wait.
+Invariants: a record waits for a batch for at most `linger` seconds after it arrived. It does not wait if its lane has
+enough records for a batch. Records without a lane do not wait if their level has enough of them for a batch, or their
+partition if a batch must be of one partition. A record that failed before does not wait.
 """
 
 from __future__ import annotations
@@ -18,28 +18,32 @@ R = TypeVar("R")
 
 
 class Batching(Generic[R]):
-    """The waiting heads, by the group that fills a batch: a lane, or a level's or partition's works without one."""
+    """The waiting heads of lanes, by the group from which their batch is filled.
+
+    A group is a lane, or the records without a lane of one level, or of one partition if a batch must be of one
+    partition.
+    """
 
     def __init__(self, size: int, linger: float, of_one_partition: bool = False) -> None:
-        self._size = size  # the number of works at which a batch is full
+        self._size = size  # the number of records at which a batch is full
         self._linger = linger
         self._of_one_partition = of_one_partition
         self._waiting: dict[Hashable, list[Work[R]]] = {}
         self._counts: dict[Hashable, int] = {}
 
     def until(self, head: Work[R]) -> float:
-        """Return the time until which a head waits."""
+        """Return the time until which a head waits for its batch; 0 if it must not wait."""
         return 0.0 if head.failure else head.arrived + self._linger
 
     def wait(self, head: Work[R]) -> list[Work[R]]:
-        """Let a head wait. If its batch is full now, returns the heads of that batch, which no longer wait."""
+        """Let a head wait. If its batch is full now, remove and return all heads that waited for this batch."""
         group = self._group(head)
         self._waiting.setdefault(group, []).append(head)
         self._counts[group] = self._counts.get(group, 0) + self._length(head)
         return self._take_if_full(group)
 
     def join(self, work: Work[R]) -> list[Work[R]]:
-        """Count a work that is behind others in its lane. If the batch is full now, returns the head that waited."""
+        """Count a record that is behind others in its lane. If the batch is full now, remove and return the head."""
         group = self._group(work)
         if group not in self._waiting:
             return []
@@ -47,7 +51,7 @@ class Batching(Generic[R]):
         return self._take_if_full(group)
 
     def leave(self, head: Work[R]) -> None:
-        """Remove a head whose time has come, if it waited here."""
+        """Remove a head that must not wait any longer. Does nothing if it does not wait for a batch."""
         group = self._group(head)
         waiting = self._waiting.get(group, [])
         if head in waiting:

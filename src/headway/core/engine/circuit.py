@@ -1,13 +1,13 @@
-"""The circuit breaker of a consumer's handler: while nearly all attempts fail, only one at a time is made.
+"""The circuit breaker of a consumer's handler: while most attempts fail, only one attempt at a time is made.
 
-An attempt can fail because of its record, or because a service that all records need is down. In the second case each
-record would become a dead letter. The circuit is closed while attempts succeed. It opens when a given fraction of the
-keys that were tried in the last seconds have failed. Then it lets one attempt at a time through, a probe, at growing
-intervals.
+An attempt can fail because of its record, or because a service that all records need is down. In the second case,
+every record would become a dead letter. The circuit is closed while attempts succeed. It opens when a given fraction
+of the keys that were tried in the last seconds has failed. Then it lets only probes through: one attempt at a time, at
+growing intervals.
 
-Invariants: a key counts once, by its last attempt, so neither one record nor the records of one key can open the
-circuit. While it is open, at most one probe runs. It closes after `_GOOD` successful probes in a row. At one time, only
-a report changes anything.
+Invariants: each key counts once, by its last attempt, so the failures of a single key cannot open the circuit. While
+the circuit is open, at most one probe runs. It closes after `_GOOD` successful probes in a row. Only reports change the
+state; asking whether an attempt may start does not.
 """
 
 import math
@@ -20,22 +20,22 @@ from headway.declarations import check_number, check_whole, is_number, shown
 from headway.errors import ConfigError, ProcessDiedError, RetryLater
 
 _FIRST_WAIT = 1.0  # seconds before the first probe
-_GOOD = 3  # successful probes in a row that close the circuit
-_MOST_KEYS = 10_000  # remembered keys; beyond this the oldest ones are forgotten
+_GOOD = 3  # this many successful probes in a row close the circuit
+_MOST_KEYS = 10_000  # the most keys to remember; if there are more, the oldest are forgotten
 
 
 @dataclass(frozen=True, slots=True)
 class CircuitBreaker:
-    """The bounds at which a consumer slows down to one attempt at a time, instead of failing all records.
+    """When most attempts fail, make one attempt at a time instead of failing every record.
 
     Args:
-        failing: The fraction of keys, up to 1, at which it opens. It counts the keys that were tried in the window, and
-            among these the keys whose last attempt failed.
-        least: The number of failing keys below which it never opens. A record without a key counts as a key.
+        failing: The circuit opens when this fraction of the keys fails. Counted are the keys that were tried in the
+            window; a key fails if its last attempt failed. Above 0, and at most 1.
+        least: The circuit never opens while fewer keys than this fail. Each record without a key counts as a key.
         window: The number of seconds for which an attempt counts.
         longest: The longest time between two probes, in seconds. The first waits are 1, 2, 4 … seconds.
 
-    Raises `ConfigError` for a value that is out of bounds.
+    Raises `ConfigError` for a value outside the allowed range.
     """
 
     failing: float = 0.5
@@ -54,17 +54,17 @@ class CircuitBreaker:
 
 
 def may_concern_all(error: BaseException, verdict: Verdict) -> bool:
-    """Return whether an attempt may have failed for a reason that concerns all records, so that the circuit counts it.
+    """Return whether a failure may have a cause that affects all records, so that the circuit counts it.
 
-    By `FatalError`, `RetryLater` and an untried attempt a handler reports a problem of its record alone. The death of a
-    process is judged elsewhere, by the records that ran in it.
+    With `FatalError`, `RetryLater` or an untried attempt, a handler reports a problem of this record only. The death of
+    a process does not count either, because its cause is found by the records that ran in it.
 
     >>> may_concern_all(OSError(), Again(0.0)), may_concern_all(OSError(), GiveUp("attempt 3 of 3 failed", True))
     (True, True)
     >>> may_concern_all(OSError(), Again(0.0, untried=True)), may_concern_all(KeyError(), GiveUp("not retried"))
     (False, False)
     """
-    if issubclass(type(error), (ProcessDiedError, RetryLater)):  # `isinstance` would ask the error for its class
+    if issubclass(type(error), (ProcessDiedError, RetryLater)):  # `isinstance` would run the error's own `__class__`
         return False
     if isinstance(verdict, GiveUp):
         return verdict.tried_out
@@ -72,7 +72,7 @@ def may_concern_all(error: BaseException, verdict: Verdict) -> bool:
 
 
 class Circuit:
-    """The state of one circuit. Times are in seconds of one clock. Any hashable object can stand for an attempt.
+    """The state of one circuit. All times are in seconds of one clock. Any hashable object can identify an attempt.
 
     >>> circuit = Circuit(CircuitBreaker(least=2))
     >>> [circuit.failed(key, key, now=100.0) for key in ("a", "a", "b")]
@@ -83,27 +83,27 @@ class Circuit:
 
     def __init__(self, bounds: CircuitBreaker) -> None:
         self._bounds = bounds
-        # For each key, whether it failed and when; the latest is last.
+        # For each key, whether its last attempt failed, and when. The key that was tried last is at the end.
         self._last: dict[Hashable, tuple[bool, float]] = {}
         self._failing = 0
         self.is_open = False
         self.opened_with = (0, 0)  # the number of failing keys, and of all keys
         self._probe: set[Any] = set()  # the attempts of the running probe; a batch has several
-        self._results: list[bool] = []  # for each of these attempts that has ended, whether it succeeded
+        self._results: list[bool] = []  # whether they succeeded, for the attempts of the probe that have a result
         self._probe_at = -math.inf
         self._wait = _FIRST_WAIT
         self._good = 0
 
     def allows(self, now: float) -> bool:
-        """Return whether an attempt may start now. While the circuit is open, it will be the next probe."""
+        """Return whether an attempt may start now. If the circuit is open, this attempt becomes the next probe."""
         return not self.is_open or (not self._probe and now >= self._probe_at)
 
     def next_probe(self) -> float | None:
-        """Return when the next probe may start, or None while one runs."""
+        """Return when the next probe may start, or None while a probe runs."""
         return None if self._probe else self._probe_at
 
     def started(self, attempts: Collection[Any]) -> None:
-        """Record that these attempts have started together."""
+        """Record that these attempts, one or those of a batch, have started together."""
         if self.is_open:
             self._probe, self._results = set(attempts), []
 
@@ -115,7 +115,10 @@ class Circuit:
             self._results.append(True)
 
     def failed(self, key: Hashable, attempt: Any, now: float) -> bool:
-        """Record that an attempt failed. Returns True if the circuit is open, so the record might not be the cause."""
+        """Record that an attempt failed. Returns whether the circuit is open now.
+
+        If it is, the record might not be the cause of the failure.
+        """
         if not self.is_open:
             self._note(key, True, now)
             if self._failing >= self._bounds.least and self._failing >= self._bounds.failing * len(self._last):
@@ -142,7 +145,7 @@ class Circuit:
                 self._close()
                 return True
             return False
-        self._probe_at = now + self._wait  # also if the probe had no result, as with an untried attempt
+        self._probe_at = now + self._wait  # this also applies to a probe without a result, such as an untried attempt
         return False
 
     def _note(self, key: Hashable, has_failed: bool, now: float) -> None:

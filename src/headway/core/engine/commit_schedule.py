@@ -1,7 +1,7 @@
-"""The times at which each level commits: at an interval, and after a failure with its own back-off.
+"""Decides when each level commits: at an interval, and after failures with a back-off of its own.
 
-Invariants: a level whose commit has failed commits alone until one succeeds, so it does not hold up the other levels. A
-back-off doubles with each failure in a row, up to a bound.
+Invariants: a level whose commit has failed commits alone until a commit of it succeeds, so it does not delay the other
+levels. The back-off doubles with each failure in a row, up to a bound.
 """
 
 from collections.abc import Collection, Iterable
@@ -14,7 +14,7 @@ _back_off = exponential_backoff(first=0.2, longest=10.0)
 
 @dataclass(slots=True)
 class _FailedCommits:
-    """The failed commits of a level in a row: their number, and the time of the next attempt."""
+    """A level whose last commits have failed: the number of failures in a row, and the time of the next attempt."""
 
     count: int
     again_at: float
@@ -39,7 +39,10 @@ class CommitSchedule:
         self._failures: dict[int, _FailedCommits] = {}
 
     def due(self, now: float) -> list[set[int]]:
-        """Return the levels to commit now, in groups that commit together: first all levels without failures."""
+        """Return the levels to commit now, in groups that commit together.
+
+        The first group has all levels without failures, if their commit is due. Each other level is a group of its own.
+        """
         healthy = {level for level in self._levels if level not in self._failures}
         retried = [{level} for level, failures in self._failures.items() if failures.again_at <= now]
         return ([healthy] if healthy and now >= self._due_at else []) + retried
@@ -50,7 +53,10 @@ class CommitSchedule:
         return min(times if len(times) == len(self._levels) else [*times, self._due_at])
 
     def began(self, levels: Collection[int], now: float) -> None:
-        """Record that a commit of these levels has begun. Without failures, the next one is due after the interval."""
+        """Record that a commit of these levels has begun.
+
+        If none of these levels has failed, the next commit is due after the interval.
+        """
         if not self._failures.keys() & levels:
             self._due_at = now + self._interval
 
@@ -59,19 +65,25 @@ class CommitSchedule:
         self._due_at = 0.0
 
     def hurry(self, levels: Collection[int]) -> None:
-        """Make a commit of these levels due at once, despite failures, because they are about to lose partitions."""
+        """Make the commit of all healthy levels and of these levels due at once, even if these have failed.
+
+        These levels are about to lose partitions.
+        """
         self.request()
         for level, failures in self._failures.items():
             if level in levels:
                 failures.again_at = 0.0
 
     def succeeded(self, levels: Iterable[int]) -> None:
-        """Record that the last commit of these levels was acknowledged, or that they have nothing to commit."""
+        """Record that the last commit of these levels was acknowledged, or that they had nothing to commit."""
         for level in levels:
             self._failures.pop(level, None)
 
     def failed(self, levels: Iterable[int], now: float, random_number: float) -> None:
-        """Record that a commit of these levels failed. A random number from 0 to 1 spreads the next attempts."""
+        """Record that a commit of these levels failed.
+
+        A random number from 0 to 1 shortens the back-off, so that members do not all try again at the same time.
+        """
         for level in levels:
             failures = self._failures.setdefault(level, _FailedCommits(0, now))
             failures.count += 1

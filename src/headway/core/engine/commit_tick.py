@@ -1,9 +1,10 @@
-"""Commit ticks: offsets, maps and outputs that are committed together or not at all.
+"""Commit ticks: offsets, offset maps and outputs that are committed together or not at all.
 
-Invariants: a tick is a snapshot of one moment. The outputs of a finished work stay in its assignment until they are in
-Kafka, so every tick with its offset has them too, even if earlier ticks failed. A tick can be acknowledged more than
-once. Records that a shortened map leaves out are delivered again after a restart, so their outputs wait for a tick
-whose map has them. A tick has all records of a batch with outputs, or none of them.
+Invariants: a tick is a snapshot of one moment. The outputs of a finished attempt stay in its assignment until they are
+in Kafka, so every tick that marks its offset as done has its outputs, even if earlier ticks failed. A tick can be
+acknowledged more than once. Records that a shortened map leaves out are delivered again after a restart, so their
+outputs wait for a tick whose map includes them. If a batch has outputs, a tick marks all of its records as done, or
+none of them.
 """
 
 from collections.abc import Iterable, Iterator
@@ -16,9 +17,11 @@ from headway.records.record_types import TopicPartition
 
 
 class TickPart(NamedTuple):
-    """The part of a tick from one assignment: its progress up to `finished`, with `sets` output sets of `size` bytes.
+    """The part of a tick from one assignment.
 
-    The `withheld` sets are not in the tick. `remembered` has the offsets that are marked as done once it is committed.
+    `finished` is the value of the assignment's counter of changes at that moment. `outputs` is its list of output sets,
+    of which the first `sets` existed at that moment. Of these, the `withheld` sets are not in the tick; the others take
+    `size` bytes. `remembered` has the offsets that Kafka marks as done once the tick is committed.
     """
 
     assignment: Assignment[Any]
@@ -31,7 +34,7 @@ class TickPart(NamedTuple):
 
 
 class CommitTick(NamedTuple):
-    """The offset and map of each partition, and the outputs of the records that these mark as done."""
+    """The offset and the offset map of each partition, and the outputs of the records that they mark as done."""
 
     commits: dict[TopicPartition, Commit]
     outputs: list[Any]
@@ -39,7 +42,10 @@ class CommitTick(NamedTuple):
 
 
 def take(assignments: Iterable[Assignment[Any]]) -> CommitTick:
-    """Return the commits due for these assignments. Nothing changes, so a tick that is not committed loses nothing."""
+    """Return a tick with everything that these assignments must commit.
+
+    The assignments keep their outputs and progress, so nothing is lost if the tick is never committed.
+    """
     tick = CommitTick({}, [], [])
     for each in assignments:
         if each.finished > each.saved:
@@ -62,9 +68,10 @@ def take(assignments: Iterable[Assignment[Any]]) -> CommitTick:
 
 
 def _with_whole_sets(assignment: Assignment[Any], snapshot: OffsetMap, commit: Commit) -> tuple[OffsetMap, Commit]:
-    """Return a snapshot and its commit, in which all records of a batch with outputs are done, or none of them.
+    """Return a snapshot and its commit in which all records of each batch with outputs are done, or none of them.
 
-    A shortened map can have some of them. Then all of them count as not done, which can make the map longer again.
+    A shortened map can include only some records of a batch. Then all of them are marked as not done. This can make the
+    map longer again, so it is repeated.
     """
     batches = [one[0] for one in assignment.outputs if len(one[0]) > 1]
     while batches and commit.kept is not None:
@@ -80,7 +87,7 @@ def _with_whole_sets(assignment: Assignment[Any], snapshot: OffsetMap, commit: C
 
 
 def acknowledge(tick: CommitTick) -> Iterator[tuple[Assignment[Any], int]]:
-    """Record that the tick is in Kafka, and yield each assignment with the bytes of its committed outputs."""
+    """Record that the tick was committed, and yield each assignment with the bytes of its committed outputs."""
     for assignment, finished, outputs, sets, size, withheld, remembered in tick.parts:
         if finished >= assignment.saved:
             assignment.saved = finished

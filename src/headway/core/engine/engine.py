@@ -1,16 +1,17 @@
-"""The engine: records go in, works come out, outcomes go in, commits come out.
+"""The engine takes in records and the outcomes of attempts, and returns the attempts to run and the commits to make.
 
-The engine is a state machine without a clock: time is an argument, effects are return values, and the driver asks for
-the next wake-up. The driver fetches as many records as `demand` returns, but none from the partitions in `paused`. It
-runs the works that `take` returns, reports the end of each, and commits the ticks that `tick` returns.
+It is a state machine without a clock. Time is an argument, effects are return values, and `next_wake` returns
+when the driver must call again. The driver fetches as many records as `demand` returns, but none from the partitions in
+`paused`. It runs the attempts that `take` returns, reports the end of each, and commits what `tick` returns. In the
+code, a `work` is one attempt at a record.
 
 Invariants:
-- At most one work (or one batch) of each lane is running. It is the first work of the lane that is not done.
-- A record that was received and is not done is in exactly one state: running, ready, behind another in its lane, or
-  waiting for its time.
-- An assignment that has ended is never committed: a report about one of its works only frees the slot.
-- A tick is a snapshot of one moment. For each partition it has the offset, the map, and all outputs of the works that
-  the offset and the map mark as done.
+- At most one attempt, or one batch, of each lane is running. It is for the first record of the lane that is not done.
+- A record that was received and is not done is in exactly one state: running, ready, behind another record in its lane,
+  or waiting for its time.
+- An assignment that has ended is never committed: a report about one of its attempts only frees the slot.
+- A tick is a snapshot of one moment. For each partition it has the offset, the offset map, and all outputs of the
+  records that the offset and the map mark as done.
 - The bytes held are those of the records that are not done, and of the uncommitted outputs with their records.
 """
 
@@ -46,29 +47,30 @@ R = TypeVar("R")
 
 
 class Engine(Generic[R]):
-    """The state machine that decides which works run when, and what may be committed.
+    """The state machine that decides which records are handled when, and which progress may be committed.
 
-    The engine is not thread-safe: its driver must let in one thread at a time. Records have an `offset` and, if lanes
-    are keys, a `raw_key`. The functions passed to the engine must not raise.
+    The engine is not thread-safe: its driver must call it from one thread at a time. Records must have an `offset` and,
+    if each key has a lane, a `raw_key`. The functions passed to the engine must not raise.
 
     Args:
         ordering: Which records must run in order, or a function that returns the lanes of records.
-        slots: The policy by which the levels share the slots. By default `fair`, with twice the share for each level of
-            the one below.
+        slots: The policy by which the levels share the slots. By default this is `fair`, and each level has twice the
+            share of the level below it.
         levels: The number of levels.
         buffer: The number of ready records to keep for each level, so that no slot waits for a fetch.
         most_bytes: The number of bytes that each level may hold.
-        size_of: Returns the bytes that a record takes in memory.
-        size_of_output: Returns the bytes that an output takes in memory.
-        retry_share: The fraction of the slots for records that failed before, while other records wait.
+        size_of: A function that returns how many bytes a record takes in memory.
+        size_of_output: A function that returns how many bytes an output takes in memory.
+        retry_share: The fraction of the slots that records which failed before get while other records wait.
         commits: True if offsets and maps are ever committed. If False, no partition is paused for the size of its map.
         tenants: The weights of tenants, by name. If given, each record is received with its tenant, and the tenants of
             a level take turns.
-        tenant_rate: The number of works of each tenant that may start per second, or a function that returns it for a
-            tenant. It needs `tenants`. By default there is no limit.
-        key_rate: The number of works with each key that may start per second. By default there is no limit.
-        rank_of: Returns the rank of a record. Among the heads of a partition's lanes the one with the highest rank runs
-            first; by default the one that arrived first. It cannot be combined with tenants.
+        tenant_rate: How many attempts may start per second for each tenant, or a function that returns this number for
+            a tenant. It needs `tenants`. By default there is no limit.
+        key_rate: How many attempts may start per second for each key. By default there is no limit.
+        rank_of: A function that returns the rank of a record. Among the heads of a partition's lanes, the head with the
+            highest rank runs first. By default, the head that arrived first runs first. It cannot be combined with
+            tenants.
     """
 
     def __init__(
@@ -103,7 +105,7 @@ class Engine(Generic[R]):
         policy = slots or FairSlots([2**level for level in range(levels)])
         full = self._backpressure.full_of_outputs
         self.limits: RateLimits[R] | None = None
-        """The rate limits of tenants and keys, if there are any."""
+        """The rate limits of tenants and keys, or None if there are no limits."""
         self._entrances: Sequence[Entrance[R]] = self._levels
         if tenant_rate is None and key_rate is None:
             self._next_slots = NextSlots(self._levels, policy, retry_share, full)
@@ -112,7 +114,7 @@ class Engine(Generic[R]):
             self._entrances = self.limits.entrances
             self._next_slots = LimitedSlots(self.limits, self._levels, policy, retry_share, full)
         self._map_limit = MAX_CHARACTERS
-        self._map_accepted = 0  # characters of the largest map that Kafka took
+        self._map_accepted = 0  # the size in characters of the largest map that Kafka has accepted
         self._orders = count()
         self._waiting = WaitingHeads(self._entrances, self._orders)
         self._epochs = count(1)
@@ -127,18 +129,18 @@ class Engine(Generic[R]):
         log: bytes = b"",
         tried: Mapping[int, Tried] = NOTHING_TRIED,
     ) -> int:
-        """Start to read a partition from its committed offset, and return the new epoch.
+        """Start to read a partition from its committed offset, and return the epoch of the new assignment.
 
-        If `moved` is True, the offset is not committed yet, and the next tick commits it. A partition that is assigned
-        already starts over at the new offset. `log` is the mark of the topic's id, which goes into commits, and `tried`
-        has the failed attempts of earlier owners.
+        If `moved` is True, the offset has not been committed yet, and the next tick commits it. If the partition is
+        already assigned, it starts over at the new offset. `log` is the mark of the topic's id, which is part of each
+        commit. `tried` has the failed attempts of earlier owners of the partition.
         """
         self.revoke([partition])
         assignment: Assignment[R] = Assignment(
             partition, committed, next(self._epochs), self._map_limit, log, tried if self._commits else NOTHING_TRIED
         )
         self._assignments[partition] = assignment
-        self._map_accepted = max(self._map_accepted, len(encode(committed)))  # an earlier consumer wrote it
+        self._map_accepted = max(self._map_accepted, len(encode(committed)))  # Kafka accepted it from an earlier member
         assignment.finished += moved
         self._backpressure.begin(assignment)
         return assignment.epoch
@@ -148,15 +150,15 @@ class Engine(Generic[R]):
         return assignment.all_tried() if (assignment := self._assignments.get(partition)) else NOTHING_TRIED
 
     def revoke(self, partitions: Iterable[TopicPartition]) -> None:
-        """Give up partitions. Their works that still run become stale."""
+        """End the assignment of partitions. Their running attempts become stale."""
         for partition in partitions:
             if assignment := self._assignments.pop(partition, None):
                 self._drop(assignment)
 
     def retire(self, partitions: Iterable[TopicPartition]) -> None:
-        """Start no more works of partitions that are about to be revoked.
+        """Start no more attempts on partitions that are about to be revoked.
 
-        Works that are running can still be reported and committed.
+        Running attempts can still be reported and committed.
         """
         for partition in partitions:
             if (assignment := self._assignments.get(partition)) and assignment.state is not _LEAVING:
@@ -165,14 +167,14 @@ class Engine(Generic[R]):
                 assignment.held = None
 
     def hold(self, partitions: Iterable[TopicPartition]) -> None:
-        """Start no works of these partitions until they are released. Running works go on."""
+        """Start no attempts on these partitions until they are released. Running attempts continue."""
         for partition in partitions:
             assignment = self._assignments.get(partition)
             if assignment and assignment.held is None and assignment.state is not _LEAVING:
                 assignment.held = self._forget_waiting(assignment)
 
     def release(self, partitions: Iterable[TopicPartition], now: float) -> None:
-        """Let the works of held partitions start again."""
+        """Let attempts on held partitions start again."""
         for partition in partitions:
             if (assignment := self._assignments.get(partition)) and assignment.held is not None:
                 heads, assignment.held = assignment.held, None
@@ -184,7 +186,7 @@ class Engine(Generic[R]):
         return {partition for partition, each in self._assignments.items() if each.held is not None}
 
     def give_up(self, works: Iterable[Work[R]]) -> None:
-        """Mark the running ones among these works as stale, so that their reports only free their slots."""
+        """Mark those of these attempts that are running as stale, so that their reports only free their slots."""
         for work in works:
             if work.state is _RUNNING:
                 work.state = _STALE
@@ -209,17 +211,18 @@ class Engine(Generic[R]):
     # Records in
 
     def demand(self) -> list[int]:
-        """Return how many records to fetch next for each level, so that its buffer of *ready* records is full.
+        """Return how many records to fetch next for each level so that its buffer of *ready* records is full.
 
-        Records that wait behind others or for their time do not count, so a level never runs out of ready records
-        because of them. They are bounded by the memory budget, through `paused`.
+        Records that wait behind others in their lane, or for their time, do not count. Otherwise a level could run out
+        of ready records because of them. The memory budget bounds their number, through `paused`.
         """
         return self._backpressure.demand(self._levels, self._buffer)
 
     def paused(self) -> set[TopicPartition]:
-        """Return the partitions not to fetch from now, because their share of memory is full or their map too large.
+        """Return the partitions from which nothing must be fetched now.
 
-        Their records that were fetched already can still be received.
+        Their share of the memory is full, or their offset map is too large. Records that have already been fetched from
+        them can still be received.
         """
         return self._backpressure.paused(self._assignments)
 
@@ -234,9 +237,9 @@ class Engine(Generic[R]):
     ) -> None:
         """Take in fetched records of a partition, in the order of its log.
 
-        `brought` has data from the headers of some records, and `tenants` the tenant of each record if tenants are in
-        use. Records of a partition that is not assigned, or is retired, are ignored. If the offsets go back, because of
-        a seek or because the log was truncated, a new epoch begins.
+        `brought` has data from the headers of some records. If there are tenants, `tenants` has the tenant of each
+        record. Records are ignored if their partition is not assigned or was retired. If the offsets go back because of
+        a seek, or because the log was truncated, a new assignment of the partition begins.
         """
         offsets: list[int] = [record.offset for record in records]  # type: ignore[attr-defined]
         start = 0
@@ -256,7 +259,7 @@ class Engine(Generic[R]):
         tenants: Sequence[str],
     ) -> None:
         if offsets[0] < self._assignments[partition].progress.end:
-            # The log was truncated: other records have these offsets now, so the failed attempts are not theirs.
+            # The log was truncated. Other records have these offsets now, so the counted failed attempts do not apply.
             is_held, log = self._assignments[partition].held is not None, self._assignments[partition].log
             self.assign(partition, OffsetMap(offsets[0]), log=log)
             if is_held:  # the user's pause still applies
@@ -314,7 +317,10 @@ class Engine(Generic[R]):
             self._waiting.place(head, now)
 
     def advance(self, partition: TopicPartition, position: int) -> None:
-        """Note the consumer's position. No record below it will arrive, so transaction markers do not count as lag."""
+        """Record the consumer's position, so that it can be committed.
+
+        No more records below the position will arrive. Transaction markers before it therefore do not count as lag.
+        """
         if (assignment := self._assignments.get(partition)) and position > assignment.progress.end:
             assignment.progress.advance(position)
             assignment.finished += 1
@@ -322,31 +328,35 @@ class Engine(Generic[R]):
     # Work
 
     def let_batches_fill(self, size: int, linger: float, of_one_partition: bool = False) -> None:
-        """Let records wait up to `linger` seconds for a batch of this size. Call it before any record is received."""
+        """Let records wait up to `linger` seconds for a batch of this size.
+
+        This must be called before any record is received.
+        """
         self._waiting.batching = Batching(size, linger, of_one_partition) if linger > 0 else None
 
     def let_no_batch_fill(self) -> None:
-        """Start partial batches without waiting from now on. Call it when no more records will arrive."""
+        """From now on, start batches that are not full without waiting. Call this when no more records will arrive."""
         self._waiting.stop_batching()
 
     def count_slots(self, count: Callable[[], int]) -> None:
-        """Use this function to find out how many slots there are, taken and free.
+        """Set the function that returns the number of all slots, taken or free.
 
-        Without it, each call of `take` must ask for all free slots, because their number is taken from its limit.
+        Without such a function, `limit` must be the number of all free slots in each call of `take`.
         """
         self._next_slots.count = count
 
     def take(self, limit: int, now: float) -> list[Work[R]]:
-        """Start up to `limit` works, each from the level that the policy picks, and return them."""
+        """Start up to `limit` attempts, each on the level that the policy picks, and return them."""
         if self._waiting.entries:
             self._waiting.release_due(now)
         return self._next_slots.take(limit, now)
 
     def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Work[R]]:
-        """Start a batch, and return its works: the first of a lane, or works without a lane. Empty if none is ready.
+        """Start a batch, and return its attempts. The list is empty if no record is ready.
 
-        A lane continues once its whole batch was reported; works of the batch that failed then come first again. Works
-        without a lane are from one level, or with `of_one_partition` from one partition.
+        The records of a batch are the first of one lane, or records without a lane. Records without a lane are of one
+        level, and with `of_one_partition` of one partition. A lane continues when all attempts of its batch have been
+        reported. Then the records that failed are first in the lane again.
         """
         self._waiting.release_due(now)
         return self._next_slots.take_batch(max_size, now, of_one_partition)
@@ -354,10 +364,11 @@ class Engine(Generic[R]):
     # Outcomes
 
     def finish(self, work: Work[R], now: float, outputs: Sequence[Any] = ()) -> bool:
-        """Mark a work as done, and return True. A dead letter must have been stored before.
+        """Mark an attempt's record as done. The next tick commits its offset together with the `outputs`.
 
-        The next tick commits the `outputs` together with the work's offset. Returns False if the work was reported
-        already, or if its partition is no longer assigned.
+        If the record becomes a dead letter, the dead letter must have been stored before. Returns False, and does
+        nothing more than free the slot, if the attempt is stale or was reported before, or if its partition is no
+        longer assigned. Otherwise returns True.
         """
         assignment = work.assignment
         if work.state is _RUNNING and assignment.state is not _GONE:
@@ -372,7 +383,10 @@ class Engine(Generic[R]):
         return self._report_late(work, now)
 
     def finish_together(self, works: Sequence[Work[R]], now: float, outputs: Sequence[Any]) -> bool:
-        """Mark a batch of one partition as done, like `finish`. A tick has all its offsets and outputs, or none."""
+        """Mark the records of a batch of one partition as done, like `finish`.
+
+        A tick has either all offsets and outputs of the batch, or none of them.
+        """
         assignment = works[0].assignment
         if works[0].state is not _RUNNING or assignment.state is _GONE:
             for work in works:
@@ -386,10 +400,10 @@ class Engine(Generic[R]):
         return True
 
     def retry(self, work: Work[R], at: float, error: BaseException | None, now: float, untried: bool = False) -> bool:
-        """Put a work back at the head of its lane, to run at `at` or later. Returns False as `finish` does.
+        """Put a record back at the head of its lane for its next attempt, not before the time `at`.
 
-        An attempt counts as failed if an error is given, and otherwise does not count. `untried` is as in the verdict
-        `Again`.
+        If an error is given, the attempt counts as failed; otherwise it does not count. `untried` is as in the verdict
+        `Again`. Returns False in the same cases as `finish`.
         """
         if work.state is _RUNNING and work.assignment.state is not _GONE:
             again = work.again(at, error, now, untried)
@@ -400,10 +414,10 @@ class Engine(Generic[R]):
         return self._report_late(work, now)
 
     def fail(self, work: Work[R], error: BaseException, verdict: Verdict, now: float) -> bool:
-        """Apply the verdict on a failed work. Returns False as `finish` does.
+        """Apply the verdict on a failed attempt. Returns False in the same cases as `finish`.
 
-        After a verdict other than `Again` the work still counts as running, and its lane waits. Call `finish` once its
-        dead letter or schedule is stored, or with it in `outputs`.
+        After a verdict other than `Again`, the attempt still counts as running, and its lane waits. The caller must
+        call `finish` when the dead letter or the schedule has been stored, or with it in `outputs`.
         """
         if isinstance(verdict, Again):
             return self.retry(work, verdict.at, error, now, verdict.untried)
@@ -414,10 +428,10 @@ class Engine(Generic[R]):
     # Commits
 
     def tick(self, partitions: Collection[TopicPartition] | None = None) -> commit_tick.CommitTick:
-        """Return the commits due for these partitions, or for all. Partitions without progress are left out.
+        """Return everything to commit for these partitions, or for all. Partitions without progress are left out.
 
-        Until `committed` is called with the tick, the next tick contains everything again, including the outputs. So if
-        there are outputs, the caller must know whether one tick was committed before it commits the next one.
+        Until `committed` is called with this tick, the next tick contains everything again, including the outputs. So
+        if there are outputs, the caller must find out whether a tick was committed before it commits the next one.
         """
         tick = commit_tick.take(
             assignment
@@ -430,9 +444,9 @@ class Engine(Generic[R]):
         return tick
 
     def refuse_maps(self, characters: int) -> None:
-        """Lower the map limit, because Kafka refused a map of this many characters.
+        """Lower the limit for offset maps because Kafka has refused a map of this many characters.
 
-        The new limit is halfway down to the largest map that Kafka accepted.
+        The new limit is halfway between this size and the size of the largest map that Kafka has accepted.
         """
         middle = (self._map_accepted + characters) // 2
         self._map_limit = min(self._map_limit, max(self._map_accepted, min(middle, characters - 1)))
@@ -440,7 +454,7 @@ class Engine(Generic[R]):
             assignment.limit_map(self._map_limit)
 
     def is_uncommitted(self, partitions: Collection[TopicPartition] | None = None) -> bool:
-        """Return whether these partitions, or any partitions, have progress that is not committed."""
+        """Return whether any of these partitions, or of all partitions, has progress that is not committed."""
         return any(
             each.finished > each.saved
             for partition, each in self._assignments.items()
@@ -448,7 +462,7 @@ class Engine(Generic[R]):
         )
 
     def committed(self, tick: commit_tick.CommitTick) -> None:
-        """Record that Kafka has acknowledged the tick. It can be called more than once for a tick."""
+        """Record that Kafka has acknowledged a tick. This can be called more than once for the same tick."""
         largest = max((len(commit.metadata) for commit in tick.commits.values()), default=0)
         self._map_accepted = max(self._map_accepted, largest)
         for assignment, size in commit_tick.acknowledge(tick):
@@ -462,36 +476,39 @@ class Engine(Generic[R]):
     # State
 
     def next_wake(self) -> float | None:
-        """Return when time alone can make a work ready to take, or None if it cannot."""
+        """Return when a record can become ready without any other call, or None if this cannot happen."""
         times = [self._next_slots.next_change(), self._waiting.next_time()]
         return min((time for time in times if time is not None), default=None)
 
     @property
     def ready(self) -> list[int]:
-        """The number of works of each level that may run now."""
+        """The number of records of each level that are ready to run."""
         return [level.ready for level in self._levels]
 
     def ready_of(self, level: int) -> int:
-        """Return how many works of this level may run now."""
+        """Return how many records of this level are ready to run."""
         return self._levels[level].ready
 
     @property
     def buffered(self) -> list[int]:
-        """The number of ready works of each level that count towards its buffer."""
+        """The number of ready records of each level that count towards its buffer."""
         return [level.buffered for level in self._levels]
 
     def busiest_tenants(self, number: int) -> dict[str, float]:
-        """Return the tenants that used the most handler time, with their seconds, in descending order."""
+        """Return the tenants that used the most handler time, and their seconds, in descending order."""
         return self._usage.busiest(number)
 
     @property
     def slots_taken(self) -> list[int]:
-        """The number of slots that each level has taken. Works of lost partitions count, and a batch takes one slot."""
+        """The number of slots that each level has taken.
+
+        A batch takes one slot. Attempts that are still running on revoked partitions count too.
+        """
         return [level.slots for level in self._levels]
 
     @property
     def bytes_held(self) -> list[int]:
-        """The bytes that each level holds: records that are not done, and uncommitted outputs."""
+        """The bytes that each level holds: those of records that are not done, and those of uncommitted outputs."""
         return [budget.used for budget in self._budgets]
 
     def committable(self, partition: TopicPartition) -> int:
@@ -526,14 +543,14 @@ class Engine(Generic[R]):
         return False
 
     def _leave_slot(self, work: Work[R], state: WorkState, now: float) -> None:
-        batch, work.batch = work.batch, None  # break the reference cycle, which only the garbage collector would free
+        batch, work.batch = work.batch, None  # otherwise only the garbage collector could free the reference cycle
         work.state = state
         if batch is None or batch.leave():
             self._levels[work.assignment.level].leave(work, batch, now)
 
 
 def _ascending_ends(offsets: Sequence[int]) -> list[int]:
-    """Return where runs of ascending offsets end. There is nearly always only one.
+    """Return the indexes at which runs of ascending offsets end. There is nearly always only one run.
 
     >>> _ascending_ends([5, 6, 9]), _ascending_ends([5, 6, 6, 3]), _ascending_ends([])
     ([3], [2, 3, 4], [])

@@ -1,8 +1,8 @@
-"""Lanes of records that must run one after the other.
+"""Lanes of records that must be handled one after the other.
 
-Invariants: a lane is a chain of works in offset order. Only its head can run, and a record stays the head through all
-its attempts, until it is done. Lanes belong to one assignment of one partition, so equal keys of two topics or
-partitions never share a lane. Keys are compared by value: a lane's name is the key's bytes.
+Invariants: a lane is a chain of records in offset order. Only its head can run. A record stays the head during all its
+attempts, until it is done. A lane belongs to one assignment of one partition, so equal keys in two topics or partitions
+never share a lane. Keys are compared by value: the name of a lane is the bytes of the key.
 """
 
 from __future__ import annotations
@@ -21,28 +21,31 @@ R = TypeVar("R")
 _BEHIND = WorkState.BEHIND
 
 LaneNames = Callable[[Sequence[Any]], Iterable[Hashable]]
-"""(records of one partition) -> the name of each record's lane, or `ALONE` for a record without a lane."""
+"""A function that takes records of one partition and returns the name of each record's lane.
 
-ALONE: Final = object()  # the name for a record that shares its lane with no other, so it needs no look-up
+The name is `ALONE` for a record without a lane.
+"""
+
+ALONE: Final = object()  # stands for the lane of a record that never waits behind another; it is not looked up
 
 
 def by_key(records: Sequence[Any]) -> Iterable[Hashable]:
-    """Return a lane for each key. Records without a key share one lane, because their order can matter."""
+    """Use one lane for each key. All records without a key share a lane, because their order can matter."""
     return map(_raw_key, records)
 
 
 def by_key_if_any(records: Sequence[Any]) -> Iterable[Hashable]:
-    """Return a lane for each key. Each record without a key has its own lane."""
+    """Use one lane for each key. A record without a key has no lane, so that its order does not matter."""
     return [ALONE if key is None else key for key in map(_raw_key, records)]
 
 
 def by_partition(records: Sequence[Any]) -> Iterable[Hashable]:
-    """Return one lane for all records."""
+    """Use one lane for all records of the partition."""
     return repeat(None, len(records))
 
 
 def unordered(records: Sequence[Any]) -> Iterable[Hashable]:
-    """Return a lane for each record."""
+    """Use no lanes, so that all records can run at the same time."""
     return repeat(ALONE, len(records))
 
 
@@ -53,10 +56,10 @@ OrderingName = Literal["key", "key_if_any", "partition", "unordered"]
 
 
 class Ordering(enum.StrEnum):
-    """Which records run in order: those with the same key, those of the same partition, or none.
+    """Defines which records run in order: those with the same key, those of the same partition, or no records.
 
-    With `KEY`, all records without a key count as one key; with `KEY_IF_ANY`, each counts as its own key. An ordering
-    can also be given as text, as in `ordering="partition"`.
+    With `KEY`, all records without a key count as having the same key. With `KEY_IF_ANY`, they can run in any order. An
+    ordering can also be given as text, as in `ordering="partition"`.
     """
 
     KEY = "key"
@@ -66,7 +69,7 @@ class Ordering(enum.StrEnum):
 
     @property
     def lane_names(self) -> LaneNames:
-        """The function that names this ordering's lanes."""
+        """The function that returns the lanes of records for this ordering."""
         return {
             Ordering.KEY: by_key,
             Ordering.KEY_IF_ANY: by_key_if_any,
@@ -78,7 +81,8 @@ class Ordering(enum.StrEnum):
 class Lanes(Generic[R]):
     """The lanes of one assignment.
 
-    A lane exists while it has works. It consists of an entry for its last work, and the links from work to work.
+    A lane exists while it has records. It consists of an entry for its last record, and of a link from each record to
+    the next. The objects in a lane are attempts (`Work`): each is the present or next attempt at its record.
     """
 
     __slots__ = ("_last",)
@@ -87,11 +91,11 @@ class Lanes(Generic[R]):
         self._last: dict[Hashable, Work[R]] = {}
 
     def __len__(self) -> int:
-        """Return the number of named lanes with works."""
+        """Return the number of lanes with names that have records."""
         return len(self._last)
 
     def extend(self, works: Iterable[Work[R]]) -> list[Work[R]]:
-        """Append each work to its lane, and return the works that are now heads."""
+        """Append each attempt to its lane, and return those that are the heads of their lanes now."""
         heads = []
         last = self._last
         for work in works:
@@ -107,10 +111,13 @@ class Lanes(Generic[R]):
         return heads
 
     def advance(self, last: Work[R], again: Sequence[Work[R]]) -> Work[R] | None:
-        """Replace the works of a lane that have run, up to `last`, by their next attempts. Returns the new head."""
+        """Remove the attempts of a lane that have run, up to `last`, and put their next attempts first.
+
+        Returns the new head of the lane, or None if the lane is empty.
+        """
         behind = last.next
         if behind is not None:
-            last.next = None  # so that a reference to a finished work does not keep its whole lane in memory
+            last.next = None  # otherwise a reference to a finished attempt would keep its whole lane in memory
         elif last.lane is not ALONE:
             if again:
                 self._last[last.lane] = again[-1]

@@ -1,35 +1,38 @@
-"""The memory budget of one level, and which of its partitions must be paused.
+"""The memory budget of one level. It decides which of the level's partitions must be paused.
 
-Invariants: one half of the budget is reserved, in equal shares, for the level's partitions. The other half goes to
-whichever partition needs it first; a flood of all partitions can fill the budget. So records behind stuck lanes stop
-only their own partitions, and the level holds no more than its budget plus one fetch. Uncommitted outputs and their
-records count too: while they alone fill the budget, no more works of the level start.
+Invariants: one half of the budget is reserved for the level's partitions, in equal shares. The other half goes to
+whichever partitions need it first. So records that wait behind a stuck lane pause only their own partition, and the
+level never holds more than its budget and one fetch. Uncommitted outputs and their records count too: while they alone
+fill the budget, the level starts no attempts.
 """
 
 from collections.abc import Iterable
 
-_EASED = 0.75  # a paused partition resumes at this fraction of its limit, because each pause costs a refetch
+# A paused partition resumes when it uses less than this fraction of its limit. The fraction is below 1 so that pauses
+# are few, because after each pause records are fetched a second time.
+_EASED = 0.75
 
-# The most records to fetch before their size is known. Nothing else bounds that fetch, because librdkafka's queue does
-# not count headers. The next fetch follows at once.
+# The most records to fetch while the usual size of a record is not known. Nothing else bounds the bytes of this fetch,
+# because librdkafka's queue does not count headers. The next fetch follows at once.
 _FIRST = 16
 
 
 class MemoryBudget:
-    """The bytes of one level."""
+    """The memory budget of one level, in bytes, and its use."""
 
     __slots__ = ("_record_bytes", "_unused_shares", "limit", "of_outputs", "partitions", "used")
 
     def __init__(self, limit: int) -> None:
         self.limit = limit
         self.used = 0
-        self.of_outputs = 0  # the bytes of `used` that outputs and their records take
+        self.of_outputs = 0  # how many of the used bytes outputs and their records take
         self.partitions = 0
         self._record_bytes = max(1, limit // _FIRST)
-        self._unused_shares: float | None = None  # bytes; None if no reserved bytes are known to be in use
+        # The reserved bytes that partitions do not use; None if all reserved bytes are taken to be unused.
+        self._unused_shares: float | None = None
 
     def fill(self, size: int, records: int) -> None:
-        """Record that records were received."""
+        """Record that records of this total size were received."""
         self.used += size
         self._record_bytes = max(1, size // records)
 
@@ -42,15 +45,15 @@ class MemoryBudget:
         return self.of_outputs >= self.limit
 
     def note_shares(self, used_by_each: Iterable[int]) -> None:
-        """Note how much of their reserved bytes the partitions use. The unused bytes stay reserved.
+        """Take in how many bytes each partition uses, to know how many of the reserved bytes are unused.
 
-        While half of the budget is free, this makes no difference, so all shares count as unused.
+        While half of the budget is free, this makes no difference, so all reserved bytes are taken to be unused.
         """
         own, is_tight = self._own_share(), self.used > self.limit / 2
         self._unused_shares = sum(own - used for used in used_by_each if used < own) if is_tight else None
 
     def is_full_for(self, used_by_one: int, is_paused: bool) -> bool:
-        """Return whether a partition that uses this many bytes must be paused, or if it is paused, must stay so.
+        """Return whether a partition that uses this many bytes must be paused, or stay paused.
 
         >>> budget = MemoryBudget(1000)
         >>> budget.partitions, budget.used = 5, 601
@@ -69,5 +72,8 @@ class MemoryBudget:
         return self.limit / 2 / max(1, self.partitions)
 
     def records_left(self) -> int:
-        """Return how many more records fit, judging by the last ones. At least 1, for a partition's reserved share."""
+        """Return how many more records fit into the budget, judging by the size of the last records.
+
+        The result is at least 1, because a partition may still use its reserved share.
+        """
         return max(1, (self.limit - self.used) // self._record_bytes)

@@ -1,8 +1,9 @@
-"""The choice of the works that get the next free slots: from which level, and whether they may have failed before.
+"""Chooses the attempts that get the next free slots: from which level, and whether the record may have failed before.
 
-Invariants: only a level with ready works is picked, and never one whose outputs fill its memory. While works that never
-failed are waiting, failed works start only in their share of the slots; otherwise in any slot. If their share is less
-than one slot, it is applied to the starts, because failed works would otherwise take that slot whenever it is free.
+Invariants: only a level with ready records is picked, and never a level whose outputs fill its memory. While records
+that never failed are waiting, records that failed before start only in their share of the slots; otherwise in any slot.
+If the share is less than one slot, it limits how often they start. Otherwise, they would take a single slot whenever it
+is free.
 """
 
 import math
@@ -17,16 +18,17 @@ R = TypeVar("R")
 
 
 class NextSlots(Generic[R]):
-    """Chooses the works to run next.
+    """Chooses the attempts to run next.
 
     Args:
-        levels: The ready works of each level.
+        levels: The ready attempts of each level.
         policy: Decides how the levels share the slots.
-        retry_share: The fraction of the slots for works that failed before, while others wait.
-        full_of_outputs: The levels of which nothing may start now. The owner keeps it up to date.
+        retry_share: The fraction of the slots that records which failed before get while other records wait.
+        full_of_outputs: The levels that must not start attempts now. The caller keeps this collection up to date.
 
     Attributes:
-        count: Returns the number of slots, taken and free. Without it, each call must ask for all free slots.
+        count: A function that returns the number of all slots, taken or free. If it is None, the limit must be the
+            number of all free slots in each call.
     """
 
     def __init__(
@@ -41,12 +43,12 @@ class NextSlots(Generic[R]):
         self._retry_share = retry_share
         self._full_of_outputs = full_of_outputs
         self.count: Callable[[], int] | None = None
-        self._fresh_starts = math.inf  # starts since the last one of a work that had failed before
+        self._fresh_starts = math.inf  # the number of starts since a record that had failed before was last started
 
     def take(self, limit: int, now: float) -> list[Work[R]]:
-        """Return up to `limit` works, each for a slot of its own."""
+        """Start up to `limit` attempts, each in a slot of its own, and return them."""
         levels = self._levels
-        for level in levels:  # this runs for each slot, and `any` would take three times as long
+        for level in levels:  # a loop, because this runs for each slot and `any` would take three times as long
             if level.failed.ready:
                 return self._take_with_care(limit, now)
         if self._full_of_outputs:
@@ -70,7 +72,10 @@ class NextSlots(Generic[R]):
         return works
 
     def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Work[R]]:
-        """Return the works for one slot, like `ReadyQueue.take_batch`; an empty list if no work may run."""
+        """Start a batch in one slot and return its attempts, as `ReadyQueue.take_batch` does.
+
+        The list is empty if no attempt may start.
+        """
         if picked := self._pick(1, now):
             level, only_fresh = picked
             works = level.take_batch(max_size, now, only_fresh, of_one_partition)
@@ -82,11 +87,11 @@ class NextSlots(Generic[R]):
         self._fresh_starts = 0 if first.failure else self._fresh_starts + 1
 
     def next_change(self) -> float | None:
-        """Return when time alone can change the choice, or None if it cannot."""
+        """Return when the choice can change without any other call, or None if it cannot."""
         return self._policy.next_change()
 
     def _pick(self, free: int, now: float) -> tuple[ReadyQueue[R], bool] | None:
-        """Return the level that gets the next slot, and whether only works that never failed may take it."""
+        """Return the level that gets the next slot, and whether only records that never failed may take this slot."""
         levels = self._levels
         if full := self._full_of_outputs:
             levels = [level.without_ready() if index in full else level for index, level in enumerate(levels)]
@@ -96,7 +101,7 @@ class NextSlots(Generic[R]):
         return None if picked is None else (self._levels[picked], only_fresh)
 
     def _holds_failed_back(self, levels: Sequence[ReadyQueue[R]], free: int) -> bool:
-        """Return whether works that failed before must wait, because they have their share and other works wait."""
+        """Return whether records that failed before must wait, because they have used up their share of the slots."""
         if not any(level.failed.ready for level in levels) or not any(level.fresh.ready for level in levels):
             return False
         slots = self.count() if self.count else free + sum(level.slots for level in self._levels)

@@ -1,25 +1,28 @@
-"""The life of a partition at a consumer: its states, and the events that lead from one to the next.
+"""The life of a partition in a consumer: its states, and the events that lead from one state to the next.
 
-While a partition starts, `parallel/fetching.py` holds its state. After that the engine's `Assignment` does, and changes
-it only through `after`. If offsets go back, a new assignment replaces the old one.
+While a partition starts, `parallel/fetching.py` holds its state. After that, the engine's `Assignment` holds the state,
+and changes it only through `after`. If offsets go back, a new assignment replaces the old one.
 """
 
 from enum import StrEnum
 
 
 class PartitionState(StrEnum):
-    """A state of a partition at its consumer."""
+    """A state of a partition in its consumer."""
 
     GONE = "gone"
-    """Not assigned to this member: never assigned, or revoked."""
+    """The partition is not assigned to this member: it never was, or it was revoked or lost."""
     STARTING = "starting"
-    """Assigned to this member, but the committed offset has not been read yet."""
+    """The partition is assigned to this member, but the committed offset has not been read yet."""
     READING = "reading"
-    """Fetched, and its works run."""
+    """Records are fetched, and attempts start and run."""
     PAUSED = "paused"
-    """Not fetched, because its share of memory is full or its offset map is too large. Its works run."""
+    """No records are fetched, because the partition's share of memory is full or its offset map is too large.
+
+    Attempts start and run.
+    """
     LEAVING = "leaving"
-    """About to be revoked. No works start, running works can end, and works that are done are committed."""
+    """The partition is about to be revoked. No attempts start. Running attempts can end, and are committed."""
 
 
 class PartitionEvent(StrEnum):
@@ -50,7 +53,7 @@ PARTITION_TRANSITIONS = {
     (_S.PAUSED, _E.ENDED): _S.GONE,
     (_S.LEAVING, _E.ENDED): _S.GONE,
 }
-"""(state, event) -> the state after it."""
+"""The state after each (state, event). Other pairs cannot happen."""
 
 
 def after(state: PartitionState, event: PartitionEvent) -> PartitionState:

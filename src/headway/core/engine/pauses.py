@@ -1,6 +1,6 @@
-"""The pauses that a user has asked for: of all partitions, of levels, of topics and of single partitions.
+"""The pauses that a user has requested: of all partitions, of levels, of topics and of single partitions.
 
-Invariant: a pause lasts until the user ends that same pause, or all pauses. Rebalances do not end it.
+Invariant: a pause lasts until the user ends this pause or all pauses. Rebalances do not end it.
 """
 
 from collections.abc import Collection, Iterable
@@ -9,7 +9,7 @@ from headway.records.record_types import TopicPartition
 
 
 class Pauses:
-    """The pauses in force. A partition is paused while any of them covers it.
+    """The pauses in effect. A partition is paused while any of them covers it.
 
     >>> pauses, partition = Pauses(), TopicPartition("orders", partition=3, level=2)
     >>> pauses.begin(topic="orders")
@@ -25,7 +25,7 @@ class Pauses:
         self._partitions: set[TopicPartition] = set()
 
     def __bool__(self) -> bool:
-        """Return whether any pause is in force."""
+        """Return whether any pause is in effect."""
         return bool(self._levels or self._topics or self._partitions)
 
     def begin(
@@ -39,7 +39,7 @@ class Pauses:
     def end(
         self, partitions: Iterable[TopicPartition] = (), *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """End the pauses that were begun for exactly these partitions, this topic and this level."""
+        """End the pauses of these partitions, this topic and this level. Other pauses can still cover a partition."""
         self._partitions.difference_update(partitions)
         self._topics.difference_update(() if topic is None else [topic])
         self._levels.difference_update(() if level is None else [level])
@@ -51,9 +51,9 @@ class Pauses:
         self._partitions.clear()
 
     def covers(self, partition: TopicPartition) -> bool:
-        """Return whether a partition is paused."""
+        """Return whether any pause covers a partition."""
         return partition.level in self._levels or partition.topic in self._topics or partition in self._partitions
 
     def covered(self, partitions: Iterable[TopicPartition]) -> Collection[TopicPartition]:
-        """Return those of these partitions that are paused."""
+        """Return those of the given partitions that are paused."""
         return {partition for partition in partitions if self.covers(partition)} if self else set()

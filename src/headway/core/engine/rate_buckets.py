@@ -1,18 +1,19 @@
-"""The limit on how many works of each tenant, or of each key, start per second. Each name has its own rate.
+"""Limits how many attempts may start per second for each tenant, or for each key. In this module, each is a *name*.
 
-Each name has a token bucket. A work that could run needs a permit from its bucket first. With a permit it is ready, and
-its start is charged to the bucket. Without one it waits in its bucket, and takes no slot.
+Each name has a token bucket. Before an attempt can become ready, it needs a permit from the bucket of its name. When an
+attempt with a permit starts, the bucket is charged. An attempt without a permit waits in the bucket, and takes no slot.
 
 Invariants:
-- In any period no more works of a name start than its rate allows, plus one burst: one work, and as many as the rate
-  allows in a twentieth of a second. Each level has its own burst, because a permit of a lower level that waits for a
-  slot does not hold up a higher level.
-- After `release_due`, no work waits while its bucket can give a permit.
-- A bucket without debt, permits and works is forgotten, because a new one would be equal.
-- A record needs no permit if it has expired, if it only has to be stored elsewhere, or if its name has no rate.
-- A new rate applies from the next work of its name on, also to works that are waiting.
+- In any period, no more attempts of a name start than its rate allows, plus one burst. A burst is one attempt, and as
+  many more as the rate allows in a twentieth of a second. Each level has its own burst, so that a permit of a lower
+  level that waits for a slot does not delay a higher level.
+- After `release_due`, no attempt waits while its bucket can give a permit.
+- A bucket without debt, permits and attempts is forgotten, because a new bucket would be equal.
+- An attempt needs no permit if its record has expired or only has to be stored elsewhere, or if its name has no rate.
+- If the rate of a name changes, the new rate applies as soon as the next attempt of this name arrives. It then also
+  applies to waiting attempts.
 
-The present time is that of the latest call with a time. A call with an earlier time releases nothing more.
+The present time is the latest time that was passed to any method. A call with an earlier time releases nothing more.
 """
 
 import math
@@ -27,9 +28,9 @@ from headway.core.engine.assignment import Assignment
 from headway.core.engine.work import Work
 from headway.core.engine.work_states import WorkState
 
-_BURST = 0.05  # seconds of saved permits, besides one work, so that a wake-up this late costs no start
-_UNLIMITED = 1e12  # per second; releases all works of a name whose rate was removed while they waited
-_OLDEST_EVERY = 4  # one permit of this many goes to the bucket's oldest work, whatever its level
+_BURST = 0.05  # a bucket saves the permits of this many seconds, so that a wake-up that is this late delays no start
+_UNLIMITED = 1e12  # attempts per second; releases the waiting attempts of a name whose rate was removed
+_OLDEST_EVERY = 4  # one of this many permits goes to the bucket's oldest attempt, whatever its level
 
 _WAITING = WorkState.WAITING
 
@@ -37,31 +38,31 @@ R = TypeVar("R")
 
 
 class Bucket(Generic[R]):
-    """The bucket of one name: its recent starts, and its works that wait for a permit."""
+    """The bucket of one name: its recent starts, and its attempts that wait for a permit."""
 
     __slots__ = ("at", "debt", "due", "is_listed", "limit", "name", "passed", "permits", "rate", "waiting")
 
     def __init__(self, name: Hashable, limit: float, share: float, levels: int, now: float) -> None:
         self.name = name
         self.limit = limit
-        self.rate = limit * share  # this engine's share of the limit
-        self.debt = 0.0  # the number of started works minus those that the rate has allowed since, as of `at`
+        self.rate = limit * share  # the part of the limit that this engine may use
+        self.debt = 0.0  # at the time `at`: the number of starts, minus what the rate has allowed since then
         self.at = now
-        self.permits = [0] * levels  # by level, the permits of works that have not started
-        self.waiting: dict[int, list[tuple[int, Work[R]]]] = {}  # by level, a heap in the order of arrival
-        self.passed = 0  # the number of works that waited and then got a permit
-        self.due = math.inf  # the time of its present entry in the heap of all buckets
-        self.is_listed = False  # whether it is in the heap of buckets to forget
+        self.permits = [0] * levels  # for each level, the number of attempts that have a permit and have not started
+        self.waiting: dict[int, list[tuple[int, Work[R]]]] = {}  # for each level, a heap in the order of arrival
+        self.passed = 0  # the number of attempts that waited and then got a permit
+        self.due = math.inf  # the time of the bucket's valid entry in the heap of all buckets
+        self.is_listed = False  # whether the bucket is in the heap of buckets to forget
 
 
 class RateBuckets(Generic[R]):
-    """The buckets of one kind of name.
+    """The buckets of all tenants, or of all keys.
 
     Args:
-        limit_of: Returns how many works of a name may start per second, or None for no limit.
-        name_of: Returns the name of a work, or None if it has no limit.
+        limit_of: A function that returns how many attempts of a name may start per second, or None for no limit.
+        name_of: A function that returns the name of an attempt, or None if the attempt has no limit.
         levels: The number of levels.
-        onward: Receives each work that has its permit.
+        onward: A function that receives each attempt when it has its permit or needs none.
     """
 
     def __init__(
@@ -74,15 +75,14 @@ class RateBuckets(Generic[R]):
         self._limit_of = limit_of
         self._share = 1.0
         self._shares: Mapping[Hashable, float] = {}  # the shares of names that differ from `_share`
-        self._started: Counter[Hashable] | None = (
-            None  # starts since the last call of `needs`; None before the first one
-        )
+        # The number of starts of each name since the last call of `needs`; None before the first call.
+        self._started: Counter[Hashable] | None = None
         self._name_of = name_of
         self._levels = levels
         self._onward = onward
         self._now = -math.inf
         self._buckets: dict[Hashable, Bucket[R]] = {}
-        self._permits: dict[Work[R], Bucket[R]] = {}  # the buckets of works that have a permit and have not started
+        self._permits: dict[Work[R], Bucket[R]] = {}  # the attempts that have a permit and have not started
         self._orders = count()
         self._entries: list[tuple[float, int, Bucket[R]]] = []  # a heap by the time of a bucket's next permit
         self._idle: list[tuple[float, int, Bucket[R]]] = []  # a heap by the time at which a bucket can be forgotten
@@ -93,12 +93,12 @@ class RateBuckets(Generic[R]):
         return len(self._buckets)
 
     def waiting(self) -> list[Work[R]]:
-        """Return the works that wait for a permit, in no particular order."""
+        """Return the attempts that wait for a permit, in no particular order."""
         heaps = (heap for bucket in self._buckets.values() for heap in bucket.waiting.values())
         return [work for heap in heaps for _, work in heap]
 
     def release(self, work: Work[R]) -> None:
-        """Pass a work on, or let it wait for its permit."""
+        """Pass an attempt on if it gets a permit or needs none. Otherwise, let it wait for a permit."""
         name = None if work.outcome or work.not_after <= self._now else self._name_of(work)
         bucket = None if name is None else self._bucket(name)
         if bucket is None:
@@ -113,7 +113,7 @@ class RateBuckets(Generic[R]):
         self._plan(bucket)
 
     def release_due(self, now: float) -> None:
-        """Pass on the works whose permits are due."""
+        """Pass on the waiting attempts whose permits have become due."""
         self._now = max(self._now, now)
         entries = self._entries
         while entries and entries[0][0] <= self._now:
@@ -125,7 +125,7 @@ class RateBuckets(Generic[R]):
         self._forget()
 
     def start(self, works: Iterable[Work[R]], now: float) -> None:
-        """Charge works that start now, including those that joined a batch without a permit."""
+        """Charge the buckets for attempts that start now, including those that joined a batch without a permit."""
         self._now = max(self._now, now)
         for work in works:
             bucket = self._permits.pop(work, None)
@@ -144,7 +144,10 @@ class RateBuckets(Generic[R]):
                 self._plan_or_list(bucket)
 
     def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
-        """Remove the works of an assignment, and return those that wait here. The others return their permits."""
+        """Remove the attempts of an assignment, and return those that waited for a permit.
+
+        Attempts that had a permit and have not started give it back.
+        """
         for work in [work for work in self._permits if work.assignment is assignment]:
             bucket = self._permits.pop(work)
             bucket.permits[assignment.level] -= 1
@@ -158,7 +161,10 @@ class RateBuckets(Generic[R]):
         return dropped
 
     def needs(self, seconds: float, now: float) -> dict[Hashable, tuple[float, float]]:
-        """Return, for each name, the fraction of its rate used in the last `seconds`, and its backlog in seconds."""
+        """Return, for each name, the fraction of its rate that was used, and its backlog in seconds at the full rate.
+
+        The fraction is the average since the last call, which was `seconds` ago.
+        """
         self._now = max(self._now, now)
         started, self._started = self._started or Counter(), Counter()
         names = set(started) | {name for name, bucket in self._buckets.items() if bucket.waiting}
@@ -172,10 +178,13 @@ class RateBuckets(Generic[R]):
         return needs
 
     def share(self, share: float, now: float, others: Mapping[Hashable, float] = MappingProxyType({})) -> None:
-        """Use this share of each name's rate from now on, from 0 to 1. Names in `others` have the share given there."""
+        """Use this fraction, from 0 to 1, of the rate of each name from now on.
+
+        `others` has the fractions of names that differ from this one.
+        """
         self._now = max(self._now, now)
         before, self._shares = self._shares, others
-        if share == self._share:  # thousands of names can exist, and the shares of few change
+        if share == self._share:  # change only the names in question, because there can be thousands of names
             for name in before.keys() | others.keys():
                 if before.get(name) != others.get(name) and (bucket := self._buckets.get(name)):
                     self._change_rate(bucket, bucket.limit)
@@ -188,11 +197,11 @@ class RateBuckets(Generic[R]):
             self._change_rate(bucket, bucket.limit)
 
     def next_time(self) -> float | None:
-        """Return when the next permit is due, or None if no work waits only for time to pass."""
+        """Return when the next permit is due, or None if no permit becomes due merely because time passes."""
         return self._entries[0][0] if self._entries else None
 
     def _bucket(self, name: Hashable) -> Bucket[R] | None:
-        """Return the bucket of a name, with its present rate, or None if the name has no rate and no bucket."""
+        """Return the bucket of a name, updated to its present rate, or None if the name has no rate and no bucket."""
         bucket = self._buckets.get(name)
         limit = self._limit_of(name)
         if bucket is None:
@@ -213,11 +222,11 @@ class RateBuckets(Generic[R]):
         self._plan_or_list(bucket)
 
     def _debt(self, bucket: Bucket[R]) -> float:
-        # Before any time is known `at` is infinite, so do not compute with it while there is no debt.
+        # Without debt, this must not compute with `at`, which is minus infinity until a time has been passed.
         return max(0.0, bucket.debt - bucket.rate * (self._now - bucket.at)) if bucket.debt else 0.0
 
     def _permit_at(self, bucket: Bucket[R], level: int) -> float:
-        """Return when a work of this level can get a permit. Permits of lower levels do not count against it."""
+        """Return when an attempt of this level can get a permit. Permits of lower levels do not delay it."""
         left = _BURST * bucket.rate - sum(bucket.permits[level:])
         if not bucket.rate or left < 0:
             return math.inf
@@ -241,7 +250,10 @@ class RateBuckets(Generic[R]):
             self._pass(work, bucket)
 
     def _next_level(self, bucket: Bucket[R]) -> int | None:
-        """Return the level of the next work: the highest, or sometimes that of the oldest. None if all must wait."""
+        """Return the level whose first attempt gets the next permit, or None if all attempts must wait.
+
+        It is the highest level, or for one of `_OLDEST_EVERY` permits the level of the oldest attempt.
+        """
         levels = sorted(bucket.waiting, reverse=True)
         if bucket.passed % _OLDEST_EVERY == _OLDEST_EVERY - 1:
             oldest = min(levels, key=lambda level: bucket.waiting[level][0][0])
@@ -258,9 +270,10 @@ class RateBuckets(Generic[R]):
             self._list(bucket)
 
     def _plan(self, bucket: Bucket[R]) -> None:
-        """Ensure that the heap has an entry for the bucket's next permit, or an earlier one, which is moved when due.
+        """Ensure that the heap has an entry for the time of the bucket's next permit.
 
-        There is no entry while the next permit depends on the start of a work that has one: that start plans it.
+        The entry can be too early; then it is moved when its time comes. There is no entry while the next permit
+        depends on the start of an attempt that already has a permit. In that case, the start calls this again.
         """
         at = self._permit_at(bucket, max(bucket.waiting))
         if at < bucket.due:
@@ -274,7 +287,7 @@ class RateBuckets(Generic[R]):
             heappush(self._idle, (at, next(self._orders), bucket))
 
     def _full_at(self, bucket: Bucket[R]) -> float:
-        """Return when the bucket has no more debt. Without a share of the rate that is never, until it gets one."""
+        """Return when the bucket will have no debt; infinite while its share of the rate is 0."""
         if not bucket.debt:
             return self._now
         return bucket.at + bucket.debt / bucket.rate if bucket.rate else math.inf
@@ -286,7 +299,7 @@ class RateBuckets(Generic[R]):
             bucket.is_listed = False
             if bucket.waiting or any(bucket.permits):
                 continue
-            if self._full_at(bucket) > self._now:  # it had works meanwhile
+            if self._full_at(bucket) > self._now:  # attempts have started in the meantime
                 self._list(bucket)
             else:
                 del self._buckets[bucket.name]

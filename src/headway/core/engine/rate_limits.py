@@ -1,7 +1,8 @@
-"""The rate limits of an engine by tenant and by key.
+"""The rate limits of an engine for each tenant and each key.
 
-The head of a lane reaches its ready queue once it has a permit from its key's bucket, and then one from its tenant's
-bucket. A work that starts is charged to both. An engine without limits has no buckets and never asks for them.
+The head of a lane needs a permit from the bucket of its key, and then a permit from the bucket of its tenant. With both
+it enters the ready queue. When an attempt starts, both buckets are charged. An engine without limits has no buckets,
+and its records skip all of this.
 """
 
 from collections.abc import Callable, Collection, Hashable, Mapping, Sequence
@@ -15,16 +16,16 @@ from headway.core.engine.ready_queue import ReadyQueue
 from headway.core.engine.slot_policies import SlotPolicy
 from headway.core.engine.work import Work
 
-_TENANT = "tenant:"  # prefix of a tenant's name among the names of shared rates, where the group's rate is another
-# Seconds between two releases of permits. Without it, thousands of names would each wake the thread at their own time.
-# No permit is lost: a bucket saves permits for longer than this.
+_TENANT = "tenant:"  # distinguishes the rates of tenants from the rate of the group, among the names of shared rates
+# Seconds between two releases of permits, so that thousands of names do not each wake the thread at another time. No
+# permit is lost, because a bucket saves permits for longer than this.
 _RELEASE_EVERY = 0.005
 
 R = TypeVar("R")
 
 
 class Entrance(Protocol[R]):
-    """The entrance to the ready queue of a level: the queue itself, or the buckets before it."""
+    """The way into the ready queue of a level: the queue itself, or the buckets before it if there are rate limits."""
 
     def arrive(self, works: list[Work[R]]) -> None: ...
     def release(self, work: Work[R]) -> None: ...
@@ -32,13 +33,14 @@ class Entrance(Protocol[R]):
 
 
 class RateLimits(Generic[R]):
-    """The buckets of one engine, and the entrances to its ready queues that lead through them.
+    """The buckets of one engine, and the entrances through them to its ready queues.
 
     Args:
         levels: The ready queues of the engine.
-        per_tenant: The number of works of one tenant that may start per second: the same for all tenants, or a function
-            that returns it for a tenant, or None for no limit. It is called under the engine's lock.
-        per_key: The number of works with one key that may start per second, in each topic and level; None for no limit.
+        per_tenant: How many attempts may start per second for each tenant. It can be a number for all tenants, a
+            function that returns the number for a tenant, or None for no limit. The function is called under the
+            engine's lock.
+        per_key: How many attempts may start per second for each key of a topic and level; None for no limit.
     """
 
     def __init__(
@@ -57,53 +59,57 @@ class RateLimits(Generic[R]):
             onward = self.tenants.release
         if per_key is not None:
             self.keys = RateBuckets(_limits(per_key), _key_of, len(levels), onward)
-        self._buckets = [each for each in (self.keys, self.tenants) if each]  # in the order in which works need permits
+        self._buckets = [each for each in (self.keys, self.tenants) if each]  # the order in which permits are needed
         self.entrances: Sequence[Entrance[R]] = [_Limited(level, self._buckets) for level in levels]
         self._released_at = 0.0
         self._awaited: float | None = None  # the time that `next_time` or `comes_earlier` returned last
 
     @property
     def is_shared(self) -> bool:
-        """True if members of a group share a rate. Tenants' rates are shared; a key's records are all in one place."""
+        """True if the members of a group share a rate.
+
+        They share the rates of tenants. The rate of a key is not shared, because one member has all records of the key.
+        """
         return self.tenants is not None
 
     def needs(self, ready: int, seconds: float, now: float) -> dict[str, tuple[float, float]]:
-        """Return how much each tenant needs of its rate, by the names that members use when they lend to each other.
+        """Return the used fraction of each tenant's rate and the backlog in seconds, as `RateBuckets.needs` does.
 
-        `ready` is not used: a work that is ready already has its permit.
+        The names are those that members use when they lend rates to each other. `ready` is not used, because an attempt
+        that is ready already has its permit.
         """
         needs = self.tenants.needs(seconds, now) if self.tenants else {}
         return {f"{_TENANT}{name}": need for name, need in needs.items()}
 
     def share(self, share: float, now: float, others: Mapping[str, float] = MappingProxyType({})) -> None:
-        """Use this share of each tenant's rate. A tenant in `others` has the share given there."""
+        """Use this fraction of the rate of each tenant. `others` has the fractions of tenants that differ from it."""
         if self.tenants:
             names = [name for name in others if name.startswith(_TENANT)]
             of_tenants: dict[Hashable, float] = {name.removeprefix(_TENANT): others[name] for name in names}
             self.tenants.share(share, now, of_tenants)
 
     def release_due(self, now: float) -> None:
-        """Give out the permits that have become due, and move their works onward."""
+        """Give out the permits that have become due, and pass on the attempts that get them."""
         self._released_at = now
         for buckets in self._buckets:
             buckets.release_due(now)
 
     def start(self, works: Sequence[Work[R]], now: float) -> None:
-        """Charge works that start now."""
+        """Charge the buckets for attempts that start now."""
         for buckets in self._buckets:
             buckets.start(works, now)
 
     def next_time(self) -> float | None:
-        """Return when to release permits next, or None if no work waits for one."""
+        """Return when to release permits next, or None if no permit becomes due merely because time passes."""
         first = self._first()
         self._awaited = None if first is None else max(first, self._released_at + _RELEASE_EVERY)
         return self._awaited
 
     def comes_earlier(self, now: float) -> bool:
-        """Return whether a permit is due before the time that the waiting thread was given, so it must be woken.
+        """Return whether a permit is due before the time until which the driver's thread waits, so it must be woken.
 
-        Returns True once for each such time. It is also True if that time is over, because all slots may have been
-        taken when it came.
+        This returns True only once for each new time. It also returns True if the time until which the thread waits has
+        passed, because all slots may have been taken at that time.
         """
         first = self._first()
         if first is None or (self._awaited is not None and now < self._awaited <= first + _RELEASE_EVERY):
@@ -116,7 +122,7 @@ class RateLimits(Generic[R]):
 
 
 class _Limited(Generic[R]):
-    """The entrance to a ready queue that leads through the buckets."""
+    """The entrance to a ready queue through the buckets."""
 
     def __init__(self, level: ReadyQueue[R], buckets: Sequence[RateBuckets[R]]) -> None:
         self._level = level
@@ -137,7 +143,7 @@ class _Limited(Generic[R]):
 
 
 class LimitedSlots(NextSlots[R]):
-    """The choice of the works to run next, among those that have their permits."""
+    """Chooses the attempts to run next among those that have their permits."""
 
     def __init__(
         self,
@@ -151,7 +157,7 @@ class LimitedSlots(NextSlots[R]):
         self._limits = limits
 
     def take(self, limit: int, now: float) -> list[Work[R]]:
-        """Return up to `limit` works, each for a slot of its own."""
+        """Start up to `limit` attempts, each in a slot of its own, and return them."""
         self._limits.release_due(now)
         works = super().take(limit, now)
         if works:
@@ -159,7 +165,7 @@ class LimitedSlots(NextSlots[R]):
         return works
 
     def take_batch(self, max_size: int, now: float, of_one_partition: bool = False) -> list[Work[R]]:
-        """Return the works for one slot. Each work of a batch is charged."""
+        """Start a batch in one slot and return its attempts. The buckets are charged for each of them."""
         self._limits.release_due(now)
         works = super().take_batch(max_size, now, of_one_partition)
         if works:
@@ -167,7 +173,7 @@ class LimitedSlots(NextSlots[R]):
         return works
 
     def next_change(self) -> float | None:
-        """Return when time alone can change the choice: by the policy, or because a permit becomes due."""
+        """Return when the policy's choice can change without any other call, or when the next permit is due."""
         times = [super().next_change(), self._limits.next_time()]
         return min((time for time in times if time is not None), default=None)
 
@@ -182,6 +188,6 @@ def _tenant_of(work: Work[Any]) -> str:
 
 
 def _key_of(work: Work[Any]) -> tuple[str, int, bytes] | None:
-    """Return the name under which a record's key is limited, or None for a record without a key, which has no limit."""
+    """Return the name under which a record's key is limited. Records without a key have no limit; this returns None."""
     key = work.record.raw_key
     return None if key is None else (work.assignment.partition.topic, work.assignment.level, key)

@@ -1,9 +1,11 @@
-"""The works of one level that may run now, and the slots that its running works take.
+"""The ready records of one level, and the slots that the level's running attempts take.
 
-Invariants: fresh works take turns by topic and partition, and so do failed works, separately. A failed work goes first,
-because it is older; `NextSlots` holds failed works back while they have their share of the slots. With tenants, fresh
-and failed works take turns by tenant, and a failed one goes first within its tenant. `ready` is the number of works
-that `take` can still return.
+A record is *fresh* if no attempt at it has failed, and *failed* otherwise.
+
+Invariants: topics and partitions take turns, separately for fresh records and for failed records. Failed records go
+first, because they are older; `NextSlots` holds them back while they have their share of the slots. With tenants,
+tenants take turns, and within a tenant failed records go first. `ready` is the number of attempts that `take` can still
+return.
 """
 
 from collections.abc import Callable
@@ -24,59 +26,65 @@ _READY, _RUNNING = WorkState.READY, WorkState.RUNNING
 
 
 class ReadyQueue(Generic[R]):
-    """The lane heads of one level that may run, in turns by tenant, or by rank, if there are tenants or ranks."""
+    """The lane heads of one level that are ready to run, in the order in which they should start.
+
+    The order depends on turns by topic and partition, and if they are in use, on tenants or ranks.
+    """
 
     __slots__ = ("_retried", "failed", "fresh", "slots", "tenants")
 
     def __init__(self, tenants: Tenants | None = None, rank_of: Callable[[R], float] | None = None) -> None:
         self.tenants = tenants
         self.fresh = _fresh_turns(tenants, rank_of)
-        # Works that failed at least once and whose time has come. The one that failed longest ago goes first. If the
-        # lowest offset went first, one record that always fails could take the only slot for such works each time.
+        # Records that failed before and whose retry is due. The record that failed longest ago goes first. If the
+        # lowest offset went first, a record that always fails could take the only slot for failed records each time.
         self.failed = _failed_turns(tenants, rank_of)
-        self.slots = 0  # stale works count too: each holds its slot until it is reported
-        # The works, or first works of batches, that had failed before they were taken. Whether a work has a failure
-        # cannot be asked when it ends, because one can be noted while it runs.
+        self.slots = 0  # the taken slots; a stale attempt also holds its slot until it is reported
+        # The running attempts, or first attempts of batches, whose records had failed before. This must be kept here,
+        # because `failure` can also be set while an attempt runs.
         self._retried: set[Work[R]] = set()
 
     @property
     def retrying(self) -> int:
-        """The number of slots in which works run that had failed before they were taken."""
+        """The number of slots that are taken by records which failed before."""
         return len(self._retried)
 
     @property
     def ready(self) -> int:
-        """The number of works that may run now."""
+        """The number of records that are ready to run."""
         return self.fresh.ready + self.failed.ready
 
     @property
     def buffered(self) -> int:
-        """The number of ready works that count towards the buffer; 0 with tenants, because a newcomer may go first."""
+        """The number of ready records that count towards the buffer.
+
+        With tenants it is 0, so that fetching continues: a tenant whose records are not fetched yet may be next.
+        """
         return 0 if self.tenants else self.fresh.ready
 
     def without_ready(self) -> "ReadyQueue[R]":
-        """Return a view of this level for the policy while none of its works may start."""
+        """Return a view of this level without ready records, for the policy while the level must not start attempts."""
         seen: ReadyQueue[R] = ReadyQueue()
         seen.slots = self.slots
         return seen
 
     def without_failed(self) -> "ReadyQueue[R]":
-        """Return a view of this level for the policy while none of its failed works may start."""
+        """Return a view of this level without failed records, for the policy while these must not start."""
         seen = self.without_ready()
         seen.fresh = self.fresh
         return seen
 
     def arrive(self, works: list[Work[R]]) -> None:
-        """Add works of one partition that are ready on arrival, behind all its earlier ones."""
+        """Add records of one partition that are ready on arrival, behind all earlier records of the partition."""
         self.fresh.arrive(works)
 
     def release(self, work: Work[R]) -> None:
-        """Add a lane head that may run now."""
+        """Add a lane head that is ready to run."""
         work.state = _READY
         (self.failed if work.failure else self.fresh).release(work)
 
     def take(self, now: float, only_fresh: bool = False) -> Work[R]:
-        """Start the first work in a slot of its own, and return it."""
+        """Start the first attempt in a slot of its own, and return it."""
         self.slots += 1
         if only_fresh or not self.failed.ready or (self.tenants and self._is_turn_of_fresh()):
             return self._start(self.fresh)
@@ -88,7 +96,7 @@ class ReadyQueue(Generic[R]):
         return bool(self.fresh.ready) and self.fresh.first_time() < self.failed.first_time()  # type: ignore[union-attr]
 
     def take_fresh(self, limit: int, now: float) -> list[Work[R]]:
-        """Start up to `limit` works that never failed, each in a slot of its own, and return them."""
+        """Start up to `limit` attempts at fresh records, each in a slot of its own, and return them."""
         works = self.fresh.take_many(limit)
         for work in works:
             work.state = _RUNNING
@@ -98,9 +106,10 @@ class ReadyQueue(Generic[R]):
     def take_batch(
         self, max_size: int, now: float, only_fresh: bool = False, of_one_partition: bool = False
     ) -> list[Work[R]]:
-        """Start a batch: the first work and those behind it in its lane, or if it has no lane, the next without one.
+        """Start a batch, and return its attempts.
 
-        A suspect runs alone.
+        The batch has the first record and the records behind it in its lane. If the first record has no lane, the next
+        records without a lane join it. A suspect runs alone.
         """
         works = [self.take(now, only_fresh)]
         if is_suspect(works[0].failure):
@@ -112,7 +121,7 @@ class ReadyQueue(Generic[R]):
                 works.append(self._start(turns, only_of))
         else:
             while len(works) < max_size and (behind := works[-1].next) and _follows(behind, now):
-                if self.tenants:  # it never was ready
+                if self.tenants:  # charge the tenant here, because this record never was in the ready queue
                     behind.charged = self.tenants.start(self.tenants.join(behind.tenant, 1), in_turn=False)
                 works.append(behind)
         batch = WorkBatch(works)
@@ -121,7 +130,7 @@ class ReadyQueue(Generic[R]):
         return works
 
     def leave(self, work: Work[R], batch: WorkBatch[R] | None, now: float) -> None:
-        """Free the slot of a work that ended, or of its batch, of which it was the last one to end."""
+        """Free the slot of an attempt that ended, or of its batch if this was the last attempt of the batch to end."""
         self.slots -= 1
         if self._retried:
             self._retried.discard(batch.works[0] if batch else work)
@@ -132,28 +141,28 @@ class ReadyQueue(Generic[R]):
         return work
 
     def oldest(self) -> float | None:
-        """Return when the oldest ready record arrived, or None if none is ready."""
+        """Return when the oldest ready record arrived, or None if no record is ready."""
         works = [work for work in (self.fresh.oldest(), self.failed.oldest()) if work]
         return min(works, key=lambda work: work.order).arrived if works else None
 
     def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
-        """Remove and return the works of an assignment."""
+        """Remove and return the ready attempts of an assignment."""
         return self.fresh.drop(assignment) + self.failed.drop(assignment)
 
 
 class TenantQueue(ReadyQueue[R]):
-    """A ready queue that charges tenants for the time of each work. The time of a batch is divided among its works."""
+    """A ready queue that charges tenants for the time of each attempt. The time of a batch is divided evenly."""
 
     __slots__ = ()
 
     def take(self, now: float, only_fresh: bool = False) -> Work[R]:
-        """Start the first work in a slot of its own, and return it."""
+        """Start the first attempt in a slot of its own, and return it."""
         work = super().take(now, only_fresh)
         work.started = now
         return work
 
     def take_fresh(self, limit: int, now: float) -> list[Work[R]]:
-        """Start up to `limit` works that never failed, each in a slot of its own, and return them."""
+        """Start up to `limit` attempts at fresh records, each in a slot of its own, and return them."""
         works = super().take_fresh(limit, now)
         for work in works:
             work.started = now
@@ -162,14 +171,14 @@ class TenantQueue(ReadyQueue[R]):
     def take_batch(
         self, max_size: int, now: float, only_fresh: bool = False, of_one_partition: bool = False
     ) -> list[Work[R]]:
-        """Start a batch, and return its works."""
+        """Start a batch, and return its attempts."""
         works = super().take_batch(max_size, now, only_fresh, of_one_partition)
         for work in works:
             work.started = now
         return works
 
     def leave(self, work: Work[R], batch: WorkBatch[R] | None, now: float) -> None:
-        """Free the slot of a work that ended, or of its batch, of which it was the last one to end."""
+        """Free the slot of an attempt that ended, or of its batch if this was the last attempt of the batch to end."""
         super().leave(work, batch, now)
         assert self.tenants is not None  # noqa: S101
         works = batch.works if batch else (work,)
@@ -194,10 +203,10 @@ def _failed_at(work: Work[Any]) -> float:
 
 
 def _joins(work: Work[Any]) -> bool:
-    """Return whether a work may be in a batch of works without a lane."""
+    """Return whether an attempt may join a batch of records without a lane."""
     return work.lane is ALONE and not is_suspect(work.failure)
 
 
 def _follows(work: Work[Any], now: float) -> bool:
-    """Return whether a work may be in a batch behind the one before it in its lane."""
+    """Return whether an attempt may join the batch of the record before it in its lane."""
     return work.not_before <= now and not is_suspect(work.failure)

@@ -1,10 +1,10 @@
 """The policies that decide which level gets the next free slot.
 
-A policy is asked once for each free slot while works are ready. Nothing is decided ahead of time, so a record of a high
-level waits for one free slot, never for a batch.
+A policy is called once for each free slot while records are ready. It decides nothing ahead of time, so a record of a
+high level waits for one free slot, and never for a number of slots.
 
-Invariants: a policy picks only levels with ready works. `fair` and `strict` always pick one if there is any: they are
-work-conserving. `capacity_burst` can keep a slot free for a higher level. Under `strict` and `fair` no level waits
+Invariants: a policy picks only levels with ready records. `fair` and `strict` always pick a level if there is one; they
+are work-conserving. `capacity_burst` can keep a slot free for a higher level. Under `strict` and `fair`, no level waits
 forever.
 """
 
@@ -17,7 +17,7 @@ from headway.core.levels.policies import Fair, PolicyName, check_policy, highest
 
 Levels = Sequence[ReadyQueue[Any]]
 
-_OVERDUE_EVERY = 4  # one slot of this many can go to an overdue level
+_OVERDUE_EVERY = 4  # one of this many slots can go to an overdue level
 
 
 class SlotPolicy(Protocol):
@@ -28,39 +28,42 @@ class SlotPolicy(Protocol):
         ...
 
     def next_change(self) -> float | None:
-        """Return when time alone can change the policy's choice, or None if it cannot."""
+        """Return when the policy's choice can change without any other call, or None if it cannot."""
         ...
 
 
 class FairSlots:
-    """The policy that gives each slot to the ready level with the earliest virtual deadline."""
+    """The policy that gives each slot to the ready level with the earliest virtual deadline.
+
+    So the levels get slots in proportion to their shares.
+    """
 
     def __init__(self, shares: Sequence[int]) -> None:
         self._fair = Fair(shares)
 
     def pick(self, levels: Levels, now: float) -> int | None:
-        """Return the level that is furthest behind its share."""
-        # This runs for each slot, and the property `ready` would take twice as long.
+        """Return the ready level that is furthest behind its share."""
+        # The sum is computed here because this runs for each slot, and the property `ready` takes twice as long.
         return self._fair.pick_one([level.fresh.ready + level.failed.ready for level in levels])
 
     def next_change(self) -> None:
-        """Return None, because the choice does not depend on time."""
+        """Return None, because the choice does not depend on the time."""
 
 
 class StrictSlots:
-    """The policy that gives slots to the highest ready level, and one slot of four to an overdue level.
+    """The policy that gives slots to the highest ready level, and one of four slots to an overdue level.
 
-    A level is overdue if its oldest record has waited longer than `max_wait` seconds. If several are, the one that has
-    waited longest is picked. Overdue levels get at most one slot of four, because behind a backlog, or after failures,
-    every record of a low level is overdue.
+    A level is overdue if its oldest record has waited longer than `max_wait` seconds. If several levels are overdue,
+    the level with the oldest record is picked. Overdue levels get at most one of four slots, because in a backlog or
+    after failures all records of a low level are overdue.
     """
 
     def __init__(self, max_wait: float) -> None:
         self._max_wait = max_wait
-        self._since_overdue = _OVERDUE_EVERY  # slots since one went to an overdue level
+        self._since_overdue = _OVERDUE_EVERY  # the number of slots since a slot went to an overdue level
 
     def pick(self, levels: Levels, now: float) -> int | None:
-        """Return the highest ready level, or for one slot of four an overdue one."""
+        """Return the highest ready level, or for one of four slots an overdue level."""
         highest, overdue = highest_and_overdue((level.oldest() for level in levels), now - self._max_wait)
         if overdue is None or overdue == highest or self._since_overdue < _OVERDUE_EVERY - 1:
             self._since_overdue += 1
@@ -69,14 +72,15 @@ class StrictSlots:
         return overdue
 
     def next_change(self) -> None:
-        """Return None: a ready level always gets the slot, so there is never a choice to repeat later."""
+        """Return None, because a ready level always gets the slot and so no choice must be repeated later."""
 
 
 class BurstSlots:
     """The policy of the Java priority client, applied to slots.
 
-    Each level runs as many works as its share, and one level at a time can burst: it also gets the slots that the
-    others leave unused. The Java client updates the shares with each poll, this policy every `interval` seconds.
+    Each level may take as many slots as its share. One level at a time can burst: it also gets the slots that the other
+    levels leave unused. The Java client updates the shares with each poll; this policy updates them every `interval`
+    seconds.
     """
 
     def __init__(self, shares: Sequence[int], window_size: int = 6, threshold: int = 4, interval: float = 0.1) -> None:
@@ -88,7 +92,7 @@ class BurstSlots:
         self._refused = False
 
     def pick(self, levels: Levels, now: float) -> int | None:
-        """Return the highest level that is ready and below its current share."""
+        """Return the highest ready level that has taken fewer slots than its present share."""
         if self._update_at is None or now >= self._update_at:
             self._update_shares(levels, now)
         self._refused = False
@@ -99,7 +103,7 @@ class BurstSlots:
         return None
 
     def next_change(self) -> float | None:
-        """Return when the shares are updated next, if a ready level got no slot."""
+        """Return when the shares are updated next, or None if every ready level got its slot."""
         return self._update_at if self._refused else None
 
     def _update_shares(self, levels: Levels, now: float) -> None:
@@ -112,15 +116,15 @@ class BurstSlots:
 def make_slots(
     policy: PolicyName, distributor: Distributor | None, levels: int, slots: int, *, max_wait: float
 ) -> SlotPolicy:
-    """Return the policy with that name. By default each level has twice the share of the one below.
+    """Return the policy with this name. By default, each level has twice the share of the level below it.
 
-    Raises `ConfigError` for another name, for shares that the slots do not allow, and if a distributor is given to
-    `strict`.
+    Raises `ConfigError` if there is no policy with this name, if the distributor cannot divide the slots, or if a
+    distributor is given with `strict`.
     """
     check_policy(policy, distributor)
     if policy == "strict":
         return StrictSlots(max_wait)
     if policy == "fair":
-        # The default is weights, not shares of the slots, so that many levels can take turns at few slots.
+        # By default these are weights and not numbers of slots, so that many levels can take turns even at a few slots.
         return FairSlots(distribute(distributor, levels, slots) if distributor else [2**i for i in range(levels)])
     return BurstSlots(distribute(distributor or exponential_shares, levels, slots))

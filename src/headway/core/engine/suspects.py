@@ -1,12 +1,13 @@
-"""The ledger of processes that died, and the consequences for the records that ran in them.
+"""The ledger of processes that died, and the consequences for the records that were running in them.
 
-Nothing shows which of its records ended a process. So all records that ran in it are suspects, and its death is a
-failed attempt of each. A suspect runs alone the next time, so that the next death has only one possible cause.
+When a process dies, it is not known which of its records caused this. So all records that were running in it are
+suspects, and its death counts as a failed attempt at each of them. A suspect runs alone the next time, so that if a
+process dies again, there is only one possible cause.
 
-Invariants: a death adds at least one attempt to each record that ran. A record becomes a dead letter only by a death
-while it ran alone. So a record that always kills its process becomes a dead letter after `max_attempts` deaths, or
-after `MOST_DEATHS` if there is no such bound. If other records ran beside it at first, that takes at least two deaths.
-Those other records never become dead letters because of it.
+Invariants: a death adds at least one attempt to each record that was running. A record becomes a dead letter only if a
+process dies while the record runs alone. So a record that always kills its process becomes a dead letter after
+`max_attempts` deaths, or after `MOST_DEATHS` if `max_attempts` is not set. If other records were running at the same
+time at first, this takes at least two deaths. The other records never become dead letters because of it.
 """
 
 import signal
@@ -19,14 +20,17 @@ from headway.core.retry import Again, GiveUp, Retries, Verdict
 from headway.errors import ProcessDiedError
 
 MOST_DEATHS = 3
-"""The number of deaths after which a record is a dead letter if there is no `max_attempts`."""
+"""The number of deaths after which a record becomes a dead letter if `max_attempts` is not set."""
 
 MOST_SUSPECTS = 10_000
 """The highest number of suspects to remember."""
 
 
 class RecordId(NamedTuple):
-    """The identity of a record. By the timestamp it differs from a record at the same offset of a recreated topic."""
+    """The identity of a record.
+
+    The timestamp distinguishes it from a record at the same offset of a topic that was deleted and created again.
+    """
 
     topic: str
     partition: int
@@ -35,7 +39,7 @@ class RecordId(NamedTuple):
 
 
 class RunningAttempt(NamedTuple):
-    """A record that ran when its process died, the number of the attempt, and the number of untried attempts before."""
+    """An attempt that was running when its process died: its record, its number, and how many attempts were untried."""
 
     record: RecordId
     attempt: int
@@ -44,17 +48,17 @@ class RunningAttempt(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Suspect:
-    """A record that ran in processes that died.
+    """A record that was running in processes that died.
 
     Args:
-        record: The record's identity.
-        attempts: The number of attempts it has had; the last one ended with its process.
+        record: The identity of the record.
+        attempts: The number of attempts at the record. The last attempt ended because its process died.
         untried: The number of attempts that do not count.
-        deaths: The number of processes that died while it ran.
-        alone: True if nothing else ran in the last process that died.
-        how: How that process ended, as returned by `how_it_ended`.
+        deaths: The number of processes that died while the record was running.
+        alone: True if no other record was running in the last process that died.
+        how: How the last process ended, as returned by `how_it_ended`.
         first_at: The time of the first death, in seconds since the epoch.
-        at: The time of the last death.
+        at: The time of the last death, in seconds since the epoch.
     """
 
     record: RecordId
@@ -71,7 +75,10 @@ class Suspect:
         return died(self.how, self.deaths, alone=self.alone)
 
     def failure(self, wall_to_now: float) -> FailedAttempts | None:
-        """Return the failed attempts before the last. `wall_to_now` converts seconds since the epoch to the clock's."""
+        """Return the failed attempts before the last one, or None if there was only one attempt.
+
+        `wall_to_now` is added to seconds since the epoch to get times of the engine's clock.
+        """
         if self.attempts <= 1:
             return None
         error, first_at = self.error(), self.first_at + wall_to_now
@@ -79,23 +86,29 @@ class Suspect:
 
 
 class Suspects:
-    """The ledger of deaths, in a process that outlives the others. Beyond `most` records it forgets the oldest."""
+    """The ledger of deaths, kept in a process that outlives the processes that run handlers.
+
+    It remembers at most `most` records, and forgets the oldest ones.
+    """
 
     def __init__(self, most: int = MOST_SUSPECTS) -> None:
         self._most = most
         self._known: dict[RecordId, Suspect] = {}
 
     def died(self, running: Sequence[RunningAttempt], how: str, now: float) -> list[Suspect]:
-        """Record that a process died while these records ran, and return them as suspects. `now` is the wall time."""
+        """Record that a process died during these attempts, and return their records as suspects.
+
+        `now` is in seconds since the epoch.
+        """
         return self.note(self._after_death(attempt, len(running) == 1, how, now) for attempt in running)
 
     def note(self, suspects: Iterable[Suspect]) -> list[Suspect]:
-        """Add suspects from another ledger, and return those that are new here or have more attempts."""
+        """Add suspects, and return those that this ledger did not have, or had with fewer attempts."""
         news = []
         for suspect in suspects:
             known = self._known.get(suspect.record)
             if known is None or known.attempts < suspect.attempts:
-                self._known.pop(suspect.record, None)  # the newest are last
+                self._known.pop(suspect.record, None)  # so that it is added at the end, where the newest suspects are
                 self._known[suspect.record] = suspect
                 news.append(suspect)
         while len(self._known) > self._most:
@@ -103,7 +116,7 @@ class Suspects:
         return news
 
     def all(self) -> list[Suspect]:
-        """Return all remembered suspects, the oldest first."""
+        """Return all remembered suspects, with the oldest first."""
         return list(self._known.values())
 
     def _after_death(self, attempt: RunningAttempt, alone: bool, how: str, now: float) -> Suspect:
@@ -129,12 +142,12 @@ def decide(
     random_number: float,
     untried: int = 0,
 ) -> Verdict:
-    """Decide what to do with a record after its process died; the arguments are those of `Retries.decide`."""
+    """Decide what to do with a record after its process died. The other arguments are as in `Retries.decide`."""
     verdict = retries.decide(record, attempt, error, now, random_number, untried)
-    if not error.alone:  # this record may be innocent
+    if not error.alone:  # another record may have caused the death
         return Again(now) if isinstance(verdict, GiveUp) else verdict
     if isinstance(verdict, Again) and retries.max_attempts is None and error.deaths >= MOST_DEATHS:
-        return GiveUp(f"{error.deaths} processes died of it")
+        return GiveUp(f"{error.deaths} processes died while they were handling it")
     return verdict
 
 
@@ -152,25 +165,25 @@ def died(how: str, deaths: int, *, alone: bool) -> ProcessDiedError:
 
 
 def deaths_of(failure: FailedAttempts | None) -> int:
-    """Return how many processes in a row have died of a record with these failures."""
+    """Return how many processes in a row have died while they were handling a record with these failures."""
     death = as_death(failure.error) if failure else None
     return death.deaths if death else 0
 
 
 def is_suspect(failure: FailedAttempts | None) -> bool:
-    """Return whether a record's last attempt ended with a process in which others ran, so that it must run alone."""
+    """Return whether a record must run alone, because its last process died while other records were running too."""
     death = as_death(failure.error) if failure else None
     return death is not None and not death.alone
 
 
 def as_death(error: BaseException | None) -> ProcessDiedError | None:
     """Return the error if it is a `ProcessDiedError`, or None."""
-    # Check the type: `isinstance` reads `__class__`, and an exception of the user's can define that in any way.
+    # This checks the type because `isinstance` reads `__class__`, which a user's exception can define in any way.
     return cast(ProcessDiedError, error) if issubclass(type(error), ProcessDiedError) else None
 
 
 def how_it_ended(code: int | None) -> str:
-    """Return how a process ended, from its exit code, or from minus the signal that ended it.
+    """Return a phrase that says how a process ended. `code` is its exit code, or minus the signal that ended it.
 
     >>> how_it_ended(7), how_it_ended(-9), how_it_ended(-40)
     ('ended with exit code 7', 'was ended by signal 9 (SIGKILL)', 'was ended by signal 40')

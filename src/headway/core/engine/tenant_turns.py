@@ -1,7 +1,7 @@
-"""The ready works of a level, whose tenants take turns. The works of one tenant take turns as in `turns`.
+"""The ready attempts of a level, whose tenants take turns. For one tenant, topics and partitions take turns.
 
-Invariants: the next work is from the tenant that has used the least handler time for its weight. `PartitionTurns` and
-`TenantTurns` have the same methods.
+Invariants: the next attempt is for the tenant that has used the least handler time in proportion to its weight.
+`PartitionTurns` and `TenantTurns` have the same methods.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _tenant_of = attrgetter("tenant")
 
 
 class _TenantEntry(Generic[R]):
-    """The ready works of one tenant."""
+    """The ready attempts of one tenant."""
 
     __slots__ = ("account", "turns")
 
@@ -35,9 +35,12 @@ class _TenantEntry(Generic[R]):
 
 
 class _ByTime(Generic[R]):
-    """Tenants in the order of their virtual times. A time only grows, so an outdated entry moves when it comes first.
+    """Tenants in the order of their virtual times.
 
-    Invariant: a tenant with ready works, as counted by `ready_of`, has one entry, whose time is not later than its own.
+    A virtual time only grows. So an entry can be too early, and is then moved when it comes first.
+
+    Invariant: a tenant with ready attempts, as counted by `ready_of`, has one entry. The time of the entry is not later
+    than the virtual time of the tenant.
     """
 
     __slots__ = ("_entries", "_left", "_members", "_orders", "_ready_of")
@@ -48,7 +51,7 @@ class _ByTime(Generic[R]):
         left: Callable[[_TenantEntry[R]], object] = lambda tenant: None,
     ) -> None:
         self._ready_of = ready_of
-        self._left = left  # called with a tenant that has no more ready works
+        self._left = left  # is called with a tenant that has no ready attempts any more
         self._entries: list[tuple[float, int, _TenantEntry[R]]] = []  # a heap
         self._members: set[_TenantEntry[R]] = set()
         self._orders = count()  # tenants with equal times take turns
@@ -60,7 +63,7 @@ class _ByTime(Generic[R]):
             heappush(self._entries, (tenant.account.time, next(self._orders), tenant))
 
     def first(self) -> _TenantEntry[R] | None:
-        """Return the tenant whose turn it is, or None if no tenant has ready works."""
+        """Return the tenant whose turn it is, or None if no tenant has ready attempts."""
         entries = self._entries
         while entries:
             time, _, tenant = entries[0]
@@ -76,28 +79,28 @@ class _ByTime(Generic[R]):
 
 
 class TenantTurns(Generic[R]):
-    """The ready works of one level, whose tenants take turns. `make_turns` makes the queue of one tenant."""
+    """The ready attempts of one level, whose tenants take turns. `make_turns` creates the queue of a tenant."""
 
     __slots__ = ("_accounts", "_by_age", "_by_time", "_make_turns", "_of_assignment", "_tenants", "ready")
 
     def __init__(self, accounts: Tenants, make_turns: Callable[[], PartitionTurns[R]] = PartitionTurns) -> None:
         self._accounts = accounts
         self._make_turns = make_turns
-        self._tenants: dict[str, _TenantEntry[R]] = {}  # the members of `_by_time`; some have no more works
+        self._tenants: dict[str, _TenantEntry[R]] = {}  # the members of `_by_time`; some may have no ready attempts
         self._by_time: _ByTime[R] = _ByTime(_ready, lambda tenant: self._tenants.pop(tenant.account.name))
-        self._of_assignment: dict[Assignment[R], _ByTime[R]] = {}  # made when first needed
-        self._by_age: list[tuple[int, int, Work[R]]] | None = None  # a heap, made by the first call of `oldest`
+        self._of_assignment: dict[Assignment[R], _ByTime[R]] = {}  # filled when an assignment is first needed
+        self._by_age: list[tuple[int, int, Work[R]]] | None = None  # a heap; created by the first call of `oldest`
         self.ready = 0
 
     def arrive(self, works: list[Work[R]]) -> None:
-        """Add works of one partition that are ready on arrival, behind all earlier ones."""
+        """Add records of one partition that are ready on arrival, behind all earlier ones."""
         for name, group in groupby(works, _tenant_of):
             of_one = list(group)
             self._join(name, of_one[0].assignment, len(of_one)).turns.arrive(of_one)
             self._note_age(of_one)
 
     def release(self, work: Work[R]) -> None:
-        """Add a lane head that may run now."""
+        """Add a lane head that is ready to run."""
         self._join(work.tenant, work.assignment, 1).turns.release(work)
         self._note_age([work])
 
@@ -106,7 +109,7 @@ class TenantTurns(Generic[R]):
         tenant = self._tenants.get(name)
         if tenant is None:
             tenant = self._tenants[name] = _TenantEntry(account, self._make_turns())
-        tenant.account = account  # a new one if the old one was forgotten
+        tenant.account = account  # this is a new account if the old one was forgotten
         self.ready += works
         self._by_time.join(tenant)
         if self._of_assignment and assignment in self._of_assignment:
@@ -114,18 +117,21 @@ class TenantTurns(Generic[R]):
         return tenant
 
     def first_time(self) -> float:
-        """Return the virtual time of the tenant whose turn it is. At least one must have ready works."""
+        """Return the virtual time of the tenant whose turn it is. At least one tenant must have ready attempts."""
         tenant = self._by_time.first()
         assert tenant is not None  # noqa: S101
         return tenant.account.time
 
     def first(self, only_of: Assignment[R] | None = None) -> Work[R] | None:
-        """Return the work that `take` would return, or None if no work is ready."""
+        """Return the attempt that `take` would return, or None if no attempt is ready."""
         tenant = self._first(only_of)
         return tenant.turns.first(only_of) if tenant else None
 
     def take(self, only_of: Assignment[R] | None = None) -> Work[R]:
-        """Remove and return the first work of the tenant whose turn it is, among those with works of `only_of`."""
+        """Remove and return the first attempt of the tenant whose turn it is.
+
+        With `only_of`, only attempts of this assignment count.
+        """
         tenant = self._first(only_of)
         assert tenant is not None  # noqa: S101
         work = tenant.turns.take(only_of)
@@ -134,7 +140,7 @@ class TenantTurns(Generic[R]):
         return work
 
     def take_many(self, limit: int) -> list[Work[R]]:
-        """Remove and return up to `limit` works, as that many calls of `take` would."""
+        """Remove and return up to `limit` attempts, as that many calls of `take` would."""
         return [self.take() for _ in range(min(limit, self.ready))]
 
     def _first(self, only_of: Assignment[R] | None) -> _TenantEntry[R] | None:
@@ -148,7 +154,7 @@ class TenantTurns(Generic[R]):
         return by_time.first()
 
     def oldest(self) -> Work[R] | None:
-        """Return the ready work that arrived first."""
+        """Return the ready attempt whose record arrived first, or None if no attempt is ready."""
         by_age = self._by_age
         if by_age is None or len(by_age) > 2 * self.ready + _MOST_OUTDATED:
             turns = [tenant.turns for tenant in self._tenants.values()]
@@ -164,11 +170,11 @@ class TenantTurns(Generic[R]):
                 heappush(self._by_age, _age(work))
 
     def ready_of(self, assignment: Assignment[R]) -> int:
-        """Return how many works of an assignment are ready."""
+        """Return how many attempts of an assignment are ready."""
         return sum(tenant.turns.ready_of(assignment) for tenant in self._tenants.values())
 
     def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
-        """Remove and return the works of an assignment."""
+        """Remove and return the ready attempts of an assignment."""
         self._of_assignment.pop(assignment, None)
         works: list[Work[R]] = []
         for tenant in self._tenants.values():
@@ -184,7 +190,7 @@ def _ready(turns: PartitionTurns[R]) -> int:
 
 
 def _age(work: Work[R]) -> tuple[int, int, Work[R]]:
-    # An earlier attempt at the same record can still be in the heap, with the same order.
+    # The id is needed because an earlier attempt at the same record can still be in the heap, with the same order.
     return work.order, id(work), work
 
 

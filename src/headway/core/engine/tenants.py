@@ -1,13 +1,13 @@
-"""The tenants of one level, and the handler time that each has used: start-time fair queueing in seconds.
+"""The tenants of one level, and the handler time that each has used: start-time fair queueing, measured in seconds.
 
-Each tenant has a *virtual time*: the seconds for which its works held slots, divided by its weight. The tenant with the
-lowest goes first. When a work starts, its tenant is charged the average duration of its works. The difference is
-charged when the work ends.
+Each tenant has a *virtual time*: the seconds for which its attempts held slots, divided by its weight. The tenant with
+the lowest virtual time goes first. When an attempt starts, its tenant is charged the average duration of its attempts.
+The difference to the real duration is charged when the attempt ends. The level has a virtual time, too.
 
-Invariants: a virtual time never goes back. A tenant that had no ready works resumes at the level's time or later, so it
-cannot save up time while idle. The level's time advances with each start, so every waiting tenant gets its turn,
-whichever tenants arrive. A tenant without ready or running works is forgotten once the level's time has passed its own,
-or once no tenant has any.
+Invariants: a virtual time never goes back. A tenant that had no ready attempts resumes at the level's virtual time or
+later, so it cannot save up time while it is idle. The level's virtual time advances with each start, so every waiting
+tenant gets its turn, whichever tenants arrive. A tenant without ready or running attempts is forgotten when the level's
+virtual time has passed its own, or when no tenant has ready or running attempts.
 """
 
 from collections.abc import Mapping
@@ -15,32 +15,32 @@ from heapq import heappop, heappush, heapreplace, nlargest
 from itertools import count
 from operator import itemgetter
 
-_LEAST = 1e-6  # seconds; the least charge for a start, so that tenants take turns while no duration is known
+_LEAST = 1e-6  # the least charge for a start, in seconds, so that tenants take turns while no duration is known
 _NEWEST = 0.1  # the weight of the last duration in an average
-# How fast the level's time advances, as a fraction of the time of the waiting tenants. It is below 1 so that a newcomer
-# is ahead of tenants with a backlog.
+# How fast the level's virtual time advances, as a fraction of that of the waiting tenants. It is below 1 so that a new
+# tenant is ahead of tenants with a backlog.
 _PACE = 0.5
-_MOST_COUNTED = 1000  # tenants
+_MOST_COUNTED = 1000  # the most tenants whose handler time is counted
 
 
 class Account:
-    """One tenant of a level, from its first work until it is forgotten."""
+    """The account of one tenant of a level, from the tenant's first record until it is forgotten."""
 
     __slots__ = ("average", "is_listed", "name", "owed", "ready", "running", "time", "weight")
 
     def __init__(self, name: str, weight: float, time: float, average: float) -> None:
         self.name = name
         self.weight = weight
-        self.time = time  # virtual
-        self.average = average  # seconds that a work takes
-        self.owed = 0.0  # at most 0: minus the seconds of overcharge, which reduce its next charges
-        self.ready = 0
-        self.running = 0
-        self.is_listed = False  # whether it is in the heap of tenants to forget
+        self.time = time  # the virtual time
+        self.average = average  # the average duration of an attempt in seconds
+        self.owed = 0.0  # at most 0: minus the seconds that were charged too much, which reduce the next charges
+        self.ready = 0  # the number of ready attempts
+        self.running = 0  # the number of running attempts
+        self.is_listed = False  # whether the account is in the heap of accounts to forget
 
 
 class Usage:
-    """The seconds that tenants have used at all levels.
+    """The seconds of handler time that tenants have used at all levels.
 
     Invariant: if more than `most` tenants are counted, only the `most // 2` that used the most are kept.
     """
@@ -50,14 +50,14 @@ class Usage:
         self._seconds: dict[str, float] = {}
 
     def add(self, name: str, seconds: float) -> None:
-        """Count seconds that a tenant has used."""
+        """Add the seconds of handler time that a tenant has used."""
         known = self._seconds
         known[name] = known.get(name, 0.0) + seconds
         if len(known) > self._most:
             self._seconds = self.busiest(self._most // 2)
 
     def busiest(self, number: int) -> dict[str, float]:
-        """Return the tenants that used the most seconds, in descending order."""
+        """Return the tenants that used the most handler time, and their seconds, in descending order."""
         return dict(nlargest(number, self._seconds.items(), key=itemgetter(1)))
 
 
@@ -65,8 +65,8 @@ class Tenants:
     """The accounts of one level's tenants.
 
     Args:
-        weights: The weights of tenants, by name. Other tenants have weight 1.
-        usage: The seconds that tenants have used, which all levels count together.
+        weights: The weights of tenants, by name. Other tenants have the weight 1.
+        usage: The handler time of tenants, to which all levels add.
     """
 
     __slots__ = ("_accounts", "_average", "_busy", "_idle", "_orders", "_time", "_usage", "_waiting", "_weights")
@@ -75,12 +75,12 @@ class Tenants:
         self._weights = weights
         self._usage = usage
         self._accounts: dict[str, Account] = {}
-        self._time = 0.0  # the level's, virtual
-        self._average = 0.0  # seconds that a work takes, of any tenant
-        self._waiting = 0.0  # the sum of the weights of the tenants with ready works
-        self._busy = 0  # the number of tenants with ready or running works
+        self._time = 0.0  # the level's virtual time
+        self._average = 0.0  # the average duration in seconds of an attempt of any tenant
+        self._waiting = 0.0  # the sum of the weights of the tenants with ready attempts
+        self._busy = 0  # the number of tenants with ready or running attempts
         self._orders = count()
-        # A heap by the virtual time at which a tenant can be forgotten.
+        # A heap by the level's virtual time at which an account can be forgotten.
         self._idle: list[tuple[float, int, Account]] = []
 
     @property
@@ -89,7 +89,7 @@ class Tenants:
         return self._accounts
 
     def join(self, name: str, works: int) -> Account:
-        """Record that some of a tenant's records became ready, and return its account."""
+        """Record that this many attempts of a tenant became ready, and return its account."""
         account = self._accounts.get(name)
         if account is None:
             account = Account(name, self._weights.get(name, 1.0), self._time, self._average)
@@ -102,17 +102,20 @@ class Tenants:
         return account
 
     def leave(self, account: Account, works: int) -> None:
-        """Record that ready works of a tenant were removed."""
+        """Record that this many ready attempts of a tenant were removed without being started."""
         account.ready -= works
         self._note_unready(account)
 
     def start(self, account: Account, in_turn: bool) -> float:
-        """Record that a ready work starts, in its tenant's turn or out of turn, and return the charge for it."""
+        """Record that a ready attempt starts, and return the seconds that its tenant is charged.
+
+        `in_turn` is False if it was not the tenant's turn.
+        """
         charged = account.average or _LEAST
         paid = charged
         if account.owed:
             paid = max(charged + account.owed, _LEAST)
-            account.owed = min(0.0, account.owed + charged - paid)  # rounding leaves a trace above zero
+            account.owed = min(0.0, account.owed + charged - paid)  # rounding can make the sum slightly positive
         if in_turn and account.time > self._time:
             self._time = account.time
         self._time += _PACE * paid / max(self._waiting, account.weight)
@@ -125,7 +128,7 @@ class Tenants:
         return charged
 
     def end(self, name: str, seconds: float, charged: float) -> None:
-        """Record that a work has ended, its duration, and the charge when it started."""
+        """Record that an attempt has ended after this many seconds. `charged` is what `start` returned for it."""
         account = self._accounts[name]
         seconds = max(seconds, _LEAST)
         account.owed += seconds - charged
@@ -151,17 +154,18 @@ class Tenants:
             self._time = max(self._time, *(each.time for each in self._accounts.values()))
             self._accounts.clear()
             self._idle.clear()
-            self._waiting = 0.0  # exactly
+            self._waiting = 0.0  # not the computed sum, which can have a rounding error
         elif not account.is_listed:
             account.is_listed = True
             heappush(self._idle, (account.time, next(self._orders), account))
 
     def _forget(self) -> None:
-        """Forget the tenants without works whose virtual time is behind the level's."""
+        """Forget tenants that have no ready or running attempts and whose virtual time the level's has passed."""
         idle = self._idle
         while idle and idle[0][0] <= self._time:
             account = idle[0][2]
-            if not account.ready and not account.running and account.time > self._time:  # it had works meanwhile
+            if not account.ready and not account.running and account.time > self._time:
+                # The tenant's virtual time has grown, because attempts have run in the meantime.
                 heapreplace(idle, (account.time, next(self._orders), account))
                 continue
             heappop(idle)

@@ -1,7 +1,7 @@
-"""The ready works of a level. Its topics take turns, and so do the partitions of each topic.
+"""The ready attempts of a level. Its topics take turns, and so do the partitions of each topic.
 
-Invariant: the works of a partition leave in the order of their arrival, or if they have ranks, of their rank and then
-their arrival. `rotation` has the order of the turns.
+Invariant: the attempts of a partition are taken in the order of arrival, or if they have ranks, in the order of rank
+and then of arrival. `rotation` decides the order of the turns.
 """
 
 from collections import deque
@@ -17,10 +17,10 @@ R = TypeVar("R")
 
 
 class _ReadyPartition(Generic[R]):
-    """The ready works of one assignment.
+    """The ready attempts of one assignment.
 
-    Works that are ready on arrival are in order, so a deque holds them. Only works that waited behind another one, or
-    for their time, need a heap.
+    Attempts that are ready on arrival are added in order, so a deque is enough for them. Only attempts that waited
+    behind another record, or for their time, need a heap.
     """
 
     __slots__ = ("arrived", "in_rotation", "ready", "released", "topic")
@@ -28,7 +28,7 @@ class _ReadyPartition(Generic[R]):
     def __init__(self, topic: "_Topic[R]") -> None:
         self.topic = topic
         self.arrived: deque[Work[R]] = deque()
-        self.released: list[tuple[Any, Work[R]]] = []  # a heap by order, or by rank and order
+        self.released: list[tuple[Any, Work[R]]] = []  # a heap by order of arrival, or by rank and order of arrival
         self.ready = 0
         self.in_rotation = False
 
@@ -56,7 +56,7 @@ class _Topic(Generic[R]):
 
 
 class PartitionTurns(Generic[R]):
-    """The ready works of one level."""
+    """The ready attempts of one level, in the order of the turns of topics and partitions."""
 
     __slots__ = ("_oldest", "_partitions", "_rotation", "_topics", "ready")
 
@@ -64,24 +64,24 @@ class PartitionTurns(Generic[R]):
         self._topics: dict[str, _Topic[R]] = {}
         self._partitions: dict[Assignment[R], _ReadyPartition[R]] = {}
         self._rotation: Rotation[_Topic[R]] = Rotation()
-        self._oldest: Work[R] | None = None  # None if not known
+        self._oldest: Work[R] | None = None  # the attempt that arrived first; None if it must be searched for
         self.ready = 0
 
     def __iter__(self) -> Iterator[Work[R]]:
-        """Yield the ready works in no particular order."""
+        """Yield the ready attempts in no particular order."""
         for partition in self._partitions.values():
             yield from partition.arrived
             yield from (work for _, work in partition.released)
 
     def arrive(self, works: list[Work[R]]) -> None:
-        """Add works of one partition that are ready on arrival, behind all earlier ones."""
+        """Add attempts of one partition that are ready on arrival, behind all earlier ones."""
         if works:
             partition = self._of(works[0].assignment)
             partition.arrived.extend(works)
             self._add(partition, len(works))
 
     def release(self, work: Work[R]) -> None:
-        """Add a work whose turn or time has come."""
+        """Add an attempt that has become the head of its lane, or whose time has come."""
         partition = self._of(work.assignment)
         heappush(partition.released, (work.order, work))
         self._add(partition, 1)
@@ -104,13 +104,16 @@ class PartitionTurns(Generic[R]):
         self._rotation.join(topic)
 
     def first(self, only_of: Assignment[R] | None = None) -> Work[R] | None:
-        """Return the work that `take` would return, or None if no work is ready."""
+        """Return the attempt that `take` would return, or None if no attempt is ready."""
         if only_of is not None:
             return self._partitions[only_of].first() if self.ready_of(only_of) else None
         return self._rotation.current().partitions.current().first() if self.ready else None
 
     def take(self, only_of: Assignment[R] | None = None) -> Work[R]:
-        """Remove and return the first work of the partition whose turn it is, or of `only_of` out of turn."""
+        """Remove and return the first attempt of the partition whose turn it is.
+
+        With `only_of`, it is the first attempt of this assignment, even if it is not the partition's turn.
+        """
         if only_of is None:
             topic = self._rotation.begin_turn()
             partition = topic.partitions.begin_turn()
@@ -125,7 +128,7 @@ class PartitionTurns(Generic[R]):
         return work
 
     def take_many(self, limit: int) -> list[Work[R]]:
-        """Remove and return up to `limit` works, as that many calls of `take` would, but faster."""
+        """Remove and return up to `limit` attempts, as that many calls of `take` would, but faster."""
         count = min(limit, self.ready)
         if count <= 1:
             return [self.take()] if count else []
@@ -141,19 +144,19 @@ class PartitionTurns(Generic[R]):
         return [pop() for _ in range(count)]
 
     def oldest(self) -> Work[R] | None:
-        """Return the ready work that arrived first."""
+        """Return the ready attempt whose record arrived first, or None if no attempt is ready."""
         if self._oldest is None and self.ready:
             firsts = (partition.first() for partition in self._partitions.values() if partition.ready)
             self._oldest = min(firsts, key=lambda work: work.order)
         return self._oldest
 
     def ready_of(self, assignment: Assignment[R]) -> int:
-        """Return how many works of an assignment are ready."""
+        """Return how many attempts of an assignment are ready."""
         partition = self._partitions.get(assignment)
         return partition.ready if partition else 0
 
     def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
-        """Remove and return the works of an assignment."""
+        """Remove and return the ready attempts of an assignment."""
         partition = self._partitions.pop(assignment, None)
         if partition is None:
             return []
@@ -165,7 +168,10 @@ class PartitionTurns(Generic[R]):
 
 
 class RankedTurns(PartitionTurns[R]):
-    """The ready works of one level. The lowest rank leaves its partition first, and of equal ranks the oldest work."""
+    """The ready attempts of one level. In each partition, the attempt with the lowest rank is taken first.
+
+    If ranks are equal, the attempt that arrived first is taken.
+    """
 
     __slots__ = ("_rank_of",)
 
@@ -174,12 +180,12 @@ class RankedTurns(PartitionTurns[R]):
         self._rank_of = rank_of
 
     def arrive(self, works: list[Work[R]]) -> None:
-        """Add works that are ready on arrival."""
+        """Add attempts that are ready on arrival."""
         for work in works:
             self.release(work)
 
     def release(self, work: Work[R]) -> None:
-        """Add a work whose turn or time has come."""
+        """Add an attempt that has become the head of its lane, or whose time has come."""
         partition = self._of(work.assignment)
         heappush(partition.released, ((self._rank_of(work), work.order), work))
         self._add(partition, 1)

@@ -1,10 +1,10 @@
 """Heads of lanes that must not run yet: they wait for the time of their retry, or for a batch to fill.
 
-Records with a due time are not among them. Those wait in Kafka, with a relay.
+Records with a due time are not among them. They wait in Kafka, in delay topics.
 
-Invariants: a waiting head has one entry with its time. It is released when that time comes, or when its batch is full.
-An entry is outdated once its head has another time. There are at most `_MOST_OUTDATED` outdated entries, or half of all
-entries if that is more.
+Invariants: a waiting head has one entry with the time until which it waits. It is released when this time comes, or
+when its batch is full. An entry is outdated if the time of its head has changed. There are at most `_MOST_OUTDATED`
+outdated entries, or half of all entries if that is more.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ R = TypeVar("R")
 
 
 class WaitingHeads(Generic[R]):
-    """The waiting heads, which go on to the ready queues of their levels.
+    """The waiting heads, which are released to the ready queues of their levels.
 
     Args:
         levels: The entrances to the ready queues, by level.
@@ -40,10 +40,11 @@ class WaitingHeads(Generic[R]):
         self.batching: Batching[R] | None = None
 
     def take_in(self, heads: Sequence[Work[R]], works: Sequence[Work[R]], now: float) -> None:
-        """Take in received works, and let the heads among them wait for their batches to fill."""
+        """Take in received records, and let the heads among them wait for their batches to fill."""
         assert self.batching is not None  # noqa: S101
         behind = set(works).difference(heads)
-        for work in filter(behind.__contains__, works):  # before the heads, since a new head counts the works behind it
+        # The heads come last, because a new head counts the records behind it, and these would be counted twice.
+        for work in filter(behind.__contains__, works):
             self._release_full(self.batching.join(work))
         for head in heads:
             self.place(head, now)
@@ -77,11 +78,11 @@ class WaitingHeads(Generic[R]):
             self._release_full(waiting)
 
     def next_time(self) -> float | None:
-        """Return when the first waiting head may run, or None if none is waiting."""
+        """Return when the first waiting head may run, or None if no head waits."""
         return self.entries[0][0] if self.entries else None
 
     def drop(self, assignment: Assignment[R]) -> list[Work[R]]:
-        """Remove and return the heads of an assignment."""
+        """Remove and return the waiting heads of an assignment."""
         dropped = [head for at, _, head in self.entries if head.assignment is assignment and head.not_before == at]
         self._keep(lambda head: head.assignment is not assignment)
         if self.batching:
@@ -90,12 +91,13 @@ class WaitingHeads(Generic[R]):
 
     def _put_off(self, until: float, head: Work[R]) -> None:
         head.state = _WAITING
-        # Not the head's own order: an earlier attempt at the same record may have an entry for the same time.
+        # The number is a new one, because an earlier attempt at the same record may have an entry with the same time,
+        # and both attempts have the same `order`.
         heappush(self.entries, (until, next(self._orders), head))
 
     def _release_full(self, heads: Iterable[Work[R]]) -> None:
         for head in heads:
-            head.not_before = 0.0  # its entry is outdated
+            head.not_before = 0.0  # this makes its entry outdated
             self._outdated += 1
             self._levels[head.assignment.level].release(head)
         if self._outdated > max(_MOST_OUTDATED, len(self.entries) // 2):

@@ -1,8 +1,8 @@
-"""A work: one attempt at a record.
+"""One attempt at a record, as the engine keeps it. In the code, an attempt is called a work.
 
-Invariants: a work runs once, and a retry is another work for the same record. So a late report about an earlier attempt
-is recognised by its work, and ignored. A work is running from `take` until it is reported. `work_states.py` has its
-states.
+Invariants: a `Work` runs once, and a retry is another `Work` for the same record. So a late report about an earlier
+attempt is recognised, because it names the earlier `Work`, and is ignored. An attempt is running from `take` until it
+is reported. `work_states.py` has the states of an attempt.
 """
 
 from __future__ import annotations
@@ -27,9 +27,10 @@ _READY, _BEHIND = WorkState.READY, WorkState.BEHIND
 
 
 class FailedAttempts(NamedTuple):
-    """The failed attempts so far: the last error with its time, the first error with its time, and their number.
+    """The failed attempts at a record so far.
 
-    `untried` is the number of attempts that ended before anything was tried.
+    `error` is the error of the last failed attempt, and `at` is its time. `first_error` and `first_at` are those of the
+    first one. `attempts` is the number of failed attempts; `untried` of them ended before anything was tried.
     """
 
     error: BaseException
@@ -41,9 +42,9 @@ class FailedAttempts(NamedTuple):
 
 
 class Brought(NamedTuple):
-    """The data from a record's headers: the attempts that failed elsewhere, and when the record expires.
+    """The data from a record's headers: the attempts that failed before they were written, and when the record expires.
 
-    `bytes` is the size of the headers.
+    `bytes` is how much memory this data takes.
     """
 
     failure: FailedAttempts | None = None
@@ -55,14 +56,17 @@ NOTHING_BROUGHT: Mapping[Any, Brought] = {}
 
 
 class FinalOutcome(NamedTuple):
-    """The error of a last attempt, and the verdict by which its record is stored elsewhere, or None to drop it."""
+    """The error of a record's last attempt, and the verdict.
+
+    By the verdict the record is stored elsewhere. If the verdict is None, the record is dropped.
+    """
 
     error: BaseException
     verdict: GiveUp | Later | None
 
 
 class Work(Generic[R]):
-    """A record with the data for its handler's context, and its place in its lane."""
+    """One attempt at a record, with the data for the handler's context, and its place in its lane."""
 
     __slots__ = (
         "arrived",
@@ -84,10 +88,10 @@ class Work(Generic[R]):
         "tenant",
     )
 
-    # Only a `TenantWork` has these. A process that runs handlers also sets `started`.
+    # Only a `TenantWork` has these attributes, except that a process that runs handlers also sets `started`.
     tenant: str
-    started: float  # when its handler began, if known
-    charged: float  # the seconds that its tenant was charged when it started
+    started: float  # the time at which the handler was started
+    charged: float  # the seconds that the tenant was charged when the attempt started
 
     def __init__(
         self,
@@ -105,11 +109,11 @@ class Work(Generic[R]):
         self.lane = lane
         self.assignment = assignment
         self.arrived = arrived
-        self.order = order  # the order of arrival, over all partitions
-        self.next: Work[R] | None = None  # the work behind this one in its lane
-        self.not_before = 0.0
-        self.not_after = _NEVER  # when its record expires; it is not started after that
-        self.state = _READY  # not changed when its partition is revoked: see `work_states.py`
+        self.order = order  # the record's number in the order of arrival over all partitions
+        self.next: Work[R] | None = None  # the attempt at the next record in the lane
+        self.not_before = 0.0  # the time before which it must not start
+        self.not_after = _NEVER  # the time at which its record expires; no handler is started after this time
+        self.state = _READY  # is not changed when its partition is revoked; see `work_states.py`
         self.failure: FailedAttempts | None = None
         self.batch: WorkBatch[R] | None = None
         self.outcome: FinalOutcome | None = None  # set while the result of a final failure is being stored
@@ -121,28 +125,29 @@ class Work(Generic[R]):
 
     @property
     def level(self) -> int:
-        """The record's level, 0 the lowest."""
+        """The level of the record. 0 is the lowest level."""
         return self.assignment.partition.level
 
     @property
     def epoch(self) -> int:
-        """The assignment under which the record was received."""
+        """The epoch of the assignment in which the record was received."""
         return self.assignment.epoch
 
     @property
     def attempt(self) -> int:
-        """The number of this attempt, from 1."""
+        """The number of this attempt, counted from 1."""
         return 1 if self.failure is None else self.failure.attempts + 1
 
     @property
     def untried(self) -> int:
-        """The number of attempts before this one that do not count."""
+        """The number of earlier attempts that do not count, because they ended before anything was tried."""
         return 0 if self.failure is None else self.failure.untried
 
     def again(self, not_before: float, error: BaseException | None, now: float, untried: bool = False) -> Work[R]:
-        """Return the next attempt after this one failed, or if there is no error the same attempt again.
+        """Return a new `Work` that takes the place of this one in its lane.
 
-        An `untried` attempt failed before anything was tried. The returned work takes this one's place in the lane.
+        It is the next attempt after this one has failed with `error`; `untried` is True if this one failed before
+        anything was tried. If there is no error, it repeats this attempt, with the same number.
         """
         again = self._copy()
         if error is None:
@@ -152,7 +157,7 @@ class Work(Generic[R]):
             first_at, first_error = (before.first_at, before.first_error) if before else (now, error)
             again.failure = FailedAttempts(error, now, first_at, self.attempt, self.untried + untried, first_error)
         again.not_before, again.not_after = not_before, self.not_after
-        again.state = _BEHIND  # until its lane puts it first
+        again.state = _BEHIND  # until it becomes the head of its lane
         return again
 
     def _copy(self) -> Work[R]:
@@ -163,7 +168,7 @@ class Work(Generic[R]):
 
 
 class TenantWork(Work[R]):
-    """A work whose handler time is charged to a tenant."""
+    """An attempt whose handler time is charged to a tenant."""
 
     __slots__ = ()
 
@@ -188,7 +193,7 @@ class TenantWork(Work[R]):
 
 
 class WorkBatch(Generic[R]):
-    """Works that run together in one slot. Their lane continues when all of them were reported."""
+    """Attempts that run together in one slot. Their lane continues when all of them have been reported."""
 
     __slots__ = ("_again", "_running", "works")
 
@@ -198,14 +203,15 @@ class WorkBatch(Generic[R]):
         self._again: list[Work[R]] = []
 
     def leave(self) -> bool:
-        """Record that one work has ended. Returns whether it was the last one, so that the slot is free."""
+        """Record that one attempt has ended. Returns whether it was the last one, so that the slot is free."""
         self._running -= 1
         return not self._running
 
     def report(self, again: Sequence[Work[R]]) -> tuple[Work[R], Sequence[Work[R]]] | None:
-        """Record that one work was reported, with its next attempt if there is one.
+        """Record that an attempt was reported. `again` has the next attempt at its record, or is empty.
 
-        Returns None while other works run, and then the last work of the batch and the next attempts, in order.
+        Returns None while other attempts of the batch run. When all have ended, returns the last attempt in the lane,
+        and the next attempts in order.
         """
         self._again += again
         if self._running:

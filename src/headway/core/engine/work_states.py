@@ -1,31 +1,31 @@
-"""The states in the life of a work.
+"""The states in the life of an attempt.
 
-Each work holds its state. When a partition ends, its works are not visited: what their states mean then follows from
-the state of the assignment. The hot path sets the states directly. The table of events and states is a model of the
-tests (`tests/models/work_life.py`).
+Each `Work` holds its state. When an assignment ends, the states of its attempts are not changed, because their meaning
+then follows from the state of the assignment. The engine sets states directly, because this code runs for every record.
+The table of events and states is a model in the tests (`tests/models/work_life.py`).
 """
 
 from enum import StrEnum
 
 
 class WorkState(StrEnum):
-    """A state of a work, from its record's arrival to its end."""
+    """A state of an attempt, from the arrival of its record to the end of the attempt."""
 
     NEW = "new"
-    """Not received yet."""
+    """The record has not been received yet."""
     BEHIND = "behind"
-    """Behind another work of its lane."""
+    """Another record is before it in its lane."""
     WAITING = "waiting"
-    """Head of its lane, but its time has not come, or its batch is not full."""
+    """It is the head of its lane, but its time has not come, it has no permit, or its batch is not full."""
     READY = "ready"
-    """Head of its lane, and may run."""
+    """It is the head of its lane, and may start."""
     RUNNING = "running"
-    """Taken, and not reported yet."""
+    """It has been taken, and has not been reported yet."""
     DONE = "done"
-    """Reported as done."""
+    """It was reported as done."""
     REPLACED = "replaced"
-    """Reported as failed. The next attempt, which is another work, has taken its place."""
+    """It was reported as failed. The next attempt, which is another `Work`, has taken its place."""
     STALE = "stale"
-    """Still runs, but was abandoned, or its partition is gone. Its report only frees the slot."""
+    """It is still running, but it was abandoned or its partition was revoked. Its report only frees the slot."""
     DROPPED = "dropped"
-    """Will not run, or was reported too late. The record is delivered again, perhaps to another member."""
+    """It will not run, or was reported too late. The record is delivered again, perhaps to another member."""
