@@ -208,7 +208,7 @@ def test_where_a_process_dies_only_the_record_that_it_was_at_has_failed(
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("retries", "reason"), [(2, "attempt 2 of 2 failed"), (None, "3 processes died while they were handling it")]
+    ("retries", "reason"), [(2, "attempt 2 of 2 failed"), (None, "3 processes died while handling it")]
 )
 def test_a_record_that_kills_whenever_it_runs_becomes_a_dead_letter_that_says_how(
     kafka_cluster: Cluster, notes: Path, retries: int | None, reason: str

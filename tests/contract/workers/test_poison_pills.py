@@ -132,7 +132,7 @@ def test_where_attempts_have_no_bound_a_record_may_kill_three_processes(kafka_cl
     [letter] = letters(kafka_cluster, dead, 1)
     command.signal(signal.SIGTERM)
     command.ends(0)
-    assert (letter["attempts"], letter["reason"]) == ("3", "3 processes died while they were handling it")
+    assert (letter["attempts"], letter["reason"]) == ("3", "3 processes died while handling it")
     assert "ended with exit code 7" in letter["message"]
 
 
@@ -144,7 +144,7 @@ def test_without_a_dead_letter_topic_the_record_that_kills_ends_the_command_with
     send_with_poison(kafka_cluster, topic, 20)
     command = start(poisoned(topic, "retries=Retries(fixed_backoff(0.01))"))
     command.ends(3)
-    assert "failed for good (3 processes died while they were handling it)" in command.log
+    assert "failed for good (3 processes died while handling it)" in command.log
     assert "was ended by signal 9 (SIGKILL)" in command.log
     assert "Name a dead_letter_topic to keep such records and go on." in command.log
 

@@ -147,7 +147,7 @@ def decide(
     if not error.alone:  # another record may have caused the death
         return Again(now) if isinstance(verdict, GiveUp) else verdict
     if isinstance(verdict, Again) and retries.max_attempts is None and error.deaths >= MOST_DEATHS:
-        return GiveUp(f"{error.deaths} processes died while they were handling it")
+        return GiveUp(f"{error.deaths} processes died while handling it")
     return verdict
 
 
