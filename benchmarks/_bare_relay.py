@@ -21,7 +21,7 @@ class Bare:
     """What anybody would write: consume all lines at once, keep everything in a heap, produce what is due."""
 
     def __init__(self, servers: str, name: str, mode: str) -> None:
-        self._topics = [f"{name}.line-{line}" for line in (0, *LADDER.lines)]
+        self._topics = [f"{name}.line-{delay_topic}" for delay_topic in (0, *LADDER.delays)]
         config = {"bootstrap.servers": servers, "group.id": name, "auto.offset.reset": "earliest"}
         self._consumer = ck.Consumer({**config, "fetch.queue.backoff.ms": 1, "enable.auto.commit": False})
         self._consumer.assign([ck.TopicPartition(topic, 0, 0) for topic in self._topics])

@@ -8,19 +8,25 @@ import signal
 import sys
 
 from headway import Relay
-from headway.delay.relay import line_examiner, line_fitter
+from headway.delay.relay import delay_topic_examiner, delay_topic_fitter
 from tests.broker.delay_cluster import QUICK
 
-MAX_LINES = 6
+MAX_DELAY_TOPICS = 6
 
 
 def main() -> None:
-    line_fitter.LOOK_EVERY = line_fitter.LOOK_AT_REST_EVERY = 0.3
-    line_examiner.SETTLES_IN = line_examiner.KNOWN_IN = 1000
-    line_examiner.UNREAD_FOR = 500
+    delay_topic_fitter.LOOK_EVERY = delay_topic_fitter.LOOK_AT_REST_EVERY = 0.3
+    delay_topic_examiner.SETTLES_IN = delay_topic_examiner.KNOWN_IN = 1000
+    delay_topic_examiner.UNREAD_FOR = 500
     servers, name = sys.argv[1:]
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
-    relay = Relay({"bootstrap.servers": servers, **QUICK}, name=name, fit="auto", max_lines=MAX_LINES, retire_after=2.0)
+    relay = Relay(
+        {"bootstrap.servers": servers, **QUICK},
+        name=name,
+        fit="auto",
+        max_delay_topics=MAX_DELAY_TOPICS,
+        retire_after=2.0,
+    )
     signal.signal(signal.SIGTERM, lambda *_: relay.stop())
     with relay:
         relay.run()

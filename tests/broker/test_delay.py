@@ -119,9 +119,9 @@ def test_one_key_and_one_due_time_keep_their_order(cluster: DelayCluster) -> Non
 def test_what_was_stored_long_after_it_was_scheduled_keeps_its_order(cluster: DelayCluster) -> None:
     now = round(time.time() * 1000)
     for number in range(6):  # the first three into a line in which they would stay until after they are due
-        ago, line = (1000, 2000) if number < 3 else (0, 1000)
+        ago, delay_topic = (1000, 2000) if number < 3 else (0, 1000)
         schedule = Schedule(f"{number}", now + 1600, now - ago, number, cluster.target)
-        cluster.put(cluster.names.line(line), b"k", b"%d" % number, [schedule.header()])
+        cluster.put(cluster.names.delay_topic(delay_topic), b"k", b"%d" % number, [schedule.header()])
     with cluster.relay():
         found = cluster.wait_for(6)
     assert [int(message.value()) for message in found] == list(range(6))
@@ -198,8 +198,8 @@ def test_without_a_relay_a_cancellation_says_so_and_is_settled_by_the_next_one(c
 
 
 def test_a_damaged_header_and_a_missing_target_become_dead_letters(cluster: DelayCluster) -> None:
-    cluster.put(cluster.names.line(0), b"forged", b"v", [(HEADER, b'{"due": 1')])
-    cluster.put(cluster.names.line(1000), b"bare", b"v", [])
+    cluster.put(cluster.names.delay_topic(0), b"forged", b"v", [(HEADER, b'{"due": 1')])
+    cluster.put(cluster.names.delay_topic(1000), b"bare", b"v", [])
     with cluster.scheduler() as scheduler, cluster.relay():
         scheduler.send_later("lost", b"v", "no-such-topic", 0.1)
         scheduler.send_later("fine", b"v", cluster.target, 0.2)
@@ -342,7 +342,7 @@ def test_after_an_hour_without_a_relay_recurring_records_fire_as_their_policies_
     for (misfire, _), (rule, fields) in product(expected.items(), rules.items()):
         recurrence = Recurrence(**fields, misfire=misfire, older_than=600_000 - 1)
         schedule = Schedule(f"{misfire} {rule}", missed, missed - 60_000, 0, cluster.target, recurrence=recurrence)
-        cluster.put(cluster.names.line(0), misfire.encode(), b"v", [schedule.header()])
+        cluster.put(cluster.names.delay_topic(0), misfire.encode(), b"v", [schedule.header()])
     with cluster.relay():
         cluster.wait_for(2 * sum(expected.values()))
     fired = Counter(message.key().decode() for message in cluster.read())
@@ -378,9 +378,9 @@ def test_running_relays_take_up_other_lines_and_lose_double_and_delay_nothing(
 def test_a_relay_and_a_scheduler_go_on_when_all_topics_are_deleted_and_made_anew_with_other_lines(
     cluster: DelayCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.delay.line_choice.LAYOUT_LASTS", 0.1)
+    monkeypatch.setattr("headway.delay.delay_topic_choice.LAYOUT_LASTS", 0.1)
 
-    def looks_for_lines() -> bool:
+    def looks_for_delay_topics() -> bool:
         return any(thread.name == "headway-layout" for thread in threading.enumerate())
 
     with cluster.relay(), cluster.scheduler() as scheduler:
@@ -392,14 +392,14 @@ def test_a_relay_and_a_scheduler_go_on_when_all_topics_are_deleted_and_made_anew
             cluster.wait_for_keys(keys)
 
         deliver("before", 1.2)
-        wait_until(lambda: not looks_for_lines())
+        wait_until(lambda: not looks_for_delay_topics())
         topics = [topic for topic in cluster.admin.list_topics(timeout=10).topics if topic.startswith(cluster.name)]
         for deleted in cluster.admin.delete_topics(topics).values():
             deleted.result(30)
         create_topics(cluster.config, cluster.name, Ladder((1000, 3000)), partitions=2)
         time.sleep(0.1)  # as long as a scheduler knows what it knows
         deliver("after", 0.1)
-        wait_until(lambda: not looks_for_lines())
+        wait_until(lambda: not looks_for_delay_topics())
         deliver("in the new line", 3.1)
     assert len(cluster.read()) == 60
 
@@ -461,13 +461,13 @@ def test_relays_go_on_when_the_topic_of_a_line_that_is_not_in_use_any_more_is_de
     def stored() -> dict[int, dict[str, bytes]]:
         return read_compacted(cluster.config, cluster.names.state, [0, 1], 30)
 
-    line, config = cluster.names.line(2000), {**cluster.config, "topic.metadata.refresh.interval.ms": 500}
+    delay_topic, config = cluster.names.delay_topic(2000), {**cluster.config, "topic.metadata.refresh.interval.ms": 500}
     with Relay(config, name=cluster.name).running():
         deliver(b"through the line")
         assert any("line:2000" in each for each in stored().values())
         create_topics(cluster.config, cluster.name, Ladder((1000, 4000)))
         deliver(b"not in use")
-        cluster.admin.delete_topics([line])[line].result(30)
+        cluster.admin.delete_topics([delay_topic])[delay_topic].result(30)
         wait_until(lambda: not any("line:2000" in each for each in stored().values()), within=60)
         deliver(b"deleted")
         create_topics(cluster.config, cluster.name, LADDER)

@@ -97,7 +97,7 @@ def bad_headers(cluster: DelayCluster) -> list[bytes | None]:
         schedule_to("no-such-topic"),
         schedule_to("."),
         *(schedule_to(each) for each in (names.state, names.ladder, names.commands, names.answers, names.dead)),
-        *(schedule_to(names.line(line)) for line in (0, 1000, 77)),
+        *(schedule_to(names.delay_topic(delay_topic)) for delay_topic in (0, 1000, 77)),
     ]
 
 
@@ -148,9 +148,15 @@ def put_all(cluster: DelayCluster, stranger: Stranger) -> int:
     names = cluster.names
     headers = bad_headers(cluster)
     for header in headers:
-        stranger.put(names.line(0), b"change:bad", b"oops", [(HEADER, header)] if header is not None else [])
-    for line, header in ((0, schedule_to(cluster.target)), (1000, schedule_to(cluster.target, 5_000)), (2000, b"")):
-        stranger.put(names.line(line), b"change:large", bytes(5_000_000), [("own", bytes(2_000)), (HEADER, header)])
+        stranger.put(names.delay_topic(0), b"change:bad", b"oops", [(HEADER, header)] if header is not None else [])
+    for delay_topic, header in (
+        (0, schedule_to(cluster.target)),
+        (1000, schedule_to(cluster.target, 5_000)),
+        (2000, b""),
+    ):
+        stranger.put(
+            names.delay_topic(delay_topic), b"change:large", bytes(5_000_000), [("own", bytes(2_000)), (HEADER, header)]
+        )
     for command in bad_commands():
         stranger.put(names.commands, b"nobody", command)
     for ladder in (b"\xff", b"{}", b"[1]", b"[1000, 1e400]", b"[1000, 2000, 1" + b"0" * 400 + b"]", NESTED):
@@ -245,7 +251,7 @@ def test_a_ladder_with_lines_that_are_not_there_delays_nothing(cluster: DelayClu
         with cluster.scheduler() as other:
             other.send_later("created", b"v", cluster.target, 1.6)
         cluster.wait_for_keys([b"created"])
-    assert b"created" in {message.key() for message in cluster.read(cluster.names.line(1500))}
+    assert b"created" in {message.key() for message in cluster.read(cluster.names.delay_topic(1500))}
 
 
 def test_a_ladder_that_is_deleted_is_that_of_the_lines_that_are_there(
@@ -256,14 +262,18 @@ def test_a_ladder_that_is_deleted_is_that_of_the_lines_that_are_there(
     with cluster.scheduler() as scheduler, cluster.relay():
         scheduler.send_later("k", b"v", cluster.target, 1.1)
         cluster.wait_for_keys([b"k"])
-    lines = {topic for topic in cluster.admin.list_topics(timeout=10).topics if topic.startswith(cluster.names.line(1))}
-    assert lines == {cluster.names.line(line) for line in (1000,)}
+    delay_topics = {
+        topic
+        for topic in cluster.admin.list_topics(timeout=10).topics
+        if topic.startswith(cluster.names.delay_topic(1))
+    }
+    assert delay_topics == {cluster.names.delay_topic(delay_topic) for delay_topic in (1000,)}
 
 
 def test_a_scheduler_refuses_its_own_topics_as_targets(cluster: DelayCluster) -> None:
     names = cluster.names
     with cluster.scheduler() as scheduler:
-        for topic in (names.state, names.ladder, names.commands, names.answers, names.dead, names.line(0)):
+        for topic in (names.state, names.ladder, names.commands, names.answers, names.dead, names.delay_topic(0)):
             with pytest.raises(ConfigError, match=f"The topic {topic} is the scheduler's own"):
                 scheduler.send_later("change:x", b"oops", topic, 0.1)
             with pytest.raises(ConfigError, match=f"The topic {topic} is the scheduler's own"):
@@ -289,7 +299,7 @@ def test_a_scheduler_refuses_its_own_topics_as_targets(cluster: DelayCluster) ->
 def test_a_dead_letter_that_its_topic_refuses_for_its_size_is_shortened(cluster: DelayCluster) -> None:
     small = Schedule("1", int(time.time() * 1000), 0, 0, "no-such-topic").header()
     stranger = Stranger(cluster)
-    stranger.put(cluster.names.line(0), b"k", b"x" * 900_000, [small])
+    stranger.put(cluster.names.delay_topic(0), b"k", b"x" * 900_000, [small])
     stranger.close()
     resource = ConfigResource("TOPIC", cluster.names.dead)
     entry = ConfigEntry("max.message.bytes", "20000", incremental_operation=AlterConfigOpType.SET)

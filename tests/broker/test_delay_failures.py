@@ -270,7 +270,7 @@ def test_what_has_left_a_line_is_deleted(cluster: DelayCluster, monkeypatch: pyt
     schedule_over(cluster, 200, 0.5)
     with cluster.relay():
         cluster.wait_for(200)
-        place = TopicPartition(cluster.names.line(0), 0)
+        place = TopicPartition(cluster.names.delay_topic(0), 0)
         wait_until(lambda: cluster.first_offset(place) > 50)
 
 

@@ -16,16 +16,16 @@ from headway.core.delay.recent_delays import RecentDelays
 from headway.delay.fit_records import delays_key
 from headway.delay.topics import read_layout, store_in_ladder
 from tests.broker.delay_cluster import ROOT, wait_until
-from tests.broker.fitting_relay import MAX_LINES
-from tests.broker.test_delay_lines import FreshCluster
+from tests.broker.fitting_relay import MAX_DELAY_TOPICS
+from tests.broker.test_delay_topics import FreshCluster
 
 FIRST = (1000, 2000, 4000, 8000)
 
 
 @pytest.fixture
 def cluster(headway_broker: LocalBroker, monkeypatch: pytest.MonkeyPatch) -> FreshCluster:
-    monkeypatch.setattr("headway.delay.line_choice.LAYOUT_LASTS", 0.2)
-    monkeypatch.setattr("headway.delay.line_choice.LAYOUT_HOLDS_FOR", 0.5)
+    monkeypatch.setattr("headway.delay.delay_topic_choice.LAYOUT_LASTS", 0.2)
+    monkeypatch.setattr("headway.delay.delay_topic_choice.LAYOUT_HOLDS_FOR", 0.5)
     return FreshCluster(headway_broker.bootstrap_servers)
 
 
@@ -65,7 +65,7 @@ def relays(cluster: FreshCluster, tmp_path: Path) -> Iterator[Relays]:
 def ladder_of(cluster: FreshCluster) -> tuple[int, ...]:
     layout = read_layout(cluster.config, cluster.name)
     assert layout is not None
-    return layout.ladder.lines
+    return layout.ladder.delays
 
 
 @pytest.mark.slow
@@ -87,7 +87,7 @@ def test_lines_come_and_go_with_the_delays_while_relays_are_killed_and_each_reco
         schedule(15, 6)
         wait_until(lambda: 6000 in ladder_of(cluster))
         schedule(15, 6)
-        assert 6000 in cluster.lines
+        assert 6000 in cluster.delay_topics
         relays.running[0].kill()  # one of them leads, so with the other in the second half both parts are seen to
         relays.start()
         deadline = time.monotonic() + 60
@@ -97,7 +97,7 @@ def test_lines_come_and_go_with_the_delays_while_relays_are_killed_and_each_reco
         schedule(100, 1)
         relays.running[1].kill()
         relays.start()
-        wait_until(lambda: 6000 not in cluster.lines)
+        wait_until(lambda: 6000 not in cluster.delay_topics)
         schedule(100, 1)
         cluster.wait_for(len(dues))
         wait_until(lambda: not cluster.pending())
@@ -106,28 +106,28 @@ def test_lines_come_and_go_with_the_delays_while_relays_are_killed_and_each_reco
     late = [message.timestamp()[1] / 1000 - dues[message.key()] for message in found]
     assert min(late) + 1e-9 >= 0
     assert max(late) < 20
-    assert len(cluster.lines) - 1 <= MAX_LINES
+    assert len(cluster.delay_topics) - 1 <= MAX_DELAY_TOPICS
 
 
 def test_a_relay_that_only_reports_says_which_lines_would_pay_and_changes_none(
     cluster: FreshCluster, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.delay.relay.line_fitter.LOOK_EVERY", 0.1)
+    monkeypatch.setattr("headway.delay.relay.delay_topic_fitter.LOOK_EVERY", 0.1)
     caplog.set_level("INFO", "headway.delay")
     with cluster.scheduler() as scheduler, Relay(cluster.config, name=cluster.name, fit="report").running():
         for _ in range(20):
             scheduler.send_later("k", b"v", cluster.target, 7)
         wait_until(lambda: "would fit better" in caplog.text)
     assert "7 s" in caplog.text
-    assert cluster.lines == [0, *FIRST]
-    assert ladder_of(cluster) == Ladder.exponential().lines
+    assert cluster.delay_topics == [0, *FIRST]
+    assert ladder_of(cluster) == Ladder.exponential().delays
 
 
 @pytest.mark.slow
 def test_the_delays_of_the_relay_before_count_and_what_cannot_be_read_does_not(
     cluster: FreshCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("headway.delay.relay.line_fitter.LOOK_EVERY", 0.1)
+    monkeypatch.setattr("headway.delay.relay.delay_topic_fitter.LOOK_EVERY", 0.1)
     with cluster.scheduler() as scheduler:
         now = int(time.time() * 1000)
         before = RecentDelays(now)
@@ -137,5 +137,5 @@ def test_the_delays_of_the_relay_before_count_and_what_cannot_be_read_does_not(
             store_in_ladder(cluster.config, cluster.names, {delays_key(number): value, "fit": b"[]"})
         with Relay(cluster.config, name=cluster.name, fit="auto").running():
             scheduler.send_later("k", b"v", cluster.target, 0.1)
-            wait_until(lambda: 86_400_000 in cluster.lines)
+            wait_until(lambda: 86_400_000 in cluster.delay_topics)
             cluster.wait_for_keys([b"k"])

@@ -112,7 +112,7 @@ def test_a_dead_letter_that_cannot_be_stored_waits_in_the_lines_and_all_others_a
 ) -> None:
     dead, count = cluster.names.dead, 60
     rights.take(dead, way)
-    cluster.put(cluster.names.line(1000), b"bare", b"v", [("own", b"header")])
+    cluster.put(cluster.names.delay_topic(1000), b"bare", b"v", [("own", b"header")])
     bad = [f"lost-{number}" for number in range(5)]
     with cluster.scheduler() as scheduler:
         for number in range(count):
@@ -134,7 +134,7 @@ def test_a_dead_letter_that_cannot_be_stored_waits_in_the_lines_and_all_others_a
     assert [name for name, _ in found["lost-0"] if not name.startswith(("headway.error.", "headway.history"))] == [
         HEADER
     ]
-    assert dict(found["lost-0"])["headway.error.topic"].decode().startswith(cluster.names.line(0)[:-1])
+    assert dict(found["lost-0"])["headway.error.topic"].decode().startswith(cluster.names.delay_topic(0)[:-1])
     warnings = [record.getMessage() for record in caplog.records if "Nothing can be written to" in record.getMessage()]
     assert 1 <= len(warnings) <= 4
     assert all(f"The topic {dead} {'does not exist' if way == 'missing' else 'cannot be'}" in said for said in warnings)
@@ -362,7 +362,7 @@ def test_in_transactions_outputs_for_a_topic_that_may_not_be_written_become_dead
 def test_a_schedule_that_is_refused_is_sent_again_and_its_handler_not_called(
     cluster: DelayCluster, rights: Rights, caplog: pytest.LogCaptureFixture
 ) -> None:
-    count, line = 20, cluster.names.line(0)
+    count, line = 20, cluster.names.delay_topic(0)
     source = source_of(cluster, rights, count)
     rights.take(line, "forbidden")
     run = Run(cluster, source, settings={"scheduler.name": cluster.name})

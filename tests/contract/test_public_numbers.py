@@ -254,7 +254,7 @@ ELSEWHERE = {
     r"(RetriableError|RetryLater) \w+": "judged with the failed attempt",
     r"(BatchError|ProcessDiedError|FetchError|FetchRefusedError) \w+": "an error",
     r"Retries\.decide \w+": "called by the engine",
-    r"Ladder\.(line_for|of_those|path|reach|step_at|up_to|writes) \w+": "arithmetic of milliseconds that were checked",
+    r"Ladder\.(delay_for|of_those|path|reach|step_at|up_to|writes) \w+": "arithmetic of milliseconds that were checked",
     r"create_topic (replication_factor|retention)": "refused by the brokers, or a timedelta",
     r"(Batch)?HttpHandler accept": "statuses; test_http.py",
     r"(parallel_map|repartition_by_key|run_workers|ClusterWorkers|ClusterWorkers\.wait) \w+": "tests/spark",

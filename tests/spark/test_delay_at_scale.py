@@ -48,7 +48,7 @@ def test_what_is_pending_is_a_dataframe_and_what_a_predicate_takes_of_it_is_canc
     number = sf.col("key").cast("string").cast("int")
 
     assert there.count() == 300
-    assert {row["line_ms"] for row in there.where(number < 200).collect()} == {HOUR_MS}
+    assert {row["topic_delay_ms"] for row in there.where(number < 200).collect()} == {HOUR_MS}
     page = tmp_path / "schedules.html"
     assert write_occupancy(spark, config, page, orders.topic) == 300
     assert "300 schedules are pending" in page.read_text()
@@ -114,8 +114,11 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def waiting(spark: SparkSession, *dues: tuple[int, float]) -> DataFrame:
     """What is pending: its line, and when it is due in seconds after noon, scheduled an hour before that."""
-    rows = [(line, NOON + timedelta(seconds=due), NOON + timedelta(seconds=due - 3600.004)) for line, due in dues]
-    return spark.createDataFrame(rows, "line_ms long, due timestamp, scheduled timestamp")
+    rows = [
+        (delay_topic, NOON + timedelta(seconds=due), NOON + timedelta(seconds=due - 3600.004))
+        for delay_topic, due in dues
+    ]
+    return spark.createDataFrame(rows, "topic_delay_ms long, due timestamp, scheduled timestamp")
 
 
 @pytest.mark.slow
@@ -123,7 +126,7 @@ def test_lines_and_hours_are_counted_and_the_hottest_seconds_come_first(spark: S
     there = waiting(spark, (1000, 0.1), (1000, 0.9), (60_000, 0.5), (60_000, 3_700))
 
     counted = occupancy(there).collect()
-    assert [(row["line_ms"], row["hour"].astimezone(UTC).hour, row["pending"]) for row in counted] == [
+    assert [(row["topic_delay_ms"], row["hour"].astimezone(UTC).hour, row["pending"]) for row in counted] == [
         (1000, 12, 2),
         (60_000, 12, 1),
         (60_000, 13, 1),
@@ -135,7 +138,7 @@ def test_lines_and_hours_are_counted_and_the_hottest_seconds_come_first(spark: S
 def test_lines_are_proposed_from_the_delays_in_use(spark: SparkSession) -> None:
     in_use = delays(waiting(spark, (1000, 0), (1000, 5), (1000, 9)))
     assert in_use == {HOUR_MS: 3}
-    assert fit(in_use, 2).lines == (1000, HOUR_MS)
+    assert fit(in_use, 2).delays == (1000, HOUR_MS)
 
 
 def test_what_was_due_before_it_was_scheduled_counts_as_without_delay(spark: SparkSession) -> None:

@@ -19,7 +19,7 @@ from headway.kafka.admin import Admin
 from headway.spark import Output, outputs, parallel_map
 from headway.spark.sink.markers import WritePart
 from headway.spark.sink.options import parse
-from headway.spark.sink.scheduled_rows import find_lines
+from headway.spark.sink.scheduled_rows import find_delay_topics
 from headway.spark.sink.writers import Target, stream_writer, write_part
 from tests.spark.stored import Stored, committed
 
@@ -45,10 +45,10 @@ def delivered(orders: "LevelTopics", level: int, count: int) -> list[Stored]:
     return records
 
 
-def in_lines(orders: "LevelTopics") -> list[Stored]:
+def in_delay_topics(orders: "LevelTopics") -> list[Stored]:
     names = TopicNames(orders.topic)
-    lines = [names.line(line) for line in (0, *LADDER.lines)]
-    return [record for line in lines for record in committed(orders.servers, line)]
+    delay_topics = [names.delay_topic(delay_topic) for delay_topic in (0, *LADDER.delays)]
+    return [record for delay_topic in delay_topics for record in committed(orders.servers, delay_topic)]
 
 
 def test_a_row_comes_when_it_is_due_at_its_level_with_its_key_value_headers_and_partition(
@@ -69,7 +69,7 @@ def test_a_row_comes_when_it_is_due_at_its_level_with_its_key_value_headers_and_
     write(frame.drop("seconds"), orders)
 
     assert [record.value for record in committed(orders.servers, f"{orders.topic}-0")] == [b"now"]
-    assert sorted(record.value or b"" for record in in_lines(orders)) == [b"later", b"soon"]
+    assert sorted(record.value or b"" for record in in_delay_topics(orders)) == [b"later", b"soon"]
     with Relay({"bootstrap.servers": orders.servers}, name=orders.topic).running():
         [soon] = delivered(orders, 1, 1)
         [later] = delivered(orders, 2, 1)
@@ -95,7 +95,7 @@ def test_a_task_that_fails_leaves_nothing_to_fire(spark: SparkSession, orders: "
     frame = spark.createDataFrame(rows, "topic string, level int, value string").coalesce(1)
     with pytest.raises(Exception, match="Kafka has no topic"):
         write(frame.withColumn("due", sf.current_timestamp() + sf.expr("INTERVAL 1 HOUR")), orders)
-    assert in_lines(orders) == []
+    assert in_delay_topics(orders) == []
 
 
 @pytest.mark.slow
@@ -106,50 +106,53 @@ def test_lines_that_are_deleted_are_made_again_by_the_same_process(
     schema = StructType().add("value", "string").add("due", "timestamp")
     admin = Admin({"bootstrap.servers": orders.servers})
 
-    def lines() -> set[str]:
+    def delay_topics() -> set[str]:
         return {topic for topic in admin.topics() if topic.startswith(f"{orders.topic}.")}
 
     stream_writer(schema, options)
-    made = lines()
+    made = delay_topics()
     admin.delete(made)
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 10)
     monkeypatch.setattr("headway.spark.sink.writers.time", later)
     stream_writer(schema, options)
-    assert lines() == made != set()
+    assert delay_topics() == made != set()
 
 
 OTHER_LADDER = Ladder((3000, 60_000))
 
 
-def records_by_line(orders: "LevelTopics") -> dict[int, int]:
-    lines = {*LADDER.lines, *OTHER_LADDER.lines}.intersection(lines_there(orders))
-    return {line: len(committed(orders.servers, TopicNames(orders.topic).line(line))) for line in sorted(lines)}
+def records_by_delay_topic(orders: "LevelTopics") -> dict[int, int]:
+    delay_topics = {*LADDER.delays, *OTHER_LADDER.delays}.intersection(delay_topics_there(orders))
+    return {
+        delay_topic: len(committed(orders.servers, TopicNames(orders.topic).delay_topic(delay_topic)))
+        for delay_topic in sorted(delay_topics)
+    }
 
 
-def lines_there(orders: "LevelTopics") -> set[int]:
-    return set(TopicNames(orders.topic).lines_of(dict(Admin({"bootstrap.servers": orders.servers}).topics())))
+def delay_topics_there(orders: "LevelTopics") -> set[int]:
+    return set(TopicNames(orders.topic).delay_topics_of(dict(Admin({"bootstrap.servers": orders.servers}).topics())))
 
 
 @pytest.mark.slow
 def test_a_write_that_lasts_looks_every_ten_minutes_which_lines_are_in_use(orders: "LevelTopics") -> None:
     config, names = {"bootstrap.servers": orders.servers}, TopicNames(orders.topic)
     create_topics(config, orders.topic, LADDER, 2)
-    lines = find_lines(config, orders.topic)
+    delay_topics = find_delay_topics(config, orders.topic)
     given = {"kafka.bootstrap.servers": orders.servers, "topic": f"{orders.topic}-0", "delivery": "at_least_once"}
     batch = pa.RecordBatch.from_pydict(
         {"value": ["reminder"], "due": pa.array([int((time.time() + 3600) * 1_000_000)], pa.timestamp("us", "UTC"))}
     )
 
     def write_after(seconds: float) -> None:
-        target = Target(parse(given), lines._replace(seen_at=lines.seen_at - seconds))
+        target = Target(parse(given), delay_topics._replace(seen_at=delay_topics.seen_at - seconds))
         write_part(target, iter([batch]), WritePart(orders.topic, 0, 0))
 
     create_topics(config, orders.topic, OTHER_LADDER, 2)
     write_after(300)
-    assert records_by_line(orders) == {500: 0, 1000: 0, 2000: 1, 3000: 0, 60_000: 0}
-    Admin(config).delete([names.line(line) for line in LADDER.lines])
+    assert records_by_delay_topic(orders) == {500: 0, 1000: 0, 2000: 1, 3000: 0, 60_000: 0}
+    Admin(config).delete([names.delay_topic(delay_topic) for delay_topic in LADDER.delays])
     write_after(600)
-    assert records_by_line(orders) == {3000: 0, 60_000: 1}
+    assert records_by_delay_topic(orders) == {3000: 0, 60_000: 1}
     Admin(config).delete([topic for topic in Admin(config).topics() if names.owns(topic)])
     with pytest.raises(KafkaError, match=f"The scheduler {orders.topic} no longer has topics.*Start the write again"):
         write_after(600)
@@ -168,13 +171,13 @@ def test_a_query_that_runs_writes_to_the_lines_that_are_in_use_now(
     try:
         orders.send(1, ["before"])
         query.processAllAvailable()
-        assert records_by_line(orders) == {500: 0, 1000: 0, 2000: 1}
+        assert records_by_delay_topic(orders) == {500: 0, 1000: 0, 2000: 1}
         create_topics({"bootstrap.servers": orders.servers}, orders.topic, OTHER_LADDER, 2)
         deadline = time.monotonic() + 90
-        while not records_by_line(orders)[60_000] and time.monotonic() < deadline:
+        while not records_by_delay_topic(orders)[60_000] and time.monotonic() < deadline:
             orders.send(1, ["after"])
             query.processAllAvailable()
-        assert records_by_line(orders)[60_000] == 1
+        assert records_by_delay_topic(orders)[60_000] == 1
     finally:
         query.stop()
 
@@ -183,7 +186,7 @@ def test_a_transaction_that_could_hide_what_is_due_for_longer_than_relays_wait_i
     with pytest.raises(
         ConfigError, match=r"transaction\.timeout\.ms is 300000; with a column due it must be at most 45000"
     ):
-        find_lines({"bootstrap.servers": "localhost:1", "transaction.timeout.ms": "300000"}, "delay")
+        find_delay_topics({"bootstrap.servers": "localhost:1", "transaction.timeout.ms": "300000"}, "delay")
 
 
 @pytest.mark.slow

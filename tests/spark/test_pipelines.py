@@ -233,7 +233,7 @@ def test_a_replayed_micro_batch_adds_nothing_and_a_new_checkpoint_does(
         return (
             spark.read.parquet(str(tmp_path / "flights")).count(),
             noticed,
-            len(committed(orders.servers, TopicNames(name).line(2000))),
+            len(committed(orders.servers, TopicNames(name).delay_topic(2000))),
         )
 
     late = sum((json.loads(flight.value)["arr_delay"] or 0) > 60 for flight in sent)

@@ -73,7 +73,7 @@ class AsyncScheduler:
         return await _stored(await self._call(send) if self._may_block(scheduler, when) else send())
 
     def _may_block(self, scheduler: Scheduler, when: When) -> bool:
-        return scheduler.may_wait_for_lines(when)
+        return scheduler.may_wait_for_delay_topics(when)
 
     def _call(self, call: Callable[[], T]) -> Awaitable[T]:
         """Make a call that may block, on another thread."""

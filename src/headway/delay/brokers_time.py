@@ -27,7 +27,7 @@ class BrokersTime:
 
     def __init__(self, connection: Mapping[str, Any], names: TopicNames) -> None:
         self._connection = connection
-        self._topic = names.line(MEMORY)
+        self._topic = names.delay_topic(MEMORY)
         self._clock = SenderClock()
         self._asked_at = -math.inf  # this machine's wall clock minus its monotonic clock
 

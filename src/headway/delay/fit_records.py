@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 
-from headway.core.delay.line_retirement import FitState, read_fit_state
+from headway.core.delay.delay_topic_retirement import FitState, read_fit_state
 from headway.core.delay.recent_delays import RecentDelays
 from headway.errors import UnreadableError
 

@@ -26,7 +26,7 @@ from headway.runtime.lifecycle import Closable
 class Pending(NamedTuple):
     """A schedule that is not delivered yet: where it is stored, and its due time after all changes."""
 
-    line: int
+    delay_topic: int
     partition: int
     schedule: Schedule
     due: int
@@ -81,20 +81,20 @@ class PendingReader(Closable):
         shorter delay topics in the meantime. So whatever was written to the delay topics while they were read is read
         as well, and a record that moves is seen in one delay topic or in both.
         """
-        lines, bounds = self._lines(), self._reader.bounds()
+        delay_topics, bounds = self._delay_topics(), self._reader.bounds()
         read_to: dict[Partition, int] = {}
         for _ in range(2):
-            starts, ends = bounds.starts(lines), bounds.ends(lines)
+            starts, ends = bounds.starts(delay_topics), bounds.ends(delay_topics)
             ranges = {
-                place: (max(starts[place], line.start, read_to.get(place, 0)), ends[place])
-                for place, line in lines.items()
+                place: (max(starts[place], delay_topic.start, read_to.get(place, 0)), ends[place])
+                for place, delay_topic in delay_topics.items()
                 if place in starts and place in ends  # otherwise the delay topic was deleted in the meantime
             }
             wanted = {place: (start, end) for place, (start, end) in ranges.items() if start < end}
             if not wanted:
                 return
             for place, message in self._read(wanted):
-                if (pending := lines[place].pending(message)) is not None:
+                if (pending := delay_topics[place].pending(message)) is not None:
                     yield pending
             read_to = ends
 
@@ -137,11 +137,13 @@ class PendingReader(Closable):
         stored = self._reader.compacted(self._names.state, self._numbers, OPEN_TRANSACTION_ENDS_WITHIN)
         return {number: StoredState(stored[number], {}) for number in self._numbers}
 
-    def _lines(self) -> "dict[Partition, _LinePartition]":
+    def _delay_topics(self) -> "dict[Partition, _DelayTopicPartition]":
         """Return the scheduler's delay topics, each in the state that the relay of each partition has stored."""
         return {
-            (self._names.line(line), number): _LinePartition(line, number, self._known[number])
-            for line in sorted(self._layout.lines, reverse=True)
+            (self._names.delay_topic(delay_topic), number): _DelayTopicPartition(
+                delay_topic, number, self._known[number]
+            )
+            for delay_topic in sorted(self._layout.delay_topics, reverse=True)
             for number in self._numbers
         }
 
@@ -151,16 +153,16 @@ class PendingReader(Closable):
         return self._inspector.read_together(ranges)
 
 
-class _LinePartition:
+class _DelayTopicPartition:
     """One partition of a delay topic. Its records are pending unless a relay has dealt with them."""
 
-    def __init__(self, line: int, number: int, state: StoredState) -> None:
-        self._line = line
+    def __init__(self, delay_topic: int, number: int, state: StoredState) -> None:
+        self._delay_topic = delay_topic
         self._number = number
         self._state = state
         # The ranges ascend, like the offsets that are read, so they are dropped from the left.
-        self._done = deque(state.line(line).complete if line != MEMORY else ())
-        self.start = state.mark.offset if line == MEMORY else state.line(line).offset
+        self._done = deque(state.delay_topic(delay_topic).complete if delay_topic != MEMORY else ())
+        self.start = state.mark.offset if delay_topic == MEMORY else state.delay_topic(delay_topic).offset
 
     def pending(self, message: Message) -> Pending | None:
         """Return the schedule of a record, or None if a relay has dealt with it or it was cancelled."""
@@ -173,10 +175,10 @@ class _LinePartition:
             schedule = schedule_of(message)
         except ScheduleError:
             return None  # a relay makes a dead letter of the record
-        if self._line == MEMORY and self._state.mark.has_delivered(schedule, offset):
+        if self._delay_topic == MEMORY and self._state.mark.has_delivered(schedule, offset):
             return None
         due = _due(schedule, self._state.changes)
-        return None if due is None else Pending(self._line, self._number, schedule, due, message)
+        return None if due is None else Pending(self._delay_topic, self._number, schedule, due, message)
 
 
 def _due(schedule: Schedule, changes: Changes) -> int | None:

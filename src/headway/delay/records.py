@@ -10,8 +10,8 @@ import msgspec
 
 from headway.core.delay.changes import PUT_HEADER, Command, read_command, read_put
 from headway.core.delay.command_ledger import PutRecord
+from headway.core.delay.delay_topic_window import Fetched
 from headway.core.delay.ladder import Ladder
-from headway.core.delay.line_window import Fetched
 from headway.core.delay.relay_tick import Answer, RelayTick, Write
 from headway.core.delay.schedule import HEADER, OWN, EmptyRecordError, Schedule, read_schedule
 from headway.core.outgoing_record import ANY_PARTITION, NOW, OutgoingRecord
@@ -59,12 +59,13 @@ OWN_HEADERS = frozenset({HEADER, PUT_HEADER})
 class RelayRecord(OutgoingRecord, gc=False):
     """A record that a relay writes.
 
-    `source` is the record it was made from, or None for a relay's state. `line` is the delay topic that it moves to, if
-    it moves. `letter` is the dead letter inside a record that waits in a delay topic, as `Writing.instead_of` explains.
+    `source` is the record that it was made from, or None for a relay's state. `delay_topic` is the delay topic that the
+    record moves to, or None if it does not move. `letter` is the dead letter inside a record that waits in a delay
+    topic, as `Writing.instead_of` explains.
     """
 
     source: Any = None
-    line: int | None = None
+    delay_topic: int | None = None
     letter: Any = None
 
 
@@ -106,7 +107,7 @@ class Writing:
         for key, value in tick.state.items():
             yield RelayRecord(self._names.state, value, key, partition, NOW, None)
         for write in tick.writes:
-            yield self._move(partition, write) if write.line is not None else self._delivery(write, now)
+            yield self._move(partition, write) if write.delay_topic is not None else self._delivery(write, now)
         for refusal in tick.refusals:
             yield self.dead_letter(refusal.record, refusal.error, _NO_SCHEDULE)
         for answer in tick.answers:
@@ -118,8 +119,8 @@ class Writing:
     def _move(self, partition: int, write: Write) -> RelayRecord:
         message, schedule = write.record, write.schedule
         headers = [*own_headers(message), schedule.header()]
-        topic = self._names.line(write.line or 0)
-        return RelayRecord(topic, message.value(), message.key(), partition, NOW, headers, message, write.line)
+        topic = self._names.delay_topic(write.delay_topic or 0)
+        return RelayRecord(topic, message.value(), message.key(), partition, NOW, headers, message, write.delay_topic)
 
     def _delivery(self, write: Write, now: int) -> RelayRecord:
         message, schedule = write.record, write.schedule
@@ -172,10 +173,10 @@ class Writing:
         later = Schedule(
             f"{_WAITS}{uuid.uuid4().hex}", self._now + wait, self._now, 0, schedule.topic, schedule.partition
         )
-        line = self._ladder.line_for(wait)
+        delay_topic = self._ladder.delay_for(wait)
         headers = [*own_headers(message), later.header()]
-        topic, partition = self._names.line(line), message.partition()
-        return RelayRecord(topic, message.value(), message.key(), partition or 0, NOW, headers, message, line)
+        topic, partition = self._names.delay_topic(delay_topic), message.partition()
+        return RelayRecord(topic, message.value(), message.key(), partition or 0, NOW, headers, message, delay_topic)
 
     def _forbid(self, topic: str, reason: str) -> Writable:
         """Remember that a target refuses this relay's records because a right is missing."""
@@ -209,13 +210,13 @@ class Writing:
         wait = max(_SHORTEST_WAIT, math.ceil(self._dead.again_in * 1000))
         schedule = Schedule(f"{_LETTER}{uuid.uuid4().hex}", self._now + wait, self._now, 0, self._names.dead)
         letter = fitting(letter, MAX_MESSAGE_BYTES - _BYTES_OF_A_SCHEDULE)
-        line = self._ladder.line_for(wait)
+        delay_topic = self._ladder.delay_for(wait)
         return msgspec.structs.replace(
             letter,
-            topic=self._names.line(line),
+            topic=self._names.delay_topic(delay_topic),
             partition=letter.source.partition(),
             headers=[*(letter.headers or []), schedule.header()],
-            line=line,
+            delay_topic=delay_topic,
             letter=letter,
         )
 
@@ -240,7 +241,7 @@ class Writing:
             return self._instead_of_letter(refused, error, reason)
         if error == _FORBIDDEN:
             return self._instead_of_forbidden(refused, reason, refusal)
-        if refused.line is None and refused.source is not None:
+        if refused.delay_topic is None and refused.source is not None:
             return self.dead_letter(refused.source, DeliveryError(refusal), _REFUSED)
         if refused.source is None or error not in _OF_THE_RECORD:
             raise KafkaError(refusal)
@@ -259,7 +260,7 @@ class Writing:
         return self._later(letter)
 
     def _instead_of_forbidden(self, refused: RelayRecord, reason: str, refusal: str) -> RelayRecord:
-        if refused.line is None and refused.source is not None:
+        if refused.delay_topic is None and refused.source is not None:
             target = self._forbid(refused.topic, reason)
             return self._wait_for_a_right(refused.source, schedule_of(refused.source), target)
         try:

@@ -26,7 +26,7 @@ _MOST_TARGETS = 1000  # targets remembered as valid; a bound on memory
 
 
 Encoded = tuple[Schedule, Any, Any, list[Header]]
-"""A schedule, and its record's value, key and headers. `LineChoice.place` decides where it goes."""
+"""A schedule, and its record's value, key and headers. `DelayTopicChoice.place` decides where it goes."""
 
 
 class ScheduleEncoder:

@@ -14,9 +14,9 @@ from headway.declarations import checked_timeout
 from headway.delay import limits
 from headway.delay.change_request import ChangeRequest
 from headway.delay.commands import ANSWER_WITHIN, Commands
+from headway.delay.delay_topic_choice import DelayTopicChoice
 from headway.delay.due_time import When, due_at, lifetime, with_expiry
 from headway.delay.handle import ScheduleHandle
-from headway.delay.line_choice import LineChoice
 from headway.delay.schedule_encoder import ScheduleEncoder, check_if_pending, put_header, recurring
 from headway.delay.topic_names import DEFAULT_NAME, TopicNames
 from headway.errors import ClosedError, ConfigError, KafkaError
@@ -57,7 +57,7 @@ class Scheduler(Closable):
         connection = connection_of(settings.kafka)
         self._names = TopicNames(name)
         self._connection = connection
-        self._choice = LineChoice(connection, self._names)
+        self._choice = DelayTopicChoice(connection, self._names)
         self._encoder = ScheduleEncoder(
             self._names, key_writer(settings.key_serializer), value_writer(settings.value_serializer)
         )
@@ -247,7 +247,7 @@ class Scheduler(Closable):
         stored, answer = self._commands.ask(parts, to, answered=answered)
         return ChangeRequest(str(handle), stored, answer)
 
-    def may_wait_for_lines(self, when: When) -> bool:
+    def may_wait_for_delay_topics(self, when: When) -> bool:
         """Return whether a schedule for this time may block: delay topics are missing, or must be looked up again."""
         now = self._choice.time.now()
         return self._choice.may_wait(due_at(when, now) - now * 1000)

@@ -13,8 +13,8 @@ from headway.settings.config import DEFAULT_SCHEDULER
 DEFAULT_NAME = DEFAULT_SCHEDULER
 
 _OWN = frozenset({"commands", "answers", "state", "ladder", "dead"})
-_LINE = "line-"
-_is_line = re.compile(r"0|[1-9][0-9]{0,14}").fullmatch
+_DELAY_TOPIC = "line-"
+_is_delay_topic = re.compile(r"0|[1-9][0-9]{0,14}").fullmatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,15 +24,15 @@ class TopicNames:
     name: str
 
     def __post_init__(self) -> None:
-        if not isinstance(self.name, str) or not self.name or not is_topic_name(self.line(LATEST)):
+        if not isinstance(self.name, str) or not self.name or not is_topic_name(self.delay_topic(LATEST)):
             raise ConfigError(
                 f"The name of the scheduler is {shown(self.name)}, but its topics are named after it. Use letters, "
                 f"digits, dots, underscores and hyphens, as in {DEFAULT_NAME!r}."
             )
 
-    def line(self, line: int) -> str:
+    def delay_topic(self, delay_topic: int) -> str:
         """Return the name of the delay topic for a delay in milliseconds."""
-        return f"{self.name}.{_LINE}{line}"
+        return f"{self.name}.{_DELAY_TOPIC}{delay_topic}"
 
     @property
     def commands(self) -> str:
@@ -64,10 +64,10 @@ class TopicNames:
         if not topic.startswith(f"{self.name}."):
             return False
         end = topic.removeprefix(f"{self.name}.")
-        return end in _OWN or end.startswith(_LINE)
+        return end in _OWN or end.startswith(_DELAY_TOPIC)
 
-    def lines_of(self, topics: Mapping[str, int]) -> dict[int, int]:
+    def delay_topics_of(self, topics: Mapping[str, int]) -> dict[int, int]:
         """Find the delay topics among existing topics, each with its number of partitions."""
-        prefix = f"{self.name}.{_LINE}"
+        prefix = f"{self.name}.{_DELAY_TOPIC}"
         ends = {topic.removeprefix(prefix): count for topic, count in topics.items() if topic.startswith(prefix)}
-        return {int(end): count for end, count in sorted(ends.items()) if _is_line(end)}
+        return {int(end): count for end, count in sorted(ends.items()) if _is_delay_topic(end)}

@@ -44,34 +44,34 @@ class Layout(NamedTuple):
     """
 
     partitions: int
-    lines: tuple[int, ...]
+    delay_topics: tuple[int, ...]
     ladder: Ladder
     unread: frozenset[int] = frozenset()
 
     @property
     def usable(self) -> Ladder:
         """The ladder without missing delay topics. Any ladder is correct for any record."""
-        return usable(self.ladder, self.lines)
+        return usable(self.ladder, self.delay_topics)
 
     @property
     def reach(self) -> float:
         """The shortest delay in milliseconds that needs a missing delay topic, or infinity if none is missing."""
-        return self.ladder.reach(self.lines)
+        return self.ladder.reach(self.delay_topics)
 
 
-def usable(ladder: Ladder, lines: Collection[int]) -> Ladder:
+def usable(ladder: Ladder, delay_topics: Collection[int]) -> Ladder:
     """Return the ladder without its missing delay topics, or unchanged if all its delay topics are missing."""
-    return Ladder.of_those(set(ladder.lines).intersection(lines)) or ladder
+    return Ladder.of_those(set(ladder.delays).intersection(delay_topics)) or ladder
 
 
-def topics_for(names: TopicNames, lines: Iterable[int], partitions: int) -> list[NewTopic]:
+def topics_for(names: TopicNames, delay_topics: Iterable[int], partitions: int) -> list[NewTopic]:
     """Return all topics of a scheduler with these delay topics.
 
     Delay topics and the topic of commands keep records until they are handled.
     """
     kept = {**_KEPT_FOREVER, "max.message.bytes": str(MAX_MESSAGE_BYTES)}
     return [
-        *(_line_topic(names, line, partitions) for line in (MEMORY, *lines)),
+        *(_delay_topic_topic(names, delay_topic, partitions) for delay_topic in (MEMORY, *delay_topics)),
         NewTopic(names.commands, partitions, {**kept, **_BROKERS_TIME}),  # it also has schedules with users' own ids
         NewTopic(names.answers, partitions, {"retention.ms": "3600000"}),
         NewTopic(names.state, partitions, {**_COMPACTED, **_BROKERS_TIME}),
@@ -80,14 +80,14 @@ def topics_for(names: TopicNames, lines: Iterable[int], partitions: int) -> list
     ]
 
 
-def _line_topic(names: TopicNames, line: int, partitions: int) -> NewTopic:
+def _delay_topic_topic(names: TopicNames, delay_topic: int, partitions: int) -> NewTopic:
     settings = {
         **_KEPT_FOREVER,
         **_BROKERS_TIME,
         "max.message.bytes": str(MAX_MESSAGE_BYTES),
         "segment.bytes": "67108864",
     }
-    return NewTopic(names.line(line), partitions, settings)
+    return NewTopic(names.delay_topic(delay_topic), partitions, settings)
 
 
 def create_topics(
@@ -119,8 +119,8 @@ def create_topics(
         in_use = _read_ladder(reader, names, existing)
         partitions = existing.get(names.state, partitions)
         wanted = ladder or in_use.ladder or Ladder.exponential()
-        lines = wanted.up_to(delay)
-        needed = topics_for(names, lines, partitions)
+        delay_topics = wanted.up_to(delay)
+        needed = topics_for(names, delay_topics, partitions)
         there = existing.look_up([new.name for new in needed])
         _create(admin, names, [new for new in needed if new.name not in there], replication_factor)
         if wanted != in_use.ladder or not in_use.is_stored:
@@ -128,7 +128,7 @@ def create_topics(
         return _checked(names, _await(admin, names, [new.name for new in needed]), wanted)
 
 
-def add_lines(config: Mapping[str, Any], name: str, delay: float = math.inf) -> Layout:
+def add_delay_topics(config: Mapping[str, Any], name: str, delay: float = math.inf) -> Layout:
     """Create the missing delay topics that delays up to `delay` milliseconds need, by default all of them.
 
     Raises as `create_topics` does.
@@ -138,17 +138,19 @@ def add_lines(config: Mapping[str, Any], name: str, delay: float = math.inf) -> 
         layout = layout_seen_by(reader, name, "Write")
         if layout is None:  # all topics were deleted
             return create_topics(config, name, delay=delay)
-        missing = [line for line in layout.ladder.up_to(delay) if line not in layout.lines]
-        existing = create_lines(reader.admin, names, missing, layout.partitions)
+        missing = [delay_topic for delay_topic in layout.ladder.up_to(delay) if delay_topic not in layout.delay_topics]
+        existing = create_delay_topics(reader.admin, names, missing, layout.partitions)
         return layout if existing is None else _checked(names, existing, layout.ladder)
 
 
-def create_lines(admin: Admin, names: TopicNames, lines: Iterable[int], partitions: int) -> TopicListing | None:
+def create_delay_topics(
+    admin: Admin, names: TopicNames, delay_topics: Iterable[int], partitions: int
+) -> TopicListing | None:
     """Create delay topics, and wait until the brokers know them. Raises as `create_topics` does.
 
     Returns all existing topics, or None if no delay topic was given.
     """
-    missing = [_line_topic(names, line, partitions) for line in lines]
+    missing = [_delay_topic_topic(names, delay_topic, partitions) for delay_topic in delay_topics]
     if not missing:
         return None
     _create(admin, names, missing, None)
@@ -161,7 +163,7 @@ def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, 
     with TopicReader(config) as reader:
         existing = reader.admin.topics()
         wanted_ladder = ladder or _read_ladder(reader, names, existing).ladder or Ladder.exponential()
-    wanted = topics_for(names, wanted_ladder.lines, existing.get(names.state, partitions))
+    wanted = topics_for(names, wanted_ladder.delays, existing.get(names.state, partitions))
     return [new for new in wanted if new.name not in existing]
 
 
@@ -185,8 +187,11 @@ def layout_seen_by(reader: TopicReader, name: str, wanted: str = "Read") -> Layo
     if in_use.ladder is None:
         return None
     layout = _checked(names, existing.wanting(wanted), in_use.ladder)
-    unread = in_use.retiring.intersection(layout.lines).difference(in_use.ladder.lines)
-    return layout._replace(lines=tuple(line for line in layout.lines if line not in unread), unread=unread)
+    unread = in_use.retiring.intersection(layout.delay_topics).difference(in_use.ladder.delays)
+    return layout._replace(
+        delay_topics=tuple(delay_topic for delay_topic in layout.delay_topics if delay_topic not in unread),
+        unread=unread,
+    )
 
 
 def _create(admin: Admin, names: TopicNames, topics: list[NewTopic], replication_factor: int | None) -> None:
@@ -248,9 +253,9 @@ def _read_ladder(reader: TopicReader, names: TopicNames, existing: Mapping[str, 
         return _InUse(ladder, is_stored=True, retiring=fit_state_from(names.ladder, stored.get(FIT_KEY)).retiring)
     # The first delay topics are created before the ladder's first record, but perhaps after the topics above were
     # listed.
-    there, default = Ladder.of_those(names.lines_of(reader.admin.topics())), Ladder.exponential()
+    there, default = Ladder.of_those(names.delay_topics_of(reader.admin.topics())), Ladder.exponential()
     # Another scheduler may be about to store that more delay topics can follow.
-    is_begun = there is not None and there.lines == default.up_to(there.lines[-1])
+    is_begun = there is not None and there.delays == default.up_to(there.delays[-1])
     return _InUse(default if is_begun else there, is_stored=False)
 
 
@@ -271,16 +276,16 @@ def ladder_from(names: TopicNames, key: bytes | None, value: bytes | None) -> La
 
 def decode_ladder(value: bytes) -> Ladder:
     """Decode a ladder from its stored form. Raises `UnreadableError` if it is malformed."""
-    lines = read_json(value, _ladder_decoder, "The ladder")
+    delay_topics = read_json(value, _ladder_decoder, "The ladder")
     try:
-        return Ladder(lines)
+        return Ladder(delay_topics)
     except ConfigError as error:
         raise UnreadableError(f"The ladder cannot be read: {error}") from error
 
 
 def encode_ladder(ladder: Ladder) -> bytes:
     """Encode a ladder for storage."""
-    return msgspec.json.encode(ladder.lines)
+    return msgspec.json.encode(ladder.delays)
 
 
 def store_in_ladder(config: Mapping[str, Any], names: TopicNames, values: Mapping[str, bytes]) -> None:
@@ -298,15 +303,21 @@ def store_in_ladder(config: Mapping[str, Any], names: TopicNames, values: Mappin
 
 def _checked(names: TopicNames, existing: TopicListing, ladder: Ladder) -> Layout:
     partitions = existing[names.state]
-    lines = names.lines_of(existing)
+    delay_topics = names.delay_topics_of(existing)
     # Delay topics that are not listed may exist as topics that this client lacks the right to see.
-    unlisted = {names.line(line): line for line in (MEMORY, *ladder.lines) if line not in lines}
-    lines |= {unlisted[topic]: count for topic, count in existing.look_up(list(unlisted)).items()}
-    others = {names.line(line): count for line, count in lines.items()} | {names.commands: existing[names.commands]}
+    unlisted = {
+        names.delay_topic(delay_topic): delay_topic
+        for delay_topic in (MEMORY, *ladder.delays)
+        if delay_topic not in delay_topics
+    }
+    delay_topics |= {unlisted[topic]: count for topic, count in existing.look_up(list(unlisted)).items()}
+    others = {names.delay_topic(delay_topic): count for delay_topic, count in delay_topics.items()} | {
+        names.commands: existing[names.commands]
+    }
     for topic, count in others.items():
         if count != partitions:
             raise ConfigError(
                 f"{topic} has {count} partitions and {names.state} has {partitions}; all topics of a scheduler must "
                 "have the same number. Do not add partitions to them; give a new scheduler another name."
             )
-    return Layout(partitions, tuple(sorted(lines)), ladder)
+    return Layout(partitions, tuple(sorted(delay_topics)), ladder)

@@ -7,8 +7,8 @@ from datetime import datetime
 import msgspec
 
 from headway.core.delay.schedule import HEADER, Schedule
+from headway.delay.delay_topic_choice import DelayTopicChoice
 from headway.delay.due_time import due_at, with_expiry
-from headway.delay.line_choice import LineChoice
 from headway.delay.schedule_encoder import Encoded, ScheduleEncoder, check_later, put_header
 from headway.delay.topic_names import TopicNames
 from headway.kafka.binding.connection import change_credentials
@@ -38,7 +38,7 @@ class DelayedOutputs:
         self._connection = connection_of(config)
         self._names = TopicNames(name)
         self._encoder = ScheduleEncoder(self._names, write_key, write_value)
-        self._choice: LineChoice | None = None
+        self._choice: DelayTopicChoice | None = None
         self._making = threading.Lock()
 
     def encode(self, record: ProducerRecord) -> Encoded:
@@ -74,7 +74,7 @@ class DelayedOutputs:
             return
         with self._making:
             if self._choice is None:
-                self._choice = LineChoice(self._connection, self._names)
+                self._choice = DelayTopicChoice(self._connection, self._names)
         now = self._choice.now()
         if not output.is_by_brokers_clock:
             _correct(output, output.schedule, self._choice.time.correction())

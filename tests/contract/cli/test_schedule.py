@@ -66,7 +66,7 @@ def test_what_is_added_is_listed_counted_and_cancelled(cluster: DelayCluster) ->
     assert listed[0]["id"] == handles[0].split(".")[-1]
     stats = json.loads(run(cluster, "stats", "--json").output)
     assert stats["pending"] == 3
-    assert stats["lines"] == [{"line_ms": 4000, "pending": 3}]
+    assert stats["delay_topics"] == [{"topic_delay_ms": 4000, "pending": 3}]
     assert [hour["pending"] for hour in stats["hours"]] == [2, 1]
     assert "3 pending" in run(cluster, "stats").output
     with cluster.relay():
@@ -258,7 +258,7 @@ def test_fitting_proposes_lines_and_puts_them_in_use(cluster: DelayCluster) -> N
 
 def test_a_dry_run_says_what_would_be_created_and_creates_nothing(cluster: DelayCluster) -> None:
     cluster.name = f"{cluster.name}-other"
-    shown = run(cluster, "init", "--dry-run", "--lines", "1s,1m", "--partitions", "3")
+    shown = run(cluster, "init", "--dry-run", "--delays", "1s,1m", "--partitions", "3")
     assert f"{cluster.name}.line-60000  partitions=3" in shown.output
     assert "retention.ms=-1" in shown.output
     refused = run(cluster, "list")
@@ -273,7 +273,7 @@ MISTAKES = [
     (["add", "t", "--at", "2030-01-31T17:00:00"], "has no time zone"),
     (["add", "t", "--at", "tomorrow"], "is not a time. Give a date, a time and its zone"),
     (["add", "t", "--every", "61 * * * *"], "cannot be read"),
-    (["init", "--lines", "1s,1s"], "longer than the one before"),
+    (["init", "--delays", "1s,1s"], "longer than the one before"),
     (["add", "t", "--every", "0 17 * * *", "--zone", "Europe"], "in the zone 'Europe' cannot be read"),
     (["add", "t", "--in", "1h", "-X", "message.timeout.ms=abc"], "must be a whole number"),
     (["cancel", "nonsense"], "is not a handle"),
@@ -329,7 +329,7 @@ async def test_an_async_producers_record_may_have_a_due_time(cluster: DelayClust
                 plain.send(cluster.target, b"v", b"plain", due=0.3),
                 by_level.send(cluster.target, b"v", b"by level", level=1, due=0.3),
             ]
-            assert [(await each).topic for each in stored] == [cluster.names.line(0)] * 2
+            assert [(await each).topic for each in stored] == [cluster.names.delay_topic(0)] * 2
         for topic, key in ((cluster.target, b"plain"), (f"{cluster.target}-1", b"by level")):
             [message] = await asyncio.to_thread(cluster.wait_for, 1, topic)
             assert message.key() == key
@@ -349,7 +349,7 @@ def test_a_setting_says_whose_relay_delivers_what_producers_and_handlers_schedul
 
     with cluster.relay(), Producer(config) as producer:
         future = producer.send(cluster.target, b"v", b"k", due=0.3)
-        assert future.result(10).topic == cluster.names.line(0)
+        assert future.result(10).topic == cluster.names.delay_topic(0)
         consumer.subscribe(cluster.target)
         consumer.run(handle)
     assert [record.value for record in handled] == [b"v", b"v"]

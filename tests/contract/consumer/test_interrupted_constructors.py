@@ -113,14 +113,14 @@ def test_an_interrupt_or_error_when_a_relay_asks_for_its_topics(
     def layout_seen_by(*_: object) -> None:
         happens()
 
-    monkeypatch.setattr("headway.delay.relay.lines_in_use.layout_seen_by", layout_seen_by)
+    monkeypatch.setattr("headway.delay.relay.delay_topics_in_use.layout_seen_by", layout_seen_by)
     with pytest.raises(error):
         Relay(NOWHERE)
     assert len(clients.made) == 2
 
 
 def test_an_interrupt_late_in_a_relays_constructor(clients: Clients, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("headway.delay.relay.lines_in_use.layout_seen_by", lambda *_: None)
+    monkeypatch.setattr("headway.delay.relay.delay_topics_in_use.layout_seen_by", lambda *_: None)
     monkeypatch.setattr("headway.delay.relay.relay.Predecessors", lambda *_: interrupt())
     with pytest.raises(KeyboardInterrupt):
         Relay(NOWHERE)
@@ -132,7 +132,7 @@ def test_an_interrupt_after_a_scheduler_has_made_its_producer(monkeypatch: pytes
         interrupt()
         return MagicMock()
 
-    monkeypatch.setattr("headway.delay.scheduler.LineChoice", MagicMock())
+    monkeypatch.setattr("headway.delay.scheduler.DelayTopicChoice", MagicMock())
     monkeypatch.setattr("headway.delay.scheduler.Commands", commands)
     with nothing_left(), pytest.raises(KeyboardInterrupt):
         Scheduler(NOWHERE)

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 
 from headway.cli.dead_letters.letters import Letter, letter_json, letter_page, letter_row
 from headway.core.delay.changes import Change, Changes, Command, Settled, read_command, read_settled
+from headway.core.delay.delay_topic_retirement import read_fit_state
+from headway.core.delay.delay_topic_window import Fetched
 from headway.core.delay.due_queue import Mark
 from headway.core.delay.ladder import MEMORY, Ladder
-from headway.core.delay.line_retirement import read_fit_state
-from headway.core.delay.line_window import Fetched
 from headway.core.delay.partition_relay import PartitionRelay
 from headway.core.delay.recent_delays import RecentDelays
 from headway.core.delay.recurrence import Recurrence, UnknownZoneError
-from headway.core.delay.relay_state import StoredState, change_key, line_key, stored_producers
+from headway.core.delay.relay_state import StoredState, change_key, delay_topic_key, stored_producers
 from headway.core.delay.relay_tick import Search
 from headway.core.delay.schedule import HandleParts, Schedule, read_schedule
 from headway.core.offsets.commit_metadata import read_metadata
@@ -142,8 +142,8 @@ STATES = st.fixed_dictionaries(
     optional={
         "memory": damaged(MARK, b"[0]"),
         "commands": MAPS,
-        line_key(1000): MAPS,
-        line_key(7): MAPS,
+        delay_topic_key(1000): MAPS,
+        delay_topic_key(7): MAPS,
         change_key("1"): damaged(CHANGE),
         change_key("\0"): damaged(CHANGE),
         "topics": damaged(b'{"memory":"a","line:1000":"x"}'),
@@ -199,8 +199,8 @@ def test_whatever_a_ladder_says_it_has_lines_or_is_unreadable(value: bytes | Non
     if ladder is not None:
         assert ladder.writes(delay) > 1
         step = ladder.step_at(delay, passed)
-        assert step is None or (step[1] in ladder.lines and step[0] <= passed)
-        for stretch in search_ranges(Search("1", delay, 0, 0), ladder, [*ladder.lines], passed):
+        assert step is None or (step[1] in ladder.delays and step[0] <= passed)
+        for stretch in search_ranges(Search("1", delay, 0, 0), ladder, [*ladder.delays], passed):
             assert stretch.first >= 0
 
 
@@ -209,7 +209,7 @@ def test_the_step_of_a_record_is_the_last_of_its_path_that_has_begun(delay: int,
     begun = [step for step in LADDER.path(delay) if step[0] <= passed]
     assert LADDER.step_at(delay, passed) == (begun[-1] if begun else None)
     naive, elapsed = [], 0
-    while line := LADDER.line_for(delay - elapsed):
+    while line := LADDER.delay_for(delay - elapsed):
         naive.append((elapsed, line))
         elapsed += line - 100
     assert list(LADDER.path(delay)) == naive
@@ -229,7 +229,7 @@ def test_whatever_is_stored_a_relay_begins_from_what_can_be_read(stored: dict[st
     state = StoredState(stored, TOPICS, ENDS)
     assert 0 <= state.mark.offset <= 1000
     assert 0 <= state.commands.end <= 1000
-    assert state.line(1000).end <= 1000
+    assert state.delay_topic(1000).end <= 1000
     assert set(state.unreadable) <= set(stored)
     assert all(len(error) < 2_000 for error in state.unreadable.values())
     assert all(each.startswith("d-relay-") for each in stored_producers(stored, "d-relay-"))
@@ -263,7 +263,7 @@ def test_a_relay_carries_on_whatever_its_topics_hold(
             relay.written(ends, now)
         for write in tick.writes:
             assert read_schedule(write.schedule.header()[1]).id == write.schedule.id
-            delivered += [write.schedule.id] if write.line is None else []
+            delivered += [write.schedule.id] if write.delay_topic is None else []
         for key, state in tick.state.items():
             left.pop(key, None) if state is None else left.update({key: state})
     assert "good" in delivered
@@ -420,7 +420,7 @@ HOSTILE: list[Callable[[], object]] = [
     lambda: StoredState({"commands": b"9" * LARGE}, {}),
     lambda: StoredState({"memory": b"[0,0,[0,0,0,0],[" + b"1," * (LARGE // 2) + b"1]]"}, {}),
     lambda: StoredState({"topics": NESTED, "producers": NESTED}, {}),
-    lambda: StoredState({f"line:{'9' * LARGE}": b"1"}, {}).other_lines([]),
+    lambda: StoredState({f"line:{'9' * LARGE}": b"1"}, {}).other_delay_topics([]),
     lambda: stored_producers({"producers": b'["x",' + b'"x",' * LARGE + b'"x"]'}, "x"),
     lambda: Changes().restore("1", NESTED),
     lambda: read_settled(b"\xff" * LARGE),

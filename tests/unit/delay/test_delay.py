@@ -30,34 +30,34 @@ from headway.delay.scheduler import Scheduler
 from headway.delay.topic_names import TopicNames
 from headway.errors import ConfigError, DeliveryError, KafkaError, ScheduleError
 from headway.runtime.wakeup import Wakeup
-from headway.spark.sink.scheduled_rows import find_lines
+from headway.spark.sink.scheduled_rows import find_delay_topics
 
 
 @given(st.integers(0, 10**11))
 def test_a_record_never_waits_in_lines_longer_than_its_delay(delay: int) -> None:
-    waited = sum(time_in(line) for _, line in Ladder.exponential().path(delay))
+    waited = sum(time_in(delay_topic) for _, delay_topic in Ladder.exponential().path(delay))
     assert waited <= delay
     assert delay - waited < 2000
 
 
 @pytest.mark.parametrize(
-    ("lines", "sentence"),
+    ("delay_topics", "sentence"),
     [
         ((), "1 to 64 delays"),
         ((2000, 1000), "longer than the one before"),
         ((100,), "shortest delay of the ladder is 0.1 s"),
     ],
 )
-def test_a_ladder_that_is_none_is_refused(lines: tuple[int, ...], sentence: str) -> None:
+def test_a_ladder_that_is_none_is_refused(delay_topics: tuple[int, ...], sentence: str) -> None:
     with pytest.raises(ConfigError, match=sentence):
-        Ladder(lines)
+        Ladder(delay_topics)
 
 
 def test_the_longest_line_is_open() -> None:
     ladder = Ladder((1000, 4000))
-    assert [line for _, line in ladder.path(13_000)] == [4000, 4000, 4000, 1000]
-    assert ladder.line_for(10**12) == 4000
-    assert ladder.line_for(900) == MEMORY
+    assert [delay_topic for _, delay_topic in ladder.path(13_000)] == [4000, 4000, 4000, 1000]
+    assert ladder.delay_for(10**12) == 4000
+    assert ladder.delay_for(900) == MEMORY
 
 
 @pytest.mark.parametrize("seed", range(20))
@@ -66,16 +66,16 @@ def test_fitting_finds_the_best_of_all_nested_ladders(seed: int) -> None:
     delays = {draw.randrange(1, 40) * 1000: draw.randrange(1, 10) for _ in range(5)}
     count = draw.randrange(1, 5)
 
-    def moves(lines: tuple[int, ...]) -> float:
+    def moves(delay_topics: tuple[int, ...]) -> float:
         total = 0
         for delay, weight in delays.items():
             left = delay
-            for line in reversed(lines):
-                total += weight * (left // line)
-                left %= line
+            for delay_topic in reversed(delay_topics):
+                total += weight * (left // delay_topic)
+                left %= delay_topic
         return total
 
-    found = fit(delays, count).lines
+    found = fit(delays, count).delays
     smooth = [n for n in range(2, 40) if not _without(n, (2, 3, 5)) > 1 or n * 1000 in delays]
     nested = (
         (1000, *(n * 1000 for n in rest))
@@ -245,7 +245,7 @@ def test_settings_with_which_a_relay_would_miss_a_record_or_could_not_move_it_ar
     with pytest.raises(ConfigError, match=f"{setting} is .*{sentence}"):
         Scheduler(config)
     with pytest.raises(ConfigError, match=sentence):
-        find_lines(config, "delay")
+        find_delay_topics(config, "delay")
 
 
 @pytest.mark.parametrize("field", ["topic", "other", "misfire"])
@@ -304,24 +304,24 @@ def test_what_has_no_key_is_refused_likewise_where_a_key_is_missing() -> None:
     assert not is_refused_too("INVALID_RECORD", refused_out(key=None), refused_out())
 
 
-class ReadLines:
+class ReadDelayTopics:
     """What a search reads of Kafka: the lines that exist, all without a record; one has no leader."""
 
-    def __init__(self, *lines: int, away: int | None = None) -> None:
-        self._lines = dict.fromkeys(map(TopicNames("delay").line, lines), 4)
-        self._away = None if away is None else TopicNames("delay").line(away)
+    def __init__(self, *delay_topics: int, away: int | None = None) -> None:
+        self._delay_topics = dict.fromkeys(map(TopicNames("delay").delay_topic, delay_topics), 4)
+        self._away = None if away is None else TopicNames("delay").delay_topic(away)
 
-    def __call__(self, *_: object) -> "ReadLines":
+    def __call__(self, *_: object) -> "ReadDelayTopics":
         return self
 
     def topics(self) -> dict[str, int]:
-        return self._lines
+        return self._delay_topics
 
     def ends(self, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
         [(topic, number)] = places
         if topic == self._away:
             raise KafkaError("The leader is away.")
-        return {(topic, number): 0} if topic in self._lines else {}
+        return {(topic, number): 0} if topic in self._delay_topics else {}
 
     def offset_at(self, *_: object) -> int:
         return 0
@@ -333,10 +333,12 @@ class ReadLines:
         pass
 
 
-def searched(lines: ReadLines, monkeypatch: pytest.MonkeyPatch, search: Search) -> list[tuple[int, Search, object]]:
+def searched(
+    delay_topics: ReadDelayTopics, monkeypatch: pytest.MonkeyPatch, search: Search
+) -> list[tuple[int, Search, object]]:
     """What a search in partition 3 comes to."""
-    monkeypatch.setattr("headway.delay.relay.search.GroupInspector", lines)
-    monkeypatch.setattr("headway.delay.relay.search.Admin", lines)
+    monkeypatch.setattr("headway.delay.relay.search.GroupInspector", delay_topics)
+    monkeypatch.setattr("headway.delay.relay.search.Admin", delay_topics)
     with closing(Wakeup()) as wake, closing(Searcher({}, TopicNames("delay"), wake)) as searcher:
         searcher.search(3, search, Ladder((1000,)), {MEMORY: 0, 1000: 7}, now=2000)
         wake.wait(30)
@@ -345,22 +347,24 @@ def searched(lines: ReadLines, monkeypatch: pytest.MonkeyPatch, search: Search) 
 
 def test_a_search_passes_over_a_line_whose_topic_was_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
     search = Search("1", 5000, 0, 0)
-    assert searched(ReadLines(MEMORY), monkeypatch, search) == [(3, search, None)]
+    assert searched(ReadDelayTopics(MEMORY), monkeypatch, search) == [(3, search, None)]
 
 
 @pytest.mark.parametrize("away", [1000, 4000])
 def test_a_search_of_a_line_that_cannot_be_read_does_not_count(away: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    [(_, counted, found)] = searched(ReadLines(MEMORY, 1000, 4000, away=away), monkeypatch, Search("1", 5000, 0, 0, 9))
+    [(_, counted, found)] = searched(
+        ReadDelayTopics(MEMORY, 1000, 4000, away=away), monkeypatch, Search("1", 5000, 0, 0, 9)
+    )
     assert (counted.tries, found) == (0, None)
 
 
 def test_a_search_begins_where_the_record_is_now_and_tries_each_line_once_more() -> None:
     ladder, day = Ladder((1_000, 60_000, 3_600_000)), 86_400_000
     search = Search("1", due=30 * day, at=0, live=0)
-    first, *others = search_ranges(search, ladder, [MEMORY, *ladder.lines], now=10 * day)
-    assert first.line == 3_600_000
+    first, *others = search_ranges(search, ladder, [MEMORY, *ladder.delays], now=10 * day)
+    assert first.delay_topic == 3_600_000
     assert 0 <= 10 * day - first.first <= 3_600_000
-    assert [stretch.line for stretch in others] == list(ladder.lines)
+    assert [stretch.delay_topic for stretch in others] == list(ladder.delays)
 
 
 def test_a_change_that_is_made_again_and_again_is_to_be_forgotten_once() -> None:

@@ -199,7 +199,7 @@ def send_again(
             )
         if plan.empty:
             complaint.say(f"Left out, because their share groups do not copy records: {plan.empty:,}.")
-        _warn_of_delay_lines(topic, plan.topics)
+        _warn_of_delay_topics(topic, plan.topics)
         if not plan.size:
             left_out = plan.without_topic or plan.shortened or plan.empty or plan.own or plan.gone
             what = _none(is_such=bool(filter or left_out), is_open=not settled_too)
@@ -259,10 +259,10 @@ def settle(
         click.echo(f"{number} settled.")
 
 
-def _warn_of_delay_lines(topic: str, targets: Mapping[str, int]) -> None:
+def _warn_of_delay_topics(topic: str, targets: Mapping[str, int]) -> None:
     """Point out that a relay moves letters on from a scheduler's delay topics. A wrong target would fail again."""
     with suppress(ConfigError):  # the topic does not belong to a scheduler
-        if TopicNames(topic.removesuffix(".dead")).lines_of(targets):
+        if TopicNames(topic.removesuffix(".dead")).delay_topics_of(targets):
             click.echo(
                 "From delay topics, a relay delivers them to the topics that they were scheduled for. If those are "
                 "wrong or do not exist, name another one with --to.",

@@ -11,7 +11,7 @@ from headway.cli.options.due_times import DUE
 from headway.cli.options.kafka_options import ConnectionSettings, kafka_options
 from headway.cli.workers.logs import log_options, log_to_stderr
 from headway.cli.workers.messages import LogStyle
-from headway.delay.relay.line_fitter import MOST_LINES, RETIRE_AFTER
+from headway.delay.relay.delay_topic_fitter import MOST_DELAY_TOPICS, RETIRE_AFTER
 from headway.delay.relay.relay import Relay
 from headway.delay.topic_names import DEFAULT_NAME
 from headway.runtime.interrupt import Interrupt
@@ -45,9 +45,9 @@ log = logging.getLogger("headway.relay")
     help="auto adds delay topics that pay off for the delays in use, and deletes unused ones. report only logs them.",
 )
 @click.option(
-    "--max-lines",
+    "--max-delay-topics",
     type=click.IntRange(2, 64),
-    default=MOST_LINES,
+    default=MOST_DELAY_TOPICS,
     show_default=True,
     help="With --fit: the most delay topics that may exist.",
 )
@@ -65,7 +65,7 @@ def relay(
     mode: Any,
     memory: int,
     fit: Any,
-    max_lines: int,
+    max_delay_topics: int,
     retire_after: float,
     style: LogStyle,
     connection: ConnectionSettings,
@@ -85,7 +85,7 @@ def relay(
     """
     log_to_stderr(style, command="relay")
     _tune_process()
-    fitting: dict[str, Any] = {"fit": fit, "max_lines": max_lines, "retire_after": retire_after}
+    fitting: dict[str, Any] = {"fit": fit, "max_delay_topics": max_delay_topics, "retire_after": retire_after}
     with Relay(connection.config, name=name, mode=mode, memory=memory * 2**20, **fitting) as running:
         log.info("The relay of the scheduler %s is running. Stop it with Ctrl-C.", name)
         with on_terminate(lambda drain: running.stop()), Interrupt(running.stop) as interrupt:

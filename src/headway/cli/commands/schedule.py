@@ -68,7 +68,7 @@ def schedule() -> None:
     "--replication-factor", type=click.IntRange(min=1), help="Copies of each record. By default the broker's setting."
 )
 @click.option(
-    "--lines",
+    "--delays",
     type=LADDER,
     help="The delay topics, such as 1s,1m,1h,1d. By default those in use, or 1s, 2s, 4s … 2 years.",
 )
@@ -78,7 +78,7 @@ def schedule() -> None:
 def init(
     partitions: int,
     replication_factor: int | None,
-    lines: Ladder | None,
+    delays: Ladder | None,
     dry_run: bool,
     name: str,
     connection: ConnectionSettings,
@@ -91,15 +91,15 @@ def init(
     \b
       headway schedule init --partitions 8
       headway schedule init --dry-run
-      headway schedule init --lines 1s,30s,15m,6h,7d
+      headway schedule init --delays 1s,30s,15m,6h,7d
     """
-    missing = missing_topics(connection.config, name, lines, partitions)
+    missing = missing_topics(connection.config, name, delays, partitions)
     if dry_run:
         for new in missing:
             settings = " ".join(f"{key}={value}" for key, value in sorted(new.config.items()))
             click.echo(f"{new.name}  partitions={new.partitions}  {settings}")
         return
-    layout = create_topics(connection.config, name, lines, partitions, replication_factor)
+    layout = create_topics(connection.config, name, delays, partitions, replication_factor)
     click.echo(
         f"Created {len(missing)} topics. {name} has {layout.partitions} partitions and the delays {layout.ladder}."
     )
@@ -276,20 +276,21 @@ def stats(as_json: bool, name: str, connection: ConnectionSettings) -> None:
     \b
       headway schedule stats
     """
-    lines: Counter[int] = Counter()
+    by_topic: Counter[int] = Counter()
     hours: Counter[int] = Counter()
     with PendingReader(connection.config, name) as reader:
         for each in reader.schedules():
-            lines[each.line] += 1
+            by_topic[each.delay_topic] += 1
             hours[each.due // 3_600_000 * 3_600_000] += 1
         commands = count_commands(reader)
     if as_json:
         by_hour = [{"hour": show_due(hour), "pending": count} for hour, count in sorted(hours.items())]
-        by_line = [{"line_ms": line, "pending": count} for line, count in sorted(lines.items())]
-        echo_json({"pending": lines.total(), "lines": by_line, "hours": by_hour, "commands_waiting": commands})
+        topics = [{"topic_delay_ms": delay, "pending": count} for delay, count in sorted(by_topic.items())]
+        echo_json({"pending": by_topic.total(), "delay_topics": topics, "hours": by_hour, "commands_waiting": commands})
         return
-    click.echo(f"{lines.total()} pending")
-    _draw("delay topic", {describe_ms(line) if line else "in memory": count for line, count in sorted(lines.items())})
+    click.echo(f"{by_topic.total()} pending")
+    by_delay = {describe_ms(delay) if delay else "in memory": count for delay, count in sorted(by_topic.items())}
+    _draw("delay topic", by_delay)
     _draw("due in the hour of", {show_due(hour)[:16]: count for hour, count in sorted(hours.items())[:48]})
     if commands != 0:
         click.echo(waiting(commands, name), err=True)
@@ -319,7 +320,7 @@ def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> 
     before, proposed = layout_of(connection.config, name).ladder, fit(delays, count)
     for title, ladder in (("in use", before), ("proposed", proposed)):
         writes = writes_per_record(ladder, delays)
-        click.echo(f"{title}: {ladder}  ({len(ladder.lines)} delay topics, {writes:.1f} writes per record)")
+        click.echo(f"{title}: {ladder}  ({len(ladder.delays)} delay topics, {writes:.1f} writes per record)")
     if apply:
         create_topics(connection.config, name, proposed)
         click.echo("The proposed delay topics are in use: by relays from now on, by schedulers when they next start.")
@@ -377,7 +378,7 @@ def _describe(pending: Pending) -> dict[str, object]:
         "topic": schedule.topic,
         "recurs": schedule.recurrence is not None,
         "scheduled": show_due(schedule.at),
-        "line_ms": pending.line,
+        "topic_delay_ms": pending.delay_topic,
     }
 
 

@@ -98,7 +98,7 @@ class Moment(click.ParamType[int]):
             )
 
 
-class DelayLines(click.ParamType[Ladder]):
+class DelayTopics(click.ParamType[Ladder]):
     """Parses delay topics such as 1s,1m,1h."""
 
     name = "DELAY,…"
@@ -114,7 +114,7 @@ class DelayLines(click.ParamType[Ladder]):
 
 DUE = DelayParameter()
 TIME = TimeParameter()
-LADDER = DelayLines()
+LADDER = DelayTopics()
 
 
 def show_due(time: int) -> str:

@@ -33,7 +33,9 @@ def logical_topics(kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
     """
     kafka_topics = dict(kafka_topics)  # a `TopicListing` would ask Kafka about topics that are not listed
     levelled = [
-        name[:-2] for name in kafka_topics if name.endswith("-0") and len(name) > 2 and not _is_line(name, kafka_topics)
+        name[:-2]
+        for name in kafka_topics
+        if name.endswith("-0") and len(name) > 2 and not _is_delay_topic(name, kafka_topics)
     ]
     found = [LogicalTopic(name, True, list(_partitions(name, kafka_topics))) for name in levelled]
     members = {level_topic(each.name, level) for each in found for level in range(len(each.partitions))}
@@ -62,13 +64,13 @@ def headway_topics(kafka_topics: Collection[str]) -> set[str]:
     return {name for name in kafka_topics if _OWN.fullmatch(name) or any(each.owns(name) for each in schedulers)}
 
 
-def _is_line(name: str, kafka_topics: Mapping[str, int]) -> bool:
+def _is_delay_topic(name: str, kafka_topics: Mapping[str, int]) -> bool:
     """Return whether a topic such as `headway-delay.line-0` is a delay topic of a scheduler and not a level."""
     try:
         names = TopicNames(name.rpartition(".")[0])
     except ConfigError:  # no scheduler can have that name
         return False
-    return name == names.line(MEMORY) and names.state in kafka_topics
+    return name == names.delay_topic(MEMORY) and names.state in kafka_topics
 
 
 def count_levels(topic: str, kafka_topics: Container[str], most: int = MOST_LEVELS) -> int:

@@ -1,4 +1,4 @@
 """Delayed delivery as a state machine: delay topics, due times, changes, and the decisions and stored state of a relay.
 
-In this package, a `line` is a delay topic, identified by its delay in milliseconds.
+In this package, a delay topic is identified by its delay in milliseconds.
 """

@@ -15,8 +15,8 @@ from heapq import heappop, heappush
 from typing import NamedTuple
 
 from headway.core.delay.changes import Change, Changes, Command, Put, Settled
+from headway.core.delay.delay_topic_window import Fetched
 from headway.core.delay.due_queue import DueQueue, Held
-from headway.core.delay.line_window import Fetched
 from headway.core.delay.relay_tick import Answer, Search
 from headway.core.delay.schedule import OWN, Schedule
 from headway.core.offsets.offset_map import OffsetMap

@@ -16,8 +16,8 @@ from typing import Annotated
 
 import msgspec
 
+from headway.core.delay.delay_topic_window import DelayTopicWindow, Fetched
 from headway.core.delay.ladder import MEMORY
-from headway.core.delay.line_window import Fetched, LineWindow
 from headway.core.delay.schedule import Schedule
 from headway.core.untrusted import Count
 
@@ -50,7 +50,7 @@ class Held(msgspec.Struct, gc=False):
 
     schedule: Schedule
     fetched: Fetched
-    line: LineWindow
+    window: DelayTopicWindow
 
 
 _Entry = tuple[int, int, int, int, int, Held]  # the four numbers of a record's key, its delay topic, and the record
@@ -59,7 +59,7 @@ _Entry = tuple[int, int, int, int, int, Held]  # the four numbers of a record's 
 class DueQueue:
     """The records that wait in memory, in the order of delivery."""
 
-    def __init__(self, mark: Mark, own: LineWindow) -> None:
+    def __init__(self, mark: Mark, own: DelayTopicWindow) -> None:
         self.bytes = 0
         self._own = own
         self._restored = mark
@@ -92,14 +92,14 @@ class DueQueue:
 
     def add(self, held: Held) -> None:
         """Keep a record until it is due."""
-        schedule, fetched, line = held.schedule, held.fetched, held.line
+        schedule, fetched, window = held.schedule, held.fetched, held.window
         offset = fetched.offset
-        if line is self._own and _key(schedule, offset) <= self._last:
+        if window is self._own and _key(schedule, offset) <= self._last:
             self._late.add(offset)
-        line.holds += 1
+        window.holds += 1
         self.bytes += fetched.size
         self._by_id[schedule.id] = held
-        entry = (schedule.due, schedule.at, schedule.order, offset, line.line, held)
+        entry = (schedule.due, schedule.at, schedule.order, offset, window.delay_topic, held)
         if not self._in_order or self._in_order[-1] < entry:
             self._in_order.append(entry)
         else:
@@ -153,13 +153,13 @@ class DueQueue:
         self._is_done(held)
 
     def _is_done(self, held: Held) -> None:
-        schedule, fetched, line = held.schedule, held.fetched, held.line
+        schedule, fetched, window = held.schedule, held.fetched, held.window
         if self._by_id.get(schedule.id) is held:  # otherwise another schedule with the same id has replaced it
             del self._by_id[schedule.id]
         self.bytes -= fetched.size
-        line.holds -= 1
-        line.complete(fetched.offset)
-        if line is self._own:
+        window.holds -= 1
+        window.complete(fetched.offset)
+        if window is self._own:
             self._late.discard(fetched.offset)
 
     def mark(self) -> Mark:
@@ -175,4 +175,4 @@ def _key(schedule: Schedule, offset: int) -> Key:
 
 
 def _place(held: Held) -> tuple[int, int]:
-    return held.line.line, held.fetched.offset
+    return held.window.delay_topic, held.fetched.offset

@@ -3,7 +3,7 @@
 A delay topic is a topic in which all records wait for the same time. So it is a queue: the first record decides when
 to read the topic next. A record goes to the topic with the longest delay that its remaining time allows, then to the
 longest that the rest allows, and so on. When the rest is shorter than the shortest delay, the record waits in memory.
-All times are whole milliseconds. In the code, a delay topic is called a line, and is identified by its delay.
+All times are whole milliseconds. In the code, a delay topic is identified by its delay.
 
 Invariants: a record never stays in a delay topic beyond its due time. With each move it goes to a topic whose delay is
 at most the remaining time.
@@ -40,14 +40,14 @@ topics keeps its first record for 16 seconds.
 _LEAVES_EARLIER = 100
 MAY_ENTER_LATER = 50
 _SHORTEST = range(500, 60_001)
-MOST_LINES = 64
+MOST_DELAYS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Ladder:
     """The delays for which there can be delay topics, in milliseconds and in ascending order.
 
-    >>> Ladder((1000, 2000, 4000)).line_for(3999)
+    >>> Ladder((1000, 2000, 4000)).delay_for(3999)
     4000
     >>> list(Ladder((1000, 2000, 4000)).path(7000))
     [(0, 4000), (3900, 2000), (5800, 1000)]
@@ -55,35 +55,35 @@ class Ladder:
     Raises `ConfigError` if the delays do not form a ladder.
     """
 
-    lines: tuple[int, ...]
+    delays: tuple[int, ...]
 
     def __post_init__(self) -> None:
-        if not isinstance(self.lines, tuple):
+        if not isinstance(self.delays, tuple):
             raise ConfigError(
-                f"The delays of the ladder are {shown(self.lines)}; give a tuple of milliseconds, such as (1000, 2000)."
+                f"The delays of the ladder are {shown(self.delays)}; give a tuple of milliseconds such as (1000, 2000)."
             )
-        if not 0 < len(self.lines) <= MOST_LINES:
-            raise ConfigError(f"The ladder has {len(self.lines)} delays; it must have 1 to {MOST_LINES} delays.")
-        for line in self.lines:
-            check_whole("A delay of the ladder", line, 1, " ms")
-        if max(self.lines) > LATEST:
-            raise ConfigError(f"A delay of the ladder is {max(self.lines)} ms; it must be at most {LATEST} ms.")
-        if any(a >= b for a, b in pairwise(self.lines)):
+        if not 0 < len(self.delays) <= MOST_DELAYS:
+            raise ConfigError(f"The ladder has {len(self.delays)} delays; it must have 1 to {MOST_DELAYS} delays.")
+        for delay_topic in self.delays:
+            check_whole("A delay of the ladder", delay_topic, 1, " ms")
+        if max(self.delays) > LATEST:
+            raise ConfigError(f"A delay of the ladder is {max(self.delays)} ms; it must be at most {LATEST} ms.")
+        if any(a >= b for a, b in pairwise(self.delays)):
             raise ConfigError(f"The delays of the ladder are {self}; each must be longer than the one before.")
-        if self.lines[0] not in _SHORTEST:
+        if self.delays[0] not in _SHORTEST:
             raise ConfigError(
-                f"The shortest delay of the ladder is {self.lines[0] / 1000:g} s; it must be from "
+                f"The shortest delay of the ladder is {self.delays[0] / 1000:g} s; it must be from "
                 f"{_SHORTEST[0] / 1000:g} to {_SHORTEST[-1] / 1000:g} s, because records due sooner wait in memory."
             )
 
     @classmethod
-    def of_those(cls, lines: Iterable[int]) -> Self | None:
+    def of_those(cls, delays: Iterable[int]) -> Self | None:
         """Return the ladder of these delays, or None if they do not form one.
 
         The delays can be in any order. `MEMORY` is ignored.
         """
         try:
-            return cls(tuple(sorted(line for line in set(lines) if line != MEMORY)))
+            return cls(tuple(sorted(delay for delay in set(delays) if delay != MEMORY)))
         except ConfigError:
             return None
 
@@ -94,26 +94,26 @@ class Ladder:
         The default delays range from one second to two years.
 
         >>> Ladder.exponential(1, 4, 3)
-        Ladder(lines=(1000, 4000, 16000))
+        Ladder(delays=(1000, 4000, 16000))
         """
         if not is_number(base) or not base > 1:
             raise ConfigError(f"The base of the ladder is {shown(base)}; it must be a number above 1.")
         check_above_zero("The first delay of the ladder", first)
         check_whole("The number of delays of the ladder", count, 1)
-        if count > MOST_LINES or (count - 1) * math.log(base) + math.log(first * 1000) > math.log(LATEST) + 1:
+        if count > MOST_DELAYS or (count - 1) * math.log(base) + math.log(first * 1000) > math.log(LATEST) + 1:
             raise ConfigError(
                 f"A ladder of {count} delays, each {base} times as long as the one before, ends beyond {LATEST} ms or "
-                f"has more than {MOST_LINES} delays. Use fewer delays."
+                f"has more than {MOST_DELAYS} delays. Use fewer delays."
             )
         return cls(tuple(round(first * 1000 * base**power) for power in range(count)))
 
-    def line_for(self, remaining: int) -> int:
+    def delay_for(self, remaining: int) -> int:
         """Return the delay topic for a record that is due in this many milliseconds.
 
         This is `MEMORY` if all delays are too long.
         """
-        index = bisect_right(self.lines, remaining + MAY_ENTER_LATER)
-        return self.lines[index - 1] if index else MEMORY
+        index = bisect_right(self.delays, remaining + MAY_ENTER_LATER)
+        return self.delays[index - 1] if index else MEMORY
 
     def up_to(self, delay: float) -> tuple[int, ...]:
         """Return the ladder's delays that are needed for records delayed by up to this many milliseconds.
@@ -125,9 +125,9 @@ class Ladder:
         >>> Ladder((1000, 2000, 4000)).up_to(0)
         (1000,)
         """
-        return self.lines[: max(1, bisect_right(self.lines, delay + MAY_ENTER_LATER))]
+        return self.delays[: max(1, bisect_right(self.delays, delay + MAY_ENTER_LATER))]
 
-    def reach(self, lines: Iterable[int]) -> float:
+    def reach(self, delay_topics: Iterable[int]) -> float:
         """Return the shortest delay of a record that needs a delay topic other than these.
 
         It is infinite if these are all delay topics of the ladder.
@@ -135,7 +135,7 @@ class Ladder:
         >>> Ladder((1000, 2000, 4000)).reach({1000, 4000})
         1950
         """
-        missing = set(self.lines).difference(lines)
+        missing = set(self.delays).difference(delay_topics)
         return min(missing) - MAY_ENTER_LATER if missing else math.inf
 
     def path(self, delay: int) -> Iterator[tuple[int, int]]:
@@ -143,8 +143,8 @@ class Ladder:
 
         The times are exact if moving takes no time.
         """
-        for start, line, times in self._stays(delay):
-            yield from ((start + time * time_in(line), line) for time in range(times))
+        for start, delay_topic, times in self._stays(delay):
+            yield from ((start + time * time_in(delay_topic), delay_topic) for time in range(times))
 
     def step_at(self, delay: int, elapsed: int) -> tuple[int, int] | None:
         """Return the step of the path at which a record is after this many milliseconds.
@@ -155,10 +155,10 @@ class Ladder:
         (3900, 2000)
         """
         step = None
-        for start, line, times in self._stays(delay):
+        for start, delay_topic, times in self._stays(delay):
             if start > elapsed:
                 break
-            step = start + min(times - 1, (elapsed - start) // time_in(line)) * time_in(line), line
+            step = start + min(times - 1, (elapsed - start) // time_in(delay_topic)) * time_in(delay_topic), delay_topic
         return step
 
     def _stays(self, delay: int) -> Iterator[tuple[int, int, int]]:
@@ -167,12 +167,12 @@ class Ladder:
         Entries are counted, not listed, because a record may enter the same topic a million times.
         """
         elapsed = 0
-        for line in reversed(self.lines):
-            beyond = delay - elapsed + MAY_ENTER_LATER - line
+        for delay_topic in reversed(self.delays):
+            beyond = delay - elapsed + MAY_ENTER_LATER - delay_topic
             if beyond >= 0:
-                times = beyond // time_in(line) + 1
-                yield elapsed, line, times
-                elapsed += times * time_in(line)
+                times = beyond // time_in(delay_topic) + 1
+                yield elapsed, delay_topic, times
+                elapsed += times * time_in(delay_topic)
 
     def writes(self, delay: int) -> int:
         """Return how many times a record with this delay is written, including its delivery.
@@ -184,12 +184,12 @@ class Ladder:
 
     def __str__(self) -> str:
         # Whole seconds are printed exactly, because users copy these delays into the option --lines.
-        return ", ".join(f"{line / 1000:.12g} s" for line in self.lines)
+        return ", ".join(f"{delay_topic / 1000:.12g} s" for delay_topic in self.delays)
 
 
-def time_in(line: int) -> int:
+def time_in(delay_topic: int) -> int:
     """Return how many milliseconds a record stays in a delay topic."""
-    return max(0, line - _LEAVES_EARLIER)
+    return max(0, delay_topic - _LEAVES_EARLIER)
 
 
 def fit(delays: Mapping[int, float], count: int, first: int = 1000) -> Ladder:
@@ -213,13 +213,18 @@ def fit(delays: Mapping[int, float], count: int, first: int = 1000) -> Ladder:
     best: tuple[float, tuple[int, ...]] = (_moves(delays, first, None), (first,))
     for _ in range(count - 1):
         longer: dict[int, tuple[float, tuple[int, ...]]] = {}
-        for top, (moves, lines) in chains.items():
-            for line in candidates:
-                if line > top and line % top == 0:
-                    chain = (moves + _moves(delays, top, line), (*lines, line))
-                    longer[line] = min(chain, longer.get(line, chain))
+        for top, (moves, delay_topics) in chains.items():
+            for delay_topic in candidates:
+                if delay_topic > top and delay_topic % top == 0:
+                    chain = (moves + _moves(delays, top, delay_topic), (*delay_topics, delay_topic))
+                    longer[delay_topic] = min(chain, longer.get(delay_topic, chain))
         chains = longer
-        best = min([best, *((moves + _moves(delays, top, None), lines) for top, (moves, lines) in chains.items())])
+        best = min(
+            [
+                best,
+                *((moves + _moves(delays, top, None), delay_topics) for top, (moves, delay_topics) in chains.items()),
+            ]
+        )
     return Ladder(best[1])
 
 
@@ -238,10 +243,10 @@ def writes_per_record(ladder: Ladder, delays: Mapping[int, float]) -> float:
     return sum(ladder.writes(delay) * weight for delay, weight in delays.items()) / sum(delays.values())
 
 
-def _moves(delays: Mapping[int, float], line: int, next_longer: int | None) -> float:
+def _moves(delays: Mapping[int, float], delay_topic: int, next_longer: int | None) -> float:
     """Return how many times records enter a delay topic, given the next longer delay of the ladder."""
     left = delays.items() if next_longer is None else ((delay % next_longer, n) for delay, n in delays.items())
-    return sum(weight * (delay // line) for delay, weight in left)
+    return sum(weight * (delay // delay_topic) for delay, weight in left)
 
 
 def _candidates(delays: Mapping[int, float], first: int) -> list[int]:

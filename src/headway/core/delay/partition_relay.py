@@ -24,9 +24,9 @@ import msgspec
 
 from headway.core.delay.changes import Command
 from headway.core.delay.command_ledger import CommandLedger, PutRecord, RecentDeliveries
+from headway.core.delay.delay_topic_window import LEAVES_WITHIN, DelayTopicWindow, Fetched, bound_behind
 from headway.core.delay.due_queue import DueQueue, Held
 from headway.core.delay.ladder import MEMORY, Ladder
-from headway.core.delay.line_window import LEAVES_WITHIN, Fetched, LineWindow, bound_behind
 from headway.core.delay.recurrence import Recurrence, UnknownZoneError
 from headway.core.delay.relay_state import (
     COMMANDS_KEY,
@@ -34,8 +34,8 @@ from headway.core.delay.relay_state import (
     TOPICS_KEY,
     StoredState,
     change_key,
+    delay_topic_key,
     encode_map,
-    line_key,
 )
 from headway.core.delay.relay_tick import RefusedRecord, RelayTick, Search, Write
 from headway.core.delay.schedule import OWN, STORED_WITHIN, EmptyRecordError, Schedule
@@ -44,7 +44,7 @@ from headway.errors import ScheduleError
 
 # If records are due in another order than they arrived, each record that waits in memory is a gap in the offset map of
 # its delay topic. With this many records of one topic, the map has some kilobytes, and it is stored with each tick.
-_MOST_HELD_OF_A_LINE = 20_000
+_MOST_HELD_OF_A_DELAY_TOPIC = 20_000
 
 # How many records may leave their delay topics while others are due. Handling them takes about a millisecond.
 LEAVE_BESIDE = 200
@@ -68,7 +68,7 @@ class PartitionRelay:
 
     Args:
         ladder: The delays of the topics that records are moved to.
-        lines: All existing delay topics, including those that are only being emptied.
+        delay_topics: All existing delay topics, including those that are only being emptied.
         stored: The state that earlier ticks have stored.
         memory: How many bytes of records may wait in memory. The windows of all delay topics together may hold as much
             again.
@@ -82,7 +82,7 @@ class PartitionRelay:
     def __init__(
         self,
         ladder: Ladder,
-        lines: Collection[int],
+        delay_topics: Collection[int],
         stored: Mapping[str, bytes],
         memory: int,
         topics: Mapping[str, str],
@@ -92,12 +92,16 @@ class PartitionRelay:
         self._ladder = ladder
         self._memory = memory
         state = StoredState(stored, topics, ends)
-        own = LineWindow(MEMORY, OffsetMap(state.mark.offset), memory // 4)
+        own = DelayTopicWindow(MEMORY, OffsetMap(state.mark.offset), memory // 4)
         self._shared = memory // 2
-        each = memory // 4 // max(1, len(lines))
-        others = {line: LineWindow(line, state.line(line), each) for line in lines if line != MEMORY}
+        each = memory // 4 // max(1, len(delay_topics))
+        others = {
+            delay_topic: DelayTopicWindow(delay_topic, state.delay_topic(delay_topic), each)
+            for delay_topic in delay_topics
+            if delay_topic != MEMORY
+        }
         self.unreadable = state.unreadable
-        self._lines = {MEMORY: own} | others
+        self._windows = {MEMORY: own} | others
         self.waiting = DueQueue(state.mark, own)
         """The records that wait in memory."""
         self.changes = state.changes
@@ -105,9 +109,9 @@ class PartitionRelay:
         self.commands = CommandLedger(state.commands, self.changes, self.waiting, self.recent, self._move, self.passed)
         # Drop the progress in delay topics that were deleted. If such a topic is created again, it is read from the
         # beginning.
-        gone = state.other_lines({*lines, *ladder.lines, *unread})
+        gone = state.other_delay_topics({*delay_topics, *ladder.delays, *unread})
         self._tick = RelayTick(
-            state=dict.fromkeys([*map(line_key, gone), *state.of_topics_before, *state.unreadable_progress])
+            state=dict.fromkeys([*map(delay_topic_key, gone), *state.of_topics_before, *state.unreadable_progress])
         )
         if state.topics:
             self._tick.state[TOPICS_KEY] = state.topics
@@ -118,22 +122,22 @@ class PartitionRelay:
 
     # Fetched records and commands
 
-    def start(self, line: int) -> int:
+    def start(self, delay_topic: int) -> int:
         """Return the offset from which to read a delay topic."""
-        return self._lines[line].progress.committable
+        return self._windows[delay_topic].progress.committable
 
     @property
     def commands_start(self) -> int:
         """The offset from which to read the commands."""
         return self.commands.committable
 
-    def receive(self, line: int, records: Sequence[Fetched]) -> None:
+    def receive(self, delay_topic: int, records: Sequence[Fetched]) -> None:
         """Take in records that were fetched from a delay topic, in the order of its log."""
-        self._lines[line].receive(records)
+        self._windows[delay_topic].receive(records)
 
-    def reached_end(self, line: int, offset: int) -> None:
+    def reached_end(self, delay_topic: int, offset: int) -> None:
         """Record that all records of a delay topic below this offset, the end of its log, have been fetched."""
-        self._lines[line].reached_end(offset)
+        self._windows[delay_topic].reached_end(offset)
 
     def written(self, ends: Mapping[int, int], now: int) -> None:
         """Record that the records that a tick has moved were written, perhaps in an open transaction.
@@ -141,14 +145,18 @@ class PartitionRelay:
         The driver calls this once for each tick with `moved`, in the order of the ticks. `ends` has, for each delay
         topic, the offset after the last of these records.
         """
-        for line, bound in self._unwritten.popleft().bounds.items():
-            if line in self._lines:
-                self._lines[line].expect(bound, ends[line], now + STORED_WITHIN)
+        for delay_topic, bound in self._unwritten.popleft().bounds.items():
+            if delay_topic in self._windows:
+                self._windows[delay_topic].expect(bound, ends[delay_topic], now + STORED_WITHIN)
 
     def full(self) -> set[int]:
         """Return the delay topics from which no records should be fetched now."""
-        spare = self._shared - sum(each.bytes for line, each in self._lines.items() if line != MEMORY)
-        return {line for line, each in self._lines.items() if not each.wants(0 if line == MEMORY else spare)}
+        spare = self._shared - sum(each.bytes for delay_topic, each in self._windows.items() if delay_topic != MEMORY)
+        return {
+            delay_topic
+            for delay_topic, each in self._windows.items()
+            if not each.wants(0 if delay_topic == MEMORY else spare)
+        }
 
     def command(self, offset: int, command: Command | PutRecord | None, now: int) -> None:
         """Take in the command at an offset. None stands for a command that cannot be read; it gets no answer."""
@@ -168,7 +176,7 @@ class PartitionRelay:
         """
         self._size = 0
         self._expect_no_longer(now)
-        is_time = any(self._at_the_latest(line, now) <= now for line in self._lines.values())
+        is_time = any(self._at_the_latest(window, now) <= now for window in self._windows.values())
         self._deliver(now, limit, most_bytes)
         # Due records must not wait until all records that may leave their delay topics have left.
         may_leave = max(LEAVE_BESIDE, len(self._tick.writes)) if self._tick.writes else limit
@@ -198,12 +206,12 @@ class PartitionRelay:
     def next_wake(self, now: int) -> float:
         """Return when to call `take` again even if no record arrives, in the brokers' time; infinite for never."""
         due = self.waiting.first_due
-        times = [self._at_the_latest(line, now) for line in self._lines.values()]
+        times = [self._at_the_latest(window, now) for window in self._windows.values()]
         if due is not None and self.waiting.is_restored and (due <= self._frontier or self._is_full):
             times.append(due)
         passing = (self.commands.first_due, self.changes.next_expiry())
         times += [time + STORED_WITHIN + 1 for time in passing if time is not None and time + STORED_WITHIN >= now]
-        times += [each.expects_until + 1 for each in self._lines.values()] + [self.commands.search_at]
+        times += [each.expects_until + 1 for each in self._windows.values()] + [self.commands.search_at]
         return min(times, default=math.inf)
 
     @property
@@ -216,7 +224,7 @@ class PartitionRelay:
 
         This progress might not be stored yet.
         """
-        return {line: each.progress.committable for line, each in self._lines.items()}
+        return {delay_topic: each.progress.committable for delay_topic, each in self._windows.items()}
 
     # Records that leave their delay topics
 
@@ -224,14 +232,14 @@ class PartitionRelay:
     def _is_full(self) -> bool:
         return self.waiting.bytes >= self._memory and self.waiting.is_restored
 
-    def _is_stuck(self, line: LineWindow) -> bool:
-        return line.line == MEMORY and self._is_full
+    def _is_stuck(self, window: DelayTopicWindow) -> bool:
+        return window.delay_topic == MEMORY and self._is_full
 
-    def _at_the_latest(self, line: LineWindow, now: int) -> float:
+    def _at_the_latest(self, window: DelayTopicWindow, now: int) -> float:
         """Return the time by which the first record of a delay topic must have left; infinite if it need not leave."""
-        if self._is_stuck(line):
+        if self._is_stuck(window):
             return math.inf
-        return line.leaves_at(now) + (0 if line.line == MEMORY else LEAVES_WITHIN)
+        return window.leaves_at(now) + (0 if window.delay_topic == MEMORY else LEAVES_WITHIN)
 
     def _let_leave(self, now: int, most: int, most_bytes: int) -> int:
         """Let records leave the delay topic whose first record may leave earliest, and return their number.
@@ -239,37 +247,43 @@ class PartitionRelay:
         Stop when the first record of another topic may leave earlier. In this order, a relay that is behind lets
         overdue records leave in nearly the same order as a relay that is not behind.
         """
-        leaving = sorted((each.leaves_at(now), line) for line, each in self._lines.items() if not self._is_stuck(each))
+        leaving = sorted(
+            (each.leaves_at(now), delay_topic)
+            for delay_topic, each in self._windows.items()
+            if not self._is_stuck(each)
+        )
         if not leaving or leaving[0][0] > now:
             return 0
-        line = self._lines[leaving[0][1]]
+        window = self._windows[leaving[0][1]]
         until = min(leaving[1][0], now) if len(leaving) > 1 else now
-        before = line.progress.end
-        for fetched in line.leave(until, now, most, min(most_bytes - self._size, self._spare(line))):
-            self._leave(line, fetched, now)
-        return line.progress.end - before
+        before = window.progress.end
+        for fetched in window.leave(until, now, most, min(most_bytes - self._size, self._spare(window))):
+            self._leave(window, fetched, now)
+        return window.progress.end - before
 
-    def _spare(self, line: LineWindow) -> float:
+    def _spare(self, window: DelayTopicWindow) -> float:
         """Return how many bytes of records of a delay topic memory has space for; infinite if there is no limit."""
-        return self._memory - self.waiting.bytes if line.line == MEMORY and self.waiting.is_restored else math.inf
+        return (
+            self._memory - self.waiting.bytes if window.delay_topic == MEMORY and self.waiting.is_restored else math.inf
+        )
 
-    def _leave(self, line: LineWindow, fetched: Fetched, now: int) -> None:
+    def _leave(self, window: DelayTopicWindow, fetched: Fetched, now: int) -> None:
         schedule = fetched.schedule
         if isinstance(schedule, ScheduleError):
-            line.complete(fetched.offset)
+            window.complete(fetched.offset)
             is_empty = isinstance(schedule, EmptyRecordError)
-            if not is_empty and (line.line != MEMORY or not self.waiting.was_refused(fetched)):
+            if not is_empty and (window.delay_topic != MEMORY or not self.waiting.was_refused(fetched)):
                 self._size += fetched.size
                 self._tick.refusals.append(RefusedRecord(fetched.record, schedule))
             return
-        if line.line == MEMORY and self.waiting.was_delivered(schedule, fetched):
-            line.complete(fetched.offset)
+        if window.delay_topic == MEMORY and self.waiting.was_delivered(schedule, fetched):
+            window.complete(fetched.offset)
             return
         wanted = self._changed(schedule)
-        if wanted is schedule and self._holds(line, schedule, now):
-            self.waiting.add(Held(schedule, fetched, line))
+        if wanted is schedule and self._holds(window, schedule, now):
+            self.waiting.add(Held(schedule, fetched, window))
             return
-        line.complete(fetched.offset)
+        window.complete(fetched.offset)
         if wanted:
             self._move(fetched, wanted, now)
 
@@ -292,36 +306,36 @@ class PartitionRelay:
         self.changes.goes_live(schedule.id)
         return schedule.again(change.due, change.generation)
 
-    def _holds(self, line: LineWindow, schedule: Schedule, now: int) -> bool:
-        if line.line == MEMORY:
+    def _holds(self, window: DelayTopicWindow, schedule: Schedule, now: int) -> bool:
+        if window.delay_topic == MEMORY:
             return True
         return (
-            self._ladder.line_for(schedule.due - now) == MEMORY
-            and line.holds < _MOST_HELD_OF_A_LINE
+            self._ladder.delay_for(schedule.due - now) == MEMORY
+            and window.holds < _MOST_HELD_OF_A_DELAY_TOPIC
             and not self._is_full
         )
 
     def _move(self, fetched: Fetched, schedule: Schedule, now: int) -> None:
-        line = self._ladder.line_for(schedule.due - now)
-        self._write(fetched, schedule, line)
+        delay_topic = self._ladder.delay_for(schedule.due - now)
+        self._write(fetched, schedule, delay_topic)
         if schedule is not fetched.schedule:
             self._tick.delays.append(schedule.due - now)
         # If a schedule was changed to a time in the past, as a late recurring schedule is, it must not delay others.
         if schedule.due > now or schedule is fetched.schedule:
-            bound = bound_behind(line, schedule.due, now)
-            self._tick.moved[line] = min(bound, self._tick.moved.get(line, bound))
+            bound = bound_behind(delay_topic, schedule.due, now)
+            self._tick.moved[delay_topic] = min(bound, self._tick.moved.get(delay_topic, bound))
 
     def _expect_no_longer(self, now: int) -> None:
         """Stop waiting for moved records that were not fetched again within the longest time that a move can take."""
         for moved in self._unwritten:
             if moved.until < now:
                 moved.bounds.clear()
-        for line in self._lines.values():
-            line.expect_no_longer(now)
+        for window in self._windows.values():
+            window.expect_no_longer(now)
 
-    def _write(self, fetched: Fetched, schedule: Schedule, line: int | None) -> None:
+    def _write(self, fetched: Fetched, schedule: Schedule, delay_topic: int | None) -> None:
         self._size += fetched.size
-        self._tick.writes.append(Write(fetched.record, schedule, line))
+        self._tick.writes.append(Write(fetched.record, schedule, delay_topic))
 
     # Deliveries
 
@@ -329,7 +343,7 @@ class PartitionRelay:
     def _frontier(self) -> float:
         """A time by which no record is due that is still in a delay topic, or was moved and not fetched again."""
         moved = chain(self._tick.moved.values(), *(each.bounds.values() for each in self._unwritten))
-        return min(chain((each.bound for each in self._lines.values()), moved), default=math.inf)
+        return min(chain((each.bound for each in self._windows.values()), moved), default=math.inf)
 
     def _deliver(self, now: int, limit: int, most_bytes: int) -> None:
         if not self.waiting.is_restored:
@@ -376,7 +390,7 @@ class PartitionRelay:
 
     def passed(self, now: int) -> float:
         """Return a time. All records due before it have left their delay topics and memory, even slow ones."""
-        own = self._lines[MEMORY]
+        own = self._windows[MEMORY]
         if not (self.waiting.is_restored and own.head is None and own.ended):
             return -math.inf
         first = self.waiting.first_due
@@ -390,19 +404,19 @@ class PartitionRelay:
         passed = self.passed(now)
         if self.changes.forget(passed, _FORGET_AT_ONCE):
             self.waiting.passed(int(passed))
-            self._lines[MEMORY].changed = True
+            self._windows[MEMORY].changed = True
 
     # Stored state
 
     def _store(self) -> None:
         state = self._tick.state
-        for line, each in self._lines.items():
+        for delay_topic, each in self._windows.items():
             if each.changed:
-                self._tick.offsets[line] = each.progress.committable
-            if each.changed and line == MEMORY:
+                self._tick.offsets[delay_topic] = each.progress.committable
+            if each.changed and delay_topic == MEMORY:
                 state[MEMORY_KEY] = msgspec.json.encode(self.waiting.mark())
             elif each.changed:
-                state[line_key(line)] = encode_map(each.progress.snapshot())
+                state[delay_topic_key(delay_topic)] = encode_map(each.progress.snapshot())
             each.changed = False
         if self.commands.is_changed:
             self.commands.is_changed = False

@@ -8,8 +8,8 @@ from typing import Any, Self
 
 import msgspec
 
+from headway.core.delay.delay_topic_window import Fetched
 from headway.core.delay.ladder import MEMORY, Ladder, rounded, time_in
-from headway.core.delay.line_window import Fetched
 from headway.core.delay.schedule import Schedule
 from headway.core.untrusted import LATEST, Time, read_json
 from headway.errors import UnreadableError
@@ -114,14 +114,14 @@ def sum_of(histograms: Iterable[Mapping[int, float]]) -> dict[int, float]:
     return dict(total)
 
 
-def delays_of(line: int, records: Iterable[Fetched], ladder: Ladder) -> list[int]:
+def delays_of(delay_topic: int, records: Iterable[Fetched], ladder: Ladder) -> list[int]:
     """Return the delays of the fetched records that were scheduled into this delay topic and not moved there.
 
     A moved record was in a topic with a delay at least as long before, so it was scheduled at least this delay ago.
     Records that were scheduled less than half of this delay ago are therefore new; the other half is a margin for
     clocks that differ. Changed schedules are left out, because they are counted when they are moved.
     """
-    latest = time_in(ladder.lines[0] if line == MEMORY else line) / 2
+    latest = time_in(ladder.delays[0] if delay_topic == MEMORY else delay_topic) / 2
     found: list[int] = []
     for record in records:
         schedule: Schedule | Any = record.schedule

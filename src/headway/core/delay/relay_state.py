@@ -15,20 +15,20 @@ from headway.errors import UnreadableError
 T = TypeVar("T")
 
 MEMORY_KEY, COMMANDS_KEY, PRODUCERS_KEY, TOPICS_KEY = "memory", "commands", "producers", "topics"
-_LINE, _CHANGE = "line:", "change:"
+_DELAY_TOPIC, _CHANGE = "line:", "change:"
 
 _MOST_BYTES = 2**21  # the most bytes of a stored value; no topic of a scheduler accepts a larger record
 _MOST_PRODUCERS = 16
 _mark_decoder = msgspec.json.Decoder(Mark)
 _producers_decoder = msgspec.json.Decoder(list[Text])
 _topics_decoder = msgspec.json.Decoder(dict[str, str])
-_is_line_key = re.compile(r"line:\d{1,18}", re.ASCII).fullmatch
+_is_delay_topic_key = re.compile(r"line:\d{1,18}", re.ASCII).fullmatch
 _is_offset = re.compile(rb"\d{1,18}").fullmatch
 
 
-def line_key(line: int) -> str:
+def delay_topic_key(delay_topic: int) -> str:
     """Return the key under which the progress in a delay topic is stored."""
-    return f"{_LINE}{line}"
+    return f"{_DELAY_TOPIC}{delay_topic}"
 
 
 def change_key(id_: str) -> str:
@@ -96,14 +96,14 @@ class StoredState:
         """
         return [key for key in self.unreadable if not key.startswith(_CHANGE)]
 
-    def line(self, line: int) -> OffsetMap:
+    def delay_topic(self, delay_topic: int) -> OffsetMap:
         """Return the stored progress in a delay topic."""
-        return self._map(line_key(line))
+        return self._map(delay_topic_key(delay_topic))
 
-    def other_lines(self, lines: Collection[int]) -> list[int]:
-        """Return the delay topics that have stored progress and are not among `lines`."""
-        stored = (int(key.removeprefix(_LINE)) for key in self._stored if _is_line_key(key))
-        return [line for line in stored if line not in lines]
+    def other_delay_topics(self, delay_topics: Collection[int]) -> list[int]:
+        """Return the delay topics that have stored progress and are not among `delay_topics`."""
+        stored = (int(key.removeprefix(_DELAY_TOPIC)) for key in self._stored if _is_delay_topic_key(key))
+        return [delay_topic for delay_topic in stored if delay_topic not in delay_topics]
 
     def _read(self, key: str, read: Callable[[bytes], T], default: T) -> T:
         if key not in self._stored:

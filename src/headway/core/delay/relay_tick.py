@@ -11,11 +11,11 @@ from headway.errors import ScheduleError
 
 
 class Write(msgspec.Struct, gc=False):
-    """A record to write to the delay topic `line`, or to its target if `line` is None."""
+    """A record to write to the delay topic `delay_topic`, or to its target if `delay_topic` is None."""
 
     record: Any
     schedule: Schedule
-    line: int | None
+    delay_topic: int | None
 
 
 class RefusedRecord(NamedTuple):

@@ -126,7 +126,9 @@ class ExactlyOnce(RelayOutput):
         """Write all records in a new transaction, and note where the moves end. Returns the rejected record, if any."""
         writer.begin()
         state, began = self._names.state, time.monotonic()
-        last_moves = {(out.line, out.partition): index for index, out in enumerate(records) if out.line is not None}
+        last_moves = {
+            (out.delay_topic, out.partition): index for index, out in enumerate(records) if out.delay_topic is not None
+        }
         ends = set(last_moves.values())
 
         def stored(index: int, message: Any) -> None:

@@ -139,5 +139,7 @@ def moves_of(ticks: Ticks) -> Moved:
 
 def note_move(moved: Moved, out: RelayRecord, offset: int) -> None:
     """Note the offset at which a moved record was written."""
-    if out.line is not None and out.line in (lines := moved.get(out.partition, {})):
-        lines[out.line] = max(lines[out.line], offset + 1)  # an offset below 0 means unknown
+    if out.delay_topic is not None and out.delay_topic in (delay_topics := moved.get(out.partition, {})):
+        delay_topics[out.delay_topic] = max(
+            delay_topics[out.delay_topic], offset + 1
+        )  # an offset below 0 means unknown

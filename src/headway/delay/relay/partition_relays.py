@@ -4,12 +4,12 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from headway.core.delay.delay_topic_window import Fetched
 from headway.core.delay.ladder import Ladder
-from headway.core.delay.line_window import Fetched
 from headway.core.delay.partition_relay import PartitionRelay
 from headway.core.delay.relay_tick import RelayTick
 from headway.delay.records import command_from, fetched_from
-from headway.delay.relay.line_fitter import LineFitter
+from headway.delay.relay.delay_topic_fitter import DelayTopicFitter
 from headway.delay.relay.output import Moved, Ticks
 from headway.delay.relay.search import Searcher
 from headway.delay.topic_names import TopicNames
@@ -26,7 +26,7 @@ class PartitionRelays:
         fitter: Counts the delays of records that come in.
     """
 
-    def __init__(self, names: TopicNames, searcher: Searcher, fitter: LineFitter) -> None:
+    def __init__(self, names: TopicNames, searcher: Searcher, fitter: DelayTopicFitter) -> None:
         self._names = names
         self._fitter = fitter
         self._searcher = searcher
@@ -47,10 +47,12 @@ class PartitionRelays:
         """The number of records that wait in memory."""
         return sum(relay.held for relay in list(self._relays.values()))
 
-    def add(self, number: int, relay: PartitionRelay, lines: Sequence[int]) -> None:
+    def add(self, number: int, relay: PartitionRelay, delay_topics: Sequence[int]) -> None:
         """Make a partition number this relay's responsibility."""
         self._relays[number] = relay
-        self._places |= {(self._names.line(line), number): (relay, line) for line in lines}
+        self._places |= {
+            (self._names.delay_topic(delay_topic), number): (relay, delay_topic) for delay_topic in delay_topics
+        }
         self._places[self._names.commands, number] = relay, None
 
     def clear(self) -> None:
@@ -62,8 +64,8 @@ class PartitionRelays:
     def begin(self) -> dict[Partition, int]:
         """Return the offset from which to fetch each partition."""
         self._fetched_to = {
-            place: relay.commands_start if line is None else relay.start(line)
-            for place, (relay, line) in self._places.items()
+            place: relay.commands_start if delay_topic is None else relay.start(delay_topic)
+            for place, (relay, delay_topic) in self._places.items()
         }
         return dict(self._fetched_to)
 
@@ -80,24 +82,24 @@ class PartitionRelays:
         others = []
         for message in messages:
             place = message.topic(), message.partition()
-            relay, line = self._places.get(place, (None, None))
+            relay, delay_topic = self._places.get(place, (None, None))
             if relay is None:
                 others.append(message)
                 continue
             if self._was_recreated(place, message.offset()):
                 raise KafkaError(f"{place[0]} restarts at offset {message.offset()}, so the topic was recreated.")
-            if line is None:
+            if delay_topic is None:
                 relay.command(message.offset(), command_from(message), now)
             else:
                 fetched.setdefault(place, []).append(fetched_from(message))
         for place, records in fetched.items():
-            relay, line = self._places[place]
-            relay.receive(line or 0, records)
-            self._fitter.count(place[1], line or 0, records, ladder, now)
+            relay, delay_topic = self._places[place]
+            relay.receive(delay_topic or 0, records)
+            self._fitter.count(place[1], delay_topic or 0, records, ladder, now)
         for place, offset in ends.items():
-            relay, line = self._places.get(place, (None, None))
-            if relay is not None and line is not None:
-                relay.reached_end(line, offset)
+            relay, delay_topic = self._places.get(place, (None, None))
+            if relay is not None and delay_topic is not None:
+                relay.reached_end(delay_topic, offset)
         return others
 
     def _was_recreated(self, place: Partition, offset: int) -> bool:
@@ -134,8 +136,10 @@ class PartitionRelays:
         """
         done = dict[Partition, int]()
         for number, tick in ticks.items():
-            for line, offset in tick.offsets.items():
-                done[self._names.commands if line is None else self._names.line(line), number] = offset
+            for delay_topic, offset in tick.offsets.items():
+                done[self._names.commands if delay_topic is None else self._names.delay_topic(delay_topic), number] = (
+                    offset
+                )
             if tick.state and not tick.offsets:  # a transaction without offsets would not be fenced off
                 done[self._names.commands, number] = self._relays[number].commands_start
         return done
@@ -148,7 +152,11 @@ class PartitionRelays:
 
     def full(self) -> set[Partition]:
         """Return the partitions from which to fetch nothing more for now, because memory is full."""
-        return {(self._names.line(line), number) for number, relay in self._relays.items() for line in relay.full()}
+        return {
+            (self._names.delay_topic(delay_topic), number)
+            for number, relay in self._relays.items()
+            for delay_topic in relay.full()
+        }
 
     def next_wake(self, now: int) -> float:
         """Return the brokers' time at which there is something to do even if no record arrives; infinite for never."""
@@ -158,6 +166,6 @@ class PartitionRelays:
 def counts_of(ticks: Ticks) -> dict[str, int]:
     """Return how much a round of ticks adds to the relay's counts."""
     writes = [write for tick in ticks.values() for write in tick.writes]
-    moved = sum(write.line is not None for write in writes)
+    moved = sum(write.delay_topic is not None for write in writes)
     refused = sum(len(tick.refusals) for tick in ticks.values())
     return {"delivered": len(writes) - moved, "moved": moved, "refused": refused, "rounds": 1}

@@ -5,7 +5,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from headway.core.delay.relay_state import stored_producers
-from headway.delay.relay.lines_in_use import LinesInUse
+from headway.delay.relay.delay_topics_in_use import DelayTopicsInUse
 from headway.delay.relay.producers import end_transactions, ids_begin_with
 from headway.delay.topic_names import TopicNames
 from headway.errors import KafkaError
@@ -26,7 +26,7 @@ class Predecessors:
     Args:
         reader: Reads topics.
         names: The names of the scheduler's topics.
-        lines: The delay topics in use.
+        delay_topics: The delay topics in use.
         producer_config: The settings of the relays' producers.
         is_over: Returns True once the relay is stopping, so that the state is no longer needed.
     """
@@ -35,13 +35,13 @@ class Predecessors:
         self,
         reader: TopicReader,
         names: TopicNames,
-        lines: LinesInUse,
+        delay_topics: DelayTopicsInUse,
         producer_config: Mapping[str, Any],
         is_over: Callable[[], bool],
     ) -> None:
         self._reader = reader
         self._names = names
-        self._lines = lines
+        self._in_use = delay_topics
         self._producer_config = producer_config
         self._is_over = is_over
 
@@ -69,7 +69,11 @@ class Predecessors:
         The state's broker may know it earlier. Until a delay topic's broker knows, records that were moved there are
         invisible.
         """
-        places = [(self._names.line(line), number) for line in self._lines.lines for number in numbers]
+        places = [
+            (self._names.delay_topic(delay_topic), number)
+            for delay_topic in self._in_use.delay_topics
+            for number in numbers
+        ]
         try:
             all_ends = self._reader.bounds(_LOG_ENDS_KNOWN_WITHIN).ends(places)
             decided = self._reader.bounds(_LOG_ENDS_KNOWN_WITHIN, "read_committed").ends(places)
@@ -81,7 +85,7 @@ class Predecessors:
 
     def ends(self, numbers: Sequence[int]) -> dict[int, dict[str, int]]:
         """Return the known end offsets for these partition numbers, by the key of each delay topic's stored state."""
-        keys = self._lines.state_keys
+        keys = self._in_use.state_keys
         places = [(topic, number) for topic in keys for number in numbers]
         try:
             ends = self._reader.bounds(_LOG_ENDS_KNOWN_WITHIN).ends(places)

@@ -17,10 +17,10 @@ from typing import Any, Self
 from headway.core.delay.broker_clock import BrokerClock
 from headway.core.delay.partition_relay import PartitionRelay
 from headway.declarations import check_whole
+from headway.delay.relay.delay_topic_fitter import MOST_DELAY_TOPICS, RETIRE_AFTER, DelayTopicFitter, FitMode
+from headway.delay.relay.delay_topics_in_use import DelayTopicsInUse
 from headway.delay.relay.deletions import Deletions
 from headway.delay.relay.exactly_once import ExactlyOnce
-from headway.delay.relay.line_fitter import MOST_LINES, RETIRE_AFTER, FitMode, LineFitter
-from headway.delay.relay.lines_in_use import LinesInUse
 from headway.delay.relay.low_latency import LowLatency
 from headway.delay.relay.output import Mode, RelayOutput
 from headway.delay.relay.partition_relays import PartitionRelays, counts_of
@@ -54,7 +54,7 @@ _RECORDS_PER_ROUND = 5000  # records fetched, and records moved per partition, i
 _BYTES_PER_ROUND = 4 * 2**20
 _ROUND_EVERY = 1.0  # seconds
 _LEAST_MEMORY = 65_536  # bytes per partition; with 0, nothing would be read
-_FIND_LINES_AGAIN_AFTER = 2.0  # seconds
+_FIND_DELAY_TOPICS_AGAIN_AFTER = 2.0  # seconds
 _COMMITTED_KNOWN_WITHIN = 10.0  # seconds
 _CHECK_EVERY = 0.5  # seconds
 
@@ -79,7 +79,7 @@ class Relay(Closable):
         fit: "auto" adapts the delay topics to the delays in use: it adds delay topics that pay off and deletes those
             unused for a long time. "report" only logs which delay topics would be better. Set it alike on all relays of
             a scheduler.
-        max_lines: The most delay topics that may exist, in addition to those that exist when fitting starts.
+        max_delay_topics: The most delay topics that may exist, in addition to those that exist when fitting starts.
         retire_after: How many seconds nothing must have been written to a delay topic before it is retired.
 
     If the scheduler has no topics yet, `run` waits until a `Scheduler` or `headway schedule init` creates them.
@@ -93,7 +93,7 @@ class Relay(Closable):
         mode: Mode = "exactly-once",
         memory: int = 256 * 2**20,
         fit: FitMode = "off",
-        max_lines: int = MOST_LINES,
+        max_delay_topics: int = MOST_DELAY_TOPICS,
         retire_after: float = RETIRE_AFTER,
     ) -> None:
         if mode not in ("exactly-once", "low-latency"):
@@ -103,7 +103,7 @@ class Relay(Closable):
         self._names = names = TopicNames(name)
         self._connection = connection_of(config)
         self._producer_config = producer_settings(config)
-        self._fitter = LineFitter(self._connection, names, fit, max_lines, retire_after)
+        self._fitter = DelayTopicFitter(self._connection, names, fit, max_delay_topics, retire_after)
         self._mode: Mode = mode
         self._memory = memory
         self._wake = wake = Wakeup()
@@ -128,14 +128,14 @@ class Relay(Closable):
             )
             clients = self._consumer, self._reader, self._searcher, self._watch, self._fitter, wake
             self._steps_to_end = EndSteps(lambda: [self._release, *(each.close for each in clients)])
-            self._lines = LinesInUse(self._reader, names)
+            self._in_use = DelayTopicsInUse(self._reader, names)
             self._predecessors = Predecessors(
-                self._reader, names, self._lines, self._producer_config, self._stopping.is_set
+                self._reader, names, self._in_use, self._producer_config, self._stopping.is_set
             )
             self._deletions = Deletions(self._reader, self._connection)
             try:
                 with allow_signals():  # brokers may take long to answer
-                    self._lines.begin()
+                    self._in_use.begin()
             except BaseException:
                 self.close()
                 raise
@@ -150,9 +150,9 @@ class Relay(Closable):
             ClosedError: The relay is closed.
         """
         self._check_open()
-        if not await_topics(self._lines.begin, lambda: self._stopping.is_set() or until(), self._names, self._wake):
+        if not await_topics(self._in_use.begin, lambda: self._stopping.is_set() or until(), self._names, self._wake):
             return
-        require_rights(self._reader.admin, self._names, self._lines.lines, self._connection)
+        require_rights(self._reader.admin, self._names, self._in_use.delay_topics, self._connection)
         self._subscribe()
         while not self._stopping.is_set() and not until():
             self._consumer.check()
@@ -236,9 +236,9 @@ class Relay(Closable):
         # Subscribe to the commands only, so that a new or deleted delay topic does not cause a rebalance.
         self._consumer.subscribe([self._names.commands], before_leaving=self._store_rest)
 
-    def _change_lines(self) -> None:
+    def _change_delay_topics(self) -> None:
         """Switch to the delay topics that were put in use."""
-        if self._lines.update():
+        if self._in_use.update():
             self._store_rest()
             self._forget(0)
 
@@ -251,7 +251,7 @@ class Relay(Closable):
         """
         if not self._has_worked:
             raise error
-        self._lost.wait_for(rights_to_work(self._names, self._lines.lines), str(error))
+        self._lost.wait_for(rights_to_work(self._names, self._in_use.delay_topics), str(error))
         self._forget(0)
         if not is_of_the_group(error):  # without the right to use the group, the relay cannot leave it either
             self._consumer.leave()
@@ -312,19 +312,21 @@ class Relay(Closable):
         """Read the state of the partitions that are assigned now, and start from it."""
         self._restarts.begun()
         self._consumer.rebalanced = False
-        numbers = self._lines.owned(self._consumer.assigned)
+        numbers = self._in_use.owned(self._consumer.assigned)
         if not numbers or (topics := self._find_topics()) is None:
             self._consumer.begin({(self._names.ladder, 0): 0})
             if numbers:
-                self._restarts.plan(_FIND_LINES_AGAIN_AFTER)
+                self._restarts.plan(_FIND_DELAY_TOPICS_AGAIN_AFTER)
             return
         stored = self._predecessors.stored(numbers)
         self._report_lost_state([number for number in numbers if not stored[number]])
         memory = max(_LEAST_MEMORY, self._memory // len(numbers))
-        ladder, ends = self._lines.usable, self._predecessors.ends(numbers)
-        lines = self._lines.lines
+        ladder, ends = self._in_use.usable, self._predecessors.ends(numbers)
+        delay_topics = self._in_use.delay_topics
         for number in numbers:
-            relay = PartitionRelay(ladder, lines, stored[number], memory, topics, ends[number], self._lines.unread)
+            relay = PartitionRelay(
+                ladder, delay_topics, stored[number], memory, topics, ends[number], self._in_use.unread
+            )
             for key, error in relay.unreadable.items():
                 log.warning(
                     "In %s, partition %d, the record with the key %.100r is skipped: %s",
@@ -333,7 +335,7 @@ class Relay(Closable):
                     key,
                     error,
                 )
-            self._relays.add(number, relay, lines)
+            self._relays.add(number, relay, delay_topics)
         if self._output is None:
             kind = ExactlyOnce if self._mode == "exactly-once" else LowLatency
             self._output = kind(self._producer_config, self._names, ladder, self._consumer, self._clock)
@@ -346,7 +348,7 @@ class Relay(Closable):
 
     def _report_lost_state(self, numbers: Sequence[int]) -> None:
         """Log an error for numbers without stored state, although committed offsets show that relays worked on them."""
-        places = [(topic, number) for number in numbers for topic in self._lines.state_keys]
+        places = [(topic, number) for number in numbers for topic in self._in_use.state_keys]
         try:
             done = self._consumer.committed(places, _COMMITTED_KNOWN_WITHIN) if places else {}
         except KafkaError as error:
@@ -368,11 +370,11 @@ class Relay(Closable):
         Returns None while some delay topics are missing, or if topics were recreated. In that case this member rejoins
         its group before it starts.
         """
-        if not self._lines.refresh():
+        if not self._in_use.refresh():
             return None
-        keys, ids = self._lines.state_keys, self._lines.topic_ids()
-        self._watch.expect(ids, self._lines.unread_topics, time.monotonic())
-        if self._lines.were_recreated(ids):
+        keys, ids = self._in_use.state_keys, self._in_use.topic_ids()
+        self._watch.expect(ids, self._in_use.unread_topics, time.monotonic())
+        if self._in_use.were_recreated(ids):
             log.warning("Topics of %s were deleted and created again.", self._names.name)
             self._deletions.begin_again()
             self._consumer.renew()
@@ -398,12 +400,12 @@ class Relay(Closable):
                 return False
             self._take_over()
             return True
-        if self._lines.is_outdated:
-            self._change_lines()
+        if self._in_use.is_outdated:
+            self._change_delay_topics()
         if changed := self._watch.found(time.monotonic()):
             raise KafkaError(changed)
-        if self._watch.has_new_lines():
-            self._lines.is_outdated = True
+        if self._watch.has_new_delay_topics():
+            self._in_use.is_outdated = True
         if not self._relays or self._output is None:
             self._receive(messages, 0)
             return False
@@ -411,8 +413,8 @@ class Relay(Closable):
             self._output.observe_clock(self._relays.commands_starts())
         with GcPause():
             self._receive(messages, now := self._timing.now())
-        self._relays.search(self._lines.usable, now)
-        self._fitter.examine_if_due(self._relays.numbers, self._lines.usable, now)
+        self._relays.search(self._in_use.usable, now)
+        self._fitter.examine_if_due(self._relays.numbers, self._in_use.usable, now)
         did = self._carry_out(now)
         self._output.serve()
         while self._output.written:
@@ -424,9 +426,9 @@ class Relay(Closable):
 
     def _receive(self, messages: list[Any], now: int) -> None:
         self.counts["read"] += len(messages)
-        for message in self._relays.receive(messages, self._consumer.ends, self._lines.usable, now):
+        for message in self._relays.receive(messages, self._consumer.ends, self._in_use.usable, now):
             if message.topic() == self._names.ladder:
-                self._lines.note(message)
+                self._in_use.note(message)
         self._consumer.ends.clear()
 
     def _carry_out(self, now: int) -> bool:

@@ -24,23 +24,28 @@ _WARN_EVERY = 10.0
 _CLOSE_WITHIN = 0.1
 
 
-def rights_to_work(names: TopicNames, lines: Collection[int]) -> list[Right]:
+def rights_to_work(names: TopicNames, delay_topics: Collection[int]) -> list[Right]:
     """Return the rights on topics that a relay needs to work."""
-    both = [names.state, *(names.line(line) for line in sorted({MEMORY, *lines}))]
+    both = [names.state, *(names.delay_topic(delay_topic) for delay_topic in sorted({MEMORY, *delay_topics}))]
     read = [Right("Read", "Topic", topic) for topic in (*both, names.commands, names.ladder)]
     return read + [Right("Write", "Topic", topic) for topic in both]
 
 
-def rights_to_delete(names: TopicNames, lines: Collection[int]) -> list[Right]:
+def rights_to_delete(names: TopicNames, delay_topics: Collection[int]) -> list[Right]:
     """Return the rights to delete records that relays are done with."""
-    return [Right("Delete", "Topic", topic) for topic in (*map(names.line, sorted({MEMORY, *lines})), names.commands)]
+    return [
+        Right("Delete", "Topic", topic)
+        for topic in (*map(names.delay_topic, sorted({MEMORY, *delay_topics})), names.commands)
+    ]
 
 
-def require_rights(admin: Admin, names: TopicNames, lines: Collection[int], connection: Mapping[str, Any]) -> None:
+def require_rights(
+    admin: Admin, names: TopicNames, delay_topics: Collection[int], connection: Mapping[str, Any]
+) -> None:
     """Raise `AuthorizationError` if a right that a relay needs is missing. If no broker answers, only log that."""
     try:
-        admin.require(rights_to_work(names, lines))
-        missing = admin.missing(rights_to_delete(names, lines))
+        admin.require(rights_to_work(names, delay_topics))
+        missing = admin.missing(rights_to_delete(names, delay_topics))
     except AuthorizationError:
         raise
     except KafkaError as unknown:

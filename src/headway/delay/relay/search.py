@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any, NamedTuple
 
+from headway.core.delay.delay_topic_window import Fetched
 from headway.core.delay.ladder import MEMORY, Ladder
-from headway.core.delay.line_window import Fetched
 from headway.core.delay.relay_tick import Search
 from headway.core.delay.schedule import STORED_WITHIN, Schedule
 from headway.delay.records import fetched_from
@@ -29,7 +29,7 @@ log = logging.getLogger(__name__)
 class SearchRange(NamedTuple):
     """The part of a delay topic between two append times, which are in milliseconds since the epoch."""
 
-    line: int
+    delay_topic: int
     first: int
     last: int
 
@@ -78,15 +78,18 @@ class Searcher:
         counted = search
         for part in search_ranges(search, ladder, list(starts), now):
             try:
-                if found := self._find_in(number, search, part, starts[part.line]):
+                if found := self._find_in(number, search, part, starts[part.delay_topic]):
                     return search, found
             except HeadwayError as error:
                 log.warning(
-                    "The search for the schedule %s in the delay topic %d failed: %s", search.id, part.line, error
+                    "The search for the schedule %s in the delay topic %d failed: %s",
+                    search.id,
+                    part.delay_topic,
+                    error,
                 )
                 counted = search._replace(tries=0)
         try:
-            for part in search_ranges(search, ladder, self._lines_beside(starts), now):
+            for part in search_ranges(search, ladder, self._delay_topics_beside(starts), now):
                 if found := self._find_in(number, search, part, 0):
                     return search, found
         except HeadwayError as error:
@@ -95,14 +98,16 @@ class Searcher:
             counted = search._replace(tries=0)
         return counted, None
 
-    def _lines_beside(self, known: Collection[int]) -> list[int]:
+    def _delay_topics_beside(self, known: Collection[int]) -> list[int]:
         """Return the delay topics that exist, apart from those that the relay reads."""
         self._admin = self._admin or Admin(self._config)
-        return [line for line in self._names.lines_of(self._admin.topics()) if line not in known]
+        return [
+            delay_topic for delay_topic in self._names.delay_topics_of(self._admin.topics()) if delay_topic not in known
+        ]
 
     def _find_in(self, number: int, search: Search, part: SearchRange, start: int) -> Fetched | None:
         self._inspector = self._inspector or GroupInspector(self._config, self._names.name)
-        place: Partition = (self._names.line(part.line), number)
+        place: Partition = (self._names.delay_topic(part.delay_topic), number)
         end = self._inspector.ends([place]).get(place)
         if end is None:  # the delay topic was deleted
             return None
@@ -117,13 +122,13 @@ class Searcher:
         return None
 
 
-def search_ranges(search: Search, ladder: Ladder, lines: list[int], now: int) -> Iterator[SearchRange]:
+def search_ranges(search: Search, ladder: Ladder, delay_topics: list[int], now: int) -> Iterator[SearchRange]:
     """Yield where the record can be: first where it is now unless something delayed it, then everywhere else."""
     step = ladder.step_at(search.due - search.at, now - search.at)
-    if step is not None and step[1] in lines:
-        elapsed, line = step
-        yield SearchRange(line, max(0, search.at + elapsed - 1000), search.at + elapsed + 10_000)
-    for line in lines:
-        last = search.due - line + STORED_WITHIN
-        if line != MEMORY and search.at <= last:
-            yield SearchRange(line, max(0, search.at - 1000), last)
+    if step is not None and step[1] in delay_topics:
+        elapsed, delay_topic = step
+        yield SearchRange(delay_topic, max(0, search.at + elapsed - 1000), search.at + elapsed + 10_000)
+    for delay_topic in delay_topics:
+        last = search.due - delay_topic + STORED_WITHIN
+        if delay_topic != MEMORY and search.at <= last:
+            yield SearchRange(delay_topic, max(0, search.at - 1000), last)

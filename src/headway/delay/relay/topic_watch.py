@@ -22,7 +22,7 @@ _ASK_EVERY = 5.0  # seconds
 
 class _TopicsSeen(NamedTuple):
     ids: dict[str, str]
-    lines: set[str]
+    delay_topics: set[str]
 
 
 class TopicWatch:
@@ -37,7 +37,7 @@ class TopicWatch:
         self._expected: Mapping[str, str] = {}
         self._known: set[str] = set()
         self._missing: set[str] = set()
-        self._has_new_lines = False
+        self._has_new_delay_topics = False
         self._asked: Future[_TopicsSeen] | None = None
         self._ask_at = 0.0
 
@@ -46,7 +46,7 @@ class TopicWatch:
         self._expected = ids
         self._known = {*ids, *others}
         self._missing = set()
-        self._has_new_lines = False
+        self._has_new_delay_topics = False
         self._asked = None
         self._ask_at = now + _ASK_EVERY
 
@@ -62,10 +62,10 @@ class TopicWatch:
             return None
         if not self._asked.done():
             return None
-        (ids, lines), self._asked, self._ask_at = self._asked.result(), None, now + _ASK_EVERY
+        (ids, delay_topics), self._asked, self._ask_at = self._asked.result(), None, now + _ASK_EVERY
         if not ids:
             return None
-        self._has_new_lines = not lines.issubset(self._known)
+        self._has_new_delay_topics = not delay_topics.issubset(self._known)
         missing_again = self._missing.difference(ids)
         self._missing = set(self._expected).difference(ids)
         for topic, expected in sorted(self._expected.items()):
@@ -75,10 +75,10 @@ class TopicWatch:
                 return f"{topic} was deleted"
         return None
 
-    def has_new_lines(self) -> bool:
+    def has_new_delay_topics(self) -> bool:
         """Return whether the latest answer has unexpected delay topics. Returns True only once for each answer."""
-        has_new_lines, self._has_new_lines = self._has_new_lines, False
-        return has_new_lines
+        has_new_delay_topics, self._has_new_delay_topics = self._has_new_delay_topics, False
+        return has_new_delay_topics
 
     def close(self) -> None:
         """End the thread."""
@@ -87,8 +87,8 @@ class TopicWatch:
     def _ask(self, topics: list[str]) -> _TopicsSeen:
         try:
             self._admin = self._admin or Admin(self._config)
-            lines = set(map(self._names.line, self._names.lines_of(self._admin.topics())))
-            return _TopicsSeen(self._admin.topic_ids(topics), lines)
+            delay_topics = set(map(self._names.delay_topic, self._names.delay_topics_of(self._admin.topics())))
+            return _TopicsSeen(self._admin.topic_ids(topics), delay_topics)
         except HeadwayError as error:
             self._admin = None  # librdkafka's admin client may keep asking a broker that is gone
             log.debug("Cannot read the ids of the topics: %s", error)

@@ -9,9 +9,9 @@ from headway.core.delay.ladder import rounded
 
 
 def occupancy(pending: DataFrame) -> DataFrame:
-    """Count schedules by delay topic and by the hour in which they are due: `line_ms`, `hour`, `pending`."""
+    """Count schedules by delay topic and by the hour in which they are due: `topic_delay_ms`, `hour`, `pending`."""
     hour = F.date_trunc("hour", "due").alias("hour")
-    return pending.groupBy("line_ms", hour).agg(F.count("*").alias("pending")).orderBy("hour", "line_ms")
+    return pending.groupBy("topic_delay_ms", hour).agg(F.count("*").alias("pending")).orderBy("hour", "topic_delay_ms")
 
 
 def hot_seconds(pending: DataFrame, count: int = 20) -> DataFrame:

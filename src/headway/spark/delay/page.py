@@ -17,7 +17,7 @@ from headway.spark.report.html import COLOURS, Row, document
 
 WIDTH, BAR, LABEL = 860, 14, 150
 _MOST_HOURS = 96
-_LINES = 8
+_DELAY_TOPICS = 8
 
 
 def schedules_page(
@@ -40,9 +40,9 @@ def schedules_page(
         _table(("second", "pending"), ((_time(row["second"]), f"{row['pending']:,}") for row in hot_seconds)),
         "<h2>Delay topics</h2>",
         _table(
-            ("", "lines", "writes per record", ""),
+            ("", "delay_topics", "writes per record", ""),
             (
-                (name, str(len(ladder.lines)), _writes(ladder, delays), escape(str(ladder)))
+                (name, str(len(ladder.delays)), _writes(ladder, delays), escape(str(ladder)))
                 for name, ladder in ladders.items()
             ),
         ),
@@ -51,17 +51,19 @@ def schedules_page(
 
 
 def _bars(occupancy: Sequence[Row], hours: Sequence[datetime]) -> str:
-    lines = sorted({int(row["line_ms"]) for row in occupancy})
-    colours = {line: COLOURS[number % len(COLOURS)] for number, line in enumerate(lines)}
+    delay_topics = sorted({int(row["topic_delay_ms"]) for row in occupancy})
+    colours = {delay_topic: COLOURS[number % len(COLOURS)] for number, delay_topic in enumerate(delay_topics)}
     by_hour: dict[datetime, dict[int, int]] = {hour: {} for hour in hours}
     for row in occupancy:
         if row["hour"] in by_hour:
-            by_hour[row["hour"]][int(row["line_ms"])] = int(row["pending"])
+            by_hour[row["hour"]][int(row["topic_delay_ms"])] = int(row["pending"])
     most = max((sum(counts.values()) for counts in by_hour.values()), default=0) or 1
     drawn = "".join(
         _bar(number, hour, counts, colours, most) for number, (hour, counts) in enumerate(sorted(by_hour.items()))
     )
-    legend = " ".join(f'<b style="color:{colour}">{_line(line)}</b>' for line, colour in colours.items())
+    legend = " ".join(
+        f'<b style="color:{colour}">{_delay_topic(delay_topic)}</b>' for delay_topic, colour in colours.items()
+    )
     height = (BAR + 4) * len(hours)
     return f'<p>{legend}</p>\n<svg viewBox="0 0 {WIDTH} {height}" role="img" aria-label="pending">{drawn}</svg>'
 
@@ -69,11 +71,11 @@ def _bars(occupancy: Sequence[Row], hours: Sequence[datetime]) -> str:
 def _bar(number: int, hour: datetime, counts: Mapping[int, int], colours: Mapping[int, str], most: int) -> str:
     y, x = number * (BAR + 4), float(LABEL)
     parts = [f'<text x="{LABEL - 8}" y="{y + BAR - 3}" text-anchor="end">{_time(hour)[:16]}</text>']
-    for line, count in sorted(counts.items()):
+    for delay_topic, count in sorted(counts.items()):
         width = count / most * (WIDTH - LABEL - 80)
-        about = f"<title>{count:,} in {_line(line)}</title>"
+        about = f"<title>{count:,} in {_delay_topic(delay_topic)}</title>"
         parts.append(
-            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{colours[line]}">{about}</rect>'
+            f'<rect x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR}" fill="{colours[delay_topic]}">{about}</rect>'
         )
         x += width
     parts.append(f'<text x="{x + 6:.1f}" y="{y + BAR - 3}">{sum(counts.values()):,}</text>')
@@ -90,7 +92,7 @@ def _writes(ladder: Ladder, delays: Mapping[int, float]) -> str:
     return f"{writes_per_record(ladder, delays):.1f}" if delays else "–"
 
 
-def _line(milliseconds: int) -> str:
+def _delay_topic(milliseconds: int) -> str:
     return f"the delay topic of {milliseconds / 1000:,g} s" if milliseconds else "memory"
 
 
@@ -99,20 +101,25 @@ def _time(time: datetime) -> str:
 
 
 def write_occupancy(
-    spark: SparkSession, config: Mapping[str, Any], output: Path, name: str = DEFAULT_NAME, lines: int = _LINES
+    spark: SparkSession,
+    config: Mapping[str, Any],
+    output: Path,
+    name: str = DEFAULT_NAME,
+    delay_topics: int = _DELAY_TOPICS,
 ) -> int:
-    """Write the page, proposing at most `lines` delay topics. Returns how many schedules are pending. Reads them once.
+    """Write the page, and return how many schedules are pending. It reads them once.
 
+    The page proposes at most `delay_topics` delay topics.
     Raises `ConfigError` if the scheduler has no topics.
     """
-    there = pending(spark, config, name).select("line_ms", "due", "scheduled").cache()
+    there = pending(spark, config, name).select("topic_delay_ms", "due", "scheduled").cache()
     try:
         counted, hottest, in_use = _rows(occupancy(there)), _rows(hot_seconds(there)), delays(there)
     finally:
         there.unpersist()
     ladders = {"in use": layout_of(config, name).ladder}
     if in_use:
-        ladders["proposed"] = fit(in_use, lines)
+        ladders["proposed"] = fit(in_use, delay_topics)
     output.parent.mkdir(parents=True, exist_ok=True)
     output.write_text(
         schedules_page(f"Pending schedules of {name}", counted, hottest, in_use, ladders), encoding="utf-8"

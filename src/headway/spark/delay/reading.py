@@ -22,7 +22,7 @@ PENDING = (
     .add("id", StringType())
     .add("due", TimestampType())
     .add("scheduled", TimestampType())
-    .add("line_ms", LongType())
+    .add("topic_delay_ms", LongType())
     .add("topic", StringType())
     .add("partition", IntegerType())
     .add("key", BinaryType())
@@ -35,9 +35,9 @@ _AT_A_TIME = 5_000
 def pending(spark: SparkSession, config: Mapping[str, Any], name: str = DEFAULT_NAME) -> DataFrame:
     """Return one row for each schedule that is not delivered yet. Each action reads the delay topics again.
 
-    `handle` is the text that cancels the schedule, and `due` its time after all changes. `line_ms` is its delay topic
-    (0 for memory), and `topic` its target Kafka topic; `partition` is null if the key decides. There is one task per
-    partition of the scheduler's topics.
+    `handle` is the text that cancels the schedule, and `due` its time after all changes. `topic_delay_ms` is the delay
+    of the delay topic in which it waits (0 for memory), and `topic` its target Kafka topic; `partition` is null if the
+    key decides. There is one task per partition of the scheduler's topics.
 
     Relays go on in the meantime: for a schedule that they are just moving or delivering, there can be two rows, or an
     outdated one. `config` is librdkafka's settings. Raises `ConfigError` if the scheduler has no topics.
@@ -67,7 +67,7 @@ def _record_batch(found: Sequence[Pending], schema: pa.Schema) -> pa.RecordBatch
         pa.array([each.schedule.id for each in found]),
         _timestamps([each.due for each in found]),
         _timestamps([each.schedule.at for each in found]),
-        pa.array([each.line for each in found], pa.int64()),
+        pa.array([each.delay_topic for each in found], pa.int64()),
         pa.array([each.schedule.topic for each in found]),
         pa.array([each.schedule.partition for each in found], pa.int32()),
         pa.array([each.message.key() for each in found], pa.binary()),

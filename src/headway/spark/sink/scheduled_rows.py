@@ -10,9 +10,9 @@ from typing import Any, NamedTuple
 from headway.core.delay.schedule import HEADER, Schedule, partition_of
 from headway.core.untrusted import LATEST
 from headway.delay import limits
-from headway.delay.line_choice import LAYOUT_HOLDS_FOR
+from headway.delay.delay_topic_choice import LAYOUT_HOLDS_FOR
 from headway.delay.topic_names import TopicNames
-from headway.delay.topics import Layout, add_lines, read_layout
+from headway.delay.topics import Layout, add_delay_topics, read_layout
 from headway.errors import ConfigError, DeliveryError, KafkaError
 from headway.kafka.producer.columnar import Columns
 from headway.runtime.gc_pause import GcPause
@@ -31,12 +31,12 @@ _OF_TRANSACTIONS: Mapping[str, Any] = {
 }
 
 
-def line_settings(*, in_transaction: bool) -> Mapping[str, Any]:
+def delay_topic_settings(*, in_transaction: bool) -> Mapping[str, Any]:
     """Return the default settings of a producer that writes to delay topics."""
     return _OF_TRANSACTIONS if in_transaction else limits.DEFAULTS
 
 
-class SchedulerLines(NamedTuple):
+class SchedulerDelayTopics(NamedTuple):
     """The delay topics of a scheduler, as the driver passes them to tasks.
 
     `seen_at` is when the driver read the layout from Kafka, in seconds since the epoch.
@@ -47,7 +47,7 @@ class SchedulerLines(NamedTuple):
     seen_at: float
 
 
-def find_lines(config: Mapping[str, Any], name: str) -> SchedulerLines:
+def find_delay_topics(config: Mapping[str, Any], name: str) -> SchedulerDelayTopics:
     """Create the missing delay topics of a scheduler, and return all of them.
 
     Tasks cannot create topics, and a row can have any delay, so all of the topics must exist before the tasks start.
@@ -62,7 +62,7 @@ def find_lines(config: Mapping[str, Any], name: str) -> SchedulerLines:
             f"{_MOST_TRANSACTION_MS}, because relays do not wait longer for records that are still being written. "
             "Lower it. If a task needs more time than that, divide the rows into more tasks."
         )
-    return SchedulerLines(name, add_lines(connection_of(config), name), time.time())
+    return SchedulerDelayTopics(name, add_delay_topics(connection_of(config), name), time.time())
 
 
 class DueRows:
@@ -72,21 +72,21 @@ class DueRows:
     a `Scheduler`, this class reads the layout again before a topic that it uses can have been deleted.
 
     Args:
-        lines: The delay topics that existed when the write or micro-batch started.
+        delay_topics: The delay topics that existed when the write or micro-batch started.
         config: The settings with which to connect to Kafka.
     """
 
-    def __init__(self, lines: SchedulerLines, config: Mapping[str, Any]) -> None:
-        self._names = TopicNames(lines.name)
+    def __init__(self, delay_topics: SchedulerDelayTopics, config: Mapping[str, Any]) -> None:
+        self._names = TopicNames(delay_topics.name)
         self._config = config
         self._orders = itertools.count()
         self._token = uuid.uuid4().hex[:10]
-        self._use(lines.layout, lines.seen_at)
+        self._use(delay_topics.layout, delay_topics.seen_at)
 
     def _use(self, layout: Layout, seen_at: float) -> None:
         self._partitions, ladder = layout.partitions, layout.usable
-        self._line_for = ladder.line_for
-        self._topics = {line: self._names.line(line) for line in (0, *ladder.lines)}
+        self._delay_topic_for = ladder.delay_for
+        self._topics = {delay_topic: self._names.delay_topic(delay_topic) for delay_topic in (0, *ladder.delays)}
         self._seen_at = seen_at
 
     def _look_again(self) -> None:
@@ -115,20 +115,20 @@ class DueRows:
         with GcPause():
             for at, key, topic, partition, own in given:
                 if at is None:
-                    line, number, fields = topic, partition, own
+                    delay_topic, number, fields = topic, partition, own
                 else:
-                    line, number, fields = self._to_line(at, now, key, topic, partition, own)
+                    delay_topic, number, fields = self._to_delay_topic(at, now, key, topic, partition, own)
                     if own and any(name == HEADER for name, _ in own):
                         raise DeliveryError(
                             f"{columns.name_of(len(topics))} is due later but has a header {HEADER}, a name that "
                             "Headway uses itself. Give your header another name."
                         )
-                topics.append(line)
+                topics.append(delay_topic)
                 partitions.append(number)
                 headers.append(fields)
         return columns._replace(keys=keys, topics=topics, partitions=partitions, headers=headers)
 
-    def _to_line(
+    def _to_delay_topic(
         self, at: int, now: int, key: Any, topic: str, partition: int, own: Sequence[Any] | None
     ) -> tuple[str, int, list[Any]]:
         if self._names.owns(topic):
@@ -138,6 +138,6 @@ class DueRows:
         due, order = min(max(0, -(-at // 1000)), LATEST), next(self._orders)
         target = partition if partition >= 0 else None
         schedule = Schedule(f"{self._token}{order:x}", due, now, order, topic, target)
-        line = self._topics[self._line_for(due - now)]
+        delay_topic = self._topics[self._delay_topic_for(due - now)]
         fields = [*(own or ()), schedule.header()]
-        return line, partition_of(key, order, self._partitions), fields
+        return delay_topic, partition_of(key, order, self._partitions), fields

@@ -51,7 +51,7 @@ from headway.spark.sink.digest import RowsDigest
 from headway.spark.sink.markers import Marked, Marker, WritePart, WriteReport, divided_otherwise, read_marker
 from headway.spark.sink.options import SinkOptions, check_columns, for_batch, for_stream, parse, topics_of
 from headway.spark.sink.rows import chunks
-from headway.spark.sink.scheduled_rows import DueRows, SchedulerLines, find_lines, line_settings
+from headway.spark.sink.scheduled_rows import DueRows, SchedulerDelayTopics, delay_topic_settings, find_delay_topics
 
 log = logging.getLogger(__name__)
 
@@ -74,19 +74,19 @@ class Written(WriterCommitMessage):
 class Target(NamedTuple):
     """The destination of the rows: the options of the write, the delay topics, and the identity of the target topics.
 
-    `lines` holds the scheduler's delay topics, and is None if the rows have no column `due`. `named` is False for a
-    batch write without `txnAppId`, which is never repeated after a restart. `place` is a hash of the cluster's id and
-    the names of the target topics.
+    `delay_topics` holds the scheduler's delay topics, and is None if the rows have no column `due`. `named` is False
+    for a batch write without `txnAppId`, which is never repeated after a restart. `place` is a hash of the cluster's id
+    and the names of the target topics.
     """
 
     options: SinkOptions
-    lines: SchedulerLines | None
+    delay_topics: SchedulerDelayTopics | None
     named: bool = True
     place: str = ""
 
     def producer(self, transactional_id: str | None = None) -> ColumnarProducer:
         """Create the producer for one task's rows. It is transactional if a `transactional_id` is given."""
-        defaults = line_settings(in_transaction=transactional_id is not None) if self.lines else {}
+        defaults = delay_topic_settings(in_transaction=transactional_id is not None) if self.delay_topics else {}
         return ColumnarProducer({**defaults, **self.options.kafka}, transactional_id)
 
     def markers(self) -> CommitMarkers:
@@ -172,8 +172,8 @@ def _checked(schema: StructType, options: SinkOptions, *, named: bool) -> Target
     marker_topic = options.marker_topic if options.delivery == "exactly_once" else None
     scheduler_name = options.scheduler_name if "due" in schema.fieldNames() else None
     now = int(time.monotonic() / _PREPARED_FOR)
-    lines, cluster = _prepare(marker_topic, scheduler_name, tuple(options.kafka.items()), named, now)
-    return Target(options, lines, named, _place(cluster, topics_of(schema, options)))
+    delay_topics, cluster = _prepare(marker_topic, scheduler_name, tuple(options.kafka.items()), named, now)
+    return Target(options, delay_topics, named, _place(cluster, topics_of(schema, options)))
 
 
 def _place(cluster: str, topics: Sequence[str]) -> str:
@@ -183,7 +183,7 @@ def _place(cluster: str, topics: Sequence[str]) -> str:
 @lru_cache(maxsize=16)
 def _prepare(
     marker_topic: str | None, scheduler_name: str | None, kafka: tuple[tuple[str, str], ...], named: bool, now: int
-) -> tuple[SchedulerLines | None, str]:
+) -> tuple[SchedulerDelayTopics | None, str]:
     """Check on the driver, before any task starts, that Kafka can be used, and create missing topics.
 
     These are the marker topic and the scheduler's delay topics. Returns the delay topics and the id of the cluster.
@@ -195,7 +195,7 @@ def _prepare(
         create_marker_topic(admin, marker_topic, lasting=named)
     else:
         admin.topics()
-    return find_lines(dict(kafka), scheduler_name) if scheduler_name else None, admin.cluster_id()
+    return find_delay_topics(dict(kafka), scheduler_name) if scheduler_name else None, admin.cluster_id()
 
 
 def write_part(target: Target, batches: Iterator[pa.RecordBatch], part: WritePart) -> Written:
@@ -374,7 +374,7 @@ def _other_attempt_commits(markers: CommitMarkers, part: WritePart, within: floa
 def _send(
     producer: ColumnarProducer, target: Target, batches: Iterator[pa.RecordBatch], digest: RowsDigest | None = None
 ) -> int:
-    due_rows = DueRows(target.lines, target.options.kafka) if target.lines else None
+    due_rows = DueRows(target.delay_topics, target.options.kafka) if target.delay_topics else None
     rows = before = 0
     for batch in batches:
         for columns in _chunks(batch, target.options, producer, due_rows=due_rows, digest=digest, first=before):

@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 
 from headway.core.delay.changes import Command, IfPending, Put, Settled, read_command
 from headway.core.delay.command_ledger import PutRecord
+from headway.core.delay.delay_topic_window import Fetched
 from headway.core.delay.ladder import MEMORY, Ladder
-from headway.core.delay.line_window import Fetched
 from headway.core.delay.partition_relay import PartitionRelay
 from headway.core.delay.relay_tick import RelayTick, Search
 from headway.core.delay.schedule import Schedule, own_id, read_schedule
@@ -42,9 +42,9 @@ class Transaction:
     tick: RelayTick
     written: list[tuple[int, int]]  # lines and offsets
 
-    def first(self, line: int) -> int | None:
+    def first(self, delay_topic: int) -> int | None:
         """Its first record's offset in a line."""
-        return min((offset for other, offset in self.written if other == line), default=None)
+        return min((offset for other, offset in self.written if other == delay_topic), default=None)
 
 
 @dataclass
@@ -67,15 +67,15 @@ class World:
     events: list[tuple[str, object]] = field(default_factory=list)  # tokens that are answered, and what is delivered
     refused: list[object] = field(default_factory=list)
     writes: Counter[str] = field(default_factory=Counter)
-    lines: tuple[int, ...] = ()
+    delay_topics: tuple[int, ...] = ()
     searching: list[Search] = field(default_factory=list)
     search_ends: float = 0.5  # the chance that one does within a turn
     sending: deque[tuple[int, RelayTick]] = field(default_factory=deque)  # with low latency: when it is there
     uncommitted: deque[Transaction] = field(default_factory=deque)
 
     def __post_init__(self) -> None:
-        for line in (MEMORY, *self.ladder.lines, *self.lines):
-            self.logs[line] = []
+        for delay_topic in (MEMORY, *self.ladder.delays, *self.delay_topics):
+            self.logs[delay_topic] = []
         self.crash()
 
     def crash(self) -> None:
@@ -85,12 +85,12 @@ class World:
                 tick.state.clear()
                 self._append(tick)
                 self._apply(tick)
-        for line, offset in (place for each in self.uncommitted for place in each.written):
-            self.logs[line][offset].aborted = True
+        for delay_topic, offset in (place for each in self.uncommitted for place in each.written):
+            self.logs[delay_topic][offset].aborted = True
         self.sending.clear()
         self.uncommitted.clear()
         self.relay = PartitionRelay(self.ladder, list(self.logs), self.stored, self.room, self.topics)
-        self.positions = {line: self.relay.start(line) for line in self.logs}
+        self.positions = {delay_topic: self.relay.start(delay_topic) for delay_topic in self.logs}
         self.commands_position = self.relay.commands_start
         self.searching.clear()
 
@@ -98,13 +98,13 @@ class World:
         """Schedule a record; or store only now what was scheduled so many milliseconds ago."""
         at = self.now - ago
         schedule = Schedule(id_, at + delay, at, len(self.writes), "target", **more)  # type: ignore[arg-type]
-        self.write(self.ladder.line_for(delay), schedule)
+        self.write(self.ladder.delay_for(delay), schedule)
         return schedule
 
-    def write(self, line: int, schedule: Schedule) -> None:
+    def write(self, delay_topic: int, schedule: Schedule) -> None:
         """Append to a line's log."""
         self.writes[schedule.id] += 1
-        self.logs[line].append(Record(self.now, schedule.header()[1]))  # type: ignore[arg-type]
+        self.logs[delay_topic].append(Record(self.now, schedule.header()[1]))  # type: ignore[arg-type]
 
     def ask(self, schedule: Schedule, to: int | None = None) -> str:
         """Cancel or reschedule; returns the command's token."""
@@ -120,32 +120,32 @@ class World:
         self.commands.append(PutRecord(Put(if_pending, token), fetched, schedule))
         return schedule, token
 
-    def fetch(self, line: int) -> None:
+    def fetch(self, delay_topic: int) -> None:
         """Let some of a line come in."""
-        log, position, end = self.logs[line], self.positions[line], self.end_of(line)
+        log, position, end = self.logs[delay_topic], self.positions[delay_topic], self.end_of(delay_topic)
         records = log[position : min(end, position + self.at_once)]
         fetched = [fetched_as(position + i, each) for i, each in enumerate(records) if not each.aborted]
         if fetched:
-            self.relay.receive(line, fetched)
-        self.positions[line] += len(records)
-        if self.positions[line] == end:
-            self.relay.reached_end(line, end)
+            self.relay.receive(delay_topic, fetched)
+        self.positions[delay_topic] += len(records)
+        if self.positions[delay_topic] == end:
+            self.relay.reached_end(delay_topic, end)
 
-    def end_of(self, line: int) -> int:
+    def end_of(self, delay_topic: int) -> int:
         """Where the log ends for who reads what is committed."""
-        firsts = (each.first(line) for each in self.uncommitted)
-        return min([first for first in firsts if first is not None], default=len(self.logs[line]))
+        firsts = (each.first(delay_topic) for each in self.uncommitted)
+        return min([first for first in firsts if first is not None], default=len(self.logs[delay_topic]))
 
     def step(self, crash: float = 0.0) -> RelayTick:
         """One turn of the relay; with some chance it dies before, or right after, its transaction."""
         self._go_on()
-        lines = list(self.logs)
-        self.draw.shuffle(lines)
+        delay_topics = list(self.logs)
+        self.draw.shuffle(delay_topics)
         if self.stops and self.draw.random() < LATE:
-            lines.clear()
-        for line in lines:
-            if line not in self.relay.full():
-                self.fetch(line)
+            delay_topics.clear()
+        for delay_topic in delay_topics:
+            if delay_topic not in self.relay.full():
+                self.fetch(delay_topic)
         for value in self.commands[self.commands_position :]:
             command = value if isinstance(value, PutRecord) else read_command(value)
             self.relay.command(self.commands_position, command, self.now)
@@ -168,8 +168,8 @@ class World:
         return tick
 
     def _search(self, search: Search) -> Fetched | None:
-        for line, log in self.logs.items():
-            for offset, record in enumerate(log[: self.end_of(line)]):
+        for delay_topic, log in self.logs.items():
+            for offset, record in enumerate(log[: self.end_of(delay_topic)]):
                 if record.aborted:
                     continue
                 schedule = read_schedule(record.header)
@@ -213,17 +213,17 @@ class World:
         written = []
         for write in tick.writes:
             assert isinstance(write.record, Record)
-            if write.line is not None:
-                self.write(write.line, write.schedule)
-                written.append((write.line, len(self.logs[write.line]) - 1))
+            if write.delay_topic is not None:
+                self.write(write.delay_topic, write.schedule)
+                written.append((write.delay_topic, len(self.logs[write.delay_topic]) - 1))
         if tick.moved:
-            self.relay.written({line: offset + 1 for line, offset in written}, self.now)
+            self.relay.written({delay_topic: offset + 1 for delay_topic, offset in written}, self.now)
         return written
 
     def _apply(self, tick: RelayTick) -> None:
         self.events += [("answered", command.token) for command, _ in tick.answers]
         for write in tick.writes:
-            if write.line is None:
+            if write.delay_topic is None:
                 self.writes[write.schedule.id] += 1
                 self.delivered.append((self.now, write.schedule))
                 self.events.append(("delivered", write.schedule))
@@ -242,7 +242,8 @@ class World:
             if not self.step(crash):
                 wake = self.relay.next_wake(self.now)
                 behind = any(
-                    self.positions[line] < self.end_of(line) and line not in self.relay.full() for line in self.logs
+                    self.positions[delay_topic] < self.end_of(delay_topic) and delay_topic not in self.relay.full()
+                    for delay_topic in self.logs
                 )
                 is_idle = not behind and not self.sending and not self.uncommitted
                 assert not is_idle or wake > self.now, "the relay would neither wait nor do anything"

@@ -9,9 +9,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from itertools import count
 
+from headway.core.delay.delay_topic_fitting import DelayTopicsNow, fitted
+from headway.core.delay.delay_topic_retirement import FitState, Seen, Waits, advanced, idle
 from headway.core.delay.ladder import MEMORY, Ladder, time_in
-from headway.core.delay.line_fitting import LinesNow, fitted
-from headway.core.delay.line_retirement import FitState, Seen, Waits, advanced, idle
 from headway.core.delay.recent_delays import RecentDelays
 
 HOUR = 3_600_000
@@ -43,7 +43,7 @@ class Day:
     """A day: topics and delay topics in use by hour; and the writes, lateness and changes of all records."""
 
     topics: list[int] = field(default_factory=list)
-    lines: list[tuple[int, ...]] = field(default_factory=list)
+    delay_topics: list[tuple[int, ...]] = field(default_factory=list)
     written: list[tuple[int, int]] = field(default_factory=list)  # of each hour: records that came, and writes
     lateness: list[int] = field(default_factory=list)
     changes: list[tuple[int, ...]] = field(default_factory=list)
@@ -62,44 +62,46 @@ class World:
     def __init__(self, ladder: Ladder) -> None:
         self.ladder = ladder
         self.day = Day()
-        self.topics = set(ladder.lines)
-        self.inside = dict.fromkeys(ladder.lines, 0)
-        self.ends = dict.fromkeys(ladder.lines, 0)
+        self.topics = set(ladder.delays)
+        self.inside = dict.fromkeys(ladder.delays, 0)
+        self.ends = dict.fromkeys(ladder.delays, 0)
         self.state = FitState()
         self.recent = RecentDelays()
         self.begins_anew_until = 0
 
     def evaluate(self, now: int) -> None:
-        seen = Seen(self.ladder.lines, {line: self.ends[line] for line in self.topics}, self.empty)
+        seen = Seen(
+            self.ladder.delays, {delay_topic: self.ends[delay_topic] for delay_topic in self.topics}, self.empty
+        )
         self.state, to_delete = advanced(self.state, seen, WAITS, now)
-        for line in to_delete:
-            assert not self.inside[line]
-            self.topics.discard(line)
-            self.day.deleted.append(line)
-            del self.ends[line]
-        lines_now = LinesNow(
-            self.ladder.lines,
+        for delay_topic in to_delete:
+            assert not self.inside[delay_topic]
+            self.topics.discard(delay_topic)
+            self.day.deleted.append(delay_topic)
+            del self.ends[delay_topic]
+        delay_topics_now = DelayTopicsNow(
+            self.ladder.delays,
             frozenset(self.topics),
             self.state.retiring,
             idle(self.state, WAITS, now),
         )
         settled = now - self.state.changed >= SETTLES
-        lines = fitted(lines_now, self.recent.weights(now), MOST, settled=settled)
-        if lines == self.ladder.lines:
+        delay_topics = fitted(delay_topics_now, self.recent.weights(now), MOST, settled=settled)
+        if delay_topics == self.ladder.delays:
             return
-        for line in set(lines) - self.topics:
-            self.topics.add(line)
-            self.day.made.append(line)
-            self.inside.setdefault(line, 0)
-            self.ends[line] = 0
-        self.ladder = Ladder(lines)
-        self.state = FitState(now, self.state.lines)
-        self.day.changes.append(lines)
+        for delay_topic in set(delay_topics) - self.topics:
+            self.topics.add(delay_topic)
+            self.day.made.append(delay_topic)
+            self.inside.setdefault(delay_topic, 0)
+            self.ends[delay_topic] = 0
+        self.ladder = Ladder(delay_topics)
+        self.state = FitState(now, self.state.delay_topics)
+        self.day.changes.append(delay_topics)
         self.begins_anew_until = now + _BEGINNING_ANEW_TAKES
 
     @property
     def empty(self) -> set[int]:
-        return {line for line in self.topics if not self.inside[line]}
+        return {delay_topic for delay_topic in self.topics if not self.inside[delay_topic]}
 
 
 def simulate(hours: int, *, fits: bool, seed: int = 7, every: int = 2000) -> Day:
@@ -115,33 +117,33 @@ def simulate(hours: int, *, fits: bool, seed: int = 7, every: int = 2000) -> Day
         day.written.append((len(events), 0))
         came, writes = 0, 0
         while events and events[0][0] < (hour + 1) * HOUR:
-            now, _, due, line = heapq.heappop(events)
+            now, _, due, delay_topic = heapq.heappop(events)
             while fits and evaluated + EVALUATE_EVERY <= now:
                 evaluated += EVALUATE_EVERY
                 world.evaluate(evaluated)
-            if line == -1:
+            if delay_topic == -1:
                 came += 1
                 world.recent.add([due - now], now)
-            elif line != MEMORY:
-                world.inside[line] -= 1
-                day.lost += line not in world.topics
+            elif delay_topic != MEMORY:
+                world.inside[delay_topic] -= 1
+                day.lost += delay_topic not in world.topics
                 now = max(now, world.begins_anew_until if now >= world.state.changed else 0)
-            if line == MEMORY:
+            if delay_topic == MEMORY:
                 day.lateness.append(now - due)
                 writes += 1
                 continue
-            next_line = world.ladder.line_for(due - now)
+            next_delay_topic = world.ladder.delay_for(due - now)
             writes += 1
             written = now + chance.randrange(*_A_MOVE_TAKES)
-            if next_line == MEMORY:
+            if next_delay_topic == MEMORY:
                 heapq.heappush(events, (max(written, due), next(order), due, MEMORY))
                 continue
-            world.inside[next_line] += 1
-            world.ends[next_line] += 1
-            heapq.heappush(events, (written + time_in(next_line), next(order), due, next_line))
+            world.inside[next_delay_topic] += 1
+            world.ends[next_delay_topic] += 1
+            heapq.heappush(events, (written + time_in(next_delay_topic), next(order), due, next_delay_topic))
         day.written[-1] = came, writes
         day.topics.append(len(world.topics) + OTHER_TOPICS)
-        day.lines.append(world.ladder.lines)
+        day.delay_topics.append(world.ladder.delays)
     return day
 
 
@@ -157,7 +159,8 @@ def main() -> None:
     for hour in (*range(0, 24, 2), 23):
         writes = [day.written[hour][1] / day.written[hour][0] for day in (fitting, fixed)]
         print(
-            f"| {hour} | {fitting.topics[hour]} | {Ladder(fitting.lines[hour])} | {writes[0]:.1f} | {writes[1]:.1f} |"
+            f"| {hour} | {fitting.topics[hour]} | {Ladder(fitting.delay_topics[hour])} | "
+            f"{writes[0]:.1f} | {writes[1]:.1f} |"
         )
     for name, day in (("fitting", fitting), ("27 delay topics", fixed)):
         late = sorted(day.lateness)

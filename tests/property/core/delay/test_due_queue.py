@@ -3,9 +3,9 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.core.delay.delay_topic_window import DelayTopicWindow, Fetched
 from headway.core.delay.due_queue import DueQueue, Held, Mark
 from headway.core.delay.ladder import MEMORY
-from headway.core.delay.line_window import Fetched, LineWindow
 from headway.core.delay.schedule import Schedule
 from headway.core.offsets.offset_map import OffsetMap
 
@@ -24,14 +24,14 @@ STEPS = st.lists(
 def test_the_first_to_be_due_is_taken_next_however_they_came_and_whatever_was_removed(
     steps: list[tuple[str, int]],
 ) -> None:
-    line = LineWindow(MEMORY, OffsetMap(0), 1_000_000)
-    waiting = DueQueue(Mark(), line)
+    delay_topic = DelayTopicWindow(MEMORY, OffsetMap(0), 1_000_000)
+    waiting = DueQueue(Mark(), delay_topic)
     there: list[tuple[int, int]] = []  # due and offset
     for number, (step, value) in enumerate(steps):
         if step == "add":
             schedule = Schedule(f"{number}", value, number, 0, "target")
-            line.progress.receive([number])
-            waiting.add(Held(schedule, Fetched(number, 0, 10, None, schedule), line))
+            delay_topic.progress.receive([number])
+            waiting.add(Held(schedule, Fetched(number, 0, 10, None, schedule), delay_topic))
             there.append((value, number))
         elif step == "take":
             due = [each for each in there if each[0] <= value]
@@ -48,4 +48,4 @@ def test_the_first_to_be_due_is_taken_next_however_they_came_and_whatever_was_re
         assert len(waiting) == len(there)
         assert waiting.bytes == 10 * len(there)
         assert waiting.first_due == min((due for due, _ in there), default=None)
-        assert line.holds == line.progress.incomplete_count == len(there)
+        assert delay_topic.holds == delay_topic.progress.incomplete_count == len(there)

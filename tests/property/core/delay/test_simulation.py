@@ -312,8 +312,8 @@ def test_after_downtime_a_recurring_schedule_fires_as_its_policy_says(misfire: s
 
 def test_a_record_that_says_no_time_is_refused_once() -> None:
     world = World(LADDER, random.Random(9))
-    for line in (MEMORY, 1000, 4000):
-        world.logs[line].append(Record(world.now, b"{"))
+    for delay_topic in (MEMORY, 1000, 4000):
+        world.logs[delay_topic].append(Record(world.now, b"{"))
     world.run_until(world.now + 10_000, crash=0.2)
     assert len(world.refused) == 3
 
@@ -341,8 +341,8 @@ def test_a_topic_that_was_made_anew_is_read_from_its_beginning_though_as_much_wa
     schedules = [world.schedule(f"{n}", 5_000) for n in range(30)]
     world.run_until(world.now + 6_000)
     world.topics = {"memory": "d", "line:4000": "e", "commands": "c"}
-    for line in (MEMORY, 4_000):
-        world.logs[line] = []
+    for delay_topic in (MEMORY, 4_000):
+        world.logs[delay_topic] = []
     schedules += [world.schedule(f"new {n}", 5_000 if n % 2 else 100) for n in range(80)]
     world.crash()
     world.run_until(world.now + 6_000)
@@ -373,8 +373,8 @@ def test_what_was_cancelled_stays_so_through_a_crash_amid_an_overdue_backlog() -
     gone = world.schedule("gone", 900)
     token = world.ask(gone)
     world.now += 120_000  # no relay has run
-    fetch, slow = world.fetch, world.ladder.lines[0]
-    world.fetch = lambda line: None if line == slow else fetch(line)  # type: ignore[method-assign]
+    fetch, slow = world.fetch, world.ladder.delays[0]
+    world.fetch = lambda delay_topic: None if delay_topic == slow else fetch(delay_topic)  # type: ignore[method-assign]
     for _ in range(20):  # all leave their line, and wait for what that one may hold
         world.step()
     assert world.relay.held == len(others)

@@ -5,8 +5,8 @@ from itertools import product
 import pytest
 
 from headway.core.delay.changes import Command, Settled
+from headway.core.delay.delay_topic_window import Fetched
 from headway.core.delay.ladder import MEMORY, Ladder
-from headway.core.delay.line_window import Fetched
 from headway.core.delay.partition_relay import PartitionRelay
 from headway.core.delay.recurrence import Recurrence
 from headway.core.delay.relay_tick import RelayTick, Search
@@ -32,13 +32,13 @@ class World:
 
     def __init__(self, due_in: int, recurrence: Recurrence | None) -> None:
         self.now = START
-        self.relay = PartitionRelay(LADDER, [MEMORY, *LADDER.lines], {}, 10**6, {})
-        self.logs: dict[int, list[Schedule]] = {line: [] for line in (MEMORY, *LADDER.lines)}
+        self.relay = PartitionRelay(LADDER, [MEMORY, *LADDER.delays], {}, 10**6, {})
+        self.logs: dict[int, list[Schedule]] = {delay_topic: [] for delay_topic in (MEMORY, *LADDER.delays)}
         self.commands = 0
         self.answers: list[Settled] = []
         self.delivered = 0
         self.schedule = Schedule("order-17", START + due_in, START, 0, "orders", recurrence=recurrence)
-        self.line = LADDER.line_for(due_in)
+        self.delay_topic = LADDER.delay_for(due_in)
 
     @property
     def state(self) -> ScheduleState:
@@ -49,14 +49,14 @@ class World:
 
     def comes(self) -> None:
         """The record is fetched of its line."""
-        self.relay.receive(self.line, [self.fetched()])
-        self.logs[self.line].append(self.schedule)
+        self.relay.receive(self.delay_topic, [self.fetched()])
+        self.logs[self.delay_topic].append(self.schedule)
 
     def turn(self) -> RelayTick:
-        for line, log in self.logs.items():
-            self.relay.reached_end(line, len(log))
+        for delay_topic, log in self.logs.items():
+            self.relay.reached_end(delay_topic, len(log))
         tick = self.relay.take(self.now, 50, 10**6)
-        self.delivered += sum(write.line is None for write in tick.writes)
+        self.delivered += sum(write.delay_topic is None for write in tick.writes)
         self.answers += [settled for _, settled in tick.answers]
         return tick
 
@@ -78,7 +78,7 @@ class World:
 
     # A schedule in each state
 
-    def in_line(self) -> None:
+    def in_delay_topic(self) -> None:
         pass
 
     def in_memory(self) -> None:
@@ -109,7 +109,7 @@ class World:
         due = self.schedule.due
         if event in COMING_BY:
             self.comes()
-            self.now = max(self.now, START + LADDER.lines[-1])
+            self.now = max(self.now, START + LADDER.delays[-1])
             self.turn()
         elif event in (ScheduleEvent.DUE, ScheduleEvent.FIRES):
             self.now = due
@@ -194,13 +194,13 @@ def test_what_no_search_finds_is_answered_as_unknown() -> None:
     assert world.answers == [Settled.UNKNOWN]
 
 
-@pytest.mark.parametrize("line", [MEMORY, *LADDER.lines])
-def test_an_empty_record_by_which_a_scheduler_learns_the_time_is_passed_over(line: int) -> None:
-    relay = PartitionRelay(LADDER, [MEMORY, *LADDER.lines], {}, 10**6, {})
-    relay.receive(line, [Fetched(0, START, 100, object(), EmptyRecordError("empty"))])
+@pytest.mark.parametrize("delay_topic", [MEMORY, *LADDER.delays])
+def test_an_empty_record_by_which_a_scheduler_learns_the_time_is_passed_over(delay_topic: int) -> None:
+    relay = PartitionRelay(LADDER, [MEMORY, *LADDER.delays], {}, 10**6, {})
+    relay.receive(delay_topic, [Fetched(0, START, 100, object(), EmptyRecordError("empty"))])
     tick = relay.take(START + NEVER, 50, 10**6)
     assert (tick.writes, tick.refusals) == ([], [])
-    assert relay.start(line) == 1
+    assert relay.start(delay_topic) == 1
 
 
 def test_a_schedule_is_in_no_state_that_the_table_has_not() -> None:

@@ -10,9 +10,9 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 def test_the_page_counts_by_hour_and_line_and_compares_the_ladders() -> None:
     occupancy = [
-        {"line_ms": 0, "hour": NOON, "pending": 1},
-        {"line_ms": 60_000, "hour": NOON, "pending": 2_000},
-        {"line_ms": 60_000, "hour": NOON + timedelta(hours=3), "pending": 7},
+        {"topic_delay_ms": 0, "hour": NOON, "pending": 1},
+        {"topic_delay_ms": 60_000, "hour": NOON, "pending": 2_000},
+        {"topic_delay_ms": 60_000, "hour": NOON + timedelta(hours=3), "pending": 7},
     ]
     ladders = {"in use": Ladder.exponential(), "proposed": Ladder((1000, 60_000))}
 

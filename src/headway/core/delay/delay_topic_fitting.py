@@ -32,7 +32,7 @@ _MOST_POPULAR = 16
 
 
 @dataclass(frozen=True)
-class LinesNow:
+class DelayTopicsNow:
     """The present delay topics, each identified by its delay in milliseconds.
 
     Args:
@@ -48,7 +48,7 @@ class LinesNow:
     idle: frozenset[int] = field(default_factory=frozenset)
 
 
-def fitted(now: LinesNow, delays: Mapping[int, float], most: int, *, settled: bool = True) -> tuple[int, ...]:
+def fitted(now: DelayTopicsNow, delays: Mapping[int, float], most: int, *, settled: bool = True) -> tuple[int, ...]:
     """Return the ladder's delays to use from now on: the present ones, unless a change pays off or is forced.
 
     Args:
@@ -57,7 +57,7 @@ def fitted(now: LinesNow, delays: Mapping[int, float], most: int, *, settled: bo
         most: The highest allowed number of delay topics.
         settled: True if the last change was long ago. Otherwise the ladder is changed only for a large gain.
     """
-    search = _LineSearch(now, delays, most)
+    search = _DelayTopicSearch(now, delays, most)
     before = search.trimmed(now.ladder)
     if before != now.ladder:
         return search.best(before) if delays else before
@@ -69,10 +69,10 @@ def fitted(now: LinesNow, delays: Mapping[int, float], most: int, *, settled: bo
     return search.without_idle(before) if settled else before
 
 
-class _LineSearch:
-    """Searches step by step for a ladder that costs less. In this class, `lines` are the delays of a ladder."""
+class _DelayTopicSearch:
+    """Searches step by step for a ladder that costs less. In this class, `delay_topics` are the delays of a ladder."""
 
-    def __init__(self, now: LinesNow, delays: Mapping[int, float], most: int) -> None:
+    def __init__(self, now: DelayTopicsNow, delays: Mapping[int, float], most: int) -> None:
         self._now = now
         self._most = most
         self._total = sum(delays.values())
@@ -80,18 +80,18 @@ class _LineSearch:
         self._costs: dict[tuple[int, ...], float] = {}
         self._candidates = sorted(_candidates(now, delays))
 
-    def cost(self, lines: tuple[int, ...]) -> float:
+    def cost(self, delay_topics: tuple[int, ...]) -> float:
         """Return the cost of a ladder: the average moves per record, plus the price of its delay topics."""
-        known = self._costs.get(lines)
+        known = self._costs.get(delay_topics)
         if known is None:
-            known = self._costs[lines] = self._writes(lines) + PRICE * len(lines)
+            known = self._costs[delay_topics] = self._writes(delay_topics) + PRICE * len(delay_topics)
         return known
 
-    def _writes(self, lines: tuple[int, ...]) -> float:
+    def _writes(self, delay_topics: tuple[int, ...]) -> float:
         """Return the average number of moves per record, counted as in `Ladder.writes` but without the delivery."""
         if not self._total:
             return 0.0
-        stays = [(line - MAY_ENTER_LATER, time_in(line)) for line in reversed(lines)]
+        stays = [(delay_topic - MAY_ENTER_LATER, time_in(delay_topic)) for delay_topic in reversed(delay_topics)]
         moves = 0.0
         for delay, weight in self._delays:
             left = delay
@@ -102,54 +102,62 @@ class _LineSearch:
                     left -= times * stay
         return moves / self._total
 
-    def trimmed(self, lines: tuple[int, ...]) -> tuple[int, ...]:
+    def trimmed(self, delay_topics: tuple[int, ...]) -> tuple[int, ...]:
         """Drop barred delays, and then the least useful ones until no more than the allowed number is left.
 
         The shortest delay is never dropped.
         """
-        lines = tuple(line for line in lines if line == lines[0] or line not in self._now.barred)
-        while len(lines) > self._most:
-            lines = min(self._fewer(lines), key=self.cost)
-        return lines
+        delay_topics = tuple(
+            delay_topic
+            for delay_topic in delay_topics
+            if delay_topic == delay_topics[0] or delay_topic not in self._now.barred
+        )
+        while len(delay_topics) > self._most:
+            delay_topics = min(self._fewer(delay_topics), key=self.cost)
+        return delay_topics
 
-    def best(self, lines: tuple[int, ...]) -> tuple[int, ...]:
+    def best(self, delay_topics: tuple[int, ...]) -> tuple[int, ...]:
         """Return a ladder whose cost cannot be lowered by adding, dropping or replacing one delay."""
         while True:
-            step = min(self._steps(lines), key=self.cost, default=lines)
-            if self.cost(step) >= self.cost(lines) - 1e-9:
-                step = min(self._replaced(lines), key=self.cost, default=lines)
-            if self.cost(step) >= self.cost(lines) - 1e-9:
-                return lines
-            lines = step
+            step = min(self._steps(delay_topics), key=self.cost, default=delay_topics)
+            if self.cost(step) >= self.cost(delay_topics) - 1e-9:
+                step = min(self._replaced(delay_topics), key=self.cost, default=delay_topics)
+            if self.cost(step) >= self.cost(delay_topics) - 1e-9:
+                return delay_topics
+            delay_topics = step
 
-    def without_idle(self, lines: tuple[int, ...]) -> tuple[int, ...]:
+    def without_idle(self, delay_topics: tuple[int, ...]) -> tuple[int, ...]:
         """Drop the delays whose topics are idle and save nothing."""
-        for line in self._now.idle.intersection(lines[1:]):
-            fewer = tuple(each for each in lines if each != line)
-            if self.cost(fewer) < self.cost(lines):
-                lines = fewer
-        return lines
+        for delay_topic in self._now.idle.intersection(delay_topics[1:]):
+            fewer = tuple(each for each in delay_topics if each != delay_topic)
+            if self.cost(fewer) < self.cost(delay_topics):
+                delay_topics = fewer
+        return delay_topics
 
-    def _steps(self, lines: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        yield from self._fewer(lines)
-        yield from self._more(lines)
+    def _steps(self, delay_topics: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        yield from self._fewer(delay_topics)
+        yield from self._more(delay_topics)
 
-    def _fewer(self, lines: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        return (lines[:place] + lines[place + 1 :] for place in range(1, len(lines)))
+    def _fewer(self, delay_topics: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        return (delay_topics[:place] + delay_topics[place + 1 :] for place in range(1, len(delay_topics)))
 
-    def _more(self, lines: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        longer = (tuple(sorted((*lines, line))) for line in self._candidates if line not in lines)
+    def _more(self, delay_topics: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        longer = (
+            tuple(sorted((*delay_topics, delay_topic)))
+            for delay_topic in self._candidates
+            if delay_topic not in delay_topics
+        )
         return (each for each in longer if self._is_allowed(each))
 
-    def _replaced(self, lines: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        return (each for fewer in self._fewer(lines) for each in self._more(fewer) if each != lines)
+    def _replaced(self, delay_topics: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        return (each for fewer in self._fewer(delay_topics) for each in self._more(fewer) if each != delay_topics)
 
-    def _is_allowed(self, lines: Collection[int]) -> bool:
-        topics, now = self._now.with_topics.union(lines), self._now.with_topics
-        return len(lines) <= self._most and (len(topics) <= self._most or topics == now)
+    def _is_allowed(self, delay_topics: Collection[int]) -> bool:
+        topics, now = self._now.with_topics.union(delay_topics), self._now.with_topics
+        return len(delay_topics) <= self._most and (len(topics) <= self._most or topics == now)
 
 
-def _candidates(now: LinesNow, delays: Mapping[int, float]) -> set[int]:
+def _candidates(now: DelayTopicsNow, delays: Mapping[int, float]) -> set[int]:
     """Return the delays to choose from.
 
     These are the delays that have topics, the shortest delay times powers of two, and the most frequent delays of
@@ -157,8 +165,14 @@ def _candidates(now: LinesNow, delays: Mapping[int, float]) -> set[int]:
     """
     shortest, longest = now.ladder[0], max(delays, default=0)
     popular = sorted(delays, key=delays.__getitem__, reverse=True)[:_MOST_POPULAR]
-    doubled = {line for line in Ladder.exponential(shortest / 1000).lines if line <= longest + MAY_ENTER_LATER}
+    doubled = {
+        delay_topic
+        for delay_topic in Ladder.exponential(shortest / 1000).delays
+        if delay_topic <= longest + MAY_ENTER_LATER
+    }
     # A frequent delay is a candidate itself, because a record also enters a topic whose delay equals its own.
     return {
-        line for line in {*now.with_topics, *doubled, *popular} if shortest < line <= LATEST and line not in now.barred
+        delay_topic
+        for delay_topic in {*now.with_topics, *doubled, *popular}
+        if shortest < delay_topic <= LATEST and delay_topic not in now.barred
     }

@@ -7,14 +7,14 @@ from concurrent.futures import Future, wait
 from functools import partial
 from typing import Any, Literal
 
-from headway.core.delay.ladder import MOST_LINES as MOST_OF_A_LADDER
+from headway.core.delay.delay_topic_window import Fetched
+from headway.core.delay.ladder import MOST_DELAYS as MOST_OF_A_LADDER
 from headway.core.delay.ladder import Ladder
-from headway.core.delay.line_window import Fetched
 from headway.core.delay.recent_delays import RecentDelays, delays_of, is_like
 from headway.core.untrusted import LATEST
 from headway.declarations import check_above_zero, check_whole
 from headway.delay.fit_records import delays_key
-from headway.delay.relay.line_examiner import LineExaminer
+from headway.delay.relay.delay_topic_examiner import DelayTopicExaminer
 from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, ConfigError, HeadwayError
 from headway.runtime.background import in_background
@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 
 FitMode = Literal["off", "report", "auto"]
 
-MOST_LINES = 16
+MOST_DELAY_TOPICS = 16
 RETIRE_AFTER = 6 * 3600.0
 
 LOOK_EVERY = 5.0
@@ -38,7 +38,7 @@ _CLOSE_WITHIN = 5.0
 _SAME = 0.1  # writes per record; delays that change the cost by less are not stored again yet
 
 
-class LineFitter:
+class DelayTopicFitter:
     """Counts incoming delays. On the relay that has partition 0, it also has a thread fit the delay topics to them.
 
     Each relay stores the delays that came in to its partitions; the one with partition 0 adds them up and decides.
@@ -56,16 +56,16 @@ class LineFitter:
     ) -> None:
         if mode not in ("off", "report", "auto"):
             raise ConfigError(f"fit is {mode!r}; it must be 'off', 'report' or 'auto'.")
-        check_whole("max_lines", most, 2)
+        check_whole("max_delay_topics", most, 2)
         if most > MOST_OF_A_LADDER:
             raise ConfigError(
-                f"max_lines is {most}; it must be at most {MOST_OF_A_LADDER}, the most delay topics of a ladder."
+                f"max_delay_topics is {most}; it must be at most {MOST_OF_A_LADDER}, the most delay topics of a ladder."
             )
         check_above_zero("retire_after", retire_after)
         if retire_after > LATEST // 1000:
             raise ConfigError(f"retire_after is {retire_after}; it must be a number of seconds up to {LATEST // 1000}.")
         self._is_on = mode != "off"
-        self._examiner = LineExaminer(config, names, most, retire_after, applies=mode == "auto")
+        self._examiner = DelayTopicExaminer(config, names, most, retire_after, applies=mode == "auto")
         self._recent: dict[int, RecentDelays] = {}
         self._restored: set[int] = set()  # the partition numbers whose stored delays were added
         self._stored: dict[int, dict[int, float]] = {}
@@ -74,10 +74,10 @@ class LineFitter:
         self._examining: Future[Mapping[int, RecentDelays]] | None = None
         self._examine_at = self._warn_at = 0.0
 
-    def count(self, number: int, line: int, records: Sequence[Fetched], ladder: Ladder, now: int) -> None:
+    def count(self, number: int, delay_topic: int, records: Sequence[Fetched], ladder: Ladder, now: int) -> None:
         """Count the delays of newly scheduled records among those fetched."""
         if self._is_on:
-            self.add(number, delays_of(line, records, ladder), now)
+            self.add(number, delays_of(delay_topic, records, ladder), now)
 
     def add(self, number: int, delays: Iterable[int], now: int) -> None:
         """Count delays of records that came in to a partition."""

@@ -40,7 +40,7 @@ class FreshCluster(DelayCluster):
         return sorted(topic.removeprefix(f"{self.name}.") for topic in topics if topic.startswith(f"{self.name}."))
 
     @property
-    def lines(self) -> list[int]:
+    def delay_topics(self) -> list[int]:
         """The lines that have topics."""
         return sorted(int(topic.removeprefix("line-")) for topic in self.own_topics if topic.startswith("line-"))
 
@@ -57,13 +57,13 @@ def test_a_scheduler_of_short_delays_makes_ten_topics_and_each_longer_delay_the_
         for _ in range(20):
             scheduler.send_later("k", b"v", cluster.target, 5)
         assert len(cluster.own_topics) == 10
-        assert cluster.lines == [0, 1000, 2000, 4000, 8000]
+        assert cluster.delay_topics == [0, 1000, 2000, 4000, 8000]
         scheduler.send_later("k", b"v", cluster.target, 60)
-        assert cluster.lines == [0, 1000, 2000, 4000, 8000, 16_000, 32_000]
+        assert cluster.delay_topics == [0, 1000, 2000, 4000, 8000, 16_000, 32_000]
         daily = scheduler.every("0 9 * * *", "k", b"v", cluster.target)
-        assert cluster.lines[-1] == 65_536_000
+        assert cluster.delay_topics[-1] == 65_536_000
         scheduler.reschedule(daily, 86_400 * 365 * 50)
-        assert tuple(cluster.lines) == (0, *Ladder.exponential().lines)
+        assert tuple(cluster.delay_topics) == (0, *Ladder.exponential().delays)
     assert len(cluster.own_topics) == 33
 
 
@@ -86,7 +86,7 @@ def test_records_are_delivered_once_and_on_time_while_schedulers_add_lines_under
             for delay in (0.5, 17, 34):  # all at once need lines that nobody has made
                 for made in [threads.submit(schedule, number, delay) for number in range(3)]:
                     made.result()
-        assert cluster.lines == [0, 1000, 2000, 4000, 8000, 16_000, 32_000]
+        assert cluster.delay_topics == [0, 1000, 2000, 4000, 8000, 16_000, 32_000]
         found = cluster.wait_for(len(dues), within=90)
         wait_until(lambda: not cluster.pending())
     assert Counter(message.key() for message in found) == dict.fromkeys(dues, 1)
@@ -105,7 +105,7 @@ def test_a_relay_of_another_process_reads_a_new_line_before_its_first_record_has
             scheduler.send_later("first", b"v", cluster.target, 0)
             cluster.wait_for_keys([b"first"])
             due = scheduler.send_later("through the new line", b"v", cluster.target, 17).due
-            assert cluster.lines[-1] == 16_000
+            assert cluster.delay_topics[-1] == 16_000
             cluster.wait_for_keys([b"through the new line"])
         finally:
             relay.kill()
@@ -149,9 +149,9 @@ def test_what_was_scheduled_before_a_relay_ran_is_in_lines_that_it_reads_from_it
 
 async def test_an_async_scheduler_adds_lines_too(cluster: FreshCluster) -> None:
     async with AsyncScheduler(cluster.config, name=cluster.name) as scheduler:
-        assert len(cluster.lines) == 5
+        assert len(cluster.delay_topics) == 5
         await scheduler.send_later("k", b"v", cluster.target, 3600)
-        assert cluster.lines[-1] == 2_048_000
+        assert cluster.delay_topics[-1] == 2_048_000
 
 
 @pytest.mark.slow
@@ -160,7 +160,7 @@ def test_two_schedulers_that_begin_at_once_agree_on_the_lines(cluster: FreshClus
         made = [threads.submit(Scheduler, cluster.config, name=cluster.name) for _ in range(6)]
         for each in made:
             each.result().close()
-    assert cluster.lines == [0, 1000, 2000, 4000, 8000]
+    assert cluster.delay_topics == [0, 1000, 2000, 4000, 8000]
     layout = read_layout(cluster.config, cluster.name)
     assert layout is not None
     assert layout.ladder == Ladder.exponential()

@@ -10,7 +10,7 @@ from headway.core.delay.ladder import FIRST_DELAYS, MEMORY, Ladder
 from headway.core.delay.schedule import OWN, Schedule, partition_of
 from headway.delay.brokers_time import BrokersTime
 from headway.delay.topic_names import TopicNames
-from headway.delay.topics import Layout, add_lines, create_topics, read_layout
+from headway.delay.topics import Layout, add_delay_topics, create_topics, read_layout
 from headway.errors import HeadwayError, SerializationError
 
 log = logging.getLogger(__name__)
@@ -20,7 +20,7 @@ LAYOUT_HOLDS_FOR = 600.0
 """After this many seconds, delay topics may have been deleted. They are checked before the next schedule is stored."""
 
 
-class LineTopics(NamedTuple):
+class DelayTopicNames(NamedTuple):
     """The layout of a scheduler's topics, and the name of each delay topic.
 
     Delays of `reach` milliseconds or more need a delay topic that does not exist yet.
@@ -32,7 +32,7 @@ class LineTopics(NamedTuple):
     reach: float
 
 
-class LineChoice:
+class DelayTopicChoice:
     """Chooses the delay topic for each schedule. When created, it creates the topics of short delays if none exist.
 
     Args:
@@ -47,14 +47,14 @@ class LineChoice:
         self._names = names
         self.time = BrokersTime(connection, names)
         """The brokers' time, which delays are counted by."""
-        self._lines = self._lines_of(self._read())
+        self._delay_topics = self._delay_topics_of(self._read())
         self._adding = threading.Lock()
         self._read_at = time.time()
 
     @property
     def partitions(self) -> int:
         """The partitions that each of the scheduler's topics has."""
-        return self._lines.partitions
+        return self._delay_topics.partitions
 
     def now(self) -> float:
         """Return the seconds since the epoch by the brokers' clock, asking them first if it is in doubt.
@@ -73,23 +73,23 @@ class LineChoice:
         """
         if not self._read_at <= time.time() < self._read_at + LAYOUT_LASTS:
             self._refresh()
-        lines, delay = self._lines, schedule.due - now
+        delay_topics, delay = self._delay_topics, schedule.due - now
         longest = delay if delay > gap else gap
-        if longest >= lines.reach:
-            lines = self.reaching(longest)
+        if longest >= delay_topics.reach:
+            delay_topics = self.reaching(longest)
         if schedule.id.startswith(OWN):
-            return self._names.commands, partition_of(schedule.id, 0, lines.partitions)
+            return self._names.commands, partition_of(schedule.id, 0, delay_topics.partitions)
         try:
-            partition = partition_of(key, schedule.order, lines.partitions)
+            partition = partition_of(key, schedule.order, delay_topics.partitions)
         except (TypeError, ValueError) as error:  # neither bytes nor text that can be encoded
             raise SerializationError(
                 f"The key of a schedule is neither bytes nor a string ({error}). Convert it, or set key.serializer."
             ) from error
-        return lines.topics[lines.ladder.line_for(delay)], partition
+        return delay_topics.topics[delay_topics.ladder.delay_for(delay)], partition
 
     def covers(self, delay: float) -> bool:
         """Return whether all delay topics for this delay in milliseconds exist, so that `reaching` returns at once."""
-        return delay < self._lines.reach
+        return delay < self._delay_topics.reach
 
     def may_wait(self, delay: float) -> bool:
         """Return whether `now` or `place` may block: a delay topic is missing, or the layout was read too long ago."""
@@ -99,16 +99,16 @@ class LineChoice:
     def _may_be_gone(self) -> bool:
         return time.time() >= self._read_at + LAYOUT_HOLDS_FOR
 
-    def reaching(self, delay: int) -> LineTopics:
+    def reaching(self, delay: int) -> DelayTopicNames:
         """Return the delay topics, after creating those that the delay needs and waiting until the brokers know them.
 
         Raises `AuthorizationError` if the right to create them is missing, and `KafkaError` if no broker answers.
         """
         with self._adding:
             if not self.covers(delay):  # otherwise another thread has just added them
-                self._lines = self._lines_of(add_lines(self._connection, self._names.name, delay))
-                log.info("The delay topics of %s are now: %s.", self._names.name, self._lines.ladder)
-            return self._lines
+                self._delay_topics = self._delay_topics_of(add_delay_topics(self._connection, self._names.name, delay))
+                log.info("The delay topics of %s are now: %s.", self._names.name, self._delay_topics.ladder)
+            return self._delay_topics
 
     def _read(self) -> Layout:
         name, connection = self._names.name, self._connection
@@ -127,10 +127,10 @@ class LineChoice:
 
     def _read_again(self) -> None:
         try:
-            self._lines = self._lines_of(self._read())
+            self._delay_topics = self._delay_topics_of(self._read())
         except HeadwayError as error:
             log.warning("The scheduler %s keeps using the delay topics that it knows: %s", self._names.name, error)
 
-    def _lines_of(self, layout: Layout) -> LineTopics:
-        topics = {line: self._names.line(line) for line in (MEMORY, *layout.usable.lines)}
-        return LineTopics(layout.partitions, layout.usable, topics, layout.reach)
+    def _delay_topics_of(self, layout: Layout) -> DelayTopicNames:
+        topics = {delay_topic: self._names.delay_topic(delay_topic) for delay_topic in (MEMORY, *layout.usable.delays)}
+        return DelayTopicNames(layout.partitions, layout.usable, topics, layout.reach)

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from headway.core.delay.delay_topic_fitting import PRICE, DelayTopicsNow, fitted
+from headway.core.delay.delay_topic_retirement import FitState, Seen, Waits, advanced, read_fit_state
+from headway.core.delay.delay_topic_window import Fetched
 from headway.core.delay.ladder import Ladder, writes_per_record
-from headway.core.delay.line_fitting import PRICE, LinesNow, fitted
-from headway.core.delay.line_retirement import FitState, Seen, Waits, advanced, read_fit_state
-from headway.core.delay.line_window import Fetched
 from headway.core.delay.recent_delays import HALF_LIFE, RecentDelays, delays_of, is_like, sum_of
 from headway.core.delay.schedule import Schedule
 from headway.core.untrusted import LATEST
@@ -23,7 +23,9 @@ delays = st.dictionaries(
     min_size=1,
     max_size=8,
 )
-lines = st.sets(st.sampled_from(Ladder.exponential().lines[1:]), max_size=12).map(lambda more: (1000, *sorted(more)))
+delay_topics = st.sets(st.sampled_from(Ladder.exponential().delays[1:]), max_size=12).map(
+    lambda more: (1000, *sorted(more))
+)
 most = st.integers(1, 20)
 
 
@@ -31,27 +33,27 @@ def cost(ladder: tuple[int, ...], weights: dict[int, float]) -> float:
     return writes_per_record(Ladder(ladder), weights) + PRICE * len(ladder)
 
 
-@given(lines, st.sets(st.integers(1001, 10**9), max_size=4), delays, most, st.booleans())
+@given(delay_topics, st.sets(st.integers(1001, 10**9), max_size=4), delays, most, st.booleans())
 def test_lines_stay_within_their_bound_and_the_shortest_stays(
     ladder: tuple[int, ...], emptied: set[int], weights: dict[int, float], most: int, settled: bool
 ) -> None:
     with_topics = frozenset(ladder) | emptied
     barred = frozenset(itertools.islice(emptied, 1))
-    chosen = fitted(LinesNow(ladder, with_topics, barred), weights, most, settled=settled)
-    assert Ladder(chosen).lines[0] == 1000
+    chosen = fitted(DelayTopicsNow(ladder, with_topics, barred), weights, most, settled=settled)
+    assert Ladder(chosen).delays[0] == 1000
     assert len(chosen) <= most
     assert len(with_topics.union(chosen)) <= max(most, len(with_topics))
     assert not barred.intersection(chosen)
 
 
-@given(lines, delays, most)
+@given(delay_topics, delays, most)
 def test_lines_come_to_rest_for_delays_that_stay_the_same(
     ladder: tuple[int, ...], weights: dict[int, float], most: int
 ) -> None:
     steps = [ladder]
     topics = frozenset(ladder)
     for _ in range(12):
-        steps.append(fitted(LinesNow(steps[-1], topics, idle=topics), weights, most))
+        steps.append(fitted(DelayTopicsNow(steps[-1], topics, idle=topics), weights, most))
         topics |= frozenset(steps[-1])
     assert steps[-1] == steps[-2]
     free = [each for each in steps if len(each) <= most]
@@ -59,7 +61,7 @@ def test_lines_come_to_rest_for_delays_that_stay_the_same(
 
 
 def test_a_small_swing_changes_nothing_and_a_large_one_does_so_at_once() -> None:
-    now = LinesNow((1000, 2000, 4000, 8000), frozenset({1000, 2000, 4000, 8000}))
+    now = DelayTopicsNow((1000, 2000, 4000, 8000), frozenset({1000, 2000, 4000, 8000}))
     assert fitted(now, {1000: 50, 2000: 50, 4000: 50, 8000: 50, 16_000: 10}, 16) == now.ladder
     day = fitted(now, {8000: 100, 86_400_000: 1}, 16, settled=False)
     assert 86_400_000 in day
@@ -67,9 +69,9 @@ def test_a_small_swing_changes_nothing_and_a_large_one_does_so_at_once() -> None
 
 
 def test_without_delays_lines_stay_and_too_many_are_given_up() -> None:
-    every = Ladder.exponential().lines
-    assert fitted(LinesNow((1000, 4000), frozenset({1000, 4000})), {}, 16) == (1000, 4000)
-    assert len(fitted(LinesNow(every, frozenset(every)), {}, 16)) == 16
+    every = Ladder.exponential().delays
+    assert fitted(DelayTopicsNow((1000, 4000), frozenset({1000, 4000})), {}, 16) == (1000, 4000)
+    assert len(fitted(DelayTopicsNow(every, frozenset(every)), {}, 16)) == 16
 
 
 STALE_FOR = 60
@@ -85,19 +87,19 @@ def test_a_line_is_deleted_only_when_it_is_empty_and_no_scheduler_knows_it_any_m
     inside = dict.fromkeys(topics, 0)
     in_use_until = dict.fromkeys(topics, 0)
     written_at = dict.fromkeys(topics, 0)
-    for wait, line, what in steps:
+    for wait, delay_topic, what in steps:
         now += wait
-        if what == "u" and line not in state.retiring:  # fitted never chooses a barred line
-            ladder ^= {line}
-        if line in ladder and line not in topics:
-            topics[line], inside[line], written_at[line] = 0, 0, now
-        if what == "w" and (line in ladder or now - in_use_until.get(line, -LATEST) <= STALE_FOR):
-            assert line in topics  # nobody writes to a topic that is gone
-            topics[line] += 1
-            inside[line] += 1
-            written_at[line] = now
-        if what == "r" and line in topics and (line in ladder or line not in state.retiring):
-            inside[line] = 0
+        if what == "u" and delay_topic not in state.retiring:  # fitted never chooses a barred line
+            ladder ^= {delay_topic}
+        if delay_topic in ladder and delay_topic not in topics:
+            topics[delay_topic], inside[delay_topic], written_at[delay_topic] = 0, 0, now
+        if what == "w" and (delay_topic in ladder or now - in_use_until.get(delay_topic, -LATEST) <= STALE_FOR):
+            assert delay_topic in topics  # nobody writes to a topic that is gone
+            topics[delay_topic] += 1
+            inside[delay_topic] += 1
+            written_at[delay_topic] = now
+        if what == "r" and delay_topic in topics and (delay_topic in ladder or delay_topic not in state.retiring):
+            inside[delay_topic] = 0
         in_use_until |= dict.fromkeys(ladder, now)
         empty = {each for each in topics if not inside[each]}
         before = state
@@ -151,5 +153,5 @@ def test_over_a_day_of_changing_delays_fitted_lines_are_fewer_write_less_and_los
     assert len(fitting.changes) <= 12
     assert min(fitting.lateness) >= 0
     assert max(fitting.lateness) < 500
-    made_again = {line for line in fitting.made if fitting.made.count(line) > 1}
+    made_again = {delay_topic for delay_topic in fitting.made if fitting.made.count(delay_topic) > 1}
     assert not made_again

@@ -21,7 +21,7 @@ import msgspec
 from headway.core.untrusted import Count, Time, read_json
 
 
-class LineUse(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
+class DelayTopicUse(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_fields=True):
     """The use of a delay topic, as far as known. Times are in milliseconds since the epoch; 0 means never.
 
     `written` is the sum of the end offsets of the topic's partitions, and `since` is when that sum was first seen.
@@ -41,7 +41,7 @@ class FitState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
     """
 
     changed: Time = 0
-    lines: dict[Time, LineUse] = {}
+    delay_topics: dict[Time, DelayTopicUse] = msgspec.field(default_factory=dict, name="lines")
 
     @property
     def retiring(self) -> frozenset[int]:
@@ -49,7 +49,7 @@ class FitState(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown_f
 
         Their delays must not be used for new topics now.
         """
-        return frozenset(line for line, use in self.lines.items() if use.retires)
+        return frozenset(delay_topic for delay_topic, use in self.delay_topics.items() if use.retires)
 
     def encode(self) -> bytes:
         """Encode the state for storage."""
@@ -97,31 +97,34 @@ class Seen(NamedTuple):
 
 def advanced(state: FitState, seen: Seen, waits: Waits, now: int) -> tuple[FitState, list[int]]:
     """Return the next state, and the delay topics that must be deleted as soon as this state is stored."""
-    lines = {line: _advanced(state.lines.get(line), line, seen, waits, now) for line in seen.ends}
+    delay_topics = {
+        delay_topic: _advanced(state.delay_topics.get(delay_topic), delay_topic, seen, waits, now)
+        for delay_topic in seen.ends
+    }
     gone = {
-        line: use
-        for line, use in state.lines.items()
-        if line not in lines and use.retires and now - use.retires < waits.barred
+        delay_topic: use
+        for delay_topic, use in state.delay_topics.items()
+        if delay_topic not in delay_topics and use.retires and now - use.retires < waits.barred
     }
     to_delete = [
-        line
-        for line, use in lines.items()
-        if use.retires and waits.unread <= now - use.retires < waits.barred // 2 and line in seen.empty
+        delay_topic
+        for delay_topic, use in delay_topics.items()
+        if use.retires and waits.unread <= now - use.retires < waits.barred // 2 and delay_topic in seen.empty
     ]
-    return FitState(state.changed, lines | gone), sorted(to_delete)
+    return FitState(state.changed, delay_topics | gone), sorted(to_delete)
 
 
-def _advanced(use: LineUse | None, line: int, seen: Seen, waits: Waits, now: int) -> LineUse:
-    written = seen.ends[line]
+def _advanced(use: DelayTopicUse | None, delay_topic: int, seen: Seen, waits: Waits, now: int) -> DelayTopicUse:
+    written = seen.ends[delay_topic]
     if use is None or use.written != written:
-        use = LineUse(written, now, use.out_of_use if use else 0)
-    if line in seen.ladder:
+        use = DelayTopicUse(written, now, use.out_of_use if use else 0)
+    if delay_topic in seen.ladder:
         return msgspec.structs.replace(use, out_of_use=0, retires=0)
     if not use.out_of_use:
         use = msgspec.structs.replace(use, out_of_use=now, retires=0)
     if use.retires and now - use.retires >= waits.barred:  # the topic was not deleted in time, so start over
         return msgspec.structs.replace(use, retires=0)
-    if use.retires or line not in seen.empty:
+    if use.retires or delay_topic not in seen.empty:
         return use
     is_unused = now - use.since >= waits.unused and now - use.out_of_use >= waits.known
     return msgspec.structs.replace(use, retires=now) if is_unused else use
@@ -129,4 +132,4 @@ def _advanced(use: LineUse | None, line: int, seen: Seen, waits: Waits, now: int
 
 def idle(state: FitState, waits: Waits, now: int) -> frozenset[int]:
     """Return the delay topics to which nothing has been written for a long time."""
-    return frozenset(line for line, use in state.lines.items() if now - use.since >= waits.unused)
+    return frozenset(delay_topic for delay_topic, use in state.delay_topics.items() if now - use.since >= waits.unused)

@@ -5,7 +5,7 @@ import time
 from collections.abc import Collection
 
 from headway.core.delay.ladder import MEMORY, Ladder
-from headway.core.delay.relay_state import COMMANDS_KEY, MEMORY_KEY, line_key
+from headway.core.delay.relay_state import COMMANDS_KEY, MEMORY_KEY, delay_topic_key
 from headway.delay.fit_records import FIT_KEY, fit_state_from
 from headway.delay.topic_names import TopicNames
 from headway.delay.topics import Layout, ladder_from, layout_seen_by, usable
@@ -19,14 +19,14 @@ _READ_AGAIN_AFTER = 0.1  # seconds, doubled after each attempt up to `_READ_AT_L
 _READ_AT_LEAST_EVERY = 15.0
 
 
-class LinesInUse:
+class DelayTopicsInUse:
     """The delay topics that exist, and the ladder of those that get records. Empty until `begin` has found some."""
 
     def __init__(self, reader: TopicReader, names: TopicNames) -> None:
         self._reader = reader
         self._names = names
         self.ladder = Ladder.exponential()
-        self.lines: tuple[int, ...] = ()
+        self.delay_topics: tuple[int, ...] = ()
         self.unread: frozenset[int] = frozenset()
         self.is_outdated = False  # another ladder was put in use, a delay topic was created, or one retires
         self._other_ladder = self._other_unread = False
@@ -36,9 +36,9 @@ class LinesInUse:
 
     def begin(self) -> bool:
         """Use the delay topics that exist, unless some were found before. Returns whether there are any."""
-        if not self.lines and (layout := self._layout()):
+        if not self.delay_topics and (layout := self._layout()):
             self._use(layout)
-        return bool(self.lines)
+        return bool(self.delay_topics)
 
     def _layout(self) -> Layout | None:
         return layout_seen_by(self._reader, self._names.name)
@@ -46,13 +46,16 @@ class LinesInUse:
     @property
     def state_keys(self) -> dict[str, str]:
         """For each topic that is read, delay topics and commands, the key under which its progress is stored."""
-        keys = {self._names.line(line): MEMORY_KEY if line == MEMORY else line_key(line) for line in self.lines}
+        keys = {
+            self._names.delay_topic(delay_topic): MEMORY_KEY if delay_topic == MEMORY else delay_topic_key(delay_topic)
+            for delay_topic in self.delay_topics
+        }
         return {**keys, self._names.commands: COMMANDS_KEY}
 
     @property
     def unread_topics(self) -> list[str]:
         """The delay topics that are no longer read and will soon be deleted."""
-        return list(map(self._names.line, self.unread))
+        return list(map(self._names.delay_topic, self.unread))
 
     def owned(self, assigned: Collection[Partition]) -> list[int]:
         """Return the assigned partition numbers.
@@ -64,7 +67,7 @@ class LinesInUse:
     @property
     def usable(self) -> Ladder:
         """The ladder of the delay topics that exist."""
-        return usable(self.ladder, self.lines)
+        return usable(self.ladder, self.delay_topics)
 
     def note(self, message: Message) -> None:
         """Note a record of the ladder's topic, which may put other delay topics in use or retire some."""
@@ -72,8 +75,10 @@ class LinesInUse:
         if ladder := ladder_from(self._names, key, value):
             self._other_ladder = ladder != self.ladder
         elif key == FIT_KEY.encode():
-            retiring = fit_state_from(self._names.ladder, value).retiring.difference(self.ladder.lines)
-            self._other_unread = retiring.intersection(self.lines) != set() or bool(self.unread.difference(retiring))
+            retiring = fit_state_from(self._names.ladder, value).retiring.difference(self.ladder.delays)
+            self._other_unread = retiring.intersection(self.delay_topics) != set() or bool(
+                self.unread.difference(retiring)
+            )
         else:
             return
         self.is_outdated = self._other_ladder or self._other_unread
@@ -93,18 +98,18 @@ class LinesInUse:
             return False
         self._read_again_after = _READ_AGAIN_AFTER
         self.is_outdated = self._other_ladder = self._other_unread = False
-        if (layout.ladder, layout.lines) == (self.ladder, self.lines):
+        if (layout.ladder, layout.delay_topics) == (self.ladder, self.delay_topics):
             return False
         self._use(layout)
         log.info("The delay topics of %s are now: %s.", self._names.name, self.usable)
         return True
 
     def _use(self, layout: Layout) -> None:
-        self.ladder, self.lines, self.unread = layout.ladder, layout.lines, layout.unread
+        self.ladder, self.delay_topics, self.unread = layout.ladder, layout.delay_topics, layout.unread
 
     def _lost(self, layout: Layout) -> list[int]:
         """Return the delay topics of the ladder that existed before but are missing now."""
-        return sorted(set(layout.ladder.lines).intersection(self.lines).difference(layout.lines))
+        return sorted(set(layout.ladder.delays).intersection(self.delay_topics).difference(layout.delay_topics))
 
     def refresh(self) -> bool:
         """Use the delay topics that exist now. Returns False while topics are missing that existed before.
@@ -112,7 +117,7 @@ class LinesInUse:
         Brokers learn of new topics one after another, so a missing topic may appear soon.
         """
         layout = self._layout()
-        lost = [] if layout is None else list(map(self._names.line, self._lost(layout)))
+        lost = [] if layout is None else list(map(self._names.delay_topic, self._lost(layout)))
         if layout is None:
             lost = [self._names.commands, self._names.state, self._names.ladder]
         if layout is None or lost:

@@ -9,13 +9,13 @@ import time
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from headway.core.delay.delay_topic_fitting import DelayTopicsNow, fitted
+from headway.core.delay.delay_topic_retirement import FitState, Seen, Waits, advanced, idle
 from headway.core.delay.ladder import MEMORY, Ladder, writes_per_record
-from headway.core.delay.line_fitting import LinesNow, fitted
-from headway.core.delay.line_retirement import FitState, Seen, Waits, advanced, idle
 from headway.core.delay.recent_delays import RecentDelays, is_like, sum_of
 from headway.delay.fit_records import FIT_KEY, delays_from, fit_state_from
 from headway.delay.topic_names import TopicNames
-from headway.delay.topics import LADDER_KEY, Layout, create_lines, encode_ladder, layout_seen_by, store_in_ladder
+from headway.delay.topics import LADDER_KEY, Layout, create_delay_topics, encode_ladder, layout_seen_by, store_in_ladder
 from headway.kafka.binding.capi import Partition
 from headway.kafka.binding.time_limits import LOG_BOUNDS_TOLD_WITHIN
 from headway.kafka.reading.compacted import TopicReader
@@ -39,14 +39,14 @@ _FEW = 1000  # a delay topic with at most this many offsets is read, since it mi
 class _Fitted(NamedTuple):
     """The latest search for better delay topics, with its inputs, so that it is not repeated for the same ones."""
 
-    lines: LinesNow
+    delay_topics: DelayTopicsNow
     delays: Mapping[int, float]
     ladder: Ladder
     settled: bool
     chosen: tuple[int, ...]
 
 
-class LineExaminer:
+class DelayTopicExaminer:
     """Examines the delay topics of a scheduler. Used by one thread only.
 
     Args:
@@ -130,39 +130,46 @@ class LineExaminer:
     def _decide(
         self, reader: TopicReader, layout: Layout, before: FitState, delays: Mapping[int, float], now: int
     ) -> None:
-        lines = sorted({*layout.lines, *layout.unread} - {MEMORY})
-        ends = self._ends(reader, lines, layout.partitions)
-        in_use = layout.usable.lines
+        delay_topics = sorted({*layout.delay_topics, *layout.unread} - {MEMORY})
+        ends = self._ends(reader, delay_topics, layout.partitions)
+        in_use = layout.usable.delays
         seen = Seen(in_use, ends, self._empty(reader, set(ends).difference(in_use), layout.partitions))
         state, to_delete = advanced(before, seen, self._waits, now)
-        lines_now = LinesNow(in_use, frozenset(lines), state.retiring, idle(state, self._waits, now))
-        chosen = self._fitted(lines_now, delays, settled=now - before.changed >= SETTLES_IN)
+        delay_topics_now = DelayTopicsNow(
+            in_use, frozenset(delay_topics), state.retiring, idle(state, self._waits, now)
+        )
+        chosen = self._fitted(delay_topics_now, delays, settled=now - before.changed >= SETTLES_IN)
         if not self._applies:
             self._report(in_use, chosen, delays)
             return
-        if chosen != layout.ladder.lines:
-            create_lines(reader.admin, self._names, [line for line in chosen if line not in ends], layout.partitions)
-            changed = FitState(now if chosen != in_use else before.changed, state.lines)
+        if chosen != layout.ladder.delays:
+            create_delay_topics(
+                reader.admin,
+                self._names,
+                [delay_topic for delay_topic in chosen if delay_topic not in ends],
+                layout.partitions,
+            )
+            changed = FitState(now if chosen != in_use else before.changed, state.delay_topics)
             self._store(changed, Ladder(chosen))
             if chosen != in_use:
                 log.info("%s", self._change("are fitted", in_use, chosen, delays))
         elif self._is_news(before, state):
             self._store(state)
-        for line in to_delete:
-            self._delete(line, state.lines[line].retires, now)
+        for delay_topic in to_delete:
+            self._delete(delay_topic, state.delay_topics[delay_topic].retires, now)
 
-    def _fitted(self, lines: LinesNow, delays: Mapping[int, float], *, settled: bool) -> tuple[int, ...]:
+    def _fitted(self, delay_topics: DelayTopicsNow, delays: Mapping[int, float], *, settled: bool) -> tuple[int, ...]:
         """Return the delay topics to use. If nothing has changed, do not search, because that takes time."""
         last = self._last
         if (
             last
-            and last.lines == lines
+            and last.delay_topics == delay_topics
             and last.settled == settled
             and is_like(delays, last.delays, last.ladder, _SAME)
         ):
             return last.chosen
-        chosen = fitted(lines, delays, self._most, settled=settled)
-        self._last = _Fitted(lines, delays, Ladder(lines.ladder), settled, chosen)
+        chosen = fitted(delay_topics, delays, self._most, settled=settled)
+        self._last = _Fitted(delay_topics, delays, Ladder(delay_topics.ladder), settled, chosen)
         return chosen
 
     def _report(self, in_use: tuple[int, ...], chosen: tuple[int, ...], delays: Mapping[int, float]) -> None:
@@ -192,48 +199,50 @@ class LineExaminer:
         is_long_ago = time.monotonic() - self._stored_at >= min(600.0, self._waits.unused / 12_000)
         return is_long_ago and before != state
 
-    def _delete(self, line: int, retires: int, now: int) -> None:
+    def _delete(self, delay_topic: int, retires: int, now: int) -> None:
         """Delete a delay topic, unless something has changed since it was examined."""
         began = time.monotonic()
         reader = self._reader or TopicReader(self._config)
         layout, stored = layout_seen_by(reader, self._names.name, "Delete"), self._stored(reader)
-        use = self._state(stored).lines.get(line)
-        if layout is None or line in layout.ladder.lines or use is None or use.retires != retires:
+        use = self._state(stored).delay_topics.get(delay_topic)
+        if layout is None or delay_topic in layout.ladder.delays or use is None or use.retires != retires:
             return
-        ends = self._ends(reader, [line], layout.partitions)
-        if ends.get(line) != use.written or line not in self._empty(reader, [line], layout.partitions):
+        ends = self._ends(reader, [delay_topic], layout.partitions)
+        if ends.get(delay_topic) != use.written or delay_topic not in self._empty(
+            reader, [delay_topic], layout.partitions
+        ):
             return
         if now - retires + (time.monotonic() - began) * 1000 < self._waits.barred / 2:
-            reader.admin.delete([self._names.line(line)])
+            reader.admin.delete([self._names.delay_topic(delay_topic)])
             log.info(
                 "Deleted the %g s delay topic of %s, which had been empty for a long time.",
-                line / 1000,
+                delay_topic / 1000,
                 self._names.name,
             )
 
     # Where the logs start and end
 
-    def _ends(self, reader: TopicReader, lines: Iterable[int], partitions: int) -> dict[int, int]:
+    def _ends(self, reader: TopicReader, delay_topics: Iterable[int], partitions: int) -> dict[int, int]:
         """Return the sum of the end offsets of each delay topic. Delay topics that lack partitions are left out."""
-        places = {line: self._places(line, partitions) for line in lines}
+        places = {delay_topic: self._places(delay_topic, partitions) for delay_topic in delay_topics}
         found = reader.bounds().ends([place for each in places.values() for place in each])
         return {
-            line: sum(found[place] for place in each)
-            for line, each in places.items()
+            delay_topic: sum(found[place] for place in each)
+            for delay_topic, each in places.items()
             if all(place in found for place in each)
         }
 
-    def _places(self, line: int, partitions: int) -> list[Partition]:
-        return [(self._names.line(line), number) for number in range(partitions)]
+    def _places(self, delay_topic: int, partitions: int) -> list[Partition]:
+        return [(self._names.delay_topic(delay_topic), number) for number in range(partitions)]
 
-    def _empty(self, reader: TopicReader, lines: Iterable[int], partitions: int) -> set[int]:
+    def _empty(self, reader: TopicReader, delay_topics: Iterable[int], partitions: int) -> set[int]:
         """Return the delay topics that are empty: no record, and no open transaction."""
-        places = {place: line for line in lines for place in self._places(line, partitions)}
+        places = {place: delay_topic for delay_topic in delay_topics for place in self._places(delay_topic, partitions)}
         starts, ends = reader.bounds().starts(places), reader.bounds().ends(places)
         decided = reader.bounds(isolation="read_committed").ends(places)
         return set(places.values()) - {
-            line
-            for place, line in places.items()
+            delay_topic
+            for place, delay_topic in places.items()
             if not {place} <= starts.keys() & ends.keys()
             or decided.get(place) != ends[place]
             or self._has_records(place, starts[place], ends[place])
@@ -249,4 +258,4 @@ class LineExaminer:
 
 
 def _steps(state: FitState) -> dict[int, tuple[int, int]]:
-    return {line: (use.out_of_use, use.retires) for line, use in state.lines.items()}
+    return {delay_topic: (use.out_of_use, use.retires) for delay_topic, use in state.delay_topics.items()}

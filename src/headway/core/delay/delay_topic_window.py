@@ -62,7 +62,7 @@ class Fetched(msgspec.Struct, gc=False):
     schedule: Schedule | ScheduleError
 
 
-class LineWindow:
+class DelayTopicWindow:
     """The fetched records that have not left the delay topic, and the progress of those that have left."""
 
     __slots__ = (
@@ -75,15 +75,15 @@ class LineWindow:
         "_window",
         "bytes",
         "changed",
+        "delay_topic",
         "ended",
         "holds",
-        "line",
         "memory",
         "progress",
     )
 
-    def __init__(self, line: int, start: OffsetMap, memory: int) -> None:
-        self.line = line
+    def __init__(self, delay_topic: int, start: OffsetMap, memory: int) -> None:
+        self.delay_topic = delay_topic
         self.memory = memory
         self.progress = Progress(start)
         self.bytes = 0
@@ -93,7 +93,7 @@ class LineWindow:
         self._position = 0  # the offset after the last fetched record
         self._left = -math.inf  # no record after the last one that has left is due by this time
         self._rests = False
-        self._time = time_in(line)
+        self._time = time_in(delay_topic)
         self._window: deque[Fetched] = deque()
         # The due times and offsets of records in the window that must leave early to be delivered in time. Both ascend:
         # a record is left out if one after it in the log is due at the same time or sooner, as both leave together.
@@ -107,7 +107,7 @@ class LineWindow:
         self._window.extend(records)
         self._has_come(records[-1].offset + 1)
         self.bytes += sum(record.size for record in records)
-        if self.line != MEMORY:
+        if self.delay_topic != MEMORY:
             self._look_for_belated(records)
 
     def _look_for_belated(self, records: Sequence[Fetched]) -> None:
@@ -185,7 +185,7 @@ class LineWindow:
         records that the relay itself has written.
         """
         expected = self._expected[0].bound if self._expected else math.inf
-        return expected if self.line == MEMORY else min(expected, self._bound_of_fetched)
+        return expected if self.delay_topic == MEMORY else min(expected, self._bound_of_fetched)
 
     @property
     def _bound_of_fetched(self) -> float:
@@ -237,10 +237,10 @@ class LineWindow:
         self.progress.complete(offset)
 
 
-def bound_behind(line: int, due: int, written: int) -> int:
+def bound_behind(delay_topic: int, due: int, written: int) -> int:
     """Return a time by which neither a record written to a delay topic at `written` nor any record after it is due.
 
     In most delay topics this follows from the time of writing. In the memory topic (`MEMORY`), a later record can be
     due at any time. But it does not have to be delivered before this record, so this record's due time is the bound.
     """
-    return due - 1 if line == MEMORY else written + time_in(line) + _DUE_AFTER
+    return due - 1 if delay_topic == MEMORY else written + time_in(delay_topic) + _DUE_AFTER
