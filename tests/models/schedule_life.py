@@ -13,7 +13,7 @@ from headway.core.delay.partition_relay import PartitionRelay
 class ScheduleState(StrEnum):
     """A state in the life of a schedule, from when it is stored to its end."""
 
-    IN_LINE = "in_line"
+    IN_DELAY_TOPIC = "in_delay_topic"
     """Its live copy is in a line, or on its way there. This includes schedules that the relay does not know of."""
     IN_MEMORY = "in_memory"
     """It waits in memory for its due time."""
@@ -49,28 +49,28 @@ class ScheduleEvent(StrEnum):
 _S, _E = ScheduleState, ScheduleEvent
 
 SCHEDULE_TRANSITIONS = {
-    (_S.IN_LINE, _E.COMES_BY): _S.IN_LINE,
-    (_S.IN_LINE, _E.COMES_BY_SOON): _S.IN_MEMORY,
-    (_S.IN_LINE, _E.CANCEL): _S.CANCELLED,
-    (_S.IN_LINE, _E.DEFER): _S.CHANGED,
-    (_S.IN_LINE, _E.ADVANCE): _S.SOUGHT,
+    (_S.IN_DELAY_TOPIC, _E.COMES_BY): _S.IN_DELAY_TOPIC,
+    (_S.IN_DELAY_TOPIC, _E.COMES_BY_SOON): _S.IN_MEMORY,
+    (_S.IN_DELAY_TOPIC, _E.CANCEL): _S.CANCELLED,
+    (_S.IN_DELAY_TOPIC, _E.DEFER): _S.CHANGED,
+    (_S.IN_DELAY_TOPIC, _E.ADVANCE): _S.SOUGHT,
     (_S.IN_MEMORY, _E.DUE): _S.DELIVERED,
-    (_S.IN_MEMORY, _E.FIRES): _S.IN_LINE,
+    (_S.IN_MEMORY, _E.FIRES): _S.IN_DELAY_TOPIC,
     (_S.IN_MEMORY, _E.CANCEL): _S.CANCELLED,
-    (_S.IN_MEMORY, _E.DEFER): _S.IN_LINE,
-    (_S.IN_MEMORY, _E.ADVANCE): _S.IN_LINE,
-    (_S.CHANGED, _E.COMES_BY): _S.IN_LINE,
+    (_S.IN_MEMORY, _E.DEFER): _S.IN_DELAY_TOPIC,
+    (_S.IN_MEMORY, _E.ADVANCE): _S.IN_DELAY_TOPIC,
+    (_S.CHANGED, _E.COMES_BY): _S.IN_DELAY_TOPIC,
     (_S.CHANGED, _E.CANCEL): _S.CANCELLED,
     (_S.CHANGED, _E.DEFER): _S.CHANGED,
     (_S.CHANGED, _E.ADVANCE): _S.SOUGHT,
-    (_S.SOUGHT, _E.FOUND): _S.IN_LINE,
+    (_S.SOUGHT, _E.FOUND): _S.IN_DELAY_TOPIC,
     (_S.SOUGHT, _E.NOT_FOUND): _S.CHANGED,
-    (_S.SOUGHT, _E.COMES_BY): _S.IN_LINE,
+    (_S.SOUGHT, _E.COMES_BY): _S.IN_DELAY_TOPIC,
     (_S.SOUGHT, _E.CANCEL): _S.CANCELLED,
     (_S.SOUGHT, _E.DEFER): _S.SOUGHT,
     (_S.SOUGHT, _E.ADVANCE): _S.SOUGHT,
     (_S.LATE, _E.COMES_BY_CANCELLED): _S.CANCELLED,
-    (_S.LATE, _E.COMES_BY_MOVED): _S.IN_LINE,
+    (_S.LATE, _E.COMES_BY_MOVED): _S.IN_DELAY_TOPIC,
     (_S.LATE, _E.NEVER_CAME): _S.DELIVERED,
 }
 """(state, event) -> the next state. Any other event changes nothing."""
@@ -88,4 +88,4 @@ def state_of(relay: PartitionRelay, id_: str, due: int, now: int) -> ScheduleSta
     is_behind = change is not None and change.live < change.generation
     if id_ in relay.commands.undecided:
         return ScheduleState.SOUGHT if is_behind else ScheduleState.LATE
-    return ScheduleState.CHANGED if is_behind else ScheduleState.IN_LINE
+    return ScheduleState.CHANGED if is_behind else ScheduleState.IN_DELAY_TOPIC

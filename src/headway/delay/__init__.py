@@ -1,1 +1,1 @@
-"""Delayed delivery: the `Scheduler`, and the relay that delivers records when they are due."""
+"""Delayed delivery: the `Scheduler` stores records, and the `Relay` delivers them when they are due."""

@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 
 class RecordOptions(TypedDict, total=False):
-    """The options of `send_later` and `every`."""
+    """The options that `send_later` and `every` have in common."""
 
     headers: Sequence[Header]
     level: int | None
@@ -50,10 +50,10 @@ class RecurringOptions(RecordOptions, total=False):
 
 
 class AsyncScheduler:
-    """A `Scheduler` for asyncio with the same promises. `await send_later(...)` returns when the record is stored.
+    """A `Scheduler` for asyncio, with the same guarantees. `await send_later(...)` returns when the record is stored.
 
-    Use `async with`, or close it. On entry, or on first use, it looks for its topics and creates those that are
-    missing.
+    Use it with `async with`, or call `close` at the end. On entry, or on first use, it looks for its topics and creates
+    missing ones.
     """
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
@@ -76,7 +76,7 @@ class AsyncScheduler:
         return scheduler.may_wait_for_delay_topics(when)
 
     def _call(self, call: Callable[[], T]) -> Awaitable[T]:
-        """Make a call that may block, on another thread."""
+        """Run a call that may block in another thread."""
         return asyncio.to_thread(call)
 
     async def every(
@@ -93,16 +93,16 @@ class AsyncScheduler:
     async def cancel(
         self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN, *, answered: bool = True
     ) -> AsyncChangeRequest:
-        """Ask for a schedule to be cancelled, and wait until the request is stored; see `Scheduler.cancel`.
+        """Request that a schedule is cancelled, and wait until the request is stored; see `Scheduler.cancel`.
 
-        `await` the result's `settled` to learn the outcome.
+        Await `settled` of the returned request to learn the outcome.
         """
         return await self._asked(lambda scheduler, left: scheduler.cancel(handle, left, answered=answered), timeout)
 
     async def reschedule(
         self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN, *, answered: bool = True
     ) -> AsyncChangeRequest:
-        """Ask for another due time, and wait until the request is stored; see `Scheduler.reschedule`."""
+        """Request another due time, and wait until the request is stored; see `Scheduler.reschedule`."""
         return await self._asked(
             lambda scheduler, left: scheduler.reschedule(handle, when, left, answered=answered), timeout
         )
@@ -116,8 +116,8 @@ class AsyncScheduler:
         return AsyncChangeRequest(request)
 
     async def close(self) -> None:
-        """Wait until all schedules are stored, and release everything."""
-        if self._making is not None:  # the call that started to create it was cancelled
+        """Wait until all schedules are stored, then close all connections."""
+        if self._making is not None:  # the call that started to create the scheduler was cancelled
             with contextlib.suppress(HeadwayError):
                 await self._made()
         if self._scheduler is not None:
@@ -133,9 +133,10 @@ class AsyncScheduler:
         await self.close()
 
     async def _made(self) -> Scheduler:
-        """Return the scheduler, which one thread creates for all callers.
+        """Return the scheduler, after creating it if necessary.
 
-        If a caller is cancelled, the next goes on.
+        All callers share one scheduler. If the caller that started to create it is cancelled, the creation continues,
+        and the next caller waits for it.
         """
         while self._scheduler is None:
             if self._making is None:

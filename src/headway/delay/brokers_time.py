@@ -1,7 +1,7 @@
-"""The brokers' time, as a scheduler finds it out.
+"""How a scheduler finds out the brokers' time.
 
-A scheduler can be sure of the right to write to its delay topics only. So it sends a record for the brokers to stamp to
-the delay topic that relays read at once, and relays skip it.
+It writes a record, and reads the time with which a broker has stamped it. The scheduler is certain to have permission
+to write only to its delay topics. So the record goes to the delay topic that relays read at once, and relays skip it.
 """
 
 import math
@@ -14,15 +14,15 @@ from headway.core.delay.sender_clock import SenderClock
 from headway.delay.topic_names import TopicNames
 from headway.kafka.producer.stamps import ask_for_stamps
 
-_STEPPED_BY = 0.5  # seconds
+_STEPPED_BY = 0.5  # seconds that the wall clock must jump before the brokers' time counts as doubtful
 
 
 class BrokersTime:
-    """The brokers' time as far as this machine knows it. Until `ask` is called, it is this machine's own.
+    """The brokers' time, as far as this machine knows it. Before the first call of `ask`, it is this machine's time.
 
     Args:
         connection: The settings to reach Kafka with.
-        names: The names of the scheduler's topics, which must exist when `ask` is called.
+        names: The names of the scheduler's topics. The topics must exist when `ask` is called.
     """
 
     def __init__(self, connection: Mapping[str, Any], names: TopicNames) -> None:
@@ -36,19 +36,19 @@ class BrokersTime:
         return (wall := time.time()) + self._clock.correction(time.monotonic(), wall) / 1000
 
     def correction(self) -> int:
-        """Return by how many milliseconds the brokers' clock is ahead of this machine's, or 0 if they may agree."""
+        """Return by how many milliseconds the brokers' clock is ahead of this machine's, or 0 if they seem to agree."""
         return self._clock.correction(time.monotonic(), time.time())
 
     @property
     def is_doubtful(self) -> bool:
-        """True if this machine's wall clock has jumped since `ask`: it was set, or the machine was suspended.
+        """True if this machine's wall clock has jumped since `ask`, because it was set or the machine was suspended.
 
-        The monotonic clock stands still while a machine is suspended, so the brokers must be asked again.
+        The monotonic clock stops while the machine is suspended, so the brokers' time must then be requested again.
         """
         return abs(_difference() - self._asked_at) > _STEPPED_BY
 
     def ask(self) -> None:
-        """Ask the brokers for their time. Raises `KafkaError` if none answers."""
+        """Request the brokers' time. Raises `KafkaError` if no broker answers."""
         ask_for_stamps(self._connection, self._topic, self._clock.observe)
         self._asked_at = _difference()
 

@@ -1,4 +1,4 @@
-"""The request to cancel a schedule or to change its due time, as schedulers return it."""
+"""The request that `Scheduler.cancel` and `Scheduler.reschedule` return."""
 
 import asyncio
 from concurrent.futures import Future
@@ -11,10 +11,11 @@ from headway.errors import ConfigError, KafkaError
 
 
 class ChangeRequest:
-    """A request that `Scheduler.cancel` or `Scheduler.reschedule` has sent.
+    """A request to cancel or reschedule, which `Scheduler.cancel` or `Scheduler.reschedule` has sent.
 
-    Once it is stored, the relay that runs now, or the next one, carries it out. A handler whose attempt must not fail
-    because no relay is running waits for `stored` only; to learn the outcome, wait for `settled`.
+    Once the request is stored, a relay carries it out: one that is running, or the next that starts. To learn the
+    outcome, wait for `settled`. To be sure only that the request is not lost, wait for `stored`, which needs no running
+    relay.
     """
 
     __slots__ = ("_handle", "answer", "future")
@@ -24,14 +25,15 @@ class ChangeRequest:
         self.future = future
         """Resolves when the request is stored."""
         self.answer = answer
-        """Resolves to the relay's answer. None if no answer was asked for."""
+        """Resolves to the relay's answer. None if no answer was requested."""
 
     def stored(self, timeout: float = ANSWER_WITHIN) -> None:
         """Wait until Kafka has stored the request.
 
         Raises:
-            DeliveryError: Kafka refused the request, so nothing was asked.
-            KafkaError: It was not stored within `timeout` seconds, but may be later. Asking again is harmless.
+            DeliveryError: Kafka refused the request, so it has no effect.
+            KafkaError: The request was not stored within `timeout` seconds, but might be stored later. Sending it again
+                is harmless.
         """
         timeout = checked_timeout(timeout)
         try:
@@ -40,12 +42,12 @@ class ChangeRequest:
             raise self._not_stored(timeout) from None
 
     def settled(self, timeout: float = ANSWER_WITHIN) -> Settled:
-        """Wait until a relay has decided. Returns what became of the schedule.
+        """Wait until a relay has decided, and return its decision about the schedule.
 
         Raises:
-            NoRelayError: No relay has answered within `timeout` seconds. The next relay that runs still carries out
-                the request, unless the record has been delivered by then.
-            DeliveryError: Kafka refused the request, so nothing was asked.
+            NoRelayError: No relay has answered within `timeout` seconds. The next relay that runs still carries out the
+                request, unless the record has been delivered by then.
+            DeliveryError: Kafka refused the request, so it has no effect.
             ConfigError: The request was sent with `answered=False`.
         """
         timeout = checked_timeout(timeout)

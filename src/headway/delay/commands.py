@@ -1,4 +1,4 @@
-"""Commands to a relay to cancel or reschedule, and its answers."""
+"""Sends the commands that tell a relay to cancel or reschedule, and receives the relay's answers."""
 
 import asyncio
 import logging
@@ -19,20 +19,23 @@ log = logging.getLogger(__name__)
 
 ANSWER_WITHIN = 30.0
 
-_UNANSWERED = ""  # the token of a command that wants no answer
+_UNANSWERED = ""  # the token of a command that requests no answer
 
 Send = Callable[[str, bytes, str, int], Future[Any]]
 """Takes (topic, value, key, partition) and returns a future that resolves when the record is stored."""
 
 
 class Commands:
-    """Sends commands and hands out their answers. Its reader and that reader's thread start with the first command."""
+    """Sends commands, and passes each answer to the caller that waits for it.
+
+    The thread that reads the answers starts with the first command that requests an answer.
+    """
 
     def __init__(self, config: Mapping[str, Any], names: TopicNames, partitions: int, send: Send) -> None:
         self._config = config
         self._names = names
-        self.reply = random.randrange(partitions)  # noqa: S311 - it spreads the answers
-        """The partition that the answers arrive in."""
+        self.reply = random.randrange(partitions)  # noqa: S311 - spreads the answers over the partitions
+        """The partition in which the answers arrive."""
         self._send = send
         self._waiting: dict[str, Future[Settled]] = {}
         self._lock = threading.Lock()
@@ -40,7 +43,10 @@ class Commands:
         self._refusal: AuthorizationError | None = None
 
     def ask(self, parts: HandleParts, to: int | None, *, answered: bool) -> tuple[Future[Any], Future[Settled] | None]:
-        """Send a command. Returns a future for when it is stored, and one for a relay's answer if that is wanted."""
+        """Send a command.
+
+        Return a future for its delivery report, and with `answered` also one for the relay's answer.
+        """
         token, answer = self.expect() if answered else (_UNANSWERED, None)
         command = Command(parts.id, parts.due, parts.at, token, self.reply, to)
         sent = self._send(self._names.commands, command.encode(), command.id, parts.partition)
@@ -52,22 +58,24 @@ class Commands:
         """Return a token for a command that is about to be sent, and the future for its answer."""
         with self._lock:
             if self._reader and self._refusal:
-                # librdkafka reports a refusal only once, so a new reader finds out if it still holds.
+                # librdkafka reports a denied read only once. So create a new reader, which finds out whether it is
+                # still denied.
                 self._reader.close()
                 self._reader = None
             if self._reader is None:
                 self._refusal = None
                 self._reader = TailReader(self._config, self._names.answers, self.reply, self._answered, self._refused)
         answer: Future[Settled] = Future()
-        answer.set_running_or_notify_cancel()  # so that a caller that stops waiting (`AsyncScheduler`) cannot cancel it
+        # A caller of `AsyncScheduler` that is cancelled must not cancel this future.
+        answer.set_running_or_notify_cancel()
         token = uuid.uuid4().hex
         self._waiting[token] = answer
         return token, answer
 
     def note_sent(self, token: str, sent: Future[Any]) -> None:
-        """Have the answer fail if the command cannot be stored, or if this client lacks the right to read answers."""
+        """Make the answer fail if the command cannot be stored, or if this client is not permitted to read answers."""
         sent.add_done_callback(lambda sent: self._fail(token, sent.exception()))
-        self._fail(token, self._refusal)  # the refusal may have arrived before this command was waiting
+        self._fail(token, self._refusal)  # the refusal may have arrived before this command was registered
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
         """Read answers with these credentials from now on."""
@@ -80,7 +88,7 @@ class Commands:
             answer.set_exception(error)
 
     def _refused(self, missing: AuthorizationError) -> None:
-        """Fail all waiting commands, because no answer can be read here."""
+        """Fail all waiting commands, because this client is not permitted to read answers."""
         self._refusal = AuthorizationError(f"The request is stored, but its answer cannot be read. {missing}")
         for token in list(self._waiting):
             self._fail(token, self._refusal)
@@ -89,14 +97,14 @@ class Commands:
         if token in self._waiting:
             try:
                 settled = read_settled(value)
-            except ScheduleError as error:  # written by a newer relay, or by something else
+            except ScheduleError as error:  # written by a newer relay, or by another program
                 log.warning("A record in %s is skipped: %s", self._names.answers, error)
             else:
                 if answer := self._waiting.pop(token, None):
                     answer.set_result(settled)
 
     def close(self) -> None:
-        """Stop reading answers, and fail all waiting commands."""
+        """Stop reading answers, and fail the commands that are still waiting for one."""
         if self._reader:
             self._reader.close()
         for token in list(self._waiting):
@@ -104,7 +112,7 @@ class Commands:
 
 
 def settled_within(answer: Future[Settled], timeout: float, left: float) -> Settled:
-    """Wait for the answer for the rest of the timeout. Raises `NoRelayError` if none arrives."""
+    """Wait `left` seconds for the answer. Raises `NoRelayError`, which names `timeout`, if none arrives."""
     try:
         return answer.result(left)
     except TimeoutError:
@@ -121,7 +129,7 @@ async def settled_in_loop(answer: Future[Settled], timeout: float) -> Settled:
 
 
 def no_relay(timeout: float) -> NoRelayError:
-    """Return the error for a command that no relay has answered in time."""
+    """Return the error for a command that no relay has answered within `timeout` seconds."""
     return NoRelayError(
         f"No relay has answered within {timeout:.3g} s. The request is stored, and is settled as soon as a relay runs "
         "(start one with `headway relay`). Ask again then to learn the outcome."

@@ -1,4 +1,4 @@
-"""Chooses the delay topic for a record, and creates delay topics that no delay has needed before."""
+"""Chooses the delay topic for a record, and creates delay topics that no earlier delay has needed."""
 
 import logging
 import threading
@@ -15,15 +15,16 @@ from headway.errors import HeadwayError, SerializationError
 
 log = logging.getLogger(__name__)
 
-LAYOUT_LASTS = 30.0  # seconds; then other delay topics may be in use, or all topics may have been deleted and recreated
+# Seconds after which the layout is read again, because other delay topics may be in use or all topics recreated.
+LAYOUT_LASTS = 30.0
 LAYOUT_HOLDS_FOR = 600.0
-"""After this many seconds, delay topics may have been deleted. They are checked before the next schedule is stored."""
+"""Seconds after which delay topics may have been deleted, so they are checked before the next schedule is stored."""
 
 
 class DelayTopicNames(NamedTuple):
     """The layout of a scheduler's topics, and the name of each delay topic.
 
-    Delays of `reach` milliseconds or more need a delay topic that does not exist yet.
+    A delay of `reach` milliseconds or more needs a delay topic that does not exist yet.
     """
 
     partitions: int
@@ -33,7 +34,9 @@ class DelayTopicNames(NamedTuple):
 
 
 class DelayTopicChoice:
-    """Chooses the delay topic for each schedule. When created, it creates the topics of short delays if none exist.
+    """Chooses the delay topic for each schedule.
+
+    If the scheduler has no topics, the constructor creates those for short delays.
 
     Args:
         connection: The settings to reach Kafka with.
@@ -46,20 +49,20 @@ class DelayTopicChoice:
         self._connection = connection
         self._names = names
         self.time = BrokersTime(connection, names)
-        """The brokers' time, which delays are counted by."""
+        """The brokers' time, from which delays count."""
         self._delay_topics = self._delay_topics_of(self._read())
         self._adding = threading.Lock()
         self._read_at = time.time()
 
     @property
     def partitions(self) -> int:
-        """The partitions that each of the scheduler's topics has."""
+        """The number of partitions that each of the scheduler's topics has."""
         return self._delay_topics.partitions
 
     def now(self) -> float:
-        """Return the seconds since the epoch by the brokers' clock, asking them first if it is in doubt.
+        """Return the brokers' time in seconds since the epoch, after requesting it from the brokers if it is in doubt.
 
-        Raises `KafkaError` if they must be asked and none answers.
+        Raises `KafkaError` if it must be requested and no broker answers.
         """
         if self.time.is_doubtful:
             self.time.ask()
@@ -68,8 +71,9 @@ class DelayTopicChoice:
     def place(self, schedule: Schedule, key: Any, now: int, gap: int = 0) -> tuple[str, int]:
         """Return the topic and partition for a schedule that is stored at `now`, by the brokers' clock.
 
-        Creates missing delay topics if the delay is longer than any before, as `reaching` does; a recurring schedule
-        also needs the delay topics of its `gap`. Raises `SerializationError` for a key that is not bytes or text.
+        If the delay is longer than any earlier one, the missing delay topics are created, as in `reaching`. For a
+        recurring schedule, `gap` is the time between two deliveries; the delay topics for it are created too. Raises
+        `SerializationError` for a key that is neither bytes nor text.
         """
         if not self._read_at <= time.time() < self._read_at + LAYOUT_LASTS:
             self._refresh()
@@ -81,7 +85,7 @@ class DelayTopicChoice:
             return self._names.commands, partition_of(schedule.id, 0, delay_topics.partitions)
         try:
             partition = partition_of(key, schedule.order, delay_topics.partitions)
-        except (TypeError, ValueError) as error:  # neither bytes nor text that can be encoded
+        except (TypeError, ValueError) as error:  # the key is neither bytes nor text that can be encoded
             raise SerializationError(
                 f"The key of a schedule is neither bytes nor a string ({error}). Convert it, or set key.serializer."
             ) from error
@@ -102,10 +106,11 @@ class DelayTopicChoice:
     def reaching(self, delay: int) -> DelayTopicNames:
         """Return the delay topics, after creating those that the delay needs and waiting until the brokers know them.
 
-        Raises `AuthorizationError` if the right to create them is missing, and `KafkaError` if no broker answers.
+        Raises `AuthorizationError` if this client is not permitted to create them, and `KafkaError` if no broker
+        answers.
         """
         with self._adding:
-            if not self.covers(delay):  # otherwise another thread has just added them
+            if not self.covers(delay):  # another thread may just have added them
                 self._delay_topics = self._delay_topics_of(add_delay_topics(self._connection, self._names.name, delay))
                 log.info("The delay topics of %s are now: %s.", self._names.name, self._delay_topics.ladder)
             return self._delay_topics
@@ -117,7 +122,7 @@ class DelayTopicChoice:
         return layout
 
     def _refresh(self) -> None:
-        """Look for changed delay topics, in a thread so that no caller waits, unless some may have been deleted."""
+        """Read the layout again: in a thread, so that no caller waits, unless delay topics may have been deleted."""
         if self._may_be_gone:
             self._read_again()
             self._read_at = time.time()

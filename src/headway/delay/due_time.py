@@ -1,4 +1,4 @@
-"""Converts a user's due time or expiry time into milliseconds since the epoch."""
+"""Converts due times and expiry times that users give into milliseconds since the epoch."""
 
 import math
 import time
@@ -15,22 +15,26 @@ When = datetime | timedelta | float
 
 
 def due_at(when: When, now: float) -> int:
-    """Convert a time to whole milliseconds since the epoch, rounded up. A delay counts from `now`, in seconds.
+    """Convert a time or a delay to whole milliseconds since the epoch, rounded up.
+
+    A delay counts from `now`, in seconds since the epoch.
 
     >>> from datetime import UTC
     >>> due_at(1.5, 100.0), due_at(timedelta(minutes=1), 100.0), due_at(datetime(1970, 1, 1, 1, tzinfo=UTC), 100.0)
     (101500, 160000, 3600000)
 
-    Raises `ConfigError` for a naive datetime, and for a value that is not a time.
+    Raises `ConfigError` for a datetime without a time zone, and for a value that is not a time.
     """
     seconds = now + when if isinstance(when, (float, int)) else _seconds(when, now)
     if isinstance(when, bool) or not seconds * 1000 <= LATEST:  # NaN fails this comparison, too
-        raise ConfigError(f"{when!r} is not a valid time, or is beyond the year 9999. Give seconds, or a time.")
+        raise ConfigError(
+            f"{when!r} is not a valid time, or is beyond the year 9999. Give a delay in seconds, or an earlier time."
+        )
     return math.ceil(seconds * 1000) if seconds > 0 else 0
 
 
 def lifetime(expires_after: float) -> int:
-    """Convert a lifetime in seconds to whole milliseconds. Raises `ConfigError` if it is out of bounds."""
+    """Convert a lifetime in seconds to whole milliseconds. Raises `ConfigError` if it is outside the allowed range."""
     if not is_number(expires_after) or not 0.001 <= expires_after <= LATEST // 1000:
         raise ConfigError(
             f"expires_after is {shown(expires_after)}; it must be a number of seconds, at least 0.001 and at most "
@@ -40,10 +44,11 @@ def lifetime(expires_after: float) -> int:
 
 
 def with_expiry(headers: Any, expires: When, due: When | None = None, now: float | None = None) -> Any:
-    """Return the headers with an expiry time added. Seconds count from `now`, by default this machine's time.
+    """Return the headers with an expiry time added.
 
-    Headers that are not iterable are returned unchanged, so that sending the record reports them. Raises `ConfigError`
-    as `due_at` does, and for a record that would expire before it is due.
+    An expiry in seconds counts from `now`, by default this machine's time. Headers that are not iterable are returned
+    unchanged, so that sending the record raises the error for them. Raises `ConfigError` as `due_at` does, and for a
+    record that would expire before it is due.
     """
     now = time.time() if now is None else now
     at = due_at(expires, now)

@@ -1,4 +1,4 @@
-"""Records that relays store in the ladder's topic to fit the delay topics: the use of each, and recent delays."""
+"""Records in the ladder's topic from which relays choose the delay topics: the use of each topic, and recent delays."""
 
 import logging
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def fit_state_from(topic: str, value: bytes | None) -> FitState:
 
 
 def delays_from(topic: str, values: Mapping[str, bytes], partitions: int) -> dict[int, RecentDelays]:
-    """Read the recent delays of each partition, leaving out those that are not stored or cannot be read."""
+    """Read the recent delays of each partition. Partitions without readable delays are left out."""
     found: dict[int, RecentDelays] = {}
     for number in range(partitions):
         if (value := values.get(delays_key(number))) is not None:

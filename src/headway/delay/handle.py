@@ -12,10 +12,10 @@ from headway.runtime.lifecycle import time_left_of
 
 
 class ScheduleHandle:
-    """A schedule that was sent. With the plain text `str(handle)`, any process can cancel or reschedule it.
+    """The handle of a schedule that was sent. With its text, `str(handle)`, any process can cancel or reschedule it.
 
-    The handle is available at once; `wait` returns when the schedule is stored. If the user gave an id, the text is
-    `id:` and that id.
+    The handle is available at once; `wait` returns when the schedule is stored. If the schedule has a user's own id,
+    the text is `id:` followed by that id.
     """
 
     __slots__ = ("_partition", "_schedule", "answer", "future")
@@ -27,7 +27,7 @@ class ScheduleHandle:
         self._schedule = schedule
         self.future = future
         self.answer = answer
-        """The relay's answer, for a schedule that is refused if another one with its id is pending."""
+        """The relay's answer, for a schedule that is refused if another schedule with its id is pending."""
 
     @property
     def id(self) -> str:
@@ -40,11 +40,11 @@ class ScheduleHandle:
         return self._schedule.due / 1000
 
     def wait(self, timeout: float | None = None) -> None:
-        """Wait until Kafka has stored the schedule, and with `if_pending="refuse"` until a relay has accepted it.
+        """Wait until Kafka has stored the schedule and, with `if_pending="refuse"`, until a relay has accepted it.
 
         Raises:
             DeliveryError: Kafka refused the record.
-            TimeoutError: It was not stored within `timeout` seconds.
+            TimeoutError: The record was not stored within `timeout` seconds.
             IdPendingError: Another schedule with the same id is pending, and `if_pending` is "refuse".
             NoRelayError: No relay has answered within `timeout` seconds, or half a minute.
         """

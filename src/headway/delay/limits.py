@@ -1,4 +1,4 @@
-"""Limits for clients that store schedules in the delay topics: the size of a record, and the time to store it."""
+"""Limits for clients that store schedules in the delay topics: the size of a record, and the time for storing it."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -8,22 +8,22 @@ from headway.delay.topics import MAX_MESSAGE_BYTES
 from headway.errors import ConfigError
 from headway.settings.config import Config, whole_number
 
-# A relay adds another due time, or headers that explain why the record became a dead letter.
+# Bytes kept free for what a relay adds: another due time, or headers that explain why the record is a dead letter.
 _LATER_ADDED = 65_536
 MOST_BYTES = MAX_MESSAGE_BYTES - _LATER_ADDED
-"""The largest record that can be scheduled, in bytes, including its key and its headers."""
+"""The most bytes that a scheduled record can have, including its key and its headers."""
 
 DEFAULTS: Mapping[str, Any] = {"message.max.bytes": MOST_BYTES, "message.timeout.ms": STORED_WITHIN}
 
 
 def check(config: Config) -> None:
-    """Raise `ConfigError` for settings under which a relay would miss a record, or could not move it."""
+    """Raise `ConfigError` for settings with which a relay could miss a record, or could not move it."""
     key = next((key for key in ("message.timeout.ms", "delivery.timeout.ms") if key in config), "message.timeout.ms")
     timeout = whole_number(key, config.get(key, STORED_WITHIN))
     if not 0 < timeout <= STORED_WITHIN:
         raise ConfigError(
-            f"The setting {key} is {timeout}; for schedules it must be from 1 to {STORED_WITHIN}, because relays wait "
-            "no longer for records that are on their way."
+            f"The setting {key} is {timeout}; for schedules it must be from 1 to {STORED_WITHIN}, because relays do "
+            "not wait longer for records that are still being stored."
         )
     size = whole_number("message.max.bytes", config.get("message.max.bytes", MOST_BYTES))
     if size > MOST_BYTES:

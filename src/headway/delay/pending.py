@@ -1,4 +1,4 @@
-"""Reads pending schedules and commands from their topics, without disturbing the relays."""
+"""Reads the pending schedules and commands from their topics, without disturbing the relays."""
 
 from bisect import bisect_left
 from collections import deque
@@ -34,12 +34,12 @@ class Pending(NamedTuple):
 
     @property
     def handle(self) -> str:
-        """The text that the user cancels the schedule with."""
+        """The text with which the user can cancel the schedule."""
         return str(HandleParts(self.partition, self.schedule.due, self.schedule.at, self.schedule.id))
 
 
 def layout_of(config: Mapping[str, Any], name: str) -> Layout:
-    """Return the layout of a scheduler's topics. Raises `ConfigError` if it has none."""
+    """Return the layout of a scheduler's topics. Raises `ConfigError` if the scheduler has no topics."""
     return _required(read_layout(config, name), name)
 
 
@@ -58,7 +58,7 @@ def read_pending(config: Mapping[str, Any], name: str, partitions: Collection[in
 
 
 class PendingReader(Closable):
-    """Reads the work that is left for a scheduler's relays, in all partitions or in some."""
+    """Reads the schedules and commands that a scheduler's relays have not handled, in all partitions or in some."""
 
     def __init__(self, config: Mapping[str, Any], name: str, partitions: Collection[int] | None = None) -> None:
         self._config = config
@@ -77,9 +77,9 @@ class PendingReader(Closable):
     def schedules(self) -> Iterator[Pending]:
         """Yield all pending schedules, in no particular order.
 
-        They are yielded one at a time, because all of them might not fit in memory. Relays keep moving records to
-        shorter delay topics in the meantime. So whatever was written to the delay topics while they were read is read
-        as well, and a record that moves is seen in one delay topic or in both.
+        The schedules are yielded one at a time, because all of them might not fit in memory. While the delay topics are
+        read, relays move records to shorter ones. So everything that was written in the meantime is read in a second
+        pass, and a record that moves is seen in one delay topic or in both.
         """
         delay_topics, bounds = self._delay_topics(), self._reader.bounds()
         read_to: dict[Partition, int] = {}
@@ -88,7 +88,7 @@ class PendingReader(Closable):
             ranges = {
                 place: (max(starts[place], delay_topic.start, read_to.get(place, 0)), ends[place])
                 for place, delay_topic in delay_topics.items()
-                if place in starts and place in ends  # otherwise the delay topic was deleted in the meantime
+                if place in starts and place in ends  # a delay topic may have been deleted in the meantime
             }
             wanted = {place: (start, end) for place, (start, end) in ranges.items() if start < end}
             if not wanted:
@@ -99,10 +99,10 @@ class PendingReader(Closable):
             read_to = ends
 
     def commands(self) -> Iterator[Message]:
-        """Yield the commands that no relay has carried out: schedules with a user's own id, and changes.
+        """Yield the commands that no relay has carried out: schedules with a user's own id, and requests for changes.
 
-        Commands of open transactions are left out, as are those that a relay has just carried out. Raises
-        `AuthorizationError` if there seem to be some that this client lacks the right to read.
+        Commands of open transactions, and those that a relay has just carried out, are left out. Raises
+        `AuthorizationError` if some commands seem to be waiting that this client is not permitted to read.
         """
         bounds = self._reader.bounds(isolation="read_committed")
         places = {(self._names.commands, number): number for number in self._numbers}
@@ -130,7 +130,7 @@ class PendingReader(Closable):
 
     @cached_property
     def _known(self) -> dict[int, StoredState]:
-        """The relays' state of each partition, as of the first time it was needed."""
+        """The stored state of each partition, read when it is first needed."""
         return self._read_states()
 
     def _read_states(self) -> dict[int, StoredState]:
@@ -138,7 +138,7 @@ class PendingReader(Closable):
         return {number: StoredState(stored[number], {}) for number in self._numbers}
 
     def _delay_topics(self) -> "dict[Partition, _DelayTopicPartition]":
-        """Return the scheduler's delay topics, each in the state that the relay of each partition has stored."""
+        """Return each partition of the delay topics, with the state that the partition's relay has stored."""
         return {
             (self._names.delay_topic(delay_topic), number): _DelayTopicPartition(
                 delay_topic, number, self._known[number]
@@ -154,18 +154,18 @@ class PendingReader(Closable):
 
 
 class _DelayTopicPartition:
-    """One partition of a delay topic. Its records are pending unless a relay has dealt with them."""
+    """One partition of a delay topic. Its records are pending unless a relay has handled them."""
 
     def __init__(self, delay_topic: int, number: int, state: StoredState) -> None:
         self._delay_topic = delay_topic
         self._number = number
         self._state = state
-        # The ranges ascend, like the offsets that are read, so they are dropped from the left.
+        # Ranges and offsets both ascend, so ranges below the current offset are dropped from the left.
         self._done = deque(state.delay_topic(delay_topic).complete if delay_topic != MEMORY else ())
         self.start = state.mark.offset if delay_topic == MEMORY else state.delay_topic(delay_topic).offset
 
     def pending(self, message: Message) -> Pending | None:
-        """Return the schedule of a record, or None if a relay has dealt with it or it was cancelled."""
+        """Return the schedule of a record, or None if a relay has handled the record or the schedule was cancelled."""
         offset, done = message.offset() or 0, self._done
         while done and done[0].stop <= offset:
             done.popleft()
@@ -174,7 +174,7 @@ class _DelayTopicPartition:
         try:
             schedule = schedule_of(message)
         except ScheduleError:
-            return None  # a relay makes a dead letter of the record
+            return None  # a relay will turn the record into a dead letter
         if self._delay_topic == MEMORY and self._state.mark.has_delivered(schedule, offset):
             return None
         due = _due(schedule, self._state.changes)
@@ -189,7 +189,7 @@ def _due(schedule: Schedule, changes: Changes) -> int | None:
 
 
 def soonest_of(found: Iterable[Pending], limit: int) -> list[Pending]:
-    """Return the `limit` schedules that are due next, each once, although one that moves may be found in two lines."""
+    """Return the `limit` schedules that are due next. A schedule found in two delay topics is returned only once."""
     soonest: list[Pending] = []
     for each in found:
         place = bisect_left(soonest, _rank(each), key=_rank)

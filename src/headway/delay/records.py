@@ -1,4 +1,4 @@
-"""A relay's decisions turned into records for Kafka, and the facts that it needs about each record it reads."""
+"""Converts a relay's decisions into records for Kafka, and fetched records into the form that the relay works with."""
 
 import logging
 import math
@@ -29,39 +29,40 @@ from headway.records.record_types import ConsumerRecord, Header, Message, Record
 
 log = logging.getLogger(__name__)
 
-_RELAY_OBJECTS = 500  # bytes of a relay's own objects per record, roughly
-_LONGEST_ERROR = 1000  # characters; an error may quote a forged header as large as a record
+_RELAY_OBJECTS = 500  # the approximate bytes of memory that a relay's objects take for each record
+_LONGEST_ERROR = 1000  # most characters; an error may quote a forged header that is as large as a record
 _REFUSED = "Kafka refuses the delivery"
 _NO_SCHEDULE = "the record does not say where and when it is due"
 _NO_MOVE = "no delay topic takes the record"
 
-# librdkafka's names for a refusal that is the record's own fault. "" means that the client did not even send it.
+# librdkafka's names of the errors that are caused by the record itself. "" means that the client did not send it.
 _OF_THE_RECORD = {"MSG_SIZE_TOO_LARGE", "RECORD_LIST_TOO_LARGE", "INVALID_MSG", ""}
 
-_LETTER = "dead-letter-"  # the start of the ids of dead letters that wait in a delay topic
-_WAITS = "waits-"  # the start of the ids of records that wait in a delay topic for a right
-_SHORTEST_WAIT = 100  # milliseconds
-_BYTES_OF_A_SCHEDULE = 1_000  # bytes kept free in a dead letter for the header that its wait in a delay topic adds
+_LETTER = "dead-letter-"  # prefix of the ids of dead letters that wait in a delay topic
+_WAITS = "waits-"  # prefix of the ids of records that wait in a delay topic for a permission
+_SHORTEST_WAIT = 100  # milliseconds that such a record waits at least
+# Bytes kept free in a dead letter for the header that is added while it waits in a delay topic.
+_BYTES_OF_A_SCHEDULE = 1_000
 _LETTERS_WAIT = "Dead letters wait in the delay topics, and are stored as soon as the topic accepts them."
 _RECORDS_WAIT = (
     "Records for it wait in the delay topics for 20 s. Records that come due after that become dead letters, until the "
     "topic accepts records again."
 )
-_WAIT_FOR_A_RIGHT = 20.0  # seconds; after it, records become dead letters, as `_RECORDS_WAIT` says
+_WAIT_FOR_A_RIGHT = 20.0  # seconds after which records become dead letters, as `_RECORDS_WAIT` says
 _FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 _NO_ANSWERS = "Commands are still carried out, but their outcome is not reported."
 
 
 OWN_HEADERS = frozenset({HEADER, PUT_HEADER})
-"""The headers that a schedule adds to a record, and that are removed when it is delivered."""
+"""The headers that a scheduler adds to a record. They are removed when the record is delivered."""
 
 
 class RelayRecord(OutgoingRecord, gc=False):
     """A record that a relay writes.
 
-    `source` is the record that it was made from, or None for a relay's state. `delay_topic` is the delay topic that the
-    record moves to, or None if it does not move. `letter` is the dead letter inside a record that waits in a delay
-    topic, as `Writing.instead_of` explains.
+    `source` is the fetched record from which this one was made, or None for a relay's state. `delay_topic` is the delay
+    topic that the record moves to, or None if it does not move. If the record is a dead letter that waits in a delay
+    topic, `letter` is the dead letter without the header for waiting.
     """
 
     source: Any = None
@@ -70,14 +71,14 @@ class RelayRecord(OutgoingRecord, gc=False):
 
 
 class Writing:
-    """Converts the ticks of partition numbers into the records to write.
+    """Converts the decisions for a partition number, which are called a tick, into records to write.
 
     Args:
         names: The names of the scheduler's topics.
         ladder: The delay topics in use. Dead letters that cannot be stored now wait there.
-        partitions_of: Returns how many partitions a topic has, or 0 if it is missing. The second argument is the time
-            limit in seconds.
-        why_not: Returns a sentence on why a topic refuses records, or None.
+        partitions_of: Takes a topic and a time limit in seconds, and returns how many partitions the topic has, or 0 if
+            it does not exist.
+        why_not: Takes a topic, and returns a sentence that explains why it refuses records, or None.
     """
 
     def __init__(
@@ -95,13 +96,14 @@ class Writing:
         self._answers = Writable(names.answers, partitions_of, why_not, _NO_ANSWERS)
         self._partitions_of = partitions_of
         self._why_not = why_not
-        self._forbidden: dict[str, Writable] = {}  # targets that refused this relay's records because it lacks a right
+        self._forbidden: dict[str, Writable] = {}  # targets to which this relay is not permitted to write
         self._now = 0
 
     def records(self, partition: int, tick: RelayTick, now: int) -> Iterator[RelayRecord]:
         """Yield all records that a tick writes.
 
-        State comes first, so that a transaction knows all its partitions early and registers them with the broker once.
+        State is yielded first, so that a transaction soon knows all its partitions and registers them with the broker
+        together.
         """
         self._now = now
         for key, value in tick.state.items():
@@ -113,7 +115,7 @@ class Writing:
         for answer in tick.answers:
             if self._targets.have(self._names.answers, answer.command.reply) and self._answers.is_open:
                 yield self._answer(answer)
-            else:  # the command is from a deleted or unknown scheduler, or this relay lacks the right to write answers
+            else:  # The scheduler was deleted or is unknown, or this relay is not permitted to write answers.
                 log.warning("The outcome of the command %s cannot be reported.", answer.command.token)
 
     def _move(self, partition: int, write: Write) -> RelayRecord:
@@ -125,7 +127,7 @@ class Writing:
     def _delivery(self, write: Write, now: int) -> RelayRecord:
         message, schedule = write.record, write.schedule
         if schedule.topic == self._names.dead and _is_letter(message):
-            headers = list(headers_of(message))[:-1]  # without the last one, which was added for its wait
+            headers = list(headers_of(message))[:-1]  # without the last header, which was added for the wait
             letter = RelayRecord(self._names.dead, message.value(), message.key(), ANY_PARTITION, NOW, headers, message)
             return self._now_or_later(letter)
         if schedule.topic.startswith(self._own_names_begin) and self._names.owns(schedule.topic):
@@ -140,14 +142,14 @@ class Writing:
         headers = own_headers(message)
         if schedule.recurrence is not None and schedule.recurrence.expires_after:
             headers = [*headers, expiry_header(schedule.due + schedule.recurrence.expires_after)]
-        # `now` is the clock that decided that the record is due; this machine's own clock may be behind it.
+        # `now` is the time by which the record is due. This machine's own clock may be behind that time.
         timestamp = max(schedule.due, now)
         return RelayRecord(schedule.topic, message.value(), message.key(), partition, timestamp, headers, message)
 
     def _missing_target(self, schedule: Schedule) -> DeliveryError | None:
-        """Explain why a schedule's target cannot take it. Returns None if all is well, or if the brokers do not answer.
+        """Return an error if the schedule's topic or partition does not exist.
 
-        In the latter case, sending the record will show it.
+        Return None if they exist, and also if the brokers do not answer, because sending the record will then fail.
         """
         try:
             count = self._targets.too_few(schedule.topic, schedule.partition or 0)
@@ -158,14 +160,14 @@ class Writing:
         if count == 0:
             return DeliveryError(f"The topic {schedule.topic} of a schedule does not exist.")
         return DeliveryError(
-            f"A schedule is for partition {schedule.partition} of {schedule.topic}, which has {count}."
+            f"A schedule is for partition {schedule.partition} of {schedule.topic}, which has {count} partitions."
         )
 
     def _wait_for_a_right(self, message: Message, schedule: Schedule, target: Writable) -> RelayRecord:
-        """Put a record into a delay topic until this relay may write to its target, at last into the dead-letter topic.
+        """Let a record wait in a delay topic until this relay is permitted to write to the record's target.
 
-        So a right that is missing for a moment delays records by that moment only, and a right that was never granted
-        does not pile up work.
+        If that takes too long, return a dead letter. So a permission that is missing for a moment delays records only
+        that long, and a permission that is never granted does not cause a growing backlog.
         """
         if target.refused_for > _WAIT_FOR_A_RIGHT:
             return self.dead_letter(message, DeliveryError(target.reason), _REFUSED)
@@ -179,7 +181,7 @@ class Writing:
         return RelayRecord(topic, message.value(), message.key(), partition or 0, NOW, headers, message, delay_topic)
 
     def _forbid(self, topic: str, reason: str) -> Writable:
-        """Remember that a target refuses this relay's records because a right is missing."""
+        """Note that this relay is not permitted to write to a target."""
         if (target := self._forbidden.get(topic)) is None:
             target = Writable(topic, self._partitions_of, self._why_not, _RECORDS_WAIT, RIGHTS_ASKED_FOR_EVERY)
             self._forbidden[topic] = target
@@ -191,7 +193,7 @@ class Writing:
         return RelayRecord(self._names.answers, settled.value, command.token, command.reply, NOW, None, answer)
 
     def dead_letter(self, message: Message, error: HeadwayError, reason: str) -> RelayRecord:
-        """Make a dead letter of a record: the record as it is in its delay topic, and why it cannot be delivered."""
+        """Make a dead letter of a record: the record as it is in its delay topic, with the reason for the failure."""
         error = type(error)(str(error)[:_LONGEST_ERROR])
         record = ConsumerRecord(message, _source, message.value())
         log.error("%r becomes a dead letter in %s, because %s: %s", record, self._names.dead, reason, error)
@@ -200,9 +202,9 @@ class Writing:
         return self._now_or_later(fitting(letter, MAX_MESSAGE_BYTES))
 
     def _now_or_later(self, letter: RelayRecord) -> RelayRecord:
-        """Return the dead letter if it can be stored now. Otherwise schedule the letter for the dead-letter topic.
+        """Return the dead letter if it can be stored now. Otherwise return it as a schedule for the dead-letter topic.
 
-        In the delay topic the letter survives this relay, delays no other record, and comes back for another attempt.
+        In a delay topic the letter is not lost if this relay ends, it delays no other record, and it is tried again.
         """
         return letter if self._dead.is_open else self._later(letter)
 
@@ -221,16 +223,17 @@ class Writing:
         )
 
     def instead_of(self, refused: RelayRecord, error: str, reason: str) -> RelayRecord | None:
-        """Return a replacement for a record that Kafka refuses for good, or None if it can be left out.
+        """Return a replacement for a record that Kafka refuses permanently, or None if the record can be left out.
 
-        A dead letter that is too large is halved. If it is refused for any other reason, it waits in a delay topic.
+        A dead letter that is too large is halved. A dead letter that is refused for another reason waits in a delay
+        topic.
 
         Args:
             refused: The record.
-            error: librdkafka's name for the refusal; empty if the client itself refused it.
+            error: librdkafka's name of the error; empty if the client itself refused the record.
             reason: The reason, as text.
 
-        Raises `KafkaError` if the relay cannot go on without the record, and `AuthorizationError` if a right is
+        Raises `KafkaError` if the relay cannot continue without the record, and `AuthorizationError` if a permission is
         missing.
         """
         refusal = f"A record for {refused.topic} was refused: {reason.rstrip('.')}."
@@ -281,7 +284,7 @@ class _FailedDelivery(NamedTuple):
 
 
 def _origin_of(message: Message) -> Origin | None:
-    """Return where a record in a delay topic was first sent, if it carries that for its target."""
+    """Return where the record in a delay topic was first sent, if its headers name the topic, partition and offset."""
     headers = headers_of(message)
     try:
         history = history_of(headers, _schedule_in(headers).topic)
@@ -325,9 +328,10 @@ def _put_from(message: Any, value: str | bytes) -> PutRecord:
 
 
 def own_headers(message: Message) -> list[Header]:
-    """Return a record's headers without those that Headway added."""
+    """Return a record's headers without those that the scheduler added."""
     headers = headers_of(message)
-    if len(headers) == 1 and headers[0][0] == HEADER:  # nearly always the case, and this is twice as fast
+    # This is nearly always the case, and a test for it makes the function twice as fast.
+    if len(headers) == 1 and headers[0][0] == HEADER:
         return []
     return [header for header in headers if header[0] not in OWN_HEADERS]
 

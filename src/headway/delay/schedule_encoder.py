@@ -1,4 +1,4 @@
-"""Encodes records with a due time for Kafka. It needs no client, so any producer can store them."""
+"""Encodes records with a due time for Kafka. The encoder needs no client, so any producer can store its records."""
 
 import itertools
 import uuid
@@ -22,11 +22,11 @@ from headway.errors import ConfigError, DeliveryError, SerializationError
 from headway.kafka.producer.headers import check_headers, header_list
 from headway.records.record_types import Header
 
-_MOST_TARGETS = 1000  # targets remembered as valid; a bound on memory
+_MOST_TARGETS = 1000  # how many valid targets are remembered, so that memory stays bounded
 
 
 Encoded = tuple[Schedule, Any, Any, list[Header]]
-"""A schedule, and its record's value, key and headers. `DelayTopicChoice.place` decides where it goes."""
+"""A schedule, and its record's value, key and headers. `DelayTopicChoice.place` chooses the topic for it."""
 
 
 class ScheduleEncoder:
@@ -61,7 +61,7 @@ class ScheduleEncoder:
         id_: str | None = None,
         recurrence: Recurrence | None = None,
     ) -> Encoded:
-        """Encode a record that is due at one time and was scheduled `at` another, in milliseconds since the epoch.
+        """Encode a record that is due at `due` and was scheduled at `at`, in milliseconds since the epoch.
 
         Raises as `Scheduler.send_later` does for a record that cannot be scheduled.
         """
@@ -89,7 +89,7 @@ class ScheduleEncoder:
 
 
 def recurring(schedule: Schedule, key: Any, value: Any, headers: Sequence[Header]) -> Schedule:
-    """Return a recurring schedule whose id is a hash of all its content, so that the same schedule has the same id.
+    """Return a recurring schedule whose id is a hash of its whole content, so that an equal schedule has the same id.
 
     Raises `SerializationError` for a key or value that is neither bytes nor text.
     """
@@ -107,11 +107,11 @@ def recurring(schedule: Schedule, key: Any, value: Any, headers: Sequence[Header
 def check_later(
     topic: str, due: When | None, timestamp: int | None, id_: str | None, if_pending: Literal["replace", "keep"]
 ) -> None:
-    """Raise `ConfigError` if a record's fields contradict having a due time, or having none."""
+    """Raise `ConfigError` if a record has fields that it cannot have together with, or without, a due time."""
     if due is None:
         raise ConfigError(
-            f"A record for {topic} has an id or if_pending, but no due time. These are for records that wait: give it "
-            "a due time, or leave them out. Nothing was sent."
+            f"A record for {topic} has an id or if_pending, but no due time. Add a due time, or leave out id and "
+            "if_pending. Nothing was sent."
         )
     if timestamp is not None:
         raise ConfigError(
@@ -132,14 +132,14 @@ def check_if_pending(if_pending: IfPending, id_: str | None) -> None:
 
 
 def check_size(record: OutgoingRecord) -> None:
-    """Raise `DeliveryError` for a schedule too large for relays to move, since a producer may accept larger records."""
+    """Raise `DeliveryError` for a schedule that relays cannot move, because a producer may accept larger records."""
     written = [each.encode() if isinstance(each, str) else each for each in (record.value, record.key)]
     size = sum(len(each) for each in written if isinstance(each, bytes))
     size += check_headers(record.headers, record.topic)
     if size > MOST_BYTES:
         raise DeliveryError(
-            f"A record with a due time has {size} bytes, but relays can move at most {MOST_BYTES}. Store the content "
-            "elsewhere, and schedule a reference to it."
+            f"A record with a due time has {size} bytes, but relays can move at most {MOST_BYTES} bytes. Store the "
+            "content elsewhere, and schedule a reference to it."
         )
 
 
@@ -151,7 +151,7 @@ def put_header(if_pending: IfPending, token: str = "", reply: int = 0) -> Header
 
 
 def checked_headers(headers: Sequence[Header], target: str) -> list[Header]:
-    """Return the headers as a list. Raises `SerializationError` or `ConfigError` for one that cannot be sent."""
+    """Return the headers as a list. Raises `SerializationError` or `ConfigError` for a header that cannot be sent."""
     fields: list[Header] = header_list(headers)
     check_headers(fields, target)
     for name, _ in fields:

@@ -1,4 +1,4 @@
-"""Stores records in Kafka now, for a relay to deliver when they are due."""
+"""The scheduler: it stores records in Kafka now, and a relay delivers them when they are due."""
 
 from collections.abc import Sequence
 from concurrent.futures import Future
@@ -33,22 +33,23 @@ from headway.settings.connection_settings import connection_of
 
 
 class Scheduler(Closable):
-    """Stores records in Kafka, from where a relay delivers each once, when it is due and never before.
+    """Stores records in Kafka. A relay delivers each of them once, when it is due and never before.
 
-    `config` is as for a producer: `key.serializer`, `value.serializer`, and librdkafka's settings. The scheduler
-    creates its topics if they do not exist, and the topics of longer delays when the first such record is sent. A relay
-    (`headway relay`) delivers the records; those that come due while none is running are delivered when one runs again.
-    Thread-safe. `with` closes the scheduler, which first waits until all schedules are stored.
+    `config` has the same settings as a producer: `key.serializer`, `value.serializer`, and librdkafka's settings. The
+    scheduler creates its topics if they do not exist, and delay topics for longer delays when the first record with
+    such a delay is sent. A relay (`headway relay`) delivers the records; records that come due while no relay is
+    running are delivered when one runs again. The scheduler is thread-safe. At the end of a `with` block it waits until
+    all schedules are stored, and closes.
 
     Args:
-        name: The prefix of its topics' names. Schedulers and relays with the same name work together.
+        name: The prefix of the names of its topics. Schedulers and relays with the same name work together.
 
     Raises:
-        ConfigError: A setting is out of bounds.
-        AuthorizationError: Topics are missing, and this client lacks the right to create them.
+        ConfigError: A setting is not valid for a scheduler.
+        AuthorizationError: Topics are missing, and this client is not permitted to create them.
         KafkaError: The topics do not exist and could not be created.
 
-    If other delay topics are put in use, or its topics are recreated, the scheduler notices within half a minute.
+    A scheduler in use notices within half a minute if other delay topics are put in use or its topics are recreated.
     """
 
     def __init__(self, config: Config, *, name: str = DEFAULT_NAME) -> None:
@@ -68,7 +69,7 @@ class Scheduler(Closable):
             self._closed = self._is_forked = False
             self._steps_to_end = EndSteps(lambda: [self._commands.close, self._close_client])
             self._closing_within = time_left_of(None)
-            self._unstored = 0  # schedules that were not stored when the client was closed
+            self._unstored = 0  # the number of schedules that were not stored when the client was closed
             register_for_forks(self)
 
     def send_later(
@@ -88,34 +89,38 @@ class Scheduler(Closable):
     ) -> ScheduleHandle:
         """Deliver a record to a topic at a given time.
 
-        Returns at once, except for the first record with a longer delay than any before, which waits until the topics
-        of its delay topics are created. The handle's `wait` returns when the record is stored. Key, value and headers
-        arrive byte for byte. Records with the same key and the same due time arrive in the order they were sent. A
-        record that is already due is delivered as soon as a relay sees it.
+        The call returns at once, unless the record has a longer delay than any before: then it waits until new delay
+        topics are created. The handle's `wait` returns when the record is stored. Key, value and headers arrive byte
+        for byte. Records with the same key and the same due time arrive in the order they were sent. A record that is
+        already due is delivered as soon as a relay sees it.
 
         Args:
             key: The record's key, as for a producer.
             value: The record's value, as for a producer.
             topic: The target topic. It need not exist yet: if it does not exist when the record is due, the record
                 becomes a dead letter.
-            when: An aware datetime, or a delay: a timedelta or seconds, counted by the brokers' clock.
+            when: A datetime with a time zone, or a delay as a timedelta or in seconds, counted by the brokers' clock.
             headers: The record's headers.
-            level: The level: for 2 the record goes to `<topic>-2`, as a `Producer` with levels would send it.
-            partition: The target's partition; without it, the key decides, as for any producer.
-            id: Your own id, of up to 250 characters; the handle is then `id:` and the id. Only one schedule with an id
-                can be pending, whichever process it comes from. It keeps no order with other records of its key.
-            if_pending: What to do if a schedule with the same id is pending: "replace" it, "keep" it and drop this
-                one, or "refuse" this one; then the handle's `wait` raises `IdPendingError`.
-            expires: When the record expires: a `ParallelConsumer` does not start it after that, as for a producer.
+            level: The level of the record: with 2 it is delivered to `<topic>-2`, as by a `Producer` with levels.
+            partition: The target's partition. By default the key decides, as for any producer.
+            id: Your own id, of up to 250 characters. The text of the handle is then `id:` followed by the id. Only one
+                schedule with the same id can be pending, whichever process it comes from. The order with other records
+                of its key is not kept.
+            if_pending: What to do if a schedule with the same id is pending: "replace" the pending one, "keep" it and
+                drop the new one, or "refuse" the new one, so that the handle's `wait` raises `IdPendingError`.
+            expires: When the record expires, as for a producer: after that time, a `ParallelConsumer` does not start
+                it.
             on_stored: Called with (error, metadata) when the record is stored or has failed. It runs on the thread that
-                handles delivery reports: one of the scheduler's, or one that sends, flushes or waits for a result.
+                handles the delivery report: a thread of the scheduler, or a caller that sends, flushes or waits for a
+                result.
 
         Raises:
-            ConfigError: The time has no zone or is beyond the year 9999, the topic or partition is not valid, or a
+            ConfigError: The time has no time zone or is beyond the year 9999, the topic or partition is not valid, or a
                 header has a name that Headway uses.
             SerializationError: The key or the value could not be turned into bytes.
             DeliveryError: The record cannot be stored.
-            AuthorizationError: The delay needs topics that do not exist, and the right to create them is missing.
+            AuthorizationError: The delay needs topics that do not exist, and this client is not permitted to create
+                them.
         """
         if expires is not None:
             self._check_open()
@@ -141,12 +146,12 @@ class Scheduler(Closable):
     ) -> ScheduleHandle:
         """Deliver a record repeatedly, until it is cancelled.
 
-        A program that makes the same call at each start has one schedule. Without an `id`, everything that recurs
-        identifies it: the rule, its options, and the record. The schedule of the first call then goes on with its next
-        time. If anything changes, there is a second schedule beside the first; with your own `id`, the new one replaces
-        the old.
+        A program that makes the same call at each start gets only one schedule. Without an `id`, a schedule is
+        identified by the rule, its options, and the record. A repeated call then changes nothing, and the first
+        schedule continues with its next time. If the rule, an option or the record differs, the call adds a second
+        schedule. With your own `id`, the new schedule replaces the old one.
 
-        Raises as `send_later` does, and `ConfigError` for a rule that cannot be read.
+        Raises as `send_later` does, and `ConfigError` for a rule that is not valid.
 
         Args:
             rule: A cron expression with five fields, such as "0 17 * * MON-FRI", or an interval in seconds or as a
@@ -154,18 +159,19 @@ class Scheduler(Closable):
             key: The record's key, as for a producer.
             value: The record's value, as for a producer.
             topic: The target topic.
-            zone: The time zone of the cron expression, such as "Europe/Berlin". Daylight saving time is taken into
-                account.
-            misfire: What to do about times missed while no relay was running: "coalesce" delivers once for all of them,
-                "fire" once for each, "skip" drops those more than `older_than` seconds in the past.
-            older_than: How many seconds in the past a missed time may be to still be delivered under "skip".
-            expires_after: How many seconds after its time a record expires, even if it is delivered late. A
-                `ParallelConsumer` does not start expired records. By default records never expire.
+            zone: The time zone of the cron expression, such as "Europe/Berlin". Changes to and from daylight saving
+                time are taken into account.
+            misfire: What to do about times that passed while no relay was running: "coalesce" delivers once for all of
+                them, "fire" delivers once for each, and "skip" drops those more than `older_than` seconds in the past.
+            older_than: With "skip", a missed time is still delivered if it is at most this many seconds in the past.
+            expires_after: A record expires this many seconds after its due time, even if it is delivered late. A
+                `ParallelConsumer` does not start expired records. By default, records never expire.
             headers: The record's headers.
             level: The level, as for `send_later`.
             partition: The target's partition, as for `send_later`.
-            id: Your own id, as for `send_later`. It stays pending until the schedule is cancelled. A replaced interval
-                counts from now, so if the interval is longer than your program runs, "keep" the pending one.
+            id: Your own id, as for `send_later`. The id is pending until the schedule is cancelled. If the rule is an
+                interval, a replaced schedule counts it from now again. So if your program restarts more often than the
+                interval, pass if_pending="keep".
             if_pending: What to do if that id is pending, as for `send_later`.
         """
         if isinstance(rule, datetime):
@@ -206,20 +212,20 @@ class Scheduler(Closable):
     def cancel(
         self, handle: ScheduleHandle | str, timeout: float = ANSWER_WITHIN, *, answered: bool = True
     ) -> ChangeRequest:
-        """Ask for a schedule to be cancelled, whether or not a relay is running.
+        """Request that a schedule is cancelled, whether or not a relay is running.
 
-        Returns at once, or as soon as the handle's own schedule is stored. Wait for `stored` of the result, until Kafka
-        has the request, or for `settled`, until a relay has decided: it returns `Settled.CANCELLED`, or
-        `Settled.DELIVERED` if the record was delivered first.
+        The call returns at once, or as soon as the schedule of the handle is stored. On the returned request, `stored`
+        waits until Kafka has stored the request, and `settled` waits until a relay has decided: it returns
+        `Settled.CANCELLED`, or `Settled.DELIVERED` if the record was delivered first.
 
         Args:
             handle: The handle of the schedule, or its text.
-            timeout: The seconds to wait for the handle's own schedule.
-            answered: False if you will not wait for `settled`. Relays then write no answer, and this client reads
-                none; it needs no right to.
+            timeout: How many seconds to wait until the schedule of the handle is stored.
+            answered: False if you will not wait for `settled`. Relays then write no answer, and this client needs no
+                permission to read answers.
 
         Raises:
-            KafkaError: The handle's own schedule was not stored within `timeout` seconds. Nothing was asked.
+            KafkaError: The schedule of the handle was not stored within `timeout` seconds, so no request was sent.
             ConfigError: The text is not a handle.
         """
         return self._ask(handle, None, timeout, answered)
@@ -227,15 +233,15 @@ class Scheduler(Closable):
     def reschedule(
         self, handle: ScheduleHandle | str, when: When, timeout: float = ANSWER_WITHIN, *, answered: bool = True
     ) -> ChangeRequest:
-        """Ask for another due time, sooner or later, as `cancel` asks. The handle stays valid.
+        """Request another due time, sooner or later, in the same way as `cancel`. The handle stays valid.
 
-        `settled` returns `Settled.RESCHEDULED`, or another value that explains why not. If a schedule is rescheduled
-        twice, the last call wins.
+        `settled` returns `Settled.RESCHEDULED`, or another value that explains why the time did not change. If a
+        schedule is rescheduled twice, the last call wins.
         """
         return self._ask(handle, self._due_for(when), timeout, answered)
 
     def _due_for(self, when: When) -> int:
-        """Return the due time in milliseconds, after creating any delay topics that it needs."""
+        """Return the due time in milliseconds, after creating the delay topics that it needs."""
         self._check_open()
         now = self._choice.now()
         due = due_at(when, now)
@@ -248,24 +254,27 @@ class Scheduler(Closable):
         return ChangeRequest(str(handle), stored, answer)
 
     def may_wait_for_delay_topics(self, when: When) -> bool:
-        """Return whether a schedule for this time may block: delay topics are missing, or must be looked up again."""
+        """Return whether scheduling for this time might block: delay topics are missing, or must be looked up again."""
         now = self._choice.time.now()
         return self._choice.may_wait(due_at(when, now) - now * 1000)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on. Raises `ConfigError` if librdkafka does not accept them."""
+        """Use other credentials from now on. Raises `ConfigError` if librdkafka does not accept them."""
         self._check_open()
         self._client.set_sasl_credentials(username, password)
         change_credentials(self._connection, username, password)
         self._commands.set_sasl_credentials(username, password)
 
     def flush(self, timeout: float | None = None) -> int:
-        """Wait up to `timeout` seconds until all schedules are stored. Returns how many are not."""
+        """Wait up to `timeout` seconds until all schedules are stored. Returns how many are still not stored."""
         timeout = None if timeout is None else checked_timeout(timeout)
         return self._client.flush(timeout)
 
     def close(self, timeout: float | None = None) -> int:
-        """Store all schedules, and release everything. Returns how many were not stored within `timeout` seconds."""
+        """Store all schedules, then close all connections.
+
+        Returns how many were not stored within `timeout` seconds.
+        """
         timeout = None if timeout is None else checked_timeout(timeout)
         if self._is_forked or self._steps_to_end.is_over or (self._closed and self._client.reports.serves_here):
             return 0
@@ -279,7 +288,7 @@ class Scheduler(Closable):
         self._unstored = self._client.close(0 if self._steps_to_end.hurries else self._closing_within())
 
     def forked(self) -> None:
-        """Disable this copy of the object in a forked process, which has none of its threads."""
+        """Disable this copy of the object in a forked process, because the process has none of its threads."""
         self._closed = self._is_forked = True
 
     def _check_open(self) -> None:
@@ -289,7 +298,7 @@ class Scheduler(Closable):
             raise ClosedError("The scheduler is closed. Create a new one.")
 
     def check_may_close(self) -> None:
-        """Raise `HeadwayError` if called in a callback, because `close` would wait for the callback's own thread."""
+        """Raise `HeadwayError` in a callback of this scheduler, where `close` would wait for its own thread forever."""
         if self._client.reports.serves_here:
             raise closed_in_callback("scheduler")
 
@@ -321,7 +330,7 @@ class Scheduler(Closable):
         if id_ is None and recurrence is not None:
             schedule = recurring(schedule, key, value, fields[:-1])
             fields[-1] = schedule.header()
-            if_pending = "keep"  # the next time, and any missed times, of the pending one stay
+            if_pending = "keep"  # so that the pending schedule keeps its next time and its missed times
         stored_in, own = self._choice.place(schedule, key, at, gap)
         if id_ is not None or recurrence is not None:
             if if_pending == "refuse":
@@ -344,13 +353,13 @@ class Scheduler(Closable):
         topic = record.topic
         if (destination := self._destinations.get(topic)) is None:
             new = Destination(topic, 0, topic, self._client)
-            destination = self._destinations.setdefault(topic, new)  # another thread may have been faster
+            destination = self._destinations.setdefault(topic, new)  # another thread may have added the topic first
         future = DeliveryFuture.of(destination, on_stored)
         self._client.send(record, future)
         return future
 
     def _parts(self, handle: ScheduleHandle | str, timeout: float) -> HandleParts:
-        """Return the parts of a handle, once its schedule is stored."""
+        """Return the parts of a handle, after waiting until its schedule is stored."""
         self._check_open()
         if isinstance(handle, ScheduleHandle):
             _await_stored(handle, timeout)
@@ -361,7 +370,7 @@ class Scheduler(Closable):
         if parts.partition >= partitions:
             raise ConfigError(
                 f"The handle {handle} is for partition {parts.partition}, but {self._names.name} has only "
-                f"{partitions}. It belongs to a scheduler with another name."
+                f"{partitions} partitions. The handle belongs to a scheduler with another name."
             )
         return parts
 
@@ -374,6 +383,6 @@ def _await_stored(handle: ScheduleHandle, timeout: float) -> None:
         handle.wait(timeout)
     except TimeoutError:
         raise KafkaError(
-            f"The schedule {handle} is not stored yet: Kafka has not answered within {timeout:g} s. Nothing was asked. "
-            "Check that a broker is running, and ask again."
+            f"The schedule {handle} is not stored yet: Kafka has not answered within {timeout:g} s. No request was "
+            "sent. Check that a broker is running, and try again."
         ) from None

@@ -36,38 +36,41 @@ class TopicNames:
 
     @property
     def commands(self) -> str:
-        """The topic of cancellations and reschedules."""
+        """The name of the topic for cancellations, reschedules, and schedules with a user's own id."""
         return f"{self.name}.commands"
 
     @property
     def answers(self) -> str:
-        """The topic of the relays' answers to commands."""
+        """The name of the topic for the relays' answers to commands."""
         return f"{self.name}.answers"
 
     @property
     def state(self) -> str:
-        """The topic of the relays' state."""
+        """The name of the topic for the relays' state."""
         return f"{self.name}.state"
 
     @property
     def ladder(self) -> str:
-        """The topic that says which delay topics are in use."""
+        """The name of the topic that states which delay topics are in use."""
         return f"{self.name}.ladder"
 
     @property
     def dead(self) -> str:
-        """The topic of records that could not be delivered."""
+        """The name of the topic for records that could not be delivered."""
         return f"{self.name}.dead"
 
     def owns(self, topic: str) -> bool:
-        """Return whether a topic is the scheduler's own. Relays trust its content, so schedules for it are refused."""
+        """Check whether a topic is one of the scheduler's own.
+
+        Relays trust the content of these topics, so schedules that would be delivered to them are refused.
+        """
         if not topic.startswith(f"{self.name}."):
             return False
         end = topic.removeprefix(f"{self.name}.")
         return end in _OWN or end.startswith(_DELAY_TOPIC)
 
     def delay_topics_of(self, topics: Mapping[str, int]) -> dict[int, int]:
-        """Find the delay topics among existing topics, each with its number of partitions."""
+        """Return the delays of the delay topics among `topics`, each with the topic's number of partitions."""
         prefix = f"{self.name}.{_DELAY_TOPIC}"
         ends = {topic.removeprefix(prefix): count for topic, count in topics.items() if topic.startswith(prefix)}
         return {int(end): count for end, count in sorted(ends.items()) if _is_delay_topic(end)}

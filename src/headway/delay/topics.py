@@ -1,4 +1,4 @@
-"""A scheduler's topics: their settings, how they are created, and the ladder in use."""
+"""A scheduler's topics: their settings, how they are created, and the ladder of delays that is in use."""
 
 import logging
 import math
@@ -32,15 +32,15 @@ _BROKERS_TIME = {"message.timestamp.type": "LogAppendTime"}
 _COMPACTED = {"cleanup.policy": "compact", "segment.bytes": "4194304", "min.cleanable.dirty.ratio": "0.1"}
 LADDER_KEY = "ladder"
 _ladder_decoder = msgspec.json.Decoder(tuple[Time, ...])
-_ASK_AGAIN_AFTER = 0.05  # seconds
+_ASK_AGAIN_AFTER = 0.05  # seconds between two checks whether the brokers know a topic
 _LADDER_STORED_WITHIN = 30.0
 
 
 class Layout(NamedTuple):
-    """The number of partitions of all topics, the delay topics that exist, and the delay topics that may be used.
+    """The number of partitions, the delay topics that exist, and the ladder of those that records can use.
 
-    A delay topic of the ladder might not exist yet; it is created when a delay needs it. Delay topics that are
-    `unread` will soon be deleted: they are empty, and no one writes to them.
+    A delay topic of the ladder might not exist yet; it is created when a delay needs it. Delay topics that are `unread`
+    will soon be deleted: they are empty, and no client writes to them.
     """
 
     partitions: int
@@ -50,7 +50,10 @@ class Layout(NamedTuple):
 
     @property
     def usable(self) -> Ladder:
-        """The ladder without missing delay topics. Any ladder is correct for any record."""
+        """The ladder without delay topics that do not exist.
+
+        With any ladder, every record is delivered when it is due.
+        """
         return usable(self.ladder, self.delay_topics)
 
     @property
@@ -60,19 +63,20 @@ class Layout(NamedTuple):
 
 
 def usable(ladder: Ladder, delay_topics: Collection[int]) -> Ladder:
-    """Return the ladder without its missing delay topics, or unchanged if all its delay topics are missing."""
+    """Return the ladder without its missing delay topics, or the unchanged ladder if all of them are missing."""
     return Ladder.of_those(set(ladder.delays).intersection(delay_topics)) or ladder
 
 
 def topics_for(names: TopicNames, delay_topics: Iterable[int], partitions: int) -> list[NewTopic]:
     """Return all topics of a scheduler with these delay topics.
 
-    Delay topics and the topic of commands keep records until they are handled.
+    Records in the delay topics and in the topic of commands are kept until they are handled.
     """
     kept = {**_KEPT_FOREVER, "max.message.bytes": str(MAX_MESSAGE_BYTES)}
     return [
         *(_delay_topic_topic(names, delay_topic, partitions) for delay_topic in (MEMORY, *delay_topics)),
-        NewTopic(names.commands, partitions, {**kept, **_BROKERS_TIME}),  # it also has schedules with users' own ids
+        # The topic of commands also contains schedules with users' own ids.
+        NewTopic(names.commands, partitions, {**kept, **_BROKERS_TIME}),
         NewTopic(names.answers, partitions, {"retention.ms": "3600000"}),
         NewTopic(names.state, partitions, {**_COMPACTED, **_BROKERS_TIME}),
         NewTopic(names.dead, partitions, kept),
@@ -98,17 +102,17 @@ def create_topics(
     replication_factor: int | None = None,
     delay: float = math.inf,
 ) -> Layout:
-    """Create the missing topics of a scheduler, and put a ladder in use: the given one, or else the current one.
+    """Create the missing topics of a scheduler, and put a ladder in use: the given one, or by default the current one.
 
     Only the delay topics that delays up to `delay` milliseconds need are created; by default all of them. Two
     schedulers can safely do this at the same time: the ladder states which delay topics may be used, and a delay topic
-    is in use as soon as it has a topic.
+    is in use as soon as it exists.
 
-    Pending records are not affected: a record carries its due time, so other delay topics only mean other moves. Relays
-    read delay topics that are no longer in use until they are empty.
+    Pending records are not affected: a record carries its due time, so with other delay topics it is only moved
+    differently. Relays read delay topics that are no longer in use until they are empty.
 
     Raises:
-        AuthorizationError: A topic is missing, and this client lacks the right to create it.
+        AuthorizationError: A topic is missing, and this client is not permitted to create it.
         KafkaError: A topic could not be created.
         ConfigError: Topics exist with different numbers of partitions.
     """
@@ -136,7 +140,7 @@ def add_delay_topics(config: Mapping[str, Any], name: str, delay: float = math.i
     names = TopicNames(name)
     with TopicReader(config) as reader:
         layout = layout_seen_by(reader, name, "Write")
-        if layout is None:  # all topics were deleted
+        if layout is None:  # All topics were deleted, so create them again.
             return create_topics(config, name, delay=delay)
         missing = [delay_topic for delay_topic in layout.ladder.up_to(delay) if delay_topic not in layout.delay_topics]
         existing = create_delay_topics(reader.admin, names, missing, layout.partitions)
@@ -148,7 +152,7 @@ def create_delay_topics(
 ) -> TopicListing | None:
     """Create delay topics, and wait until the brokers know them. Raises as `create_topics` does.
 
-    Returns all existing topics, or None if no delay topic was given.
+    Return all existing topics, or None if no delay topic was given.
     """
     missing = [_delay_topic_topic(names, delay_topic, partitions) for delay_topic in delay_topics]
     if not missing:
@@ -170,15 +174,15 @@ def missing_topics(config: Mapping[str, Any], name: str, ladder: Ladder | None, 
 def read_layout(config: Mapping[str, Any], name: str, wanted: str = "Read") -> Layout | None:
     """Return the layout of a scheduler's topics, or None if it has no topics yet.
 
-    Raises `AuthorizationError` if this client lacks the right to see one of the topics. `wanted` is the operation that
-    the client needs on the delay topics.
+    Raises `AuthorizationError` if this client is not permitted to describe one of the topics. `wanted` is the operation
+    that the client needs on the delay topics.
     """
     with TopicReader(config) as reader:
         return layout_seen_by(reader, name, wanted)
 
 
 def layout_seen_by(reader: TopicReader, name: str, wanted: str = "Read") -> Layout | None:
-    """Do the same as `read_layout`, with the clients of an existing reader."""
+    """Return the layout as `read_layout` does, but use the clients of an existing reader."""
     names = TopicNames(name)
     existing = reader.admin.topics()
     if names.ladder not in existing.wanting("Read") or names.state not in existing or names.commands not in existing:
@@ -206,12 +210,12 @@ def _create(admin: Admin, names: TopicNames, topics: list[NewTopic], replication
             f"that may create them run `headway schedule init --name {names.name}` once: it creates all topics."
         ) from refused
     except KafkaError:
-        if _await_listed(admin, [topic.name for topic in topics]) is None:  # otherwise another scheduler created them
+        if _await_listed(admin, [topic.name for topic in topics]) is None:  # if listed, another scheduler created them
             raise
 
 
 def _await_listed(admin: Admin, topics: Collection[str]) -> TopicListing | None:
-    """Return all existing topics as soon as these are among them, or None if that takes too long."""
+    """Return all existing topics as soon as these topics are among them, or None if that takes too long."""
     deadline = time.monotonic() + CREATED_TOPIC_KNOWN_WITHIN
     while time.monotonic() < deadline:
         existing = admin.topics()
@@ -222,18 +226,21 @@ def _await_listed(admin: Admin, topics: Collection[str]) -> TopicListing | None:
 
 
 def _await(admin: Admin, names: TopicNames, created: Collection[str]) -> TopicListing:
-    """Wait until these topics are known, because brokers learn of new ones one after another. Returns all topics."""
+    """Wait until the brokers know these topics, and return all topics.
+
+    Brokers learn of a new topic one after another.
+    """
     existing = _await_listed(admin, created)
     if existing is None:
         raise KafkaError(
-            f"The topics of {names.name} were created, but the brokers do not know them {CREATED_TOPIC_KNOWN_WITHIN:g} "
-            "s later."
+            f"The topics of {names.name} were created, but the brokers still do not list them after "
+            f"{CREATED_TOPIC_KNOWN_WITHIN:g} s. Try again."
         )
     return existing
 
 
 class _InUse(NamedTuple):
-    """The ladder that was put in use, if any. If its record cannot be read, it has all existing delay topics.
+    """The ladder that was put in use, if any. If its record cannot be read, the ladder has all existing delay topics.
 
     Delay topics that are `retiring` are no longer read, unless they are in use.
     """
@@ -245,29 +252,29 @@ class _InUse(NamedTuple):
 
 def _read_ladder(reader: TopicReader, names: TopicNames, existing: Mapping[str, int]) -> _InUse:
     partition = names.ladder, 0
-    # The topic may have been deleted since it was listed, and then has no end.
+    # The topic may have been deleted since it was listed. Then it has no end offset.
     if names.ladder not in existing or not reader.bounds().ends([partition]).get(partition):
         return _InUse(None, is_stored=False)
     stored = reader.compacted(names.ladder, [0], LOG_BOUNDS_TOLD_WITHIN)[0]
     if ladder := ladder_from(names, LADDER_KEY.encode(), stored.get(LADDER_KEY)):
         return _InUse(ladder, is_stored=True, retiring=fit_state_from(names.ladder, stored.get(FIT_KEY)).retiring)
-    # The first delay topics are created before the ladder's first record, but perhaps after the topics above were
-    # listed.
+    # The first delay topics are created before the first record in the ladder's topic, but perhaps after the topics
+    # above were listed.
     there, default = Ladder.of_those(names.delay_topics_of(reader.admin.topics())), Ladder.exponential()
-    # Another scheduler may be about to store that more delay topics can follow.
+    # Only the first delay topics exist, so another scheduler may be about to store the whole ladder.
     is_begun = there is not None and there.delays == default.up_to(there.delays[-1])
     return _InUse(default if is_begun else there, is_stored=False)
 
 
 def ladder_from(names: TopicNames, key: bytes | None, value: bytes | None) -> Ladder | None:
-    """Return the ladder in a record of the ladder's topic, or None if it holds none or one that cannot be read."""
+    """Return the ladder in a record of the ladder's topic, or None if the record has no readable ladder."""
     if key != LADDER_KEY.encode() or value is None:
         return None
     try:
         return decode_ladder(value)
     except UnreadableError as error:
         log.warning(
-            "A record in %s is skipped: %s Run `headway schedule init` with the delay topics to use to replace it.",
+            "A record in %s is skipped: %s To replace it, run `headway schedule init` with the delays to use.",
             names.ladder,
             error,
         )
@@ -289,7 +296,7 @@ def encode_ladder(ladder: Ladder) -> bytes:
 
 
 def store_in_ladder(config: Mapping[str, Any], names: TopicNames, values: Mapping[str, bytes]) -> None:
-    """Store values in the ladder's topic under their keys, in this order. Raises `KafkaError` if that fails."""
+    """Store values in the ladder's topic under their keys, in this order. Raises `KafkaError` if they are refused."""
     refused: list[Any] = []
     client = ProducerClient({**config, "enable.idempotence": True})
     try:
@@ -304,7 +311,7 @@ def store_in_ladder(config: Mapping[str, Any], names: TopicNames, values: Mappin
 def _checked(names: TopicNames, existing: TopicListing, ladder: Ladder) -> Layout:
     partitions = existing[names.state]
     delay_topics = names.delay_topics_of(existing)
-    # Delay topics that are not listed may exist as topics that this client lacks the right to see.
+    # Delay topics that are not listed may still exist, if this client is not permitted to describe them.
     unlisted = {
         names.delay_topic(delay_topic): delay_topic
         for delay_topic in (MEMORY, *ladder.delays)

@@ -1,4 +1,4 @@
-"""Checks whether the relay may write to a topic that it can do without for a while."""
+"""Checks whether a relay can write to a topic that it can do without for a while."""
 
 import logging
 import math
@@ -17,17 +17,17 @@ _IN_A_ROW = 20.0
 
 
 class Writable:
-    """Checks that a topic exists, and after a refusal, with growing pauses, whether it accepts records again.
+    """Decides when to try to write to a topic: it must exist and, after a refusal, a growing pause must be over.
 
-    Attempting a write would be costly: librdkafka looks for a missing topic for half a minute, and a transaction is
-    aborted.
+    Each attempt to write is costly: librdkafka looks for a missing topic for half a minute, and a failed write aborts
+    the transaction.
 
     Args:
         topic: The Kafka topic.
-        partitions_of: Returns how many partitions a topic has, or 0 if it is missing. The second argument is the time
-            limit in seconds.
-        why_not: Returns a sentence on why a topic refuses records, or None.
-        meanwhile: A sentence for the warning on what becomes of the records meanwhile.
+        partitions_of: Takes a topic and a time limit in seconds, and returns how many partitions the topic has, or 0 if
+            it does not exist.
+        why_not: Takes a topic, and returns a sentence that explains why it refuses records, or None.
+        meanwhile: A sentence for the warning, which states what happens to the records until the topic accepts them.
         longest: The longest pause in seconds.
     """
 
@@ -72,7 +72,7 @@ class Writable:
             return self._why_not(self._topic)
         except AuthorizationError as error:
             return str(error)
-        except HeadwayError:  # the brokers do not answer now, so sending will show it
+        except HeadwayError:  # the brokers do not answer, so try to send the record
             return None
 
     @property
@@ -82,11 +82,11 @@ class Writable:
 
     @property
     def refused_for(self) -> float:
-        """How long records have been refused in a row, in seconds. A gap longer than `_IN_A_ROW` starts a new row."""
+        """For how many seconds records have been refused in a row. A gap longer than `_IN_A_ROW` starts a new row."""
         return max(0.0, self._refused_at - self._refused_since)
 
     def refused(self, reason: str) -> None:
-        """Record that a record was refused. Logs the brokers' reason for the topic, or else this one."""
+        """Record that the topic refused a record. The logged reason is the brokers' own, or else `reason`."""
         now = time.monotonic()
         if now - self._refused_at > _IN_A_ROW:
             self._refused_since = now
@@ -94,6 +94,6 @@ class Writable:
         self._is_refused = True
         self._known_until = -math.inf
         self.reason = self.reason or reason
-        if self._pause.refused(now, random.random()):  # noqa: S311 - it spreads retries
+        if self._pause.refused(now, random.random()):  # noqa: S311 - spreads retries over time
             self.reason = self._look() or reason
             log.warning("Nothing can be written to %s: %s. %s", self._topic, self.reason.rstrip("."), self._meanwhile)

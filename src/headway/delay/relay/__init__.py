@@ -1,1 +1,1 @@
-"""The relay: it moves records along the delay topics and delivers those that are due."""
+"""The relay: it moves records between delay topics, and delivers them when they are due."""

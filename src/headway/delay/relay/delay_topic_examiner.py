@@ -1,7 +1,7 @@
-"""Examines the delay topics in Kafka, and adds, retires and deletes delay topics or takes them out of use.
+"""Examines the delay topics in Kafka. It adds new ones, takes others out of use, and deletes those that are not needed.
 
-Everything that the next examination needs is stored in the ladder's topic. So another relay continues where one has
-ended, and two that examine the delay topics at the same time reach the same result.
+All that the next examination needs is stored in the ladder's topic. So another relay can continue where one has ended,
+and two relays that examine the delay topics at the same time reach the same result.
 """
 
 import logging
@@ -24,20 +24,20 @@ from headway.kafka.reading.group_inspector import GroupInspector
 log = logging.getLogger(__name__)
 
 SETTLES_IN = 900_000
-"""For this many milliseconds after a change of the delay topics, only a large gain changes them again."""
+"""For this many milliseconds after a change of the delay topics, they are changed again only for a large gain."""
 
 KNOWN_IN = 900_000
 """After this many milliseconds, every scheduler knows that a delay topic is out of use."""
 
 UNREAD_FOR = 120_000
-"""A delay topic is deleted only after nothing has read it for this many milliseconds."""
+"""A delay topic is deleted only after no relay has read it for this many milliseconds."""
 
-_SAME = 0.05  # writes per record; delays that change the cost by less count as the same
-_FEW = 1000  # a delay topic with at most this many offsets is read, since it might contain only transaction markers
+_SAME = 0.05  # Delays count as unchanged if they change the cost by less than this many writes per record.
+_FEW = 1000  # a delay topic with at most this many offsets is read, because it might contain only transaction markers
 
 
 class _Fitted(NamedTuple):
-    """The latest search for better delay topics, with its inputs, so that it is not repeated for the same ones."""
+    """The latest search for better delay topics with its inputs, so that it is not repeated for the same inputs."""
 
     delay_topics: DelayTopicsNow
     delays: Mapping[int, float]
@@ -47,14 +47,14 @@ class _Fitted(NamedTuple):
 
 
 class DelayTopicExaminer:
-    """Examines the delay topics of a scheduler. Used by one thread only.
+    """Examines the delay topics of a scheduler. Only one thread may use it.
 
     Args:
         config: librdkafka's settings.
         names: The names of the scheduler's topics.
         most: The most delay topics that may exist.
-        retire_after: How many seconds nothing must have been written to a delay topic before it may retire.
-        applies: True to change the delay topics, False only to log which would be better.
+        retire_after: A delay topic may be retired when no record was written to it for this many seconds.
+        applies: True to change the delay topics, False to only log which delay topics would be better.
     """
 
     def __init__(
@@ -80,16 +80,16 @@ class DelayTopicExaminer:
         *,
         leads: bool,
     ) -> Mapping[int, RecentDelays]:
-        """Store these values in the ladder's topic. If this relay leads, also examine the delay topics and change them.
+        """Store these values in the ladder's topic. If `leads` is true, also examine and change the delay topics.
 
         Returns the stored delays of the `wanted` partitions.
 
         Args:
             now: The brokers' time in milliseconds.
-            values: Delays to store, by their keys.
-            own: The recent delays of this relay's own partitions, which may be newer than those stored.
+            values: The delays to store, by key.
+            own: The recent delays of this relay's own partitions, which may be newer than the stored ones.
             wanted: The partitions whose stored delays are needed.
-            leads: True if this relay decides about the delay topics.
+            leads: True if this relay decides which delay topics are in use.
 
         Raises `HeadwayError`. The next call then starts with new clients.
         """
@@ -113,7 +113,7 @@ class DelayTopicExaminer:
             raise
 
     def close(self) -> None:
-        """Close the clients. The next examination creates new ones."""
+        """Close the clients. The next examination creates new clients."""
         reader, inspector, self._reader, self._inspector = self._reader, self._inspector, None, None
         for client in (reader, inspector):
             if client:
@@ -125,7 +125,7 @@ class DelayTopicExaminer:
     def _state(self, stored: Mapping[str, bytes]) -> FitState:
         return fit_state_from(self._names.ladder, stored.get(FIT_KEY))
 
-    # Deciding and acting
+    # Decisions, and their execution
 
     def _decide(
         self, reader: TopicReader, layout: Layout, before: FitState, delays: Mapping[int, float], now: int
@@ -159,7 +159,10 @@ class DelayTopicExaminer:
             self._delete(delay_topic, state.delay_topics[delay_topic].retires, now)
 
     def _fitted(self, delay_topics: DelayTopicsNow, delays: Mapping[int, float], *, settled: bool) -> tuple[int, ...]:
-        """Return the delay topics to use. If nothing has changed, do not search, because that takes time."""
+        """Return the delay topics to use.
+
+        The search for them is skipped if its inputs are unchanged, because it takes time.
+        """
         last = self._last
         if (
             last
@@ -193,7 +196,7 @@ class DelayTopicExaminer:
         self._stored_at = time.monotonic()
 
     def _is_news(self, before: FitState, state: FitState) -> bool:
-        """Return whether to store the state: a delay topic has entered another step, or it was last stored long ago."""
+        """Return whether to store the state: a delay topic has entered another step, or the last time was long ago."""
         if _steps(before) != _steps(state):
             return True
         is_long_ago = time.monotonic() - self._stored_at >= min(600.0, self._waits.unused / 12_000)
@@ -220,10 +223,10 @@ class DelayTopicExaminer:
                 self._names.name,
             )
 
-    # Where the logs start and end
+    # The start and end offsets of the delay topics
 
     def _ends(self, reader: TopicReader, delay_topics: Iterable[int], partitions: int) -> dict[int, int]:
-        """Return the sum of the end offsets of each delay topic. Delay topics that lack partitions are left out."""
+        """Return the sum of the end offsets of each delay topic. Delay topics with missing partitions are left out."""
         places = {delay_topic: self._places(delay_topic, partitions) for delay_topic in delay_topics}
         found = reader.bounds().ends([place for each in places.values() for place in each])
         return {
@@ -236,7 +239,7 @@ class DelayTopicExaminer:
         return [(self._names.delay_topic(delay_topic), number) for number in range(partitions)]
 
     def _empty(self, reader: TopicReader, delay_topics: Iterable[int], partitions: int) -> set[int]:
-        """Return the delay topics that are empty: no record, and no open transaction."""
+        """Return the delay topics that have neither a record nor an open transaction."""
         places = {place: delay_topic for delay_topic in delay_topics for place in self._places(delay_topic, partitions)}
         starts, ends = reader.bounds().starts(places), reader.bounds().ends(places)
         decided = reader.bounds(isolation="read_committed").ends(places)

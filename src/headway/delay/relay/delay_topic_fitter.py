@@ -1,4 +1,4 @@
-"""Counts the delays of a relay's incoming records, and has the delay topics examined from time to time to fit them."""
+"""Counts the delays of incoming records and, from time to time, fits the delay topics to them."""
 
 import logging
 import time
@@ -27,28 +27,31 @@ MOST_DELAY_TOPICS = 16
 RETIRE_AFTER = 6 * 3600.0
 
 LOOK_EVERY = 5.0
-"""How often to examine the delay topics while records come in, in seconds."""
+"""The seconds between two examinations of the delay topics while records come in."""
 
 LOOK_AT_REST_EVERY = 60.0
-"""How often to do so while none come in."""
+"""The seconds between two examinations while no records come in."""
 
 _STORE_EVERY = 600.0
 _WARN_EVERY = 60.0
 _CLOSE_WITHIN = 5.0
-_SAME = 0.1  # writes per record; delays that change the cost by less are not stored again yet
+_SAME = 0.1  # Delays are stored again only if they change the cost by this many writes per record.
 
 
 class DelayTopicFitter:
-    """Counts incoming delays. On the relay that has partition 0, it also has a thread fit the delay topics to them.
+    """Counts the delays of incoming records.
 
-    Each relay stores the delays that came in to its partitions; the one with partition 0 adds them up and decides.
+    The relay that has partition 0 also fits the delay topics to them, in a thread.
+
+    Each relay stores the delays of the records in its partitions. The relay with partition 0 adds up all stored delays
+    and decides.
 
     Args:
         config: librdkafka's settings.
         names: The names of the scheduler's topics.
-        mode: "report" logs which delay topics would be better, "auto" puts them in use.
+        mode: With "report" the fitter logs which delay topics would be better; with "auto" it puts them in use.
         most: The most delay topics that may exist.
-        retire_after: How many seconds nothing must have been written to a delay topic before it may retire.
+        retire_after: A delay topic may be retired when no record was written to it for this many seconds.
     """
 
     def __init__(
@@ -67,7 +70,7 @@ class DelayTopicFitter:
         self._is_on = mode != "off"
         self._examiner = DelayTopicExaminer(config, names, most, retire_after, applies=mode == "auto")
         self._recent: dict[int, RecentDelays] = {}
-        self._restored: set[int] = set()  # the partition numbers whose stored delays were added
+        self._restored: set[int] = set()  # the partition numbers whose stored delays were added to the counts
         self._stored: dict[int, dict[int, float]] = {}
         self._stored_at: dict[int, float] = {}
         self._something_came = False
@@ -75,18 +78,21 @@ class DelayTopicFitter:
         self._examine_at = self._warn_at = 0.0
 
     def count(self, number: int, delay_topic: int, records: Sequence[Fetched], ladder: Ladder, now: int) -> None:
-        """Count the delays of newly scheduled records among those fetched."""
+        """Count the delays of those fetched records that were newly scheduled."""
         if self._is_on:
             self.add(number, delays_of(delay_topic, records, ladder), now)
 
     def add(self, number: int, delays: Iterable[int], now: int) -> None:
-        """Count delays of records that came in to a partition."""
+        """Add the delays of records that were changed in a partition to its counts."""
         if self._is_on and (delays := list(delays)):
             self._something_came = True
             self._recent.setdefault(number, RecentDelays(now)).add(delays, now)
 
     def examine_if_due(self, numbers: Collection[int], ladder: Ladder, now: int) -> None:
-        """Start an examination in the background if one is due, or take the result of the last one. Never waits."""
+        """Start an examination in the background if it is time for one, or take the result of the last one.
+
+        Never waits.
+        """
         if not self._is_on:
             return
         if self._examining is not None:
@@ -112,7 +118,7 @@ class DelayTopicFitter:
         return self._recent[number].encode(now)
 
     def _differs(self, number: int, own: Mapping[int, dict[int, float]], ladder: Ladder) -> bool:
-        """Return whether to store the delays of a partition: they have changed, or were last stored long ago."""
+        """Return whether the delays of a partition must be stored: they have changed, or the last time was long ago."""
         at = time.monotonic()
         before = self._stored.get(number)
         if before and at < self._stored_at[number] + _STORE_EVERY and is_like(own[number], before, ladder, _SAME):
@@ -129,7 +135,7 @@ class DelayTopicFitter:
                 log.warning("The delay topics cannot be fitted. %s", error)
         except HeadwayError as error:
             log.debug("The delay topics cannot be fitted now: %s", error)
-        except Exception:  # delivery goes on with the present delay topics
+        except Exception:  # deliveries continue with the present delay topics
             log.exception("The delay topics cannot be fitted now.")
         else:
             for number, stored in stored_delays.items():
@@ -138,7 +144,7 @@ class DelayTopicFitter:
             self._restored |= stored_delays.keys()
 
     def close(self) -> None:
-        """Wait a few seconds for an examination that is running; brokers might not answer it."""
+        """Wait a few seconds for a running examination, because the brokers might not answer it."""
         if self._examining is None:
             self._examiner.close()
             return

@@ -1,4 +1,4 @@
-"""The delay topics that a relay reads, and the check that they were not recreated."""
+"""The delay topics that a relay reads, and a check whether they were recreated."""
 
 import logging
 import time
@@ -15,12 +15,15 @@ from headway.records.record_types import Message
 
 log = logging.getLogger(__name__)
 
-_READ_AGAIN_AFTER = 0.1  # seconds, doubled after each attempt up to `_READ_AT_LEAST_EVERY`
+_READ_AGAIN_AFTER = 0.1  # the first pause in seconds; it doubles with each attempt, up to `_READ_AT_LEAST_EVERY`
 _READ_AT_LEAST_EVERY = 15.0
 
 
 class DelayTopicsInUse:
-    """The delay topics that exist, and the ladder of those that get records. Empty until `begin` has found some."""
+    """The delay topics that exist, and the ladder of those that get records.
+
+    Both are empty before `begin` finds some.
+    """
 
     def __init__(self, reader: TopicReader, names: TopicNames) -> None:
         self._reader = reader
@@ -28,14 +31,14 @@ class DelayTopicsInUse:
         self.ladder = Ladder.exponential()
         self.delay_topics: tuple[int, ...] = ()
         self.unread: frozenset[int] = frozenset()
-        self.is_outdated = False  # another ladder was put in use, a delay topic was created, or one retires
+        self.is_outdated = False  # true if another ladder was put in use, or a delay topic was created or retires
         self._other_ladder = self._other_unread = False
         self._read_at = time.monotonic()
         self._read_again_after = _READ_AGAIN_AFTER
         self._ids: dict[str, str] = {}
 
     def begin(self) -> bool:
-        """Use the delay topics that exist, unless some were found before. Returns whether there are any."""
+        """Use the delay topics that exist, unless some were found earlier. Returns whether any exist."""
         if not self.delay_topics and (layout := self._layout()):
             self._use(layout)
         return bool(self.delay_topics)
@@ -45,7 +48,7 @@ class DelayTopicsInUse:
 
     @property
     def state_keys(self) -> dict[str, str]:
-        """For each topic that is read, delay topics and commands, the key under which its progress is stored."""
+        """The key of the stored progress for each topic that is read: the delay topics and the topic of commands."""
         keys = {
             self._names.delay_topic(delay_topic): MEMORY_KEY if delay_topic == MEMORY else delay_topic_key(delay_topic)
             for delay_topic in self.delay_topics
@@ -60,7 +63,8 @@ class DelayTopicsInUse:
     def owned(self, assigned: Collection[Partition]) -> list[int]:
         """Return the assigned partition numbers.
 
-        The group shares the commands; the delay topics of each number go with them.
+        The group assigns only the partitions of the topic of commands. A relay also owns the partitions of the delay
+        topics that have the same numbers.
         """
         return sorted(number for topic, number in assigned if topic == self._names.commands)
 
@@ -70,7 +74,7 @@ class DelayTopicsInUse:
         return usable(self.ladder, self.delay_topics)
 
     def note(self, message: Message) -> None:
-        """Note a record of the ladder's topic, which may put other delay topics in use or retire some."""
+        """Process a record of the ladder's topic, which may put other delay topics in use or retire some."""
         key, value = message.key(), message.value()
         if ladder := ladder_from(self._names, key, value):
             self._other_ladder = ladder != self.ladder
@@ -87,7 +91,7 @@ class DelayTopicsInUse:
     def update(self) -> bool:
         """Switch to the delay topics that were put in use. Returns whether they differ from the previous ones.
 
-        While topics are missing that existed before, it checks again later.
+        While delay topics are missing that existed before, it changes nothing and checks again later.
         """
         if time.monotonic() - self._read_at < self._read_again_after:
             return False
@@ -112,9 +116,9 @@ class DelayTopicsInUse:
         return sorted(set(layout.ladder.delays).intersection(self.delay_topics).difference(layout.delay_topics))
 
     def refresh(self) -> bool:
-        """Use the delay topics that exist now. Returns False while topics are missing that existed before.
+        """Use the delay topics that exist now. Returns False while delay topics are missing that existed before.
 
-        Brokers learn of new topics one after another, so a missing topic may appear soon.
+        Brokers learn of new topics one after another, so a missing topic might appear soon.
         """
         layout = self._layout()
         lost = [] if layout is None else list(map(self._names.delay_topic, self._lost(layout)))
@@ -131,10 +135,13 @@ class DelayTopicsInUse:
         return True
 
     def topic_ids(self) -> dict[str, str]:
-        """Return Kafka's id of each topic that exists."""
+        """Return the id that Kafka gave each existing topic."""
         return self._reader.admin.topic_ids(list(self.state_keys))
 
     def were_recreated(self, ids: dict[str, str]) -> bool:
-        """Remember the topics' ids. Returns whether some had other ids before, because they were recreated."""
+        """Remember the ids of the topics.
+
+        Returns whether some topics were recreated, so that their ids have changed.
+        """
         before, self._ids = self._ids, ids
         return any(ids.get(topic, id_) != id_ for topic, id_ in before.items())

@@ -1,4 +1,4 @@
-"""Deletes, from time to time, the records that a relay is done with."""
+"""Deletes the records that a relay has handled, from time to time."""
 
 import logging
 import time
@@ -11,15 +11,17 @@ from headway.kafka.reading.compacted import TopicReader
 
 log = logging.getLogger(__name__)
 
-DELETE_EVERY = 10.0  # seconds
+DELETE_EVERY = 10.0  # seconds between two deletions
 
 
 class Deletions:
-    """Deletes done records from the delay topics and the commands. A missing right is logged.
+    """Deletes handled records from the delay topics and the topic of commands.
+
+    If this is not permitted, it logs a warning.
 
     Args:
         reader: Provides the admin client.
-        connection: The settings, which name the principal.
+        connection: The settings, from which the principal in the warning is taken.
     """
 
     def __init__(self, reader: TopicReader, connection: Mapping[str, Any]) -> None:
@@ -30,7 +32,7 @@ class Deletions:
         self._begun: RelayOffsets = {}
 
     def begin_from(self, starts: RelayOffsets) -> None:
-        """Also delete the records before these offsets, because an earlier relay may have died before deleting them."""
+        """Also delete the records before these offsets, in case an earlier relay has not deleted them."""
         self._begun = starts
 
     def begin_again(self) -> None:
@@ -38,7 +40,7 @@ class Deletions:
         self._deletion = Deletion()
 
     def is_due(self) -> bool:
-        """Return whether the next deletion is due."""
+        """Return whether it is time for the next deletion."""
         return time.monotonic() - self._deleted_at >= DELETE_EVERY
 
     def delete_before(self, done: RelayOffsets) -> None:

@@ -1,6 +1,7 @@
-"""Carries out ticks in exactly-once mode, with one transaction per round.
+"""Carries out a relay's decisions in exactly-once mode, with one transaction for each round.
 
-Source: KIP-447. The group's generation fences off an expelled member, so that each partition has one relay.
+The generation of the consumer group fences off a relay that was expelled from the group, so that each partition has
+only one relay (KIP-447).
 """
 
 import time
@@ -48,11 +49,14 @@ _PRODUCERS = 3
 
 
 class ExactlyOnce(RelayOutput):
-    """Writes each round of ticks in one transaction. Its offsets fence off an expelled relay.
+    """Writes the decisions of each round in one transaction.
 
-    While a thread commits one round, another producer already writes the next. That one is committed after the first,
-    because it builds on the first one's state. Three producers take turns: while the broker is still writing a
-    transaction's markers it refuses the same producer's next records, and librdkafka then waits 20 ms.
+    The offsets in the transaction fence off an expelled relay.
+
+    While a thread commits one round, another producer already writes the next round. The next round is committed after
+    the first, because it builds on the state of the first. Three producers take turns, because a broker refuses a
+    producer's next records while it is still writing the markers of the producer's last transaction; librdkafka then
+    waits 20 ms.
     """
 
     def __init__(
@@ -68,7 +72,8 @@ class ExactlyOnce(RelayOutput):
         self._ids = [new_id(names) for _ in range(_PRODUCERS)]
         clients = together(*(partial(self._new_client, each) for each in self._ids), close=close_at_once)
         why_not = partial(why_not_writable, config)
-        self._writers = deque(writer_for(client, why_not) for client in clients)  # the first is the next to be used
+        # The first writer is the next to be used.
+        self._writers = deque(writer_for(client, why_not) for client in clients)
 
     def _new_client(self, transactional_id: str) -> ProducerClient:
         return fenced(self._config, transactional_id, self._names.state)
@@ -82,10 +87,10 @@ class ExactlyOnce(RelayOutput):
 
     @property
     def under_way(self) -> int:
-        return 0  # `carry_out` waits until all its records are acknowledged
+        return 0  # always 0, because `carry_out` waits until all its records are acknowledged
 
     def carry_out(self, ticks: Ticks, offsets: RelayOffsets, now: int) -> None:
-        # The group metadata must be that of the moment of decision: a rebalance after it has to fence this round off.
+        # Take the group's metadata now, when the round was decided, so that a later rebalance fences this round off.
         member = member_of(self._consumer)
         records = self._records(ticks, now)
         writer = self._writers[0]
@@ -96,7 +101,9 @@ class ExactlyOnce(RelayOutput):
             self._renew(writer, batches_of_one=True)
             if rejection.position is not None:
                 records = list(self._replaced(rejection, records[rejection.position], records))
-            elif len(ticks) > 1:  # finding the record takes time, and a transaction times out soon
+            # Finding the refused record takes time, but a transaction times out soon. So write each partition on its
+            # own.
+            elif len(ticks) > 1:
                 for number, tick in ticks.items():
                     mine = {place: offset for place, offset in offsets.items() if place[1] == number}
                     self.carry_out({number: tick}, mine, now)
@@ -115,7 +122,7 @@ class ExactlyOnce(RelayOutput):
     def _replaced(
         self, rejection: Rejection, rejected: RelayRecord, records: Iterable[RelayRecord]
     ) -> Iterator[RelayRecord]:
-        """Yield these records, with replacements for the rejected one and for others that would be rejected too."""
+        """Yield these records, with replacements for the rejected one and for others that would also be rejected."""
         for out in records:
             if out is not rejected and not is_refused_too(rejection.error, rejected, out):
                 yield out
@@ -123,7 +130,7 @@ class ExactlyOnce(RelayOutput):
                 yield instead
 
     def _attempt(self, writer: TransactionalWriter, records: Sequence[RelayRecord], moved: Moved) -> Rejection | None:
-        """Write all records in a new transaction, and note where the moves end. Returns the rejected record, if any."""
+        """Write all records in a new transaction, and note their offsets. Returns the rejected record, if any."""
         writer.begin()
         state, began = self._names.state, time.monotonic()
         last_moves = {
@@ -161,7 +168,7 @@ class ExactlyOnce(RelayOutput):
             self._close(_CLOSE_WITHIN)
 
     def _close(self, within: float) -> None:
-        """Abort open transactions and close all clients, even if some of them raise errors."""
+        """Abort open transactions and close all clients, even if some of these calls raise errors."""
         with ExitStack() as all_of_them:
             for writer in self._writers:
                 all_of_them.callback(writer.client.close, within)

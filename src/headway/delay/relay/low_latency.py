@@ -1,7 +1,8 @@
-"""Carries out ticks in low-latency mode: it sends at once and stores progress later, with a weaker guarantee.
+"""Carries out a relay's decisions in low-latency mode: it sends at once and stores progress later.
 
-Progress is stored in transactions, which the group's generation fences off. So a relay that was frozen and wakes after
-another has taken its place cannot overwrite the answers that the other has given since.
+The guarantee is weaker, because a crash repeats the latest deliveries. Progress is stored in transactions, which the
+generation of the consumer group fences off. So if a relay was frozen and another relay has taken its place, it cannot
+overwrite the answers that the other relay has given since.
 """
 
 import contextlib
@@ -50,11 +51,11 @@ from headway.runtime.gc_pause import GcPause
 
 _STORE_EVERY = 0.25
 _CLOSE_WITHIN = 0.5
-_REPORT_TAKES = 1_500  # bytes for a record's source and the callback for its report
+_REPORT_TAKES = 1_500  # bytes of memory for a record's source and the callback for its delivery report
 
 
 class _SentRound:
-    """A round of ticks whose records are on their way, and the state to store once they have arrived.
+    """A round whose records were sent: how many are not acknowledged yet, and the state to store after that.
 
     `member` is the group's metadata at the time of the decision.
     """
@@ -77,7 +78,10 @@ class _SentRound:
 
 
 class LowLatency(RelayOutput):
-    """Sends at once, and stores progress four times a second. A crash in between repeats records."""
+    """Sends records at once, and stores progress four times a second.
+
+    After a crash, the latest records are sent again.
+    """
 
     def __init__(
         self,
@@ -95,11 +99,12 @@ class LowLatency(RelayOutput):
         )
         super().__init__(config, names, ladder, consumer, clock, self._client.partitions)
         self._states = writer_for(states, partial(why_not_writable, config))
-        self._sent: deque[_SentRound] = deque()  # in the order in which they are stored
+        self._sent: deque[_SentRound] = deque()  # in the order in which their state is stored
         self._to_store: deque[_SentRound] = deque()
         self._refused: deque[tuple[RelayRecord, _SentRound]] = deque()
         self._stored_at = 0.0
-        self._is_behind = False  # something was done since progress was last stored, but it is too early to store it
+        # Records were handled since progress was last stored, and it is too early to store it again.
+        self._is_behind = False
         self._failure: KafkaError | None = None
         self._under_way = 0
 
@@ -125,7 +130,7 @@ class LowLatency(RelayOutput):
         with GcPause():
             for out in others:
                 self._send(out, round_)
-        if answers:  # what an answer says must still be true after a crash
+        if answers:  # an answer must still be true after a crash, so store the progress first
             self.finish()
             for out in answers:
                 self._send(out, _SentRound(1, [], {}))
@@ -142,7 +147,7 @@ class LowLatency(RelayOutput):
                 self._failure = _not_stored(out.topic, error)
             elif refused_alone is not None:
                 refused_alone.append(error)
-            else:  # the culprit may be another record of the same batch
+            else:  # another record of the same batch may be the cause
                 self._refused.append((out, round_))
 
         self._under_way += size
@@ -188,7 +193,7 @@ class LowLatency(RelayOutput):
         return COMMIT_CHECKED_AGAIN_AFTER if self._sent or self._uncommitted else NOTHING_PENDING_FOR
 
     def _go_on_storing(self) -> None:
-        """Note progress that is now stored, and start storing the next round. Never waits."""
+        """Note progress that is now stored, and start to store the next round. Never waits."""
         if self._uncommitted and self._uncommitted.is_over:
             self._await_commit()
         if self._to_store and self._uncommitted is None:
@@ -196,7 +201,7 @@ class LowLatency(RelayOutput):
             self._begin_commit(partial(self._store, round_), round_.offsets)
 
     def _store(self, round_: _SentRound) -> None:
-        """Store progress. Runs in its own thread."""
+        """Store the progress of a round. Runs in its own thread."""
         sent = time.monotonic()
 
         def stored(_: int, message: Any) -> None:
@@ -232,7 +237,7 @@ class LowLatency(RelayOutput):
             raise failure
 
     def _note_done(self) -> None:
-        """Remove the rounds that are fully written from the front of the queue, up to the first that is not."""
+        """Remove rounds from the front of the queue as long as all their records are written."""
         while self._sent and not self._sent[0].left:
             done = self._sent.popleft()
             if done.moved:
@@ -250,7 +255,7 @@ class LowLatency(RelayOutput):
         try:
             self.finish()
         finally:
-            with contextlib.suppress(KafkaError):  # so that records already delivered are not repeated
+            with contextlib.suppress(KafkaError):  # store what was delivered, so that it is not repeated
                 self._store_all()
             self._to_store.clear()
             try:
@@ -261,7 +266,7 @@ class LowLatency(RelayOutput):
 
 
 def _not_stored(topic: str, error: Any) -> KafkaError:
-    """Return the error for a record that the relay cannot go on without."""
+    """Return the error for a record without which the relay cannot continue."""
     if right := right_for(error.name(), "Write", topic=topic):
         return AuthorizationError(right.missing())
     return KafkaError(f"A record for {topic} was not stored: {error.str()}.")

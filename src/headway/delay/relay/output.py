@@ -1,4 +1,4 @@
-"""The interface of a relay's output, and the code that both of its modes share."""
+"""The interface of a relay's output, and the code that is common to both modes."""
 
 import time
 from abc import ABC, abstractmethod
@@ -24,9 +24,9 @@ from headway.runtime.gc_pause import GcPause
 Mode = Literal["exactly-once", "low-latency"]
 
 NOTHING_PENDING_FOR = 10.0
-"""An output with nothing pending is served again after this many seconds."""
+"""Seconds after which an output without pending work is served again."""
 COMMIT_CHECKED_AGAIN_AFTER = 0.02
-"""A commit that is under way is checked again after this many seconds."""
+"""Seconds after which a running commit is checked again."""
 
 Ticks = Mapping[int, RelayTick]
 Moved = dict[int, dict[int, int]]
@@ -34,7 +34,7 @@ Moved = dict[int, dict[int, int]]
 
 
 class Uncommitted(NamedTuple):
-    """A round whose commit is under way, and when the commit counts as failed."""
+    """A round whose commit is running, and the time at which the commit counts as failed."""
 
     committed: Future[None]
     offsets: RelayOffsets
@@ -49,7 +49,8 @@ class Uncommitted(NamedTuple):
         """Wait, and return the committed offsets. Raises `KafkaError` if the commit failed or took too long."""
         try:
             self.committed.result(max(0.0, self.deadline - time.monotonic()))
-        except TimeoutError as late:  # it cannot commit later either: the next reader of the state has fenced it off
+        # It cannot be committed later either, because the next relay that reads the state fences it off.
+        except TimeoutError as late:
             raise KafkaError(f"A transaction could not be committed within {HANGS_AFTER:g} s.") from late
         return self.offsets
 
@@ -62,9 +63,9 @@ class RelayOutput(ABC):
         names: The names of the scheduler's topics.
         ladder: The delay topics in use.
         consumer: The relay's consumer, a member of the group.
-        clock: Observes the brokers' time in their stamps.
-        partitions_of: Returns how many partitions a topic has, or 0 if it is missing. The second argument is the time
-            limit in seconds.
+        clock: Learns the brokers' time from the timestamps of acknowledged records.
+        partitions_of: Takes a topic and a time limit in seconds, and returns how many partitions the topic has, or 0 if
+            it does not exist.
     """
 
     def __init__(
@@ -82,9 +83,9 @@ class RelayOutput(ABC):
         self._writing = Writing(names, ladder, partitions_of, partial(why_not_writable, config))
         self._uncommitted: Uncommitted | None = None
         self.done: dict[Partition, int] = {}
-        """For each partition, the offset below which all records are stored as done."""
+        """For each partition, the offset below which all records are handled and this progress is stored."""
         self.written: deque[Moved] = deque()
-        """For each round that was written, where its moves end, by the partition numbers that asked for it."""
+        """For each written round, the offsets after its last moved records, by partition number and delay topic."""
 
     @property
     @abstractmethod
@@ -94,51 +95,54 @@ class RelayOutput(ABC):
     @property
     @abstractmethod
     def under_way(self) -> int:
-        """The bytes of records that were sent but are not acknowledged yet."""
+        """How many bytes of records were sent but are not acknowledged yet."""
 
     @abstractmethod
     def carry_out(self, ticks: Ticks, offsets: RelayOffsets, now: int) -> None:
-        """Carry ticks out, or start to. Raises `KafkaError`, now or in a later call, if the relay must start again."""
+        """Carry out these decisions, or start to.
+
+        Raises `KafkaError`, now or in a later call, if the relay must restart.
+        """
 
     @abstractmethod
     def serve(self) -> float:
-        """Do pending work without waiting. Returns the seconds until there is more to do."""
+        """Do pending work without waiting. Returns in how many seconds there is more to do."""
 
     @abstractmethod
     def finish(self) -> None:
-        """Wait until all ticks are carried out, and their progress is stored if possible."""
+        """Wait until all decisions are carried out and, if possible, their progress is stored."""
 
     @abstractmethod
     def observe_clock(self, commands: RelayOffsets) -> None:
-        """Write a record that a broker stamps, with the offset below which each partition's commands are done."""
+        """Write a record that a broker stamps with its time, and commit these offsets of the topic of commands."""
 
     @abstractmethod
     def close(self) -> None:
-        """Finish if possible, and release everything."""
+        """Finish if possible, then close all clients."""
 
     def _records(self, ticks: Ticks, now: int) -> list[RelayRecord]:
-        """Return the records that carry out these ticks."""
+        """Return the records that carry out these decisions."""
         with GcPause():
             return [out for partition, tick in ticks.items() for out in self._writing.records(partition, tick, now)]
 
     def _begin_commit(self, commit: Callable[[], None], offsets: RelayOffsets) -> None:
-        """Commit a round in a thread. Its offsets are done when it is committed."""
+        """Commit a round in a thread."""
         self._uncommitted = Uncommitted(in_background(commit), offsets, time.monotonic() + HANGS_AFTER)
 
     def _await_commit(self) -> None:
-        """Wait for the commit that is under way, if any. Raises `KafkaError` if it failed."""
+        """Wait for the running commit, if any, and note its offsets. Raises `KafkaError` if it failed."""
         if self._uncommitted is not None:
             uncommitted, self._uncommitted = self._uncommitted, None
             self.done.update(uncommitted.result())
 
 
 def moves_of(ticks: Ticks) -> Moved:
-    """Return the partition numbers that asked where their moves end, with their delay topics, all at offset 0."""
+    """Return the delay topics that records move to, by partition number, each with offset 0 until one is written."""
     return {number: dict.fromkeys(tick.moved, 0) for number, tick in ticks.items() if tick.moved}
 
 
 def note_move(moved: Moved, out: RelayRecord, offset: int) -> None:
-    """Note the offset at which a moved record was written."""
+    """Note the offset at which a moved record was written, if it was requested."""
     if out.delay_topic is not None and out.delay_topic in (delay_topics := moved.get(out.partition, {})):
         delay_topics[out.delay_topic] = max(
             delay_topics[out.delay_topic], offset + 1

@@ -40,7 +40,7 @@ def schedules_page(
         _table(("second", "pending"), ((_time(row["second"]), f"{row['pending']:,}") for row in hot_seconds)),
         "<h2>Delay topics</h2>",
         _table(
-            ("", "delay_topics", "writes per record", ""),
+            ("", "delay topics", "writes per record", ""),
             (
                 (name, str(len(ladder.delays)), _writes(ladder, delays), escape(str(ladder)))
                 for name, ladder in ladders.items()
