@@ -1,4 +1,7 @@
-"""The partition numbers that a relay is responsible for: distributes fetched records, and gathers the decisions."""
+"""The partition numbers that a relay is responsible for.
+
+It passes fetched records to them, and collects their decisions.
+"""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -18,12 +21,12 @@ from headway.kafka.binding.capi import Partition
 
 
 class PartitionRelays:
-    """The state machines of a relay's partition numbers, and the partitions that belong to each.
+    """The state machine of each partition number, and the partitions that belong to it.
 
     Args:
         names: The names of the scheduler's topics.
         searcher: Searches the delay topics for records.
-        fitter: Counts the delays of records that come in.
+        fitter: Counts the delays of fetched records.
     """
 
     def __init__(self, names: TopicNames, searcher: Searcher, fitter: DelayTopicFitter) -> None:
@@ -48,7 +51,7 @@ class PartitionRelays:
         return sum(relay.held for relay in list(self._relays.values()))
 
     def add(self, number: int, relay: PartitionRelay, delay_topics: Sequence[int]) -> None:
-        """Make a partition number this relay's responsibility."""
+        """Make this relay responsible for a partition number."""
         self._relays[number] = relay
         self._places |= {
             (self._names.delay_topic(delay_topic), number): (relay, delay_topic) for delay_topic in delay_topics
@@ -74,7 +77,9 @@ class PartitionRelays:
         return {(self._names.commands, number): relay.commands_start for number, relay in self._relays.items()}
 
     def receive(self, messages: Sequence[Any], ends: Mapping[Partition, int], ladder: Ladder, now: int) -> list[Any]:
-        """Distribute fetched records and the log ends that were reached. Returns records of other topics.
+        """Pass fetched records, and the end offsets that were reached, to the state machines.
+
+        Returns records of other topics.
 
         Raises `KafkaError` if a topic was recreated.
         """
@@ -103,12 +108,12 @@ class PartitionRelays:
         return others
 
     def _was_recreated(self, place: Partition, offset: int) -> bool:
-        """Return whether the topic was recreated, which shows because its offsets have started again."""
+        """Return whether the topic was recreated: then its offsets have started again."""
         before, self._fetched_to[place] = self._fetched_to[place], offset + 1
         return offset < before
 
     def search(self, ladder: Ladder, now: int) -> None:
-        """Start the searches that are wanted, and pass on the results of those that have finished."""
+        """Start the requested searches, and pass the results of finished searches to the state machines."""
         for number, relay in self._relays.items():
             for search in relay.searches:
                 self._searcher.search(number, search, ladder, relay.committable(), now)
@@ -118,7 +123,10 @@ class PartitionRelays:
                 self._relays[number].found(search, fetched, now)
 
     def take(self, now: int, records: int, most_bytes: int, stores: bool) -> dict[int, RelayTick]:
-        """Return the ticks to carry out now, each with at most about this many records and bytes."""
+        """Return the decisions to carry out now, for each partition number.
+
+        `records` and `most_bytes` limit approximately how many records and bytes each partition number gets.
+        """
         taken = ((number, relay.take(now, records, most_bytes, stores)) for number, relay in self._relays.items())
         ticks = {number: tick for number, tick in taken if tick}
         for number, tick in ticks.items():
@@ -126,13 +134,14 @@ class PartitionRelays:
         return ticks
 
     def unstored(self, now: int) -> dict[int, RelayTick]:
-        """Return ticks that only store the state that earlier ticks have not stored."""
+        """Return decisions that only store the state that was not stored with earlier decisions."""
         return {number: tick for number, relay in self._relays.items() if (tick := relay.unstored(now))}
 
     def offsets(self, ticks: Ticks) -> dict[Partition, int]:
-        """Return the done offsets to commit to the group.
+        """Return the offsets to commit to the consumer group, below which all records are handled.
 
-        They fence and inform; the relay's own state is what counts.
+        They fence off an expelled relay and show the progress to operators. The relay itself starts from its own stored
+        state.
         """
         done = dict[Partition, int]()
         for number, tick in ticks.items():
@@ -140,18 +149,19 @@ class PartitionRelays:
                 done[self._names.commands if delay_topic is None else self._names.delay_topic(delay_topic), number] = (
                     offset
                 )
-            if tick.state and not tick.offsets:  # a transaction without offsets would not be fenced off
+            # A transaction without offsets would not be fenced off, so commit an unchanged offset.
+            if tick.state and not tick.offsets:
                 done[self._names.commands, number] = self._relays[number].commands_start
         return done
 
     def written(self, moved: Moved, now: int) -> None:
-        """Note which of the moves Kafka has stored."""
+        """Tell the state machines which moved records Kafka has stored."""
         for number, ends in moved.items():
             if number in self._relays:
                 self._relays[number].written(ends, now)
 
     def full(self) -> set[Partition]:
-        """Return the partitions from which to fetch nothing more for now, because memory is full."""
+        """Return the partitions from which no records should be fetched now, because memory is full."""
         return {
             (self._names.delay_topic(delay_topic), number)
             for number, relay in self._relays.items()
@@ -159,12 +169,12 @@ class PartitionRelays:
         }
 
     def next_wake(self, now: int) -> float:
-        """Return the brokers' time at which there is something to do even if no record arrives; infinite for never."""
+        """Return the brokers' time at which there is work even if no record arrives, or infinity if there is none."""
         return min((relay.next_wake(now) for relay in self._relays.values()), default=math.inf)
 
 
 def counts_of(ticks: Ticks) -> dict[str, int]:
-    """Return how much a round of ticks adds to the relay's counts."""
+    """Return the counts of delivered, moved and refused records of one round of decisions."""
     writes = [write for tick in ticks.values() for write in tick.writes]
     moved = sum(write.delay_topic is not None for write in writes)
     refused = sum(len(tick.refusals) for tick in ticks.values())

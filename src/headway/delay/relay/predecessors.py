@@ -14,21 +14,22 @@ from headway.kafka.reading.compacted import TopicReader
 
 log = logging.getLogger(__name__)
 
-_LOG_ENDS_KNOWN_WITHIN = 3.0  # seconds; if the broker of one delay topic is down, the others should not wait for it
+# Seconds; if the broker of one delay topic is down, the other delay topics should not wait for it.
+_LOG_ENDS_KNOWN_WITHIN = 3.0
 
 StoredStates = dict[int, dict[str, bytes]]
-"""For each partition number, the stored state by key."""
+"""The stored state of each partition number, by key."""
 
 
 class Predecessors:
-    """Reads the state that earlier relays have left, and ends their open transactions.
+    """Reads the state that earlier relays have stored, and ends their open transactions.
 
     Args:
-        reader: Reads topics.
+        reader: Reads the topics.
         names: The names of the scheduler's topics.
         delay_topics: The delay topics in use.
         producer_config: The settings of the relays' producers.
-        is_over: Returns True once the relay is stopping, so that the state is no longer needed.
+        is_over: Returns True when the relay is stopping, so that the state is no longer needed.
     """
 
     def __init__(
@@ -46,7 +47,7 @@ class Predecessors:
         self._is_over = is_over
 
     def stored(self, numbers: Sequence[int]) -> StoredStates:
-        """Return the state of these numbers, once no open transaction can still change it."""
+        """Return the state of these partition numbers, after no open transaction can change it anymore."""
         stored = self._reader.compacted(
             self._names.state, numbers, OPEN_TRANSACTION_ENDS_WITHIN, self._end_open_transactions, self._is_over
         )
@@ -57,7 +58,7 @@ class Predecessors:
     def _end_open_transactions(self, stored: Mapping[int, Mapping[str, bytes]]) -> None:
         """End the transactions of earlier relays, and wait until all brokers know the outcome.
 
-        By themselves, the brokers would end a dead relay's transaction only much later.
+        Without this, brokers would end a dead relay's transaction only after its timeout.
         """
         own = ids_begin_with(self._names)
         producers = {each for values in stored.values() for each in stored_producers(values, own)}
@@ -66,8 +67,8 @@ class Predecessors:
     def _are_all_decided(self, numbers: Sequence[int]) -> bool:
         """Return whether the brokers of all delay topics know how every transaction has ended.
 
-        The state's broker may know it earlier. Until a delay topic's broker knows, records that were moved there are
-        invisible.
+        The broker that stores the state might know it earlier. As long as the broker of a delay topic does not know it,
+        records that were moved there cannot be read.
         """
         places = [
             (self._names.delay_topic(delay_topic), number)

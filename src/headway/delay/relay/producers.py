@@ -1,7 +1,7 @@
 """A relay's producers: how they are created, fenced off and closed.
 
-The group's generation fences off an expelled member (KIP-447). A relay stores the ids of its producers, so that its
-successor can end the transactions that it left open.
+The generation of the consumer group fences off a relay that was expelled from the group (KIP-447). A relay stores the
+transactional ids of its producers, so that the next relay can end transactions that were left open.
 """
 
 import uuid
@@ -23,7 +23,7 @@ from headway.kafka.producer.transactional_writer import TransactionalWriter
 from headway.settings.connection_settings import connection_of
 
 WRITTEN_WITHIN = 30.0
-"""Records count as lost after this many seconds without an acknowledgement."""
+"""Seconds without an acknowledgement after which records count as lost."""
 _CONNECTED_WITHIN = 10.0
 _CLOSE_WITHIN = 0.1
 _AT_A_TIME = 8
@@ -32,16 +32,16 @@ _DEFAULTS: Mapping[str, Any] = {
     "enable.idempotence": True,
     "partitioner": "murmur2_random",
     "linger.ms": 0,
-    # With 5, the most that brokers allow per partition, librdkafka (2.16) spins on a whole core until an answer
+    # Brokers allow 5 requests per partition at most. With 5, librdkafka (2.16) uses a whole core until an answer
     # arrives.
     "max.in.flight": 4,
     "message.max.bytes": MAX_MESSAGE_BYTES,
     "queue.buffering.max.messages": 1_000_000,
 }
 _TRANSACTIONAL: Mapping[str, Any] = {
-    # A killed relay delays the next relay of its partitions, and the consumers of its targets, by this long.
+    # If a relay is killed, the next relay of its partitions and the consumers of its targets wait this long.
     "transaction.timeout.ms": 10_000,
-    # While it writes the markers of the previous transaction, the broker asks the client to retry.
+    # While the broker writes the markers of the previous transaction, the client must retry its requests.
     "retry.backoff.ms": 1,
     "retry.backoff.max.ms": 100,
 }
@@ -50,7 +50,7 @@ RelayOffsets = Mapping[Partition, int]
 
 
 def producer_settings(config: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the settings of a relay's producers: the connection, and those for compression and transactions."""
+    """Return the settings of a relay's producers: the connection, and the settings for compression and transactions."""
     own = {key: value for key, value in config.items() if key.startswith(("compression.", "transaction."))}
     return {**connection_of(config), **own}
 
@@ -66,7 +66,10 @@ def new_id(names: TopicNames) -> str:
 
 
 def member_of(consumer: RelayConsumer) -> bytes:
-    """Return the group's present metadata, to fence a commit with. Raises `KafkaError` if the relay is not a member."""
+    """Return the group's present metadata, with which a commit is fenced.
+
+    Raises `KafkaError` if the relay is not a member.
+    """
     member = consumer.group_metadata
     if not is_of_a_member(member):
         raise not_a_member("The relay")
@@ -74,7 +77,10 @@ def member_of(consumer: RelayConsumer) -> bytes:
 
 
 def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
-    """Create a client that knows the brokers. `topic` is any existing one. Raises `KafkaError` if no broker answers."""
+    """Create a client, and wait until it knows the brokers. `topic` is any existing topic.
+
+    Raises `KafkaError` if no broker answers.
+    """
     client = ProducerClient({**_DEFAULTS, **config})
     try:
         connect_now(client, topic)
@@ -85,17 +91,17 @@ def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
 
 
 def connect_now(client: ProducerClient, topic: str) -> None:
-    """Connect a client now. An unconnected one would poll for what it needs only every half second."""
+    """Connect a client now. An unconnected client would check only every half second whether it can send requests."""
     client.partitions(topic, _CONNECTED_WITHIN)
 
 
 def close_at_once(client: ProducerClient) -> None:
-    """Close a client that has sent nothing yet."""
+    """Close a client that has not sent any records."""
     client.close(0)
 
 
 def why_not_writable(config: Mapping[str, Any], topic: str) -> str | None:
-    """Return a sentence on why a topic refuses records, or None if the brokers report no reason.
+    """Return a sentence that explains why a topic refuses records, or None if the brokers give no reason.
 
     Raises `KafkaError` if no broker answers.
     """
@@ -109,7 +115,7 @@ def writer_for(client: ProducerClient, why_not: Callable[[str], str | None]) -> 
 
 
 def fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> ProducerClient:
-    """Create a transactional client that fences off all others with this id. `topic` is any existing topic."""
+    """Create a transactional client, and fence off all other clients with this id. `topic` is any existing topic."""
     client = connected_client({**_TRANSACTIONAL, **config, "transactional.id": transactional_id}, topic)
     try:
         writer_for(client, partial(why_not_writable, config)).fence()
@@ -120,7 +126,7 @@ def fenced(config: Mapping[str, Any], transactional_id: str, topic: str) -> Prod
 
 
 def commit(writer: TransactionalWriter, offsets: RelayOffsets, member: bytes) -> None:
-    """End a transaction with the offsets that fence off an expelled member. This thread may hang."""
+    """Commit a transaction with offsets, so that an expelled relay is fenced off. The calling thread may hang."""
     writer.add_offsets({each: (offset, b"") for each, offset in offsets.items()}, member)
     writer.commit()
 
@@ -137,7 +143,7 @@ def abort(writer: TransactionalWriter) -> None:
 
 
 def end_transactions(config: Mapping[str, Any], transactional_ids: Iterable[str], topic: str) -> None:
-    """End the open transactions of these producers, and fence the producers off. `topic` is any existing topic."""
+    """End the open transactions of these producers, and fence them off. `topic` is any existing topic."""
     ids = list(transactional_ids)
     for some in (ids[first : first + _AT_A_TIME] for first in range(0, len(ids), _AT_A_TIME)):
         for client in together(*(partial(fenced, config, each, topic) for each in some), close=close_at_once):

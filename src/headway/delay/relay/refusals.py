@@ -1,18 +1,21 @@
-"""Finds the records that Kafka must refuse for the same reason as another, because trying each would take too long."""
+"""Finds records that Kafka must refuse for the same reason as a refused record.
+
+Trying each of them would take too long.
+"""
 
 from itertools import chain
 
 from headway.delay.records import RelayRecord
 
-# librdkafka's names of the errors. Other errors may concern the refused record alone.
+# librdkafka's names of errors that can concern several records. Other errors may concern only the refused record.
 _OF_THE_TOPIC = {"TOPIC_AUTHORIZATION_FAILED", "TOPIC_EXCEPTION", "_UNKNOWN_TOPIC"}
 _OF_THE_PARTITION = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_PARTITION"}
 _OF_THE_SIZE = "MSG_SIZE_TOO_LARGE"
-_WITHOUT_A_KEY = "INVALID_RECORD"  # a compacted topic refuses records without a key
+_WITHOUT_A_KEY = "INVALID_RECORD"  # the error of a compacted topic for records without a key
 
 
 def is_refused_too(error: str, refused: RelayRecord, other: RelayRecord) -> bool:
-    """Return whether Kafka, which refused a record sent alone with this error, must also refuse another record."""
+    """Return whether Kafka must also refuse `other`, after it has refused a record, sent alone, with this error."""
     if error in _OF_THE_TOPIC and other.topic == refused.topic:
         return True
     if other.source is None or (other.topic, other.partition) != (refused.topic, refused.partition):
@@ -23,7 +26,7 @@ def is_refused_too(error: str, refused: RelayRecord, other: RelayRecord) -> bool
 
 
 def _size(out: RelayRecord) -> int:
-    """Return the size that this record adds to a batch, without the parts that all records share."""
+    """Return the size that a record adds to a batch. Parts that all records have are not counted."""
     fields = (out.key, out.value, *chain.from_iterable(out.headers or ()))
     lengths = [len(field.encode() if isinstance(field, str) else field or b"") for field in fields]
     return sum(length + (length.bit_length() + 7) // 7 for length in lengths)

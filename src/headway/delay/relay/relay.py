@@ -1,8 +1,8 @@
-"""The relay: a process that moves records along the delay topics and delivers those that are due.
+"""The relay: a process that moves records between delay topics, and delivers records that are due.
 
-Any number of relays share the work as one consumer group. `PartitionRelay` in `core/delay` makes all decisions about a
-partition number. This module feeds it and carries its decisions out. When partitions are assigned or something fails,
-it starts again from the stored state.
+Any number of relays share the work as one consumer group. `PartitionRelay` in `core/delay` makes all decisions for a
+partition number. This module passes records to it, and carries out its decisions. After partitions are assigned or
+after a failure, it starts again from the stored state.
 """
 
 import logging
@@ -50,13 +50,13 @@ from headway.settings.connection_settings import PRODUCERS_OWN, connection_of
 
 log = logging.getLogger(__name__)
 
-_RECORDS_PER_ROUND = 5000  # records fetched, and records moved per partition, in one round
+_RECORDS_PER_ROUND = 5000  # most records that are fetched, and that are moved per partition, in one round
 _BYTES_PER_ROUND = 4 * 2**20
-_ROUND_EVERY = 1.0  # seconds
-_LEAST_MEMORY = 65_536  # bytes per partition; with 0, nothing would be read
+_ROUND_EVERY = 1.0  # longest wait between two rounds, in seconds
+_LEAST_MEMORY = 65_536  # fewest bytes of memory per partition; with 0, no record would be read
 _FIND_DELAY_TOPICS_AGAIN_AFTER = 2.0  # seconds
-_COMMITTED_KNOWN_WITHIN = 10.0  # seconds
-_CHECK_EVERY = 0.5  # seconds
+_COMMITTED_KNOWN_WITHIN = 10.0  # time limit for reading committed offsets, in seconds
+_CHECK_EVERY = 0.5  # seconds between two checks whether the scheduler has topics
 
 
 class Relay(Closable):
@@ -65,7 +65,7 @@ class Relay(Closable):
     >>> with Relay({"bootstrap.servers": "localhost:9092"}) as relay:  # doctest: +SKIP
     ...     relay.run()
 
-    To run it beside the other work of a program:
+    To run a relay in a program that also does other work:
 
     >>> with Relay({"bootstrap.servers": "localhost:9092"}).running():  # doctest: +SKIP
     ...     serve_requests()
@@ -73,14 +73,16 @@ class Relay(Closable):
     Args:
         config: librdkafka's settings. `group.id` defaults to the scheduler's name.
         name: The scheduler's name, as given to `Scheduler`.
-        mode: "exactly-once" delivers in transactions; `read_committed` consumers see each record once, whatever
-            happens. "low-latency" delivers some milliseconds sooner, but repeats the latest deliveries after a crash.
-        memory: How many bytes of records may wait in memory, however many are pending; at least 64 KiB per partition.
+        mode: "exactly-once" delivers in transactions, so that consumers with `read_committed` read each record once
+            even after failures. "low-latency" delivers some milliseconds sooner, but repeats the latest deliveries
+            after a crash.
+        memory: How many bytes of records wait in memory at most, however many are pending. Each partition gets at least
+            64 KiB.
         fit: "auto" adapts the delay topics to the delays in use: it adds delay topics that pay off and deletes those
-            unused for a long time. "report" only logs which delay topics would be better. Set it alike on all relays of
-            a scheduler.
+            unused for a long time. "report" only logs which delay topics would be better. Give all relays of a
+            scheduler the same value.
         max_delay_topics: The most delay topics that may exist, in addition to those that exist when fitting starts.
-        retire_after: How many seconds nothing must have been written to a delay topic before it is retired.
+        retire_after: A delay topic is retired when no record was written to it for this many seconds.
 
     If the scheduler has no topics yet, `run` waits until a `Scheduler` or `headway schedule init` creates them.
     """
@@ -134,19 +136,20 @@ class Relay(Closable):
             )
             self._deletions = Deletions(self._reader, self._connection)
             try:
-                with allow_signals():  # brokers may take long to answer
+                with allow_signals():  # brokers may take a long time to answer
                     self._in_use.begin()
             except BaseException:
                 self.close()
                 raise
 
     def run(self, until: Callable[[], bool] = lambda: False) -> None:
-        """Work until `stop` is called, or `until()` is true.
+        """Run until `stop` is called, or `until()` returns true.
 
         Raises:
-            AuthenticationError: The brokers no longer let the relay in.
-            AuthorizationError: A right is missing from the start. If a right is lost later, the relay waits for it:
-                `refused` names it, a warning is logged from time to time, and other relays can take its partitions.
+            AuthenticationError: The brokers no longer accept the relay's credentials.
+            AuthorizationError: A permission is missing at the start. If a permission is revoked later, the relay waits
+                until it is granted again: `refused` names it, a warning is logged from time to time, and other relays
+                can take over the partitions.
             ClosedError: The relay is closed.
         """
         self._check_open()
@@ -159,7 +162,7 @@ class Relay(Closable):
             try:
                 if not self._round():
                     self._wait()
-            except AuthenticationError as error:  # from a client other than the consumer, such as a new producer
+            except AuthenticationError as error:  # raised by a client other than the consumer, such as a new producer
                 self._restarts.raise_if_lasting(error)
                 self._restart(error)
             except KafkaError as error:
@@ -171,7 +174,9 @@ class Relay(Closable):
 
     @contextmanager
     def running(self) -> Iterator[Self]:
-        """Run in a thread during a `with` block. At its end, finish the work in progress and close the relay.
+        """Run in a thread during a `with` block.
+
+        At the end of the block, finish the work in progress and close the relay.
 
         An error that ends the thread early is logged at once, and raised at the end of the block.
         """
@@ -183,11 +188,11 @@ class Relay(Closable):
                 yield self
             finally:
                 self.stop()
-            if not self._is_forked:  # a forked process does not have the thread
+            if not self._is_forked:  # a forked process has no copy of the thread
                 ended.result()
 
     def stop(self) -> None:
-        """Make `run` return soon. Can be called from any thread or signal handler."""
+        """Make `run` return soon. It can be called from any thread or signal handler."""
         if self._is_forked:
             return
         self._stopping.set()
@@ -195,7 +200,7 @@ class Relay(Closable):
 
     @property
     def partitions(self) -> list[int]:
-        """The partition numbers that this relay is responsible for now."""
+        """The partition numbers for which this relay is responsible now."""
         return self._relays.numbers
 
     @property
@@ -205,7 +210,7 @@ class Relay(Closable):
 
     @property
     def refused(self) -> str | None:
-        """The right that the relay is waiting for, and how to grant it. None if it has all rights."""
+        """The missing permission that the relay waits for, and how to grant it. None if no permission is missing."""
         return self._lost.reason
 
     @property
@@ -214,14 +219,14 @@ class Relay(Closable):
         return self._relays.held
 
     def close(self) -> None:
-        """Finish the work in progress and leave the group. In a forked process it does nothing."""
+        """Finish the work in progress, and leave the group. In a forked process this does nothing."""
         if self._is_forked:
             return
         self._closed = True
         self._steps_to_end.take()
 
     def forked(self) -> None:
-        """Disable this copy of the object in a forked process, which has none of its threads."""
+        """Disable this copy of the object in a forked process, because the process has none of its threads."""
         self._closed = self._is_forked = True
 
     def _check_open(self) -> None:
@@ -242,31 +247,31 @@ class Relay(Closable):
             self._store_rest()
             self._forget(0)
 
-    # Rights
+    # Permissions
 
     def _stand_back(self, error: KafkaError) -> None:
-        """Leave the partitions to relays that may have the missing right, and wait until it is granted.
+        """Leave the partitions to relays that may have the missing permission, and wait until it is granted.
 
-        Raises the error if this relay has never worked.
+        Raises the error if this relay has never had partitions.
         """
         if not self._has_worked:
             raise error
         self._lost.wait_for(rights_to_work(self._names, self._in_use.delay_topics), str(error))
         self._forget(0)
-        if not is_of_the_group(error):  # without the right to use the group, the relay cannot leave it either
+        if not is_of_the_group(error):  # without permission for the group, the relay cannot leave it either
             self._consumer.leave()
 
     def _come_back(self) -> None:
-        """Resume work when the lost rights are granted again."""
+        """Resume work after the missing permissions are granted again."""
         if self._lost.are_granted():
             self._subscribe()
             self._consumer.refusal = None
             self._restarts.plan(0)
 
-    # Partitions that are assigned and revoked
+    # Assigned and revoked partitions
 
     def _store_rest(self) -> None:
-        """Store all progress, before another relay, or this one, starts from the stored state."""
+        """Store all progress, before this or another relay starts from the stored state."""
         # Without partitions, the brokers' time may be unknown.
         ticks = self._relays.unstored(self._timing.now()) if self._relays else {}
         try:
@@ -279,7 +284,10 @@ class Relay(Closable):
             self._forget(0)
 
     def _restart(self, error: KafkaError) -> None:
-        """Start again from the stored state, after a pause that grows with each failure. Rejoin if expelled."""
+        """Start again from the stored state, after a pause that grows with each failure.
+
+        Rejoin the group if expelled.
+        """
         again_after = self._restarts.failed()
         log.warning("The relay starts again from its stored state in %.2g s: %s", again_after, error)
         self._reader.renew()
@@ -289,7 +297,7 @@ class Relay(Closable):
             self._consumer.rejoin()
 
     def _forget(self, again_after: float) -> None:
-        """Plan to start again from the stored state, a little later."""
+        """Drop all partitions, and start again from the stored state after this many seconds."""
         self._consumer.begin({})
         self._restarts.plan(again_after)
         try:
@@ -306,7 +314,7 @@ class Relay(Closable):
         except KafkaError:
             self._output = None
             raise
-        self._output = None  # only now: if an interrupt ends the close, `close` calls this again to finish it
+        self._output = None  # Only now, so that `close` can call this again if an interrupt ended the closing.
 
     def _take_over(self) -> None:
         """Read the state of the partitions that are assigned now, and start from it."""
@@ -347,7 +355,10 @@ class Relay(Closable):
         log.info("The relay has partitions %s of %s.", numbers, self._names.name)
 
     def _report_lost_state(self, numbers: Sequence[int]) -> None:
-        """Log an error for numbers without stored state, although committed offsets show that relays worked on them."""
+        """Log an error for partition numbers whose stored state was deleted.
+
+        These have no stored state, although committed offsets show that relays worked on them.
+        """
         places = [(topic, number) for number in numbers for topic in self._in_use.state_keys]
         try:
             done = self._consumer.committed(places, _COMMITTED_KNOWN_WITHIN) if places else {}
@@ -365,10 +376,10 @@ class Relay(Closable):
             )
 
     def _find_topics(self) -> dict[str, str] | None:
-        """Look for the delay topics. Returns the ids that Kafka gave their topics, by the keys of their state.
+        """Look for the delay topics. Returns the ids that Kafka gave all topics, by the keys of their stored progress.
 
-        Returns None while some delay topics are missing, or if topics were recreated. In that case this member rejoins
-        its group before it starts.
+        Returns None while some delay topics are missing, or if topics were recreated. After topics were recreated, this
+        member rejoins its group before it starts.
         """
         if not self._in_use.refresh():
             return None
@@ -384,8 +395,9 @@ class Relay(Closable):
     # A round of work
 
     def _round(self) -> bool:
-        """Do one round of work. Returns whether anything was done."""
-        # The collector would visit each record that waits in memory, again and again: up to 9 µs a record.
+        """Do one round of work. Returns whether there was anything to do."""
+        # The garbage collector would visit all records that wait in memory again and again, which costs up to 9 µs per
+        # record.
         with GcPause():
             messages = self._consumer.fetch(_RECORDS_PER_ROUND)
         if self._lost.reason:
@@ -445,7 +457,7 @@ class Relay(Closable):
     def _may_send(self, output: RelayOutput) -> bool:
         """Return whether more records may be sent.
 
-        Records that a broker does not accept yet stay in this process, so their bytes count against its memory limit.
+        Records that a broker has not accepted yet stay in this process, so their bytes count against its memory limit.
         """
         return output.under_way < max(_LEAST_MEMORY, self._memory // 2)
 
@@ -468,9 +480,12 @@ def _log_failure(ended: Future[None]) -> None:
 def await_topics(
     are_there: Callable[[], bool], is_stopped: Callable[[], bool], names: TopicNames, wake: Wakeup
 ) -> bool:
-    """Wait until the scheduler has topics, and log a warning if it has none. Returns False if stopped first.
+    """Wait until the scheduler has topics, and log a warning if it has none.
 
-    Raises `KafkaError`, as `are_there` does, if the login or a right is refused or no broker has ever answered.
+    Returns False if the relay is stopped first.
+
+    Raises `KafkaError`, as `are_there` does, if the credentials are refused, a permission is missing, or no broker has
+    ever answered.
     """
     has_warned = False
     while not is_stopped():

@@ -1,4 +1,4 @@
-"""The pauses before a relay starts again, which grow with failures in a row."""
+"""The pauses before a relay starts again. They grow with each failure in a row."""
 
 import math
 import random
@@ -9,18 +9,18 @@ from headway.errors import AuthenticationError, KafkaError
 from headway.kafka.binding.connection import LET_IN_NO_MORE_AFTER
 from headway.kafka.consumer.standing import Standing, standing
 
-_LONGEST_PAUSE = 10.0  # seconds
+_LONGEST_PAUSE = 10.0  # the longest pause in seconds
 _pause = exponential_backoff(first=0.5, longest=_LONGEST_PAUSE)
-_FAILS_WITHIN = 20.0  # seconds; a failure this long after the pause no longer counts as in a row
-_BEHIND_TIMES = 4  # failures in a row that a member behind its group's generation may have before it rejoins
+_FAILS_WITHIN = 20.0  # seconds after a pause within which a failure counts as in a row with the last one
+_BEHIND_TIMES = 4  # a member with an old generation rejoins its group after more failures in a row than this
 
 
 class Restarts:
-    """Decides when a relay starts again after a failure or a rebalance. Until then it has no partitions."""
+    """Decides when a relay starts again after a failure or a rebalance. Until then, the relay has no partitions."""
 
     def __init__(self) -> None:
         self._begin_at: float | None = None
-        self._failures = 0  # in a row
+        self._failures = 0  # the number of failures in a row
         self._failed_at = -math.inf
         self._refused_since: float | None = None
 
@@ -31,11 +31,11 @@ class Restarts:
 
     @property
     def due_in(self) -> float:
-        """The seconds until it starts again."""
+        """In how many seconds the relay starts again; infinite if no start is planned."""
         return math.inf if self._begin_at is None else self._begin_at - time.monotonic()
 
     def plan(self, seconds: float) -> None:
-        """Start again after this many seconds."""
+        """Plan to start again in this many seconds."""
         self._begin_at = time.monotonic() + seconds
 
     def begun(self) -> None:
@@ -43,11 +43,11 @@ class Restarts:
         self._begin_at = None
 
     def failed(self) -> float:
-        """Note a failure. Returns the seconds to pause after it."""
+        """Note a failure. Returns how many seconds to pause after it."""
         now = time.monotonic()
         self._failures = self._failures + 1 if self._is_in_a_row(now) else 1
         self._failed_at = now
-        return _pause(self._failures, random.random())  # noqa: S311 - it spreads retries
+        return _pause(self._failures, random.random())  # noqa: S311 - spreads retries over time
 
     def is_expelled(self, error: KafkaError) -> bool:
         """Return whether the relay must rejoin its group after this failure."""
@@ -55,9 +55,10 @@ class Restarts:
         return member is Standing.EXPELLED or (member is Standing.BEHIND and self._failures > _BEHIND_TIMES)
 
     def raise_if_lasting(self, error: AuthenticationError) -> None:
-        """Raise the error if it has kept occurring for half a minute."""
+        """Raise the error if the credentials have been refused for half a minute."""
         now = time.monotonic()
-        # A restart that succeeds proves nothing: open connections keep working until they have to log in again.
+        # A successful restart does not prove that the credentials are accepted again, because open connections keep
+        # working until they must log in again.
         if self._refused_since is None or not self._is_in_a_row(now):
             self._refused_since = now
         if now - self._refused_since > LET_IN_NO_MORE_AFTER:

@@ -1,4 +1,4 @@
-"""A relay's rights: it checks them before it starts, and waits for one that it loses."""
+"""A relay's permissions: it checks them before it starts, and waits if one is revoked later."""
 
 import logging
 import time
@@ -25,14 +25,14 @@ _CLOSE_WITHIN = 0.1
 
 
 def rights_to_work(names: TopicNames, delay_topics: Collection[int]) -> list[Right]:
-    """Return the rights on topics that a relay needs to work."""
+    """Return the permissions on topics that a relay needs to work."""
     both = [names.state, *(names.delay_topic(delay_topic) for delay_topic in sorted({MEMORY, *delay_topics}))]
     read = [Right("Read", "Topic", topic) for topic in (*both, names.commands, names.ladder)]
     return read + [Right("Write", "Topic", topic) for topic in both]
 
 
 def rights_to_delete(names: TopicNames, delay_topics: Collection[int]) -> list[Right]:
-    """Return the rights to delete records that relays are done with."""
+    """Return the permissions to delete records that relays have handled."""
     return [
         Right("Delete", "Topic", topic)
         for topic in (*map(names.delay_topic, sorted({MEMORY, *delay_topics})), names.commands)
@@ -42,7 +42,7 @@ def rights_to_delete(names: TopicNames, delay_topics: Collection[int]) -> list[R
 def require_rights(
     admin: Admin, names: TopicNames, delay_topics: Collection[int], connection: Mapping[str, Any]
 ) -> None:
-    """Raise `AuthorizationError` if a right that a relay needs is missing. If no broker answers, only log that."""
+    """Raise `AuthorizationError` if the relay lacks a permission that it needs. If no broker answers, only log that."""
     try:
         admin.require(rights_to_work(names, delay_topics))
         missing = admin.missing(rights_to_delete(names, delay_topics))
@@ -56,7 +56,7 @@ def require_rights(
 
 
 class LostRights:
-    """Waits, without blocking, until lost rights are granted again. Logs a warning from time to time.
+    """Checks, without blocking, whether missing permissions are granted again. Logs a warning from time to time.
 
     Args:
         config: The settings of the relay's producers.
@@ -75,7 +75,7 @@ class LostRights:
         self.reason: str | None = None
 
     def explain(self, error: KafkaError) -> KafkaError:
-        """Return an error that names the missing right if one caused this error, and otherwise this error itself."""
+        """Return an error that names the missing permission if one caused this error. Otherwise return this error."""
         if isinstance(error, AuthorizationError):
             return error
         cause = librdkafka_error(error)
@@ -84,14 +84,14 @@ class LostRights:
         return missing or error
 
     def wait_for(self, rights: Collection[Right], reason: str) -> None:
-        """Start to wait for these rights, at least one of which is missing."""
+        """Start to wait for these permissions, at least one of which is missing."""
         self._rights = [*rights, Right("Read", "Group", self._group)]
         self.reason = reason
         self._look_at = time.monotonic() + RIGHTS_ASKED_FOR_EVERY
         self._warn()
 
     def are_granted(self) -> bool:
-        """Return whether all rights are granted. Checks once a second, in a thread."""
+        """Return whether all permissions are granted. They are checked once a second, in a thread."""
         if self.reason is None:
             return True
         now = time.monotonic()
@@ -108,7 +108,7 @@ class LostRights:
     def _ask(self) -> Right | None:
         reach = {key: value for key, value in self._config.items() if not key.startswith("transaction")}
         missing = Admin(reach).missing(self._rights)
-        if missing is None:  # no request returns the rights on a transactional id, so try one out
+        if missing is None:  # no request returns the permissions for a transactional id, so try to use one
             fenced(self._config, new_id(self._names), self._names.state).close(_CLOSE_WITHIN)
         return missing
 

@@ -1,4 +1,4 @@
-"""The times of a relay's rounds of work: by the brokers' clock, to the millisecond."""
+"""The times at which a relay works, by the brokers' clock and precise to the millisecond."""
 
 import math
 import time
@@ -7,10 +7,11 @@ from headway.core.delay.broker_clock import BrokerClock
 from headway.delay.relay.partition_relays import PartitionRelays
 from headway.runtime.wakeup import Wakeup
 
-_STALE_AFTER = 1.0  # seconds; a jump of the brokers' clock may go unnoticed for this long,
-_STALE_AFTER_AT_REST = 15.0  # or for this long while no records arrive and nothing is due
-_SOON = 1000  # milliseconds
-_PRECISELY = 0.001  # seconds; the wait on a socket can end this much late, so the rest is slept
+_STALE_AFTER = 1.0  # seconds for which a step of the brokers' clock may go unnoticed
+_STALE_AFTER_AT_REST = 15.0  # the same, while no records arrive and nothing is due
+_SOON = 1000  # milliseconds; a relay is at rest if nothing is due within this time
+# A wait for a socket can end this many seconds late, so the relay sleeps for this last part instead.
+_PRECISELY = 0.001
 
 
 class RoundTiming:
@@ -26,7 +27,7 @@ class RoundTiming:
         return self._clock.now(time.monotonic())
 
     def should_observe_clock(self, something_came: bool) -> bool:
-        """Return whether to ask for the brokers' time: before it is relied on, and occasionally, as clocks get set."""
+        """Return whether to request the brokers' time: before it is needed, and occasionally, as clocks can be set."""
         seconds = self._clock.age(time.monotonic())
         if seconds < _STALE_AFTER:
             return False
@@ -35,12 +36,12 @@ class RoundTiming:
         return not is_at_rest or (seconds > _STALE_AFTER_AT_REST and wakes_at < math.inf)
 
     def due_in(self) -> float:
-        """Return the seconds until a partition number has something to do; infinite for never."""
+        """Return in how many seconds a partition number has work; infinite if none has."""
         wakes_at = self._relays.next_wake(self.now())
         return math.inf if wakes_at == math.inf else self._clock.monotonic_at(int(max(wakes_at, 0))) - time.monotonic()
 
     def wait(self, seconds: float) -> None:
-        """Wait until woken, or for this many seconds, precise to the millisecond."""
+        """Wait until the relay is woken, or for this many seconds, precise to the millisecond."""
         if seconds > _PRECISELY:
             self._wake.wait(seconds - _PRECISELY)
         elif seconds > 0:

@@ -1,9 +1,9 @@
-"""Searches the delay topics for a record that was brought forward and would otherwise arrive too late.
+"""Searches the delay topics for a record that was rescheduled to an earlier time, and would otherwise arrive too late.
 
-Its due time determines in which delay topics it can be, and when it can have been appended there. So only a small part
-of the delay topics is read, beside the relay's own work. A scheduler may have created a delay topic for this very
-record seconds ago, which the relay does not read yet. So if the relay's own delay topics lack the record, the brokers
-are asked which other delay topics exist.
+The schedule's times determine in which delay topics its record can be, and when it can have been appended there. So
+only a small part of the delay topics is read, while the relay continues its work. A scheduler may have created a delay
+topic for this record seconds ago, which the relay does not read yet. So if the record is not in the delay topics that
+the relay reads, the search requests a list of all delay topics from the brokers.
 """
 
 import logging
@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 
 
 class SearchRange(NamedTuple):
-    """The part of a delay topic between two append times, which are in milliseconds since the epoch."""
+    """The part of a delay topic between two append times, in milliseconds since the epoch."""
 
     delay_topic: int
     first: int
@@ -48,13 +48,17 @@ class Searcher:
         self._closing = False
 
     def search(self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int) -> None:
-        """Search a partition number: first the unhandled part of each delay topic, then delay topics not read yet."""
+        """Start a search in the partitions with this number.
+
+        It covers the unhandled part of each delay topic that the relay reads, and then delay topics that it does not
+        read yet.
+        """
         future = self._thread.submit(self._find, number, search, ladder, dict(starts), now)
         self._running.append((number, future))
         future.add_done_callback(lambda _: self._wake.set())
 
     def results(self) -> Iterator[tuple[int, Search, Fetched | None]]:
-        """Yield searches that have finished since the last call, each with its partition and the record if found."""
+        """Yield the finished searches since the last call, each with the partition number, and the record or None."""
         done = [each for each in self._running if each[1].done()]
         self._running = [each for each in self._running if not each[1].done()]
         for number, future in done:
@@ -74,7 +78,7 @@ class Searcher:
     def _find(
         self, number: int, search: Search, ladder: Ladder, starts: Mapping[int, int], now: int
     ) -> tuple[Search, Fetched | None]:
-        """Return the search and its record. If a delay topic could not be read, the search counts as no attempt."""
+        """Return the search and its record. If a delay topic could not be read, the search does not count as a try."""
         counted = search
         for part in search_ranges(search, ladder, list(starts), now):
             try:
@@ -93,13 +97,13 @@ class Searcher:
                 if found := self._find_in(number, search, part, 0):
                     return search, found
         except HeadwayError as error:
-            self._admin = None  # librdkafka's admin client may keep asking a broker that is gone
+            self._admin = None  # librdkafka's admin client may keep sending requests to a broker that no longer exists
             log.warning("The search for the schedule %s in other delay topics failed: %s", search.id, error)
             counted = search._replace(tries=0)
         return counted, None
 
     def _delay_topics_beside(self, known: Collection[int]) -> list[int]:
-        """Return the delay topics that exist, apart from those that the relay reads."""
+        """Return the delay topics that exist, without those that the relay reads."""
         self._admin = self._admin or Admin(self._config)
         return [
             delay_topic for delay_topic in self._names.delay_topics_of(self._admin.topics()) if delay_topic not in known
@@ -123,7 +127,7 @@ class Searcher:
 
 
 def search_ranges(search: Search, ladder: Ladder, delay_topics: list[int], now: int) -> Iterator[SearchRange]:
-    """Yield where the record can be: first where it is now unless something delayed it, then everywhere else."""
+    """Yield where the record can be: first where it should be now if nothing delayed it, then all other places."""
     step = ladder.step_at(search.due - search.at, now - search.at)
     if step is not None and step[1] in delay_topics:
         elapsed, delay_topic = step

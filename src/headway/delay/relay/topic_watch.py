@@ -1,7 +1,8 @@
 """Watches for topics that are deleted or recreated while they are read, and for new delay topics.
 
-The consumer might not notice: if the new topic already has as many records as were read from the old one, the consumer
-goes on after them, and those records would never be delivered. Only Kafka's topic ids show the change.
+The consumer might not notice a recreated topic: if the new topic already has as many records as were read from the old
+one, the consumer continues after them, and those records would never be delivered. Only Kafka's topic ids show the
+change.
 """
 
 import logging
@@ -17,7 +18,7 @@ from headway.settings.config import Config
 
 log = logging.getLogger(__name__)
 
-_ASK_EVERY = 5.0  # seconds
+_ASK_EVERY = 5.0  # seconds between two requests
 
 
 class _TopicsSeen(NamedTuple):
@@ -26,7 +27,7 @@ class _TopicsSeen(NamedTuple):
 
 
 class TopicWatch:
-    """Asks for a scheduler's topics every few seconds in a thread, and wakes the relay after each answer."""
+    """Requests a scheduler's topics every few seconds, in a thread, and wakes the relay after each response."""
 
     def __init__(self, config: Config, names: TopicNames, wake: Wakeup) -> None:
         self._config = config
@@ -42,7 +43,7 @@ class TopicWatch:
         self._ask_at = 0.0
 
     def expect(self, ids: Mapping[str, str], others: Collection[str], now: float) -> None:
-        """Start to watch these topics for changed ids, and to look for delay topics other than these and `others`."""
+        """Watch these topics for changed ids, and look for delay topics that are neither in `ids` nor in `others`."""
         self._expected = ids
         self._known = {*ids, *others}
         self._missing = set()
@@ -51,9 +52,11 @@ class TopicWatch:
         self._ask_at = now + _ASK_EVERY
 
     def found(self, now: float) -> str | None:
-        """Return, as a clause, what happened to a topic since `expect`, or None if nothing did. Never waits.
+        """Return a clause that describes what happened to a topic since `expect`, or None if nothing happened.
 
-        A topic counts as deleted once two answers in a row lack it, because a broker may learn late of a new topic.
+        Never waits.
+
+        A topic counts as deleted if two responses in a row lack it, because a broker may learn of a new topic late.
         """
         if self._asked is None:
             if self._expected and now >= self._ask_at:
@@ -76,7 +79,7 @@ class TopicWatch:
         return None
 
     def has_new_delay_topics(self) -> bool:
-        """Return whether the latest answer has unexpected delay topics. Returns True only once for each answer."""
+        """Return whether the latest response lists unexpected delay topics. It is True only once for each response."""
         has_new_delay_topics, self._has_new_delay_topics = self._has_new_delay_topics, False
         return has_new_delay_topics
 
@@ -90,6 +93,6 @@ class TopicWatch:
             delay_topics = set(map(self._names.delay_topic, self._names.delay_topics_of(self._admin.topics())))
             return _TopicsSeen(self._admin.topic_ids(topics), delay_topics)
         except HeadwayError as error:
-            self._admin = None  # librdkafka's admin client may keep asking a broker that is gone
+            self._admin = None  # librdkafka's admin client may keep sending requests to a broker that no longer exists
             log.debug("Cannot read the ids of the topics: %s", error)
             return _TopicsSeen({}, set())

@@ -1,4 +1,4 @@
-"""Warnings of a relay that lacks time zone data for its recurring schedules."""
+"""Logs which time zones a relay needs for recurring schedules but does not have."""
 
 import logging
 import time
@@ -8,18 +8,19 @@ from headway.core.delay.relay_tick import RelayTick
 
 log = logging.getLogger(__name__)
 
-_AGAIN_AFTER = 600.0  # seconds
-_MOST = 100  # remembered zones: anyone can write a header that names one, so the number must be bounded
+_AGAIN_AFTER = 600.0  # seconds until a zone is logged again
+# Most zones that are remembered; anyone can write a header with another name, so the number must be bounded.
+_MOST = 100
 
 
 class UnknownZones:
-    """The time zones that are missing on this machine. Each is logged at most once in ten minutes."""
+    """The time zones that are missing on this machine. Each zone is logged at most once in ten minutes."""
 
     def __init__(self) -> None:
         self._logged: dict[str, float] = {}
 
     def report(self, ticks: Iterable[RelayTick]) -> None:
-        """Log which zone is missing, and what to install."""
+        """Log each missing zone, and what to install."""
         for missing in {each for tick in ticks for each in tick.unknown_zones}:
             now = time.monotonic()
             if now - self._logged.get(missing, -_AGAIN_AFTER) < _AGAIN_AFTER:
@@ -28,7 +29,7 @@ class UnknownZones:
                 self._logged.clear()
             self._logged[missing] = now
             log.warning(
-                "Recurring schedules have fired, but this relay cannot find out when they fire next. %s Then restart "
-                "this relay, or let one on another machine take over.",
+                "Recurring schedules were delivered, but this relay cannot compute their next times. %s Then restart "
+                "this relay, or let a relay on another machine take over.",
                 missing,
             )
