@@ -132,7 +132,7 @@ def test_a_map_of_another_log_is_not_believed(kafka_cluster: Cluster, topic: str
     commit(kafka_cluster, f"{topic}-readers", f"{topic}-0", 9, encode(OffsetMap(9, (1, 5))).encode())
     [found] = described(f"{topic}-readers")
     assert found["encoding"] == "unknown"
-    assert found["reason"] == "The offset map reaches to 15, but the log ends at 10."
+    assert found["reason"] == "The offset map reaches offset 15, but the log ends at offset 10."
 
 
 def test_each_level_has_a_group_of_its_own(kafka_cluster: Cluster, topic: str) -> None:

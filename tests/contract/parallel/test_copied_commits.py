@@ -86,7 +86,7 @@ def test_a_map_of_another_offset_ends_a_run_that_is_to_fail(kafka_cluster: Clust
     topic = filled_topic(kafka_cluster)
     offset, metadata = done_but_for_some(kafka_cluster, topic)
     commit(kafka_cluster, topic, offset - 1, metadata)
-    with pytest.raises(OffsetMapError, match=f"written for a commit of offset {offset}, but it is at"):
+    with pytest.raises(OffsetMapError, match=f"written for offset {offset}, but the committed offset is"):
         handled_from(kafka_cluster, topic, COUNT, on_invalid_metadata="fail")
 
 

@@ -40,7 +40,7 @@ def test_an_awaited_record_for_a_missing_topic_fails_with_its_name(settings: Set
 
 def test_a_producer_without_levels_names_those_that_the_topic_has(settings: Settings, headway_topic: str) -> None:
     create_topic(settings, headway_topic, levels=3)
-    said = rf"no topic {headway_topic}\. There are levels {headway_topic}-0 to {headway_topic}-2: use a Producer with"
+    said = rf"no topic {headway_topic}\. The levels {headway_topic}-0 to {headway_topic}-2 exist: use a Producer with"
     with Producer(settings) as producer, pytest.raises(DeliveryError, match=said):
         producer.send(headway_topic, b"").result(30)
 
@@ -48,7 +48,7 @@ def test_a_producer_without_levels_names_those_that_the_topic_has(settings: Sett
 @pytest.mark.slow
 def test_a_producer_of_levels_names_the_topic_that_has_none(settings: Settings, headway_topic: str) -> None:
     create_topic(settings, headway_topic)
-    said = rf"no topic {headway_topic}-1\. There is a topic {headway_topic} without levels: send to it with a Producer"
+    said = rf"no topic {headway_topic}-1\. A topic {headway_topic} without levels exists: send to it with a Producer"
     with Producer({**settings, "levels": 2}) as producer, pytest.raises(DeliveryError, match=said):
         producer.send(headway_topic, b"", level=1).result(30)
 

@@ -355,7 +355,7 @@ def test_what_another_remembered_meanwhile_is_kept() -> None:
             [4, 6],
         ),
         ((4, b"AgAAAZrwQVAA"), "the commit metadata is that of Kafka Streams v2", [4, 6]),
-        ((4, encode(OffsetMap(4, (1, 90))).encode()), "but the log ends at 7", [4, 6]),
+        ((4, encode(OffsetMap(4, (1, 90))).encode()), "but the log ends at offset 7", [4, 6]),
     ],
 )
 def test_a_memory_that_cannot_be_right_is_dropped_with_a_warning(

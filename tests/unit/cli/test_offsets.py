@@ -63,7 +63,7 @@ def test_attempts_are_told_without_a_map() -> None:
 def test_a_text_beside_another_offset_is_refused_with_the_one_that_it_was_written_for() -> None:
     result = decode(encode(OffsetMap(100, (1, 1)), Trailer(100)), offset=97)
     assert result.exit_code == 1
-    assert "written for a commit of offset 100, but it is at offset 97" in result.stderr
+    assert "written for offset 100, but the committed offset is 97" in result.stderr
 
 
 def test_one_offset_that_is_not_done_of_many_can_be_seen() -> None:

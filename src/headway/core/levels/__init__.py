@@ -1,1 +1,1 @@
-"""Levels: their names, their shares of a capacity, and the policies that pick the next one."""
+"""Levels: their names, their shares of a capacity, and the policies that pick the next level."""

@@ -1,7 +1,7 @@
-"""The life of a partition at a member of a group: its states, and the events that lead from one to the next.
+"""The life of a partition in a member of a group: its states, and the events that lead from one state to the next.
 
-`kafka/consumer/membership.py` has Kafka's client do what the states say: read a partition once its start is known, and
-find another place for one whose log no longer has the offset to be read next.
+`kafka/consumer/membership.py` makes Kafka's client act on the states. It lets the client read a partition as soon as
+the offset to start at is known. If the log does not have the next offset, it finds another offset to continue at.
 """
 
 from collections.abc import Iterable, KeysView, Mapping
@@ -13,30 +13,30 @@ P = TypeVar("P")
 
 
 class AssignmentState(StrEnum):
-    """A state of a partition at a member."""
+    """A state of a partition in a member."""
 
     ABSENT = "absent"
-    """Not assigned to this member."""
+    """The partition is not assigned to this member."""
     STARTING = "starting"
-    """Assigned; the offset at which it begins is not known."""
+    """The partition is assigned, but the offset to start at is not known."""
     READY = "ready"
-    """The offset is known; the client does not read the partition yet."""
+    """The offset to start at is known, but the client does not read the partition yet."""
     READING = "reading"
-    """The client reads it, or has paused it."""
+    """The client reads the partition, or has paused it."""
     ADRIFT = "adrift"
-    """The client has stopped, because the log does not have the next offset."""
+    """The client has stopped reading the partition, because the log does not have the next offset."""
 
 
 class AssignmentEvent(StrEnum):
-    """An event in the life of a partition at a member."""
+    """An event in the life of a partition in a member."""
 
     ASSIGNED = "assigned"
     LOCATED = "start is known"
-    SOUGHT = "sought"
+    SOUGHT = "a seek sets the start"
     BEGUN = "the client reads it"
-    LOST_ITS_PLACE = "the log lacks its offset"
-    FOUND_A_PLACE = "an offset to go on at is known"
-    STOPPED = "must not go on by itself"
+    LOST_ITS_PLACE = "the log does not have its offset"
+    FOUND_A_PLACE = "an offset to continue at is known"
+    STOPPED = "must wait for a seek"
     ENDED = "revoked or lost"
 
 
@@ -58,19 +58,19 @@ ASSIGNMENT_TRANSITIONS = {
     (_S.ADRIFT, _E.STOPPED): _S.STARTING,
     (_S.ADRIFT, _E.ENDED): _S.ABSENT,
 }
-"""(state, event) -> the state after it."""
+"""The state after each (state, event). An event that is not listed for a state changes nothing."""
 
 
 @dataclass(slots=True)
 class _Assigned:
     state: AssignmentState = _S.STARTING
-    start: int | None = None  # the offset at which it began, or was sought last
+    start: int | None = None  # the offset at which reading starts or started; the last seek changes it
 
 
 class AssignedPartitions(Generic[P]):
-    """The partitions of a member, the state of each, and the offset at which it begins or began.
+    """The partitions that are assigned to a member, each with its state and the offset at which it starts or started.
 
-    An event that has no arrow from a partition's state changes nothing.
+    An event that `ASSIGNMENT_TRANSITIONS` does not list for a partition's state changes nothing.
     """
 
     def __init__(self) -> None:
@@ -78,7 +78,7 @@ class AssignedPartitions(Generic[P]):
         self.ready: set[P] = set()
         """The partitions that the client can begin to read."""
         self.adrift: dict[P, int] = {}
-        """The partitions that have lost their place, each with the offset that its log lacks."""
+        """The partitions that have lost their place, each with the offset that its log does not have."""
 
     @property
     def all(self) -> KeysView[P]:
@@ -91,54 +91,54 @@ class AssignedPartitions(Generic[P]):
         return _S.ABSENT if found is None else found.state
 
     def begun(self, among: Iterable[P] | None = None) -> list[P]:
-        """Return the partitions that the client was told to read, of these or of all."""
+        """Return those of these partitions, or of all, that the client has begun to read."""
         of_these = self._assigned if among is None else [each for each in among if each in self._assigned]
         return [each for each in of_these if self._assigned[each].state in (_S.READING, _S.ADRIFT)]
 
     def without_start(self) -> list[P]:
-        """Return the partitions whose start is not known."""
+        """Return the partitions whose start offset is not known."""
         return [partition for partition, about in self._assigned.items() if about.start is None]
 
     def starts(self, partitions: Iterable[P]) -> dict[P, int]:
-        """Return the known starts of these partitions."""
+        """Return the start offsets of those of these partitions whose start is known."""
         known = ((each, self._assigned[each].start) for each in partitions if each in self._assigned)
         return {each: start for each, start in known if start is not None}
 
     def assign(self, partitions: Iterable[P]) -> None:
-        """Take partitions in; those that are there already stay as they are."""
+        """Add newly assigned partitions. Partitions that are already assigned do not change."""
         for partition in partitions:
             self._assigned.setdefault(partition, _Assigned())
 
     def locate(self, starts: Mapping[P, int]) -> list[P]:
-        """Note the offsets at which partitions start; return the partitions that were waiting for that."""
+        """Set the start offsets of those of these partitions that wait for one, and return these partitions."""
         waiting = [partition for partition in starts if self._after(partition, _E.LOCATED)]
         self.note_starts({partition: starts[partition] for partition in waiting})
         return waiting
 
     def seek(self, partition: P, offset: int) -> None:
-        """Record that a seek moves a partition's start to this offset."""
+        """Record that a seek sets the start of a partition to this offset."""
         self._after(partition, _E.SOUGHT)
         self.note_starts({partition: offset})
 
     def note_starts(self, starts: Mapping[P, int]) -> None:
-        """Note the offsets from which partitions are read on, without changing their state."""
+        """Set the start offsets of partitions without changing their states."""
         for partition, offset in starts.items():
             if about := self._assigned.get(partition):
                 about.start = offset
 
     def begin(self, partitions: Iterable[P]) -> None:
-        """Record that the client reads these partitions from their starts on."""
+        """Record that the client has begun to read these partitions at their start offsets."""
         for partition in list(partitions):
             self._after(partition, _E.BEGUN)
 
     def lose_places(self, offsets: Mapping[P, int]) -> None:
-        """Record that the logs do not have these offsets, at which reading should go on."""
+        """Record that the logs of these partitions do not have the offsets that must be read next."""
         for partition, offset in offsets.items():
             if self._after(partition, _E.LOST_ITS_PLACE):
                 self.adrift[partition] = offset
 
     def place(self, partition: P, offset: int | None) -> None:
-        """Have a partition that has lost its place go on at an offset; with None it waits for a seek."""
+        """Let a partition that has lost its place continue at an offset, or wait for a seek if the offset is None."""
         if self._after(partition, _E.STOPPED if offset is None else _E.FOUND_A_PLACE):
             self._assigned[partition].start = offset
 
@@ -148,7 +148,7 @@ class AssignedPartitions(Generic[P]):
             self._after(partition, _E.ENDED)
 
     def _after(self, partition: P, event: AssignmentEvent) -> bool:
-        """Change the state of a partition by an event; return whether there is an arrow for it."""
+        """Change the state of a partition by an event. Returns False if the event changes nothing in this state."""
         state = ASSIGNMENT_TRANSITIONS.get((self.state_of(partition), event))
         if state is None:
             return False

@@ -1,7 +1,7 @@
 """Distributors, which divide a capacity among levels, and bursts, which lend the capacity that levels leave unused.
 
-Invariants: the shares of a distributor add up to exactly the capacity, each is at least 1, and they are indexed by
-level, 0 being the lowest. A burst only takes what the other levels have not used over a whole window.
+Invariants: the shares of a distributor add up to exactly the capacity. Each share is at least 1. They are in the order
+of the levels, lowest first. A burst only uses capacity that the other levels have not used over a whole window.
 """
 
 from collections import deque
@@ -11,28 +11,28 @@ from headway.declarations import called, check_function, check_whole, shown
 from headway.errors import ConfigError
 
 Distributor = Callable[[int, int], Sequence[int]]
-"""Takes (levels, capacity) and returns the share of each level, lowest first."""
+"""A function that takes (levels, capacity) and returns the share of each level, lowest level first."""
 
 
 def exponential_shares(levels: int, capacity: int) -> list[int]:
-    """Return shares of which each is twice the one below. The remainder goes to the highest level.
+    """Give each level twice the share of the level below it. The remainder goes to the highest level.
 
     >>> exponential_shares(3, 50)
     [7, 14, 29]
 
-    Raises `ConfigError` if the capacity is below 2^levels - 1, since the lowest level would get nothing.
+    Raises `ConfigError` if the capacity is below 2^levels - 1, because the lowest level would get nothing.
     """
     _check_sizes(levels, capacity)
     return _by_weights([2**level for level in range(levels)], capacity)
 
 
 def linear_shares(levels: int, capacity: int) -> list[int]:
-    """Return shares that grow by one unit per level. The remainder goes to the highest level.
+    """Give the levels shares in the proportion 1 : 2 : 3 and so on. The remainder goes to the highest level.
 
     >>> linear_shares(3, 50)
     [8, 16, 26]
 
-    Raises `ConfigError` if the capacity is below levels·(levels + 1)/2, since the lowest level would get nothing.
+    Raises `ConfigError` if the capacity is below levels·(levels + 1)/2, because the lowest level would get nothing.
     """
     _check_sizes(levels, capacity)
     return _by_weights([level + 1 for level in range(levels)], capacity)
@@ -44,13 +44,15 @@ def _check_sizes(levels: int, capacity: int) -> None:
 
 
 def weighted_shares(*weights: int) -> Distributor:
-    """Return a distributor with these weights, lowest level first. The remainder goes to the highest level.
+    """Return a distributor that gives shares in the proportion of these weights, lowest level first.
+
+    The remainder goes to the highest level.
 
     >>> weighted_shares(1, 1, 8)(3, 50)
     [5, 5, 40]
 
-    Raises `ConfigError` for a weight below 1. The distributor raises it for another number of levels, and for a
-    capacity that would leave a level with nothing.
+    Raises `ConfigError` for a weight below 1. The distributor raises it if the number of levels is not the number of
+    weights, or if the capacity is so small that a level would get nothing.
     """
     if not weights:
         raise ConfigError("No weights were given. Give one weight per level, such as weighted_shares(1, 1, 8).")
@@ -60,7 +62,10 @@ def weighted_shares(*weights: int) -> Distributor:
                 f"The weight {shown(weight)} is not a whole number. Give one weight per level, at least 1."
             )
         if weight < 1:
-            raise ConfigError(f"The weight {weight} of {weights} is below 1: that level would never be served.")
+            raise ConfigError(
+                f"The weight {weight} of {weights} is below 1, so its level would never be served. Give whole numbers "
+                "of at least 1."
+            )
 
     def distribute(levels: int, capacity: int) -> list[int]:
         if levels != len(weights):
@@ -71,9 +76,10 @@ def weighted_shares(*weights: int) -> Distributor:
 
 
 def strides(shares: Sequence[int]) -> list[int]:
-    """Return how far each record advances a level's virtual time: the inverse of its share, as a whole number.
+    """Return how far a record advances the virtual time of each level: the inverse of the level's share, scaled.
 
-    Whole numbers add up without rounding errors. They are exact to one part in a million, however large the shares are.
+    The results are whole numbers, because these add up without rounding errors. They are exact to one part in a
+    million, however large the shares are.
 
     >>> strides([1, 4])
     [4294967296, 1073741824]
@@ -83,16 +89,17 @@ def strides(shares: Sequence[int]) -> list[int]:
 
 
 def distribute(distributor: Distributor, levels: int, capacity: int) -> list[int]:
-    """Return the shares that a distributor gives, after checking that there is one per level and that they add up.
+    """Return the shares that a distributor gives.
 
-    Raises `ConfigError` if they do not.
+    Raises `ConfigError` unless there is one share for each level, each is at least 1, and they sum to the capacity.
     """
     check_function("distributor", distributor, ("levels", "capacity"), "Give linear_shares or weighted_shares(1, 4).")
     try:
         given = distributor(levels, capacity)
     except TypeError as error:  # it takes two arguments, but of other types
         raise ConfigError(
-            f"The distributor {called(distributor)} does not take a number of levels: {error}."
+            f"The distributor {called(distributor)} does not take a number of levels and a capacity: {error}. Give "
+            "linear_shares or weighted_shares(1, 4), for example."
         ) from error
     shares = list(given) if isinstance(given, Iterable) else [None]
     if not all(isinstance(share, int) for share in shares):
@@ -120,15 +127,15 @@ def _by_weights(weights: Sequence[int], capacity: int) -> list[int]:
 def _what_it_takes(weights: Sequence[int]) -> str:
     least = -(-sum(weights) // min(weights))
 
-    # Nobody reads a number with thousands of digits, and Python refuses to print it.
+    # A number with thousands of digits would be of no use to users, and Python refuses to print it.
     return f" by the weights {list(weights)}: it must be at least {least}" if least < 10**18 else ""
 
 
 class BurstWindow:
-    """How many records one level had at each of its last polls.
+    """The numbers of records that one level had in its last polls.
 
-    A level may burst if it reached its share at `threshold` of the last `size` polls, because then it has more records
-    than it is served.
+    A level may burst if it reached its share in at least `threshold` of the last `size` polls, because then it probably
+    has more records than its share.
     """
 
     def __init__(self, size: int = 6, threshold: int = 4) -> None:
@@ -136,20 +143,23 @@ class BurstWindow:
         self._threshold = threshold
 
     def add(self, count: int) -> None:
-        """Note how many records a poll found."""
+        """Add the number of records that a poll has found."""
         self._counts.append(count)
 
     def may_burst(self, share: int) -> bool:
-        """Return whether enough of the last polls reached the share."""
+        """Return whether enough of the last polls have reached the share."""
         return sum(count >= share for count in self._counts) >= self._threshold
 
     def unused(self, share: int) -> int:
-        """Return how much of the share was left unused by all of the last polls."""
+        """Return the part of the share that none of the last polls has used."""
         return max(0, share - max(self._counts, default=0))
 
 
 def burst_shares(shares: Sequence[int], windows: Sequence[BurstWindow]) -> list[int]:
-    """Return the shares of the next poll. The highest level that may burst also gets what all others leave unused."""
+    """Return the shares for the next poll.
+
+    The highest level that may burst also gets the capacity that all other levels leave unused.
+    """
     bursting = next((level for level in _from_the_top(shares) if windows[level].may_burst(shares[level])), None)
     if bursting is None:
         return list(shares)

@@ -1,11 +1,12 @@
-"""The records that were fetched from one level ahead of their turn. They leave in turns, by topic and by partition.
+"""A buffer for records of one level that were fetched ahead. Topics take turns, and so do the partitions of each topic.
 
-Invariants: the records of a partition leave in the order in which they arrived. The topics of a level take turns, and
-so do the partitions of each topic. A quiet partition, which had nothing and has little, goes first, in at most half of
-what is taken: so it does not wait behind busy partitions, and many quiet ones cannot stop a busy one. A partition is
-held, so that further records are collected elsewhere, once it has more than its share of a full buffer and until all
-its records have left. So a partition that is not busy is never held. The waiting records of a partition that is set
-aside stay, and are not counted.
+Invariants:
+- The records of a partition are taken in the order in which they arrived.
+- A partition is *quiet* if it had no records in the buffer and has few now. Quiet partitions go first, but get at most
+  half of the records that are taken. So they do not wait behind busy partitions, and cannot keep busy ones waiting.
+- If the buffer is full, a partition with more than its share is *held* until all its records have been taken. Meanwhile
+  its further records are collected elsewhere. A partition that is not busy is never held.
+- The records of a partition that is *set aside* stay in the buffer, but are not counted and cannot be taken.
 """
 
 from collections import deque
@@ -15,14 +16,17 @@ from typing import Generic, TypeVar
 P = TypeVar("P", bound=Hashable)
 R = TypeVar("R")
 
-_LEAST_TURN = 16  # records; taking turns for each single record would cost more than handling it
+_LEAST_TURN = 16  # the fewest records in a turn, because turns of single records would cost more than handling them
 
-_MANY = 32  # partitions whose fetches may wait at the same time
-_LEAST_SHARE = 65_536  # bytes; a partition with less is not busy, however many others are
+_MANY = 32  # the most partitions with waiting records that count as few
+_LEAST_SHARE = 65_536  # the smallest share in bytes; a partition with less is not busy, however many partitions wait
 
 
 class _BufferedPartition(Generic[P, R]):
-    """The waiting records of one partition: whole lists as they were fetched, the first one from `start` on."""
+    """The waiting records of one partition, in the lists in which they were fetched.
+
+    Of the first list, the records before the index `start` have been taken.
+    """
 
     __slots__ = ("count", "has_turn", "is_aside", "lists", "name", "size", "start", "topic")
 
@@ -31,7 +35,7 @@ class _BufferedPartition(Generic[P, R]):
         self.topic = topic
         self.lists: deque[list[R]] = deque()
         self.start = self.count = self.size = 0
-        self.has_turn = False  # whether it is queued, among the quiet ones or in its topic
+        self.has_turn = False  # whether it is in a queue: that of the quiet partitions, or that of its topic
         self.is_aside = is_aside
 
     @property
@@ -58,7 +62,7 @@ class _BufferedPartition(Generic[P, R]):
 
 
 class _BufferedTopic(Generic[P, R]):
-    """The partitions of one topic that are not quiet, the next one first."""
+    """The partitions of one topic that are not quiet, in the order of their turns."""
 
     __slots__ = ("has_turn", "partitions")
 
@@ -68,9 +72,9 @@ class _BufferedTopic(Generic[P, R]):
 
 
 class FetchBuffer(Generic[P, R]):
-    """Waiting records of one level.
+    """The waiting records of one level.
 
-    The buffer is full when it holds more than its caller takes in `seconds`, within these bounds.
+    The buffer is full when it has more bytes than the caller takes in `seconds`, within the bounds `least` and `most`.
 
     Args:
         least: How many bytes may always wait before partitions are held.
@@ -82,33 +86,32 @@ class FetchBuffer(Generic[P, R]):
         self._least, self._most, self._seconds = min(least, most), most, seconds
         self._limit = most
         self._partitions: dict[P, _BufferedPartition[P, R]] = {}
-        self._waiting: set[P] = set()  # partitions with records that `take` can return
-        # Partitions that had nothing and have little now, the next one first.
-        self._quiet: deque[_BufferedPartition[P, R]] = deque()
+        self._waiting: set[P] = set()  # the partitions with records that `take` can return
+        self._quiet: deque[_BufferedPartition[P, R]] = deque()  # the quiet partitions in the order of their turns
         self._topics: dict[str, _BufferedTopic[P, R]] = {}
-        self._turns: deque[_BufferedTopic[P, R]] = deque()  # topics with partitions; the next one first
+        self._turns: deque[_BufferedTopic[P, R]] = deque()  # topics with queued partitions, in the order of their turns
         self._aside: set[P] = set()
         self._held: dict[P, None] = {}
-        self._came: set[P] = set()  # held partitions with new records since `release`
+        self._came: set[P] = set()  # the held partitions with new records since the last call of `release`
         self._count = self._size = self._size_aside = 0
-        self._odd = 0
+        self._odd = 0  # alternates between 0 and 1 while single records are taken
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def is_full(self) -> bool:
-        """True while more bytes wait than may."""
+        """True while more bytes wait than the limit."""
         return self._size > self._limit
 
     @property
     def is_overfull(self) -> bool:
-        """True while many partitions have much waiting, and each should be fetched only in small amounts."""
+        """True while many partitions have many waiting bytes, so that each should be fetched only in small amounts."""
         return self._size > 2 * self._most and len(self._waiting) > _MANY
 
     @property
     def is_full_aside(self) -> bool:
-        """True if the records that were set aside take as much space as may wait."""
+        """True if the records that were set aside take more bytes than the buffer may hold."""
         return self._size_aside > self._most
 
     @property
@@ -117,7 +120,10 @@ class FetchBuffer(Generic[P, R]):
         return self._held.keys()
 
     def put(self, topic: str, name: P, records: list[R], size: int) -> None:
-        """Append the next records of a partition, with their total size in bytes. The buffer keeps the list."""
+        """Append the next records of a partition. `size` is their total size in bytes.
+
+        The buffer keeps the list, so the caller must not change it afterwards.
+        """
         if not records:
             return
         partition = self._partitions.get(name)
@@ -147,7 +153,7 @@ class FetchBuffer(Generic[P, R]):
             self._quiet.append(partition)
 
     def keep_pace(self, pace: float) -> None:
-        """Set how much may wait, from the number of records that are taken per second."""
+        """Set the limit of the buffer from `pace`, the number of records that are taken per second."""
         if self._count:
             size = self._seconds * pace * self._size / self._count
             self._limit = int(min(self._most, max(self._least, size)))
@@ -156,7 +162,7 @@ class FetchBuffer(Generic[P, R]):
 
     def take(self, limit: int) -> list[R]:
         """Remove and return the next records, at most `limit` of them."""
-        self._odd = limit + self._odd & 1  # when single records are taken, every other one comes from a quiet partition
+        self._odd = limit + self._odd & 1  # if single records are taken, every second one is from a quiet partition
         turn = max(_LEAST_TURN, limit // max(1, len(self._waiting)))
         taken = self.take_quiet((limit + self._odd) // 2) if self._quiet else []
         while self._turns and len(taken) < limit:
@@ -171,7 +177,7 @@ class FetchBuffer(Generic[P, R]):
         return taken + self.take_quiet(limit - len(taken)) if self._quiet else taken
 
     def take_quiet(self, limit: int) -> list[R]:
-        """Remove and return the next records of quiet partitions: they had none, and little has arrived since."""
+        """Remove and return the next records of quiet partitions, at most `limit` of them."""
         taken: list[R] = []
         while self._quiet and len(taken) < limit:
             partition = self._quiet[0]
@@ -183,7 +189,7 @@ class FetchBuffer(Generic[P, R]):
         return taken
 
     def _queue(self, partition: _BufferedPartition[P, R]) -> None:
-        """Queue a partition that had its turn for the next one, if it has more."""
+        """Queue a partition for its next turn if it has records."""
         partition.has_turn = bool(partition.ready)
         if partition.has_turn:
             topic = partition.topic
@@ -209,7 +215,7 @@ class FetchBuffer(Generic[P, R]):
         return partition.lists[0][partition.start] if partition and partition.count else None
 
     def set_aside(self, name: P) -> None:
-        """Keep the waiting and further records of a partition back until it is restored."""
+        """Keep back the waiting records of a partition, and those that arrive later, until it is restored."""
         self._aside.add(name)
         partition = self._partitions.get(name)
         if partition and not partition.is_aside:
@@ -239,17 +245,17 @@ class FetchBuffer(Generic[P, R]):
             else:
                 self._count -= partition.count
                 self._size -= partition.size
-            partition.is_aside = True  # it is still in the queues, which must skip it
+            partition.is_aside = True  # so that the queues, which still have it, skip it
 
     def forget(self, name: P) -> None:
-        """Drop the records of a partition that is no longer read."""
+        """Forget a partition that is no longer read: drop its records, and do not keep it set aside."""
         self.drop(name)
         self._aside.discard(name)
 
     # Held partitions
 
     def hold(self) -> list[P]:
-        """Start to hold all partitions that have more than their share of a full buffer, and return them."""
+        """If the buffer is full, start to hold all partitions that have more than their share, and return them."""
         if not self.is_full:
             return []
         share = self._share()
@@ -259,11 +265,11 @@ class FetchBuffer(Generic[P, R]):
 
     @property
     def wants_more(self) -> bool:
-        """True if the records collected for held partitions should be delivered, because the buffer is half empty."""
+        """True if partitions are held and the buffer is half empty, so that their collected records should be added."""
         return bool(self._held) and self._size <= self._limit // 2
 
     def release(self) -> list[P]:
-        """Stop holding partitions with nothing waiting and nothing new since the last call, and return them."""
+        """Stop holding partitions that have no waiting records, and got none since the last call. Returns them."""
         stay = self._waiting | self._came | self._aside
         released = [name for name in self._held if name not in stay]
         for name in released:

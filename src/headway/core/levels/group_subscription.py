@@ -1,4 +1,4 @@
-"""The topics that one member of a group reads: those of one level, or of several levels."""
+"""The topics that one member of a group reads, for one level or for several levels."""
 
 from collections.abc import Mapping, Sequence
 
@@ -7,15 +7,15 @@ from headway.errors import ConfigError
 
 
 class GroupSubscription:
-    """The subscriptions of a member's levels, and the levels of their Kafka topics.
+    """The subscriptions of a member's levels, and the level of each of their Kafka topics.
 
-    Invariant: no Kafka topic belongs to two levels. The names of level topics end with their level, and a topic without
-    levels is given one level.
+    Invariant: no Kafka topic belongs to two levels. The name of a level topic ends with its level, and a user gives a
+    topic without levels exactly one level.
 
     Args:
         by_level: The subscription of each of the member's levels.
-        all_topics: The level of each Kafka topic that is named, including the levels that other members of the same
-            consumer read. By default those of `level_subscriptions`.
+        all_topics: The level of each Kafka topic that is subscribed to by name, including topics that other members of
+            the same consumer read. By default, only the topics in `by_level`.
     """
 
     def __init__(self, by_level: Mapping[int, LevelSubscription], all_topics: Mapping[str, int] | None = None) -> None:
@@ -29,16 +29,16 @@ class GroupSubscription:
 
     @classmethod
     def of(cls, levels: Sequence[int], subscriptions: Sequence[LevelSubscription]) -> "GroupSubscription":
-        """Return the subscription of the member that reads these levels, given the subscriptions of all levels.
+        """Return the subscription of the member that reads these levels. `subscriptions` has those of all levels.
 
-        Raises `ConfigError` if a pattern is given to one of several levels of a member.
+        Raises `ConfigError` if the member reads several levels and a pattern is given to one of them.
         """
         by_level = {level: subscriptions[level] for level in levels}
         patterns = [topic for each in by_level.values() if not each.suffix for topic in each.topics if topic[:1] == "^"]
         if patterns and len(levels) > 1:
             raise ConfigError(
-                f"The pattern {patterns[0]!r} is given to a level, but one group reads all levels, so two patterns "
-                "could match the same topic. Name the topics, or set group.per.level to true."
+                f"The pattern {patterns[0]!r} is given to a level, but one group reads all levels. So patterns of two "
+                "levels could match the same topic. Name the topics, or set group.per.level to true."
             )
         return cls(by_level, _named(dict(enumerate(subscriptions))))
 
@@ -48,12 +48,12 @@ class GroupSubscription:
         return cls({level: LevelSubscription([], "") for level in levels})
 
     def kafka_topic(self, topic: str, level: int) -> str:
-        """Return the Kafka topic for a topic at this level."""
+        """Return the name of the Kafka topic for a topic at this level."""
         return self._by_level[level].kafka_topic(topic)
 
     @property
     def has_level_topics(self) -> bool:
-        """True if the names of the topics end with their level."""
+        """True if the member reads level topics, whose names end with their level."""
         return bool(self._of_suffix)
 
     def reads(self, topic: str, level: int) -> bool:
@@ -61,7 +61,7 @@ class GroupSubscription:
         return level in self._by_level and self._by_level[level].reads(topic)
 
     def address(self, kafka_topic: str) -> tuple[str, int]:
-        """Return the topic and the level of a Kafka topic that is read.
+        """Return the topic and the level of a Kafka topic that this member reads.
 
         >>> levels = {0: LevelSubscription(["orders-0"], "-0"), 1: LevelSubscription(["orders-1"], "-1")}
         >>> GroupSubscription(levels).address("orders-1")
@@ -74,14 +74,17 @@ class GroupSubscription:
         return (kafka_topic, self._given.get(kafka_topic, 0)) if level is None else (topic, level)
 
     def level_of(self, kafka_topic: str | None) -> int | None:
-        """Return the level that a problem with this topic concerns, or None if it concerns all of the member's."""
+        """Return the level that is affected by a problem with this Kafka topic.
+
+        It is None if the problem affects all levels of the member.
+        """
         if self._only is not None:
             return self._only
         known = kafka_topic is not None and (kafka_topic in self._given or kafka_topic in self.topics)
         return self.address(kafka_topic)[1] if known and kafka_topic else None
 
     def keeps_addresses_of(self, other: "GroupSubscription") -> bool:
-        """Return whether all Kafka topics of another subscription have the same addresses in this one."""
+        """Return whether each Kafka topic of another subscription has the same topic and level in this subscription."""
         if self._only is not None or self._of_suffix:
             return self._suffixes == other._suffixes
         return other._suffixes == {""} and other._given.items() <= self._given.items()

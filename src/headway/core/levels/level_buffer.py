@@ -1,7 +1,7 @@
 """A buffer of records that were fetched from one level and not yet taken.
 
-Invariants: records leave in the order in which they arrived. No batch has a later arrival time than the batch after it.
-The length is the number of records that `take` can still return.
+Invariants: records are taken in the order in which they arrived. No batch has a later arrival time than the batch after
+it. The length is the number of records that `take` can still return.
 """
 
 from collections import deque
@@ -26,7 +26,7 @@ class LevelBuffer(Generic[R]):
             yield from batch
 
     def put(self, records: list[R], now: float) -> None:
-        """Append a batch. The buffer keeps the list."""
+        """Append a batch. The buffer keeps the list, so the caller must not change it afterwards."""
         if records:
             self._batches.append((now, records))
             self._length += len(records)
@@ -45,11 +45,11 @@ class LevelBuffer(Generic[R]):
         return taken
 
     def count_from_before(self, time: float) -> int:
-        """Return how many records were fetched before a time."""
+        """Return how many of the waiting records were fetched before this time."""
         return sum(len(batch) for arrived, batch in self._batches if arrived < time)
 
     def oldest(self) -> float | None:
-        """Return when the first record was fetched, or None if there is none."""
+        """Return when the first waiting record was fetched, or None if no record waits."""
         return self._batches[0][0] if self._batches else None
 
     def discard(self, unwanted: Callable[[R], bool]) -> None:

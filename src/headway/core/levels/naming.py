@@ -1,7 +1,8 @@
 """The names of level topics and level groups.
 
-Level i of the topic `orders` is the Kafka topic `orders-i`, and is read by the group `billing-i`: the names of the
-Java priority client (flipkart-incubator/priority-kafka-client), so that services of both kinds can share them.
+Level i of the topic `orders` is the Kafka topic `orders-i`, and the group `billing-i` reads it. The Java priority
+client (flipkart-incubator/priority-kafka-client) uses the same names, so that services with either client can share
+topics and groups.
 """
 
 import operator
@@ -14,7 +15,10 @@ from headway.declarations import unusable_character
 from headway.errors import ConfigError
 
 MOST_LEVELS = 1000
-"""The most levels allowed. More must be a mistake: each level has its own Kafka topic and a member in each group."""
+"""The highest allowed number of levels.
+
+A higher number must be a mistake, because each level has a Kafka topic, a consumer group, and a client in each member.
+"""
 
 _NO_SUCH_NAME = "This is not a valid name in Kafka: use 1 to 249 of the letters A to Z, digits, '.', '_' and '-'."
 _is_name = re.compile(r"[A-Za-z0-9._-]{1,249}").fullmatch
@@ -26,7 +30,7 @@ def is_topic_name(name: str) -> bool:
 
 
 def how_to_create(topic: str, levels: int | None = None) -> str:
-    """Say how to create a topic, or that the name is not valid in Kafka.
+    """Return a sentence that tells users how to create a topic, or that its name is not valid in Kafka.
 
     >>> how_to_create("orders", 3)
     'Create it with `headway topics create orders --levels 3`.'
@@ -41,27 +45,29 @@ def how_to_create(topic: str, levels: int | None = None) -> str:
 
 
 def what_there_is(topic: str, existing: Collection[str]) -> str:
-    """Suggest the levels of a missing topic if they exist, or the topic if a level is missing; otherwise return "".
+    """Return a sentence that suggests a topic which exists instead of a missing one, or "" if there is no such topic.
+
+    If a topic is missing, these are its levels. If a level is missing, it is the topic without levels.
 
     >>> what_there_is("orders", {"orders-0", "orders-1"})
-    'There are levels orders-0 to orders-1: use a Producer with levels=2, or send to one of them by its name.'
+    'The levels orders-0 to orders-1 exist: use a Producer with levels=2, or send to one of them by its name.'
     >>> what_there_is("orders-0", {"orders"})
-    'There is a topic orders without levels: send to it with a Producer that has no levels.'
+    'A topic orders without levels exists: send to it with a Producer that has no levels.'
     """
     levels = next(level for level in count() if f"{topic}-{level}" not in existing)
     if levels:
         return (
-            f"There are levels {topic}-0 to {topic}-{levels - 1}: use a Producer with levels={levels}, or send "
+            f"The levels {topic}-0 to {topic}-{levels - 1} exist: use a Producer with levels={levels}, or send "
             "to one of them by its name."
         )
     base, _, level = topic.rpartition("-")
     if level.isdigit() and base in existing:
-        return f"There is a topic {base} without levels: send to it with a Producer that has no levels."
+        return f"A topic {base} without levels exists: send to it with a Producer that has no levels."
     return ""
 
 
 def level_topic(topic: str, level: int) -> str:
-    """Return the Kafka topic that holds one level of a topic.
+    """Return the name of the Kafka topic that has one level of a topic.
 
     Raises `ConfigError` for a level below 0, and for a topic that is not text.
 
@@ -69,12 +75,12 @@ def level_topic(topic: str, level: int) -> str:
     'orders-2'
     """
     try:
-        number = operator.index(level)  # accepts True as level 1, and the member of an enumeration as its number
+        number = operator.index(level)  # accepts members of an `IntEnum`, and True as 1
     except TypeError:
         raise ConfigError(f"The level of {topic} is {level!r}; it must be a whole number.") from None
     if number < 0:
         raise ConfigError(
-            f"The level {number} of {topic} does not exist. Levels count from 0, which is the lowest priority."
+            f"The level {number} of {topic} does not exist. Levels count from 0, which is the lowest level."
         )
     if not isinstance(topic, str):
         raise ConfigError(f"The topic is {topic!r}; its name must be a string.")
@@ -82,7 +88,7 @@ def level_topic(topic: str, level: int) -> str:
 
 
 def level_group(group: str, level: int) -> str:
-    """Return the consumer group that reads one level.
+    """Return the name of the consumer group that reads one level.
 
     >>> level_group("billing", 2)
     'billing-2'
@@ -91,7 +97,9 @@ def level_group(group: str, level: int) -> str:
 
 
 def is_topic_or_level(name: str, topic: str, level: int | None = None) -> bool:
-    """Return whether a Kafka topic is this topic, or could be one of its levels (or the given level).
+    """Return whether a Kafka topic is this topic, or has the name of one of its levels.
+
+    If `level` is given, only the name of this level counts.
 
     >>> is_topic_or_level("orders-2", "orders"), is_topic_or_level("orders-new", "orders")
     (True, False)
@@ -103,9 +111,10 @@ def is_topic_or_level(name: str, topic: str, level: int | None = None) -> bool:
 
 
 def matches(topic: str, name: str) -> bool:
-    """Return whether a name is a topic that is subscribed to, or matches it as a pattern.
+    """Return whether a subscription to `topic`, a name or a pattern, includes the Kafka topic `name`.
 
-    librdkafka's patterns are POSIX extended ones. A pattern that Python cannot compile counts as a match.
+    Patterns are POSIX extended regular expressions, because librdkafka evaluates them. If Python cannot compile a
+    pattern, this returns True.
     """
     if not topic.startswith("^"):
         return topic == name
@@ -126,24 +135,27 @@ def groups_of(group: str, levels: int | None, *, per_level: bool) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class LevelSubscription:
-    """The topics that one level's consumer subscribes to, and the suffix of their Kafka topics."""
+    """The Kafka topics and patterns to which the consumer of one level subscribes, and the suffix of their names."""
 
     topics: list[str]
     suffix: str
 
     def kafka_topic(self, topic: str) -> str:
-        """Return the Kafka topic for a topic at this level."""
+        """Return the name of the Kafka topic for a topic at this level."""
         return topic + self.suffix
 
     def reads(self, topic: str) -> bool:
-        """Return whether this level can read the topic: any topic with levels, or one that was given this level."""
+        """Return whether this level can read a topic.
+
+        A level with level topics can read any topic. Otherwise, it can read the topics that were given this level.
+        """
         return bool(self.topics) and (bool(self.suffix) or any(matches(each, topic) for each in self.topics))
 
 
 def checked_topics(topics: str | Iterable[str] | Mapping[str, int]) -> list[str] | dict[str, int]:
-    """Return the topics as a new list or dict, reading the argument once.
+    """Return the topics as a new list or dict, so that an iterator is read only once.
 
-    Raises `ConfigError` for a name that no Kafka topic can have. In a pattern, only the characters are checked.
+    Raises `ConfigError` for a name that is not valid in Kafka. In a pattern, only the characters are checked.
 
     >>> checked_topics("orders"), checked_topics(name for name in ("orders", "clicks"))
     (['orders'], ['orders', 'clicks'])
@@ -155,14 +167,14 @@ def checked_topics(topics: str | Iterable[str] | Mapping[str, int]) -> list[str]
     checked = dict(topics) if isinstance(topics, Mapping) else list(topics)
     for name in checked:
         if not isinstance(name, str):
-            raise ConfigError(f"A topic to subscribe to is {name!r}; its name must be a string.")
+            raise ConfigError(f"A topic to subscribe to is {name!r}; it must be a name, given as a string.")
         if unusable_character(name) if name.startswith("^") else not is_topic_name(name):
             raise ConfigError(f"A topic to subscribe to is {name!r}. {_NO_SUCH_NAME}")
     return checked
 
 
 def level_subscriptions(topics: Sequence[str], levels: int) -> list[LevelSubscription]:
-    """Return a subscription to each topic at every level, as level topics. A name that starts with `^` is a pattern.
+    """Return the subscription of each level to the level topics of these topics. A `^` at the start marks a pattern.
 
     >>> [s.topics for s in level_subscriptions(["orders", "^shop_.*"], 2)]
     [['orders-0', '^(shop_.*)-0$'], ['orders-1', '^(shop_.*)-1$']]
@@ -171,7 +183,7 @@ def level_subscriptions(topics: Sequence[str], levels: int) -> list[LevelSubscri
 
 
 def by_given_level(given: Mapping[str, int], levels: int) -> list[LevelSubscription]:
-    """Return a subscription to each existing topic without levels, at the level that it is given (KIP-349).
+    """Return the subscription of each level to the topics without levels that are given this level, as in KIP-349.
 
     >>> [s.topics for s in by_given_level({"payments": 1, "clicks": 0}, 2)]
     [['clicks'], ['payments']]
@@ -188,7 +200,9 @@ def by_given_level(given: Mapping[str, int], levels: int) -> list[LevelSubscript
 
 
 def subscriptions(topics: Sequence[str] | Mapping[str, int], levels: int | None) -> list[LevelSubscription]:
-    """Return the subscription of each level's consumer. Without `levels` there is one, to exactly these names.
+    """Return the subscription of each level's consumer.
+
+    If `levels` is None, there is a single subscription to topics without levels that have exactly these names.
 
     >>> [s.topics for s in subscriptions(["orders"], None)], [s.topics for s in subscriptions({"clicks": 0}, 2)]
     ([['orders']], [['clicks'], []])
@@ -199,7 +213,7 @@ def subscriptions(topics: Sequence[str] | Mapping[str, int], levels: int | None)
 
 
 def unread_levels(subscriptions: Sequence[LevelSubscription], existing: Collection[str]) -> list[str]:
-    """Return existing Kafka topics of a level above those subscribed to. No one would read them.
+    """Return the existing Kafka topics of the level above the highest subscribed one, because nobody would read them.
 
     >>> unread_levels(level_subscriptions(["orders", "clicks"], 2), ["orders-0", "orders-1", "orders-2", "clicks-1"])
     ['orders-2']

@@ -1,14 +1,14 @@
-"""The three policies that divide each poll, or each of Spark's micro-batches, among the levels.
+"""The three policies that divide each poll, or each micro-batch of Spark, among the levels.
 
-Slots have policies of their own (`core/engine/slot_policies.py`), and so do a producer's turns
-(`core/producer/turn_policies.py`).
+There are other policies for the slots of parallel processing (`core/engine/slot_policies.py`) and for the turns of a
+producer (`core/producer/turn_policies.py`).
 
-A policy is asked twice per round. `demand` returns how many records to fetch from each level, and `split` how many of
-the waiting records to hand out now. Both get the level buffers, lowest level first.
+A policy is called twice per round. `demand` returns how many records to fetch from each level, and `split` returns how
+many of the waiting records to hand out now. Both methods get the buffers of all levels, lowest level first.
 
-Invariants: `split` never returns more than the limit, nor more than is waiting. `fair` and `strict` use the whole limit
-if that much is waiting, at whatever levels (they are work-conserving). Under `fair`, a level that always has work gets
-its share of every period of service. Under `strict`, no record waits forever.
+Invariants: `split` never returns more records than the limit, and never more than are waiting. `fair` and `strict` use
+the whole limit if enough records are waiting, at whatever levels; they are work-conserving. Under `fair`, a level that
+always has records gets its share in every period. Under `strict`, no record waits forever.
 """
 
 from collections.abc import Iterable, Sequence
@@ -25,11 +25,11 @@ class Backlog(Protocol):
     def __len__(self) -> int: ...
 
     def count_from_before(self, time: float) -> int:
-        """Return how many of the records were there before a time."""
+        """Return how many of the waiting records had arrived before this time."""
         ...
 
     def oldest(self) -> float | None:
-        """Return since when the first record has been there, or None if there is none."""
+        """Return when the first waiting record arrived, or None if no record waits."""
         ...
 
 
@@ -37,7 +37,7 @@ Buffers = Sequence[Backlog]
 
 
 class Policy(Protocol):
-    """How the levels share the capacity of a round."""
+    """Decides how the levels share the capacity of a round."""
 
     def demand(self, buffers: Buffers) -> list[int]:
         """Return how many records to fetch from each level."""
@@ -49,9 +49,10 @@ class Policy(Protocol):
 
 
 class CapacityBurst:
-    """The Java priority client's policy: fixed shares, where one level at a time may use what others leave unused.
+    """The policy of the Java priority client: fixed shares, and one level at a time may use what others leave unused.
 
-    Records beyond the limit, when a wave of records meets a burst, stay in the buffers for the next round.
+    If a level bursts while the others suddenly get records, more than the limit can be waiting. Then the rest stays in
+    the buffers for the next round.
     """
 
     def __init__(self, shares: Sequence[int], window_size: int = 6, threshold: int = 4) -> None:
@@ -59,23 +60,27 @@ class CapacityBurst:
         self._windows = [BurstWindow(window_size, threshold) for _ in shares]
 
     def demand(self, buffers: Buffers) -> list[int]:
-        """Return the shares of this round, minus what is already waiting."""
+        """Return the shares of this round, minus the records that are already waiting."""
         shares = burst_shares(self._shares, self._windows)
         return [max(0, share - len(buffer)) for share, buffer in zip(shares, buffers, strict=True)]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """Return all waiting records, highest level first. Each level's number of records goes into its window."""
+        """Return all waiting records up to the limit, highest level first.
+
+        The number of waiting records of each level is added to its window.
+        """
         for window, buffer in zip(self._windows, buffers, strict=True):
             window.add(len(buffer))
         return _highest_first([len(buffer) for buffer in buffers], limit)
 
 
 class Fair:
-    """The work-conserving policy: each freed slot goes to the ready level with the earliest virtual deadline.
+    """The policy that gives the levels records in proportion to their shares, without leaving capacity unused.
 
-    A level's next deadline is one stride, the inverse of its share, after its last one. A level that was idle resumes
-    at the present virtual time, so that it neither owes service nor has saved any up. (Start-time fair queueing, Goyal,
-    Vin and Cheng 1996; stride scheduling, Waldspurger 1995.)
+    Each pick goes to the level with the earliest virtual deadline among those with waiting records. The next deadline
+    of a level is one stride, the inverse of its share, after its last one. A level that was idle resumes at the present
+    virtual time, so that idle time earns no credit. (Start-time fair queueing, Goyal, Vin and Cheng 1996; stride
+    scheduling, Waldspurger 1995.)
     """
 
     def __init__(self, shares: Sequence[int]) -> None:
@@ -86,15 +91,15 @@ class Fair:
         self._virtual_time = 0
 
     def demand(self, buffers: Buffers) -> list[int]:
-        """Ask for enough of every level to fill a whole round on its own."""
+        """Return for each level how many records it needs to fill a whole round on its own."""
         return [max(0, self._capacity - len(buffer)) for buffer in buffers]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """Return the picks with the earliest deadlines. If they are equal, the higher level wins."""
+        """Return how many picks each level gets. The earliest deadlines go first; on a tie the higher level wins."""
         return self.pick([len(buffer) for buffer in buffers], limit)
 
     def pick(self, waiting: Sequence[int], limit: int) -> list[int]:
-        """Return how many to take from each level, given how many are waiting at each."""
+        """Return how many records to take from each level, given how many are waiting at each."""
         if sum(waiting) <= limit:
             self._start_over()
             return list(waiting)
@@ -104,7 +109,7 @@ class Fair:
         return picks
 
     def pick_one(self, waiting: Sequence[int]) -> int | None:
-        """Return the level of the next pick, or None if nothing waits. For one slot, it costs a fraction of `pick`."""
+        """Return the level of the next pick, or None if no level waits. It is much faster than `pick` with limit 1."""
         starts, idle = self._starts, self._idle
         earliest, chosen = 0, None
         for level, count in enumerate(waiting):
@@ -131,7 +136,10 @@ class Fair:
                 self._idle[level] = False
 
     def _earliest(self, waiting: Sequence[int], limit: int) -> list[int]:
-        """Return the picks by deadline, up to the limit: most of them by bisection, and the last ones one by one."""
+        """Return how many picks each level gets, up to the limit.
+
+        Most of them are found by bisection over the deadline, and the last ones one by one.
+        """
         starts, strides = self._starts, self._strides
 
         def picked_by(deadline: int) -> list[int]:
@@ -172,10 +180,10 @@ class Fair:
 
 
 class Strict:
-    """Serves the highest level first.
+    """The policy that serves the highest level first.
 
-    A record that has waited longer than `max_wait` seconds counts as one of the highest level. Among several such
-    records, the one that has waited longest goes first, and if they are equal, the one of the highest level.
+    A record that has waited longer than `max_wait` seconds counts like one of the highest level. Among levels with such
+    records, the one with the oldest record goes first, and on a tie the higher level.
     """
 
     def __init__(self, capacity: int, max_wait: float) -> None:
@@ -183,7 +191,7 @@ class Strict:
         self._max_wait = max_wait
 
     def demand(self, buffers: Buffers) -> list[int]:
-        """Ask for enough of every level to fill a whole round on its own."""
+        """Return for each level how many records it needs to fill a whole round on its own."""
         return [max(0, self._capacity - len(buffer)) for buffer in buffers]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
@@ -196,7 +204,8 @@ class Strict:
         counts = [buffer.count_from_before(now - self._max_wait) for buffer in buffers]
         if sum(counts) <= limit:
             return counts
-        # A backlog found at the start counts as having waited equally long at all levels, since its age is unknown.
+        # A backlog that existed before the start counts as having waited equally long at all levels, because its age
+        # is not known.
         by_wait = sorted(
             (level for level, count in enumerate(counts) if count), key=lambda i: (buffers[i].oldest() or now, -i)
         )
@@ -216,10 +225,10 @@ def make_policy(
     threshold: int = 4,
     max_wait: float = 5.0,
 ) -> tuple[list[int], Policy]:
-    """Return the levels' shares, and the policy with that name. The default distributor is `exponential_shares`.
+    """Return the shares of the levels and the policy with this name. The default distributor is `exponential_shares`.
 
-    Raises `ConfigError` for another name, for shares that the capacity does not allow, and if a distributor is given to
-    a policy without shares.
+    Raises `ConfigError` if there is no policy with this name, if the distributor cannot divide the capacity, or if a
+    distributor is given with `strict`.
     """
     check_policy(name, distributor)
     if name == "strict":
@@ -237,14 +246,17 @@ def check_policy(
     if name not in known:
         raise ConfigError(f"The policy {name!r} is not one of {', '.join(known[:-1])} and {known[-1]}.")
     if name == "strict" and distributor is not None:
-        raise ConfigError("The policy strict takes no distributor, because the highest level may use all capacity.")
+        raise ConfigError(
+            "The policy strict takes no distributor, because the highest level may use all capacity. Leave the "
+            "distributor out, or choose another policy."
+        )
 
 
 def highest_and_overdue(oldest: Iterable[float | None], before: float) -> tuple[int | None, int | None]:
-    """Return the highest level with waiting items, and the one that has waited longest, if it is overdue.
+    """Return the highest level with waiting records, and the overdue level whose first record has waited longest.
 
-    `oldest` has the time since when each level waits, or None if nothing waits there. Times earlier than `before` are
-    overdue.
+    `oldest` has, for each level, the arrival time of its first waiting record, or None if no record waits. A level is
+    overdue if this time is earlier than `before`. Both results can be None.
 
     >>> highest_and_overdue([3.0, 2.0, 7.0, None], before=5.0)
     (2, 1)

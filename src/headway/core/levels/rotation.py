@@ -1,8 +1,8 @@
-"""Round robin among several members that have work, with new ones going first.
+"""Round robin among members, which are topics or partitions, in which a member that gets new attempts goes first.
 
-Invariants: a member that has work waits for at most two turns of each other member. A member that had none goes first,
-once in a round, so that a quiet member does not wait behind many busy ones but cannot hold them up either. (RFC 8290
-does this with flows of packets, in section 4.2.)
+Invariants: a member that has ready attempts waits for at most two turns of each other member. A member that had no
+ready attempts goes first once in a round. So a quiet member does not wait behind many busy ones, and cannot delay them
+either. (RFC 8290, section 4.2, does this with flows of packets.)
 """
 
 from collections import deque
@@ -16,7 +16,7 @@ class Rotating(Protocol):
 
     @property
     def ready(self) -> int:
-        """The number of works that it has ready."""
+        """The number of its ready attempts."""
         ...
 
 
@@ -24,7 +24,7 @@ M = TypeVar("M", bound=Rotating)
 
 
 class Rotation(Generic[M]):
-    """Members that take turns. Those without ready work leave when their turn comes."""
+    """Members that take turns. A member without ready attempts leaves the rotation when its turn comes."""
 
     __slots__ = ("_new", "_old")
 
@@ -33,17 +33,17 @@ class Rotation(Generic[M]):
         self._old: deque[M] = deque()
 
     def __len__(self) -> int:
-        """Return how many members take part. Some may have nothing left."""
+        """Return the number of members in the rotation. Some of them may have no ready attempts."""
         return len(self._new) + len(self._old)
 
     def join(self, member: M) -> None:
-        """Let a member take part, ahead of all others, unless it already does."""
+        """Add a member ahead of those that had a turn, unless it is already in the rotation."""
         if not member.in_rotation:
             member.in_rotation = True
             self._new.append(member)
 
     def current(self) -> M:
-        """Return the member whose turn it is. At least one must have ready work."""
+        """Return the member whose turn it is. At least one member must have ready attempts."""
         new, old = self._new, self._old
         while True:
             members = new or old
@@ -52,7 +52,7 @@ class Rotation(Generic[M]):
             members.popleft().in_rotation = False
 
     def begin_turn(self) -> M:
-        """Return the member whose turn it is. It stays, so that it does not go first again in this round."""
+        """Return the member whose turn it is, and move it to the end of the round."""
         new, old = self._new, self._old
         if not new and old[0].ready:
             if len(old) > 1:
@@ -63,5 +63,5 @@ class Rotation(Generic[M]):
         return member
 
     def is_alone(self) -> bool:
-        """Return whether the current member is the only one."""
+        """Return whether only one member is in the rotation."""
         return len(self) == 1

@@ -1,1 +1,1 @@
-"""Offsets: the complete ones, and the map of them that a commit's metadata carries."""
+"""Offsets: which offsets of a partition are complete, and the map of them in the metadata of a commit."""

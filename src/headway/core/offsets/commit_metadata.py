@@ -1,4 +1,4 @@
-"""The metadata that a group commits with an offset: an offset map, Kafka Streams' own, or another program's."""
+"""The metadata of a group's commit: an offset map, the metadata of Kafka Streams, or that of another program."""
 
 import struct
 from base64 import b64decode
@@ -18,11 +18,12 @@ _STREAMS = "Kafka Streams"
 
 
 class CommitMetadata(NamedTuple):
-    """The content of commit metadata.
+    """The content of a commit's metadata.
 
-    `encoding` is that of an offset map, `none`, one of Kafka Streams', or `unknown`, in which case there is a `reason`.
-    `stream_time` is Kafka Streams' time of the partition, in milliseconds since the epoch, or -1 if it has none yet. A
-    `trailer` comes with Headway's own offset maps.
+    `encoding` is the name of an encoding of offset maps, "none" if there is no metadata, a version of Kafka Streams, or
+    "unknown". If it is unknown, `reason` says why. `stream_time` is the time of the partition in Kafka Streams, in
+    milliseconds since the epoch, or -1 if it has no time yet. Only offset maps that Headway has written have a
+    `trailer`.
     """
 
     encoding: str
@@ -35,9 +36,10 @@ class CommitMetadata(NamedTuple):
 def read_metadata(
     text: str | bytes, offset: int, log_end: int | None = None, log: bytes | None = None
 ) -> CommitMetadata:
-    """Read a commit's metadata, whatever it is. Never raises an error.
+    """Decode the metadata of a commit. No content raises an error.
 
-    An offset map that was written for another offset, or for a log without the mark `log`, is `unknown`.
+    The encoding is "unknown" for an offset map that was written for another offset, or for a log with another mark than
+    `log`.
 
     >>> read_metadata("bAAFGgA=", 100).offset_map
     OffsetMap(offset=100, runs=(1, 1, 1, 2))
@@ -57,7 +59,7 @@ def read_metadata(
 
 
 class Done:
-    """The offsets that a commit marks as done, for quick lookup: those below its offset, and those in its map.
+    """The offsets that a commit marks as done, for fast lookup: those below its offset, and those in its map.
 
     >>> done = Done(OffsetMap(5, (1, 2)))
     >>> [offset for offset in range(10) if offset in done]
@@ -68,18 +70,19 @@ class Done:
         self._edges = list(accumulate(offset_map.runs, initial=offset_map.offset))
 
     def __contains__(self, offset: object) -> bool:
-        # Done and not done alternate at the edges. The number of edges is odd, because the last run is a complete one.
+        # Offsets change between done and not done at each edge. The number of edges is odd, because the last run of a
+        # map is complete.
         return isinstance(offset, int) and bisect_right(self._edges, offset) % 2 == 0
 
 
 def with_done(before: OffsetMap, existing: Sequence[int], done: Iterable[int]) -> OffsetMap:
-    """Return the map with more offsets marked as done.
+    """Return the map in which more offsets are marked as done.
 
     Args:
-        before: The offsets that were done before.
-        existing: All offsets that hold a record, ascending, from the start of the log on as far as it was read. An
-            offset missing here does not exist, and so holds up nothing.
-        done: The offsets that are now done.
+        before: The map of the offsets that were done before.
+        existing: The offsets of all records in the part of the log that was read, from its start on, in ascending
+            order. An offset that is missing has no record, so the committed offset can pass it.
+        done: The offsets that are done now.
 
     >>> with_done(OffsetMap(0), [3, 4, 6, 7], [4, 6])
     OffsetMap(offset=3, runs=(1, 3))
@@ -92,14 +95,14 @@ def with_done(before: OffsetMap, existing: Sequence[int], done: Iterable[int]) -
 
 
 def without_done(before: OffsetMap, undone: Iterable[int]) -> OffsetMap:
-    """Return the map with some of its done offsets, which may be below its own offset, marked as not done.
+    """Return the map in which these offsets are marked as not done. They can also be below the map's own offset.
 
     >>> without_done(OffsetMap(5, (1, 3)), [3, 7])
     OffsetMap(offset=3, runs=(1, 1, 1, 1, 1, 1))
     """
     removed = sorted(set(undone))
     offset = min(before.offset, removed[0]) if removed else before.offset
-    edges = [offset]  # not done and done alternate between them
+    edges = [offset]  # the runs between two edges are not done and done in turn
     for done in (range(offset, before.offset), *before.complete):
         start = done.start
         for hole in removed[bisect_left(removed, done.start) : bisect_left(removed, done.stop)]:

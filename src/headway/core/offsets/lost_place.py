@@ -1,4 +1,4 @@
-"""Where to resume a partition whose log no longer has the next offset to read."""
+"""Decides where to resume reading a partition if its log does not have the next offset."""
 
 from collections.abc import Mapping
 from enum import Enum
@@ -8,7 +8,7 @@ __all__ = ["RESETS", "LostPlace", "Reset"]
 
 
 class Reset(Enum):
-    """What `auto.offset.reset` asks for if a partition has no valid offset."""
+    """The meanings of `auto.offset.reset`: where to start if a partition has no valid offset."""
 
     EARLIEST = "earliest"
     LATEST = "latest"
@@ -20,11 +20,11 @@ RESETS: Final[Mapping[str, Reset]] = {
     **dict.fromkeys(("largest", "latest", "end"), Reset.LATEST),
     "error": Reset.ERROR,
 }
-"""The values that librdkafka accepts, and what each means."""
+"""The values of `auto.offset.reset` that librdkafka accepts, with their meanings."""
 
 
 class LostPlace(NamedTuple):
-    """The next offset to read, and the offsets that the log has now: from `first` up to but not `end`."""
+    """The next offset to read, and the offsets that the log has now: from `first` to the one before `end`."""
 
     offset: int
     first: int
@@ -32,7 +32,7 @@ class LostPlace(NamedTuple):
 
     @property
     def is_valid(self) -> bool:
-        """True if the log has the offset after all, or if it is the log's end."""
+        """True if the log does have the offset, or if the offset is the end of the log."""
         return self.first <= self.offset <= self.end
 
     @property
@@ -45,7 +45,7 @@ class LostPlace(NamedTuple):
         return max(0, self.first - self.offset)
 
     def start(self, reset: Reset) -> int | None:
-        """Return the offset to resume at, or None if the user wants an error.
+        """Return the offset to resume at, or None if `reset` requires an error.
 
         >>> LostPlace(10, first=60, end=110).start(Reset.LATEST)
         110
@@ -55,7 +55,7 @@ class LostPlace(NamedTuple):
         return {Reset.EARLIEST: self.first, Reset.LATEST: self.end, Reset.ERROR: None}[reset]
 
     def sentence(self, topic: str, partition: int, reset: Reset) -> str:
-        """Describe what is lost, and what happens next."""
+        """Return sentences that describe what was lost, and what happens next."""
         which = f"partition {partition} of {topic}"
         if self.deleted:
             count = f"{self.deleted} {'records' if self.deleted > 1 else 'record'}"
@@ -67,7 +67,7 @@ class LostPlace(NamedTuple):
         else:
             what = (
                 f"The log of {which} ends at offset {self.end}, before offset {self.offset}, which should be read "
-                "next: either brokers have lost records, or an offset was committed or sought that never existed."
+                "next: either brokers have lost records, or a commit or a seek used an offset that never existed."
             )
         start = self.start(reset)
         if start is None:
@@ -77,5 +77,6 @@ class LostPlace(NamedTuple):
                 "latest."
             )
         passed_over = self.end - max(self.first, min(self.offset, self.end)) if reset is Reset.LATEST else 0
-        rest = f" and skips {passed_over} more, because auto.offset.reset is {reset.value}" if passed_over else ""
+        more = f"{passed_over} more {'offsets' if passed_over > 1 else 'offset'}"
+        rest = f" and skips {more}, because auto.offset.reset is {reset.value}" if passed_over else ""
         return f"{what} Reading resumes at offset {start}{rest}."

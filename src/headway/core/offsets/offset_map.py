@@ -1,16 +1,19 @@
-"""Offset maps: the complete offsets above a committed one, as text in the commit's metadata.
+"""Offset maps: the complete offsets above a committed offset, encoded as text in the metadata of the commit.
 
-Java's reader decodes Base64, takes a magic byte, and reads the body after it. It does not look at bytes after the bits
-of a bitset, and its decompressor skips any frame that the zstd format declares skippable. The trailer goes in these
-places: after a bitset, or in such a frame before a compressed body. Uncompressed run lengths have no place for it.
+The Java parallel consumer decodes the text from Base64, and reads a magic byte and the body after it. It ignores bytes
+after the bits of a bitset, and its decompressor skips frames that the zstd format declares skippable. Headway puts its
+trailer in these places: after a bitset, or in a skippable frame before a compressed body. Uncompressed run lengths have
+no place for a trailer.
 
 Invariants:
-- Without a trailer, the text is byte for byte what the Java parallel consumer writes. With one, Java reads the same
-  map.
-- Nothing in a text is trusted. The text itself bounds the memory that is allocated for it, and the log end bounds the
-  offsets that it claims. Whatever the text, only `OffsetMapError` is raised.
-- A map is canonical: its runs alternate, only the first can be zero, and the last is complete. No runs, no text.
-- A map that is lost costs a replay; a wrong one loses records. If in doubt, there is no map.
+- Without a trailer, the text is byte for byte equal to what the Java parallel consumer writes. With a trailer, the Java
+  parallel consumer reads the same map from it.
+- Nothing in a text is trusted. The length of the text bounds the memory that is allocated, and the end of the log
+  bounds the offsets. Whatever the text is, only `OffsetMapError` is raised.
+- A map is canonical: its runs are incomplete and complete in turn, only the first run can have the length 0, and the
+  last run is complete. If there are no runs, the text is empty.
+- A lost map only causes records to be delivered again, but a wrong map loses records. So if in doubt, the map is
+  ignored.
 """
 
 import binascii
@@ -28,7 +31,7 @@ from headway.core.offsets.trailer import NOTHING_TRIED, Trailer, check_fits, enc
 from headway.errors import OffsetMapError
 
 MAX_CHARACTERS = 4096  # the brokers' default offset.metadata.max.bytes
-LEAST_WINDOW = 1000  # how many offsets a partition may get ahead of its first gap, even if few of them fit in the map
+LEAST_WINDOW = 1000  # how far a partition may always get ahead of its first gap, even if the map is too large
 
 _NAMES = {
     b"l": "bitset v1",
@@ -48,21 +51,23 @@ _TWINS = {b"l": b"a", b"o": b"s", b"n": b"J", b"e": b"p"}
 _PLAIN = {twin: plain for plain, twin in _TWINS.items()}
 _BITSETS = (b"l", b"o")
 
-_ZSTD_FROM_BYTES = 200  # compression is tried only if no plain body is smaller than this, as Java does
-_ZSTD_WITH_TRAILER_FROM_BYTES = 20  # with a trailer, run lengths must be compressed, and are about this large
-_WIDEST_BITSET = 2**20  # in offsets; beyond this, run lengths are as small and cheaper to build
-_MAX_BODY_BYTES = 2**20  # of a decompressed body; a bitset of 8 million offsets
-_MAX_RUNS = 2**20  # none of our maps has more; a run can take a single bit of text but bytes of memory
-_MAX_WINDOW_BYTES = 2**23  # Java's frames declare 2 MiB
+_ZSTD_FROM_BYTES = 200  # compression is tried only if all plain bodies have at least this many bytes, as in Java
+_ZSTD_WITH_TRAILER_FROM_BYTES = 20  # run lengths with a trailer must be compressed, and then have about this many bytes
+_WIDEST_BITSET = 2**20  # the most offsets of a bitset; for more, run lengths are as small and cheaper to build
+_MAX_BODY_BYTES = 2**20  # the most bytes of a decompressed body, as for a bitset of 8 million offsets
+_MAX_RUNS = 2**20  # more than Headway writes; must be bounded, as a run takes one bit of text but many bytes of memory
+_MAX_WINDOW_BYTES = 2**23  # the most memory for decompression; the Java parallel consumer's frames declare 2 MiB
 
-_EMPTY_BITSET = b"l\0\0"  # carries a trailer without a map
+_EMPTY_BITSET = b"l\0\0"  # precedes a trailer if there is no map
 _SKIPPABLE = struct.pack("<I", 0x184D2A5D)  # the start of a frame that every zstd decoder skips; its size comes next
-_SKIPPABLE_HEADER = 8  # bytes
-_LEAST_FRAME = 9  # at least this many bytes are added by zstd
+_SKIPPABLE_HEADER = 8  # the bytes before the content of a skippable frame
+_LEAST_FRAME = 9  # zstd adds at least this many bytes to a body
 
 
 class OffsetMap(NamedTuple):
-    """The state of a partition from its committed offset on: lengths of alternately incomplete and complete runs.
+    """The state of a partition from its committed offset on.
+
+    `runs` has the lengths of runs of offsets, which are incomplete and complete in turn.
 
     >>> OffsetMap(100, (1, 2, 1, 3)).complete
     [range(101, 103), range(104, 107)]
@@ -73,17 +78,17 @@ class OffsetMap(NamedTuple):
 
     @property
     def end(self) -> int:
-        """The offset after the highest complete one, or `offset` if nothing above it is complete."""
+        """The offset after the highest complete offset, or `offset` if no offset above it is complete."""
         return self.offset + sum(self.runs)
 
     @property
     def complete(self) -> list[range]:
-        """The complete offsets, ascending."""
+        """The ranges of complete offsets, in ascending order."""
         return self._ranges()[1::2]
 
     @property
     def incomplete(self) -> list[range]:
-        """The incomplete offsets below the highest complete one, ascending."""
+        """The ranges of incomplete offsets below the highest complete offset, in ascending order."""
         return [offsets for offsets in self._ranges()[::2] if offsets]
 
     def _ranges(self) -> list[range]:
@@ -91,9 +96,10 @@ class OffsetMap(NamedTuple):
 
 
 class Commit(NamedTuple):
-    """An offset and map to commit for a partition. `pressed` if the map is so large that no new records should start.
+    """The offset and the metadata to commit for a partition.
 
-    If the map did not fit, `kept` is the part that is in the text.
+    `pressed` is True if the map is so large that the partition should receive no new records. If the map did not fit,
+    `kept` is the part of it that the metadata contains; otherwise it is None.
     """
 
     offset: int
@@ -103,7 +109,9 @@ class Commit(NamedTuple):
 
 
 def canonical(offset: int, runs: Sequence[int]) -> OffsetMap:
-    """Return the canonical map for alternating run lengths (zeros are allowed), which is the same for equal states.
+    """Return the canonical map for the lengths of incomplete and complete runs in turn. Lengths of 0 are allowed.
+
+    Equal states of a partition have equal canonical maps.
 
     >>> canonical(5, [2, 0, 1, 4, 7])
     OffsetMap(offset=5, runs=(3, 4))
@@ -118,7 +126,10 @@ def canonical(offset: int, runs: Sequence[int]) -> OffsetMap:
 
 
 def pressure(limit: int) -> int:
-    """Return the size of a map, in characters, above which its partition takes no new records, for a broker's limit."""
+    """Return the size of a map, in characters, above which its partition should receive no new records.
+
+    `limit` is the most characters that the broker accepts.
+    """
     return limit * 3 // 4
 
 
@@ -128,11 +139,11 @@ def commit_of(
     remembered: OffsetMap | None = None,
     trailer: Trailer | None = None,
 ) -> Commit:
-    """Build the commit: the offset, and as much of its map as fits in `limit` characters.
+    """Build a commit with the offset and as much of its map as fits in `limit` characters.
 
-    If the map does not fit, the text keeps the part that an earlier commit already `remembered`, and as much of the
-    map's beginning as fits next to it. The trailer's attempts get the space that is left; the lowest counts are left
-    out first.
+    If the map does not fit, the text contains the part that an earlier commit already `remembered`, and as much of the
+    map's beginning as fits in addition. The remaining space is for the failed attempts in the trailer. If they do not
+    all fit, the lowest counts are left out first.
 
     >>> commit_of(OffsetMap(5, (1, 49995)))
     Commit(offset=5, metadata='ZQAAAAEAAMNL', pressed=False, kept=None)
@@ -156,13 +167,13 @@ def commit_of(
 def _shortened(
     whole: OffsetMap, length: int, limit: int, remembered: OffsetMap, stamp: bytes
 ) -> tuple[OffsetMap, bytes]:
-    """Return the part of a map that fits, and its payload. The remembered part has precedence, if it fits at all.
+    """Return the part of a map that fits, and its payload. It includes the remembered part if this fits at all.
 
-    `length` is the length of the whole map's text.
+    `length` is the length of the text for the whole map.
     """
     pairs = len(whole.runs) // 2
     while pairs > 0:
-        # Estimate from the size so far, assuming runs of equal length.
+        # Estimate the number of runs from the last length, assuming that all runs take equal space.
         pairs = min(pairs - 1, int(pairs * limit / length) if length else 0)
         kept = _with_more(OffsetMap(whole.offset, whole.runs[: 2 * pairs]), remembered)
         payload = _encoded(kept, stamp)
@@ -175,7 +186,7 @@ def _shortened(
 def _with_attempts(offset_map: OffsetMap, payload: bytes, limit: int, trailer: Trailer) -> bytes:
     """Return the payload of this map with as many of the trailer's attempts as fit in `limit` characters."""
     size = limit // 4 * 3  # the size of a payload in bytes
-    if not payload:  # without a map, no trailer was needed so far
+    if not payload:  # a text without a map has a trailer only if the trailer has attempts
         packed = pack_within(trailer, size - len(_EMPTY_BITSET))
         with_attempts = _EMPTY_BITSET + packed
         has_any = len(packed) > len(encode_trailer(trailer._replace(tried=NOTHING_TRIED)))
@@ -185,16 +196,17 @@ def _with_attempts(offset_map: OffsetMap, payload: bytes, limit: int, trailer: T
 
 
 def _with_more(beginning: OffsetMap, other: OffsetMap) -> OffsetMap:
-    """Return a map with the complete offsets of another one added, from its own end on."""
+    """Return the map `beginning`, with the complete offsets of `other` that are above its end."""
     ranges = [each for each in other.complete if each.stop > beginning.end]
     edges = [beginning.end, *(edge for each in ranges for edge in (max(each.start, beginning.end), each.stop))]
     return canonical(beginning.offset, [*beginning.runs, *(stop - start for start, stop in pairwise(edges))])
 
 
 def encode(offset_map: OffsetMap, trailer: Trailer | None = None) -> str:
-    """Return the smallest text for a map, whatever its length; empty if nothing above the offset is complete.
+    """Return the smallest text for a map, without a limit.
 
-    It is also empty if no encoding can hold the map: a run of 2³¹ offsets or more.
+    The text is empty if no offset above the map's offset is complete, or if a run is too long for every encoding: 2³¹
+    offsets or more.
 
     >>> encode(OffsetMap(0, (1, 1, 1, 2)))
     'bAAFGgA='
@@ -208,15 +220,15 @@ def encode(offset_map: OffsetMap, trailer: Trailer | None = None) -> str:
 
 
 def decode_map(text: str | bytes, offset: int, log_end: int | None = None) -> OffsetMap:
-    """Read the map that was committed with `offset`. Without text, nothing above the offset is complete.
+    """Decode the map that was committed with `offset`. If the text is empty, no offset above it is complete.
 
     Args:
-        text: The commit's metadata.
-        offset: The committed offset, which Java's text does not contain.
-        log_end: The partition's end offset, if known. A map that reaches beyond it belongs to another log.
+        text: The metadata of the commit.
+        offset: The committed offset. A text that the Java parallel consumer wrote does not contain it.
+        log_end: The end offset of the partition, if known. A map that reaches beyond it belongs to another log.
 
     Raises:
-        OffsetMapError: The text is damaged, another program's, from another commit, or makes an impossible claim.
+        OffsetMapError: The text is damaged, was written by another program or for another commit, or is not possible.
 
     >>> decode_map("bAAFGgA=", 100)
     OffsetMap(offset=100, runs=(1, 1, 1, 2))
@@ -227,10 +239,10 @@ def decode_map(text: str | bytes, offset: int, log_end: int | None = None) -> Of
 def decode_with_trailer(
     text: str | bytes, offset: int, log_end: int | None = None, log: bytes | None = None
 ) -> tuple[OffsetMap, Trailer | None]:
-    """Read the map that was committed with `offset`, and the trailer, or None if there is none.
+    """Decode the map that was committed with `offset`, and the trailer, which is None if the text has no trailer.
 
-    `log` is the mark of the log that is read, as `log_mark` makes it, or None if it is not known. Otherwise this is the
-    same as `decode_map`.
+    `log` is the mark of the partition's log, as returned by `log_mark`, or None if it is not known. The other arguments
+    and the errors are those of `decode_map`.
     """
     payload = _payload(text)
     if not payload:
@@ -242,12 +254,12 @@ def decode_with_trailer(
     offset_map = canonical(offset, runs)
     end = max([offset_map.end, *(at + 1 for at in trailer.tried)]) if trailer else offset_map.end
     if log_end is not None and end > log_end:
-        raise OffsetMapError(f"The offset map reaches to {end}, but the log ends at {log_end}.")
+        raise OffsetMapError(f"The offset map reaches offset {end}, but the log ends at offset {log_end}.")
     return offset_map, trailer
 
 
 def names_a_log(text: str | bytes) -> bool:
-    """Return whether a text can only be used by a reader that knows the id of its topic."""
+    """Return whether a text names a log, so that only a reader that knows the id of the topic can use it safely."""
     try:
         packed = _runs(_payload(text))[1] if text else b""
         return bool(packed) and bool(unpack(packed).log)
@@ -256,7 +268,7 @@ def names_a_log(text: str | bytes) -> bool:
 
 
 def encoding_name(text: str | bytes) -> str:
-    """Return the name of the encoding of commit metadata. Kafka Streams' metadata is recognised too.
+    """Return the name of the encoding of commit metadata. The metadata of Kafka Streams is recognised, too.
 
     >>> encoding_name("bAAFGgA="), encoding_name("AQAAAZrwQVAA")
     ('bitset v1', 'Kafka Streams v1')
@@ -265,12 +277,15 @@ def encoding_name(text: str | bytes) -> str:
 
 
 def _characters(payload: bytes) -> int:
-    """Return the length of a payload as text."""
+    """Return the number of characters that a payload takes as text."""
     return (len(payload) + 2) // 3 * 4
 
 
 def _encoded(offset_map: OffsetMap, trailer: bytes) -> bytes:
-    """Return the smallest payload for a map. Empty if nothing is complete, or if no encoding can hold the map."""
+    """Return the smallest payload for a map.
+
+    The payload is empty if no offset is complete, or if no encoding can represent the map.
+    """
     if not offset_map.runs:
         return b""
     if trailer:
@@ -283,9 +298,9 @@ def _encoded(offset_map: OffsetMap, trailer: bytes) -> bytes:
 
 
 def _encoded_with_trailer(runs: Sequence[int], trailer: bytes) -> bytes:
-    """Return the smallest payload: a bitset followed by the trailer, or a frame preceded by it."""
+    """Return the smallest payload with a trailer: the trailer is after a bitset or before a compressed body."""
     bodies = list(_plain_bodies(runs, more=_SKIPPABLE_HEADER + _LEAST_FRAME))
-    # The last byte of a bitset is the zero byte that Java adds.
+    # The trailer replaces the zero byte that Java adds after a bitset.
     payloads = [magic + body[:-1] for magic, body in bodies if magic in _BITSETS]
     if min(map(len, payloads), default=_ZSTD_FROM_BYTES) >= _ZSTD_WITH_TRAILER_FROM_BYTES:
         skippable = _SKIPPABLE + struct.pack("<I", len(trailer))
@@ -296,9 +311,9 @@ def _encoded_with_trailer(runs: Sequence[int], trailer: bytes) -> bytes:
 
 
 def _plain_bodies(runs: Sequence[int], more: int = 0) -> Iterator[tuple[bytes, bytes]]:
-    """Yield each uncompressed encoding that can hold the map and might turn out smallest, as (magic, body).
+    """Yield each uncompressed encoding that can represent the map and might be the smallest one, as (magic, body).
 
-    Run lengths will take `more` bytes than their body.
+    `more` is the number of bytes that run lengths need in addition to their body.
     """
     smallest = _WIDEST_BITSET
     for magic in (b"n", b"e"):
@@ -307,7 +322,8 @@ def _plain_bodies(runs: Sequence[int], more: int = 0) -> Iterator[tuple[bytes, b
             smallest = min(smallest, len(body) + more)
             yield magic, body
     width = sum(runs)
-    # A bitset is never shorter than its bits unless it is compressed, which happens at 200 bytes or more.
+    # A bitset must be built only if it might be the smallest. Its length is known unless it is compressed, and bodies
+    # are compressed only from `_ZSTD_FROM_BYTES` on.
     if width <= (8 * smallest if smallest < _ZSTD_FROM_BYTES else _WIDEST_BITSET):
         bits = _bits(runs, width)
         for magic in (b"l", b"o"):
@@ -316,13 +332,13 @@ def _plain_bodies(runs: Sequence[int], more: int = 0) -> Iterator[tuple[bytes, b
 
 
 def _bits(runs: Sequence[int], width: int) -> bytes:
-    """Return one bit per offset, lowest first, 1 for complete, and the zero byte that Java's buffers end with."""
+    """Return one bit per offset, lowest first, where 1 means complete, and then the zero byte that Java adds."""
     digits = b"".join(map(mul, cycle((b"0", b"1")), runs))
     return int(digits[::-1], 2).to_bytes((width + 7) // 8 + 1, "little")
 
 
 def _compress(body: bytes) -> bytes:
-    # Compress as a stream, so that the frame's header has no size, as in Java's.
+    # Compress as a stream, so that the header of the frame has no size. This is what the Java parallel consumer does.
     compressor = zstandard.ZstdCompressor(level=3, write_content_size=False).compressobj()
     return compressor.compress(body) + compressor.flush()
 
@@ -330,20 +346,22 @@ def _compress(body: bytes) -> bytes:
 def _payload(text: str | bytes) -> bytes:
     try:
         return b64decode(text, validate=True)
-    except (binascii.Error, ValueError):  # ValueError if it is not ASCII
-        raise OffsetMapError("The commit metadata is not Base64: it is damaged, or another program's.") from None
+    except (binascii.Error, ValueError):  # ValueError: the text is not ASCII
+        raise OffsetMapError(
+            "The commit metadata is not Base64: it is damaged, or another program has written it."
+        ) from None
 
 
 def _name(payload: bytes) -> str:
     name = _NAMES.get(payload[:1]) if payload else "none"
-    # Kafka Streams: a version byte, 8 bytes of time, and in version 2 possibly a processor's metadata.
+    # Metadata of Kafka Streams has a version byte, 8 bytes of time, and in version 2 possibly more.
     if name is None or (payload[:1] in (b"\x01", b"\x02") and len(payload) < 9):
         raise OffsetMapError(f"The commit metadata starts with 0x{payload[:1].hex()}, which is not a known encoding.")
     return name
 
 
 def _uncompressed(magic: bytes, body: bytes) -> tuple[bytes, bytes, bytes]:
-    """Return the plain encoding's magic byte and body, and the trailer in front of a compressed one."""
+    """Return the magic byte of the uncompressed encoding, the uncompressed body, and the trailer before a frame."""
     if magic not in _PLAIN:
         return magic, body, b""
     trailer, frame = _skipped(body)
@@ -354,34 +372,39 @@ def _uncompressed(magic: bytes, body: bytes) -> tuple[bytes, bytes, bytes]:
         decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)
         return _PLAIN[magic], decompressor.decompress(frame, _MAX_BODY_BYTES, allow_extra_data=False), trailer
     except zstandard.ZstdError:
-        raise OffsetMapError(f"The offset map's zstd frame is damaged or over {_MAX_BODY_BYTES} bytes.") from None
+        raise OffsetMapError(
+            f"The zstd frame of the offset map is damaged, or unpacks to more than {_MAX_BODY_BYTES} bytes."
+        ) from None
 
 
 def _skipped(body: bytes) -> tuple[bytes, bytes]:
-    """Return the content of a skippable frame, or empty bytes, and what follows it."""
+    """Return the content of a skippable frame at the start, and the bytes after it.
+
+    If there is no such frame, the content is empty.
+    """
     if not body.startswith(_SKIPPABLE) or len(body) < _SKIPPABLE_HEADER:
         return b"", body
     end = _SKIPPABLE_HEADER + int(struct.unpack_from("<I", body, len(_SKIPPABLE))[0])
     if end > len(body):
-        raise OffsetMapError("The trailer of the commit's metadata is cut off.")
+        raise OffsetMapError("The trailer of the commit metadata is cut off.")
     return body[_SKIPPABLE_HEADER:end], body[end:]
 
 
 def _runs(payload: bytes) -> tuple[Sequence[int], bytes]:
-    """Return the run lengths, and the trailer."""
+    """Return the run lengths and the bytes of the trailer."""
     magic, body, trailer = _uncompressed(payload[:1], payload[1:])
     if magic in (b"n", b"e"):
         return _runs_of_lengths(body, _INTEGER[magic]), trailer
     if magic in _BITSETS:
         runs, behind = _runs_of_bits(body, _INTEGER[magic])
         return runs, behind or trailer
-    raise OffsetMapError(f"The commit metadata is not an offset map but that of {_name(payload)}.")
+    raise OffsetMapError(f"The commit metadata is not an offset map: it was written by {_name(payload)}.")
 
 
 def _runs_of_lengths(body: bytes, integer: str) -> Sequence[int]:
     count, rest = divmod(len(body), struct.calcsize(f">{integer}"))
     if rest:
-        raise OffsetMapError("The offset map's last run length is cut off.")
+        raise OffsetMapError("The last run length of the offset map is cut off.")
     runs = struct.unpack(f">{count}{integer}", body)
     if min(runs, default=0) < 0:
         raise OffsetMapError("The offset map has a negative run length.")
@@ -389,7 +412,10 @@ def _runs_of_lengths(body: bytes, integer: str) -> Sequence[int]:
 
 
 def _runs_of_bits(body: bytes, integer: str) -> tuple[Sequence[int], bytes]:
-    """Return the runs of a bitset, and the bytes after its bits, unless they are all zero, as Java's are."""
+    """Return the runs of a bitset, and the bytes after its bits.
+
+    If these bytes are all zero, as the byte that Java adds, empty bytes are returned instead.
+    """
     header = struct.calcsize(f">{integer}")
     width = struct.unpack_from(f">{integer}", body)[0] if len(body) >= header else -1
     if not 0 <= width <= 8 * (len(body) - header):

@@ -1,12 +1,12 @@
-"""The completed and incomplete offsets of one partition.
+"""The complete and incomplete offsets of one partition.
 
 Invariants:
-- An incomplete offset is never skipped: `committable` is the lowest one, or the next offset to read if there is none.
+- An incomplete offset is never skipped: `committable` is the lowest incomplete offset, or the next offset to read if no
+  offset is incomplete.
 - `committable` and the highest complete offset never go back.
-- Below `end`, every offset that is not incomplete is done or does not exist (because of compaction or transaction
-  markers). From `end` on, only the offsets that are complete in the starting map are done.
-- Offsets arrive in ascending order, so the incomplete ones are always sorted: a dict keeps its order and removes one in
-  O(1).
+- Below `end`, every offset that is not incomplete is done, or does not exist because of compaction or transaction
+  markers. From `end` on, only the offsets that are complete in the starting map are done.
+- Offsets arrive in ascending order, so a dict of the incomplete offsets is always sorted. It removes an offset in O(1).
 """
 
 from bisect import bisect_left
@@ -18,9 +18,9 @@ from headway.core.offsets.offset_map import OffsetMap, canonical
 
 
 class Progress:
-    """The received offsets of a partition from its committed one on, complete and incomplete.
+    """The received offsets of a partition from its committed offset on, complete and incomplete.
 
-    Not thread-safe: its owner lets in one thread at a time, so that `snapshot` is consistent.
+    This class is not thread-safe: it must be used from one thread at a time, so that `snapshot` is consistent.
 
     >>> progress = Progress(OffsetMap(5))
     >>> progress.receive([5, 6, 9])
@@ -36,20 +36,21 @@ class Progress:
 
     def __init__(self, start: OffsetMap) -> None:
         self._incomplete: dict[int, None] = {}
-        self._done_ahead = deque(start.complete)  # ranges that reach beyond `end`
-        self.end = start.offset  # the next offset to receive, if it exists
-        self.highest_complete = start.end - 1  # lower than all received offsets until one is complete
+        self._done_ahead = deque(start.complete)  # the complete ranges of the starting map that reach beyond `end`
+        self.end = start.offset  # the offset after the last received offset, or the consumer's position
+        self.highest_complete = start.end - 1  # lower than all received offsets if none of them is complete
 
     @property
     def incomplete_count(self) -> int:
-        """The number of received offsets that are incomplete."""
+        """The number of received offsets that are not complete."""
         return len(self._incomplete)
 
     @property
     def committable(self) -> int:
-        """The offset to commit: the lowest incomplete one, or else the next to read.
+        """The offset to commit: the lowest incomplete offset, or the next offset to read if no offset is incomplete.
 
-        It is cheap, but not free after many completions in a row: a dict finds its first key after the deleted ones.
+        This is fast, but takes longer after many completions in a row, because a dict searches for its first key behind
+        the deleted keys.
         """
         for lowest in self._incomplete:
             return lowest
@@ -58,22 +59,24 @@ class Progress:
         return self.end
 
     def receive(self, offsets: Sequence[int]) -> Sequence[int]:
-        """Take in a fetched batch, and return those of its offsets that still need processing.
+        """Take in the offsets of fetched records, and return those that must still be processed.
 
-        Offsets that are missing do not exist. The very same sequence is returned unless the starting map has marked
-        some of them as done.
+        Offsets that are missing do not exist. The argument itself is returned, unless the starting map marks some of
+        the offsets as done.
 
         Args:
-            offsets: Ascending, as Kafka delivers a partition.
+            offsets: The offsets in ascending order, as Kafka delivers the records of a partition.
 
         Raises:
-            ValueError: They begin below `end`. The consumer was moved back (by a seek, or a reset after the log was
-                truncated), so this state is useless: the caller starts a new epoch with a new Progress.
+            ValueError: The first offset is below `end`. So a seek, or a reset after the log was truncated, has moved
+                the consumer back, and this state does not apply any more. The caller must create a new `Progress`.
         """
         if not offsets:
             return offsets
         if offsets[0] < self.end:
-            raise ValueError(f"Offset {offsets[0]} came after {self.end - 1}: the consumer was moved back.")
+            raise ValueError(
+                f"Offset {offsets[0]} was received after offset {self.end - 1}: the consumer was moved back."
+            )
         last = offsets[-1]
         if self._done_ahead:
             offsets = [offset for offset in offsets if not self._done_before(offset)]
@@ -82,9 +85,10 @@ class Progress:
         return offsets
 
     def advance(self, position: int) -> None:
-        """Record that nothing below `position` will arrive: offsets there that were not received do not exist.
+        """Record that no more offsets below `position` will arrive: those that were not received do not exist.
 
-        With the consumer's position after each poll, transaction markers at the end of the log do not look like lag.
+        If this is called with the consumer's position after each poll, transaction markers at the end of the log do not
+        look like lag.
         """
         self.end = max(self.end, position)
         while self._done_ahead and self._done_ahead[0].stop <= self.end:
@@ -98,17 +102,20 @@ class Progress:
                 self.highest_complete = offset
 
     def is_done(self, offset: int) -> bool:
-        """Return whether `offset` needs no more work. False if it has not been received yet."""
+        """Return whether `offset` needs no more processing.
+
+        This is False for an offset that has not been received yet, unless the starting map marks it as done.
+        """
         if offset < self.end:
             return offset not in self._incomplete
         return any(offset in done for done in self._done_ahead)
 
     def snapshot(self) -> OffsetMap:
-        """Return the committable offset and the complete ones above it, both at this moment."""
+        """Return the offset to commit, and the complete offsets above it, as they are at this moment."""
         committable = self.committable
         if committable > self.highest_complete:
             return OffsetMap(committable)
-        edges = self._received_edges()  # the starts of runs, of incomplete and complete offsets in turn
+        edges = self._received_edges()  # the first offsets of runs, which are incomplete and complete in turn
         if self._done_ahead:
             edges += self._edges_ahead(max(committable, self.end))
         else:
@@ -128,7 +135,7 @@ class Progress:
         return [position, *(edge for done in ahead for edge in (max(done.start, position), done.stop))]
 
     def _done_before(self, offset: int) -> bool:
-        """Return whether the starting map has an offset marked as done. Must be called with ascending offsets."""
+        """Return whether the starting map marks an offset as done. The offsets of all calls must be ascending."""
         while self._done_ahead and self._done_ahead[0].stop <= offset:
             self._done_ahead.popleft()
         return bool(self._done_ahead) and offset in self._done_ahead[0]

@@ -1,13 +1,14 @@
 """The trailer of a commit's text: the log and the offset that the text belongs to, and the failed attempts of records.
 
-A commit can be copied without its log: MirrorMaker 2 translates the offset and copies the text unchanged, and a topic
-that is deleted and recreated keeps its name. The trailer names the log and the offset that the text was written for, so
-that a reader can ignore a text that does not fit.
+A commit can end up with another log: MirrorMaker 2 translates the offset and copies the text unchanged, and a topic
+that is deleted and created again keeps its name. The trailer names the log and the offset for which the text was
+written, so that a reader can ignore a text that does not belong to its partition.
 
 Invariants:
-- The Java parallel consumer does not notice a trailer: `offset_map` puts it where Java does not look.
-- Nothing in a trailer is trusted. Its own length bounds what is created from it, and only `OffsetMapError` is raised.
-- The first byte of a trailer is never zero, because Java's bitsets end with a zero byte.
+- The Java parallel consumer ignores a trailer, because `offset_map` puts it where that consumer does not read.
+- Nothing in a trailer is trusted. Its length bounds the memory that is allocated for it, and only `OffsetMapError` is
+  raised.
+- The first byte of a trailer is never zero, because the Java parallel consumer ends bitsets with a zero byte.
 """
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
@@ -18,13 +19,13 @@ from typing import NamedTuple
 from headway.errors import OffsetMapError
 
 MOST_ATTEMPTS = 1_000_000
-"""The highest number of a record's attempts that is written or read."""
+"""The highest number of attempts of a record that is written or read."""
 
 _WITH_LOG, _WITHOUT_LOG = b"H", b"h"
 _MARK_BYTES = 6
 _MARK_CHARACTERS = _MARK_BYTES * 4 // 3
-_LEAST_ENTRY = 2  # bytes: one for a distance, one for a count
-_LONGEST_NUMBER = 9  # bytes; they hold 63 bits, as many as an offset has
+_LEAST_ENTRY = 2  # the fewest bytes of an entry: one for the distance and one for the count
+_LONGEST_NUMBER = 9  # the most bytes of a number; they have 63 bits, as many as an offset
 
 
 class Tried(NamedTuple):
@@ -38,9 +39,9 @@ NOTHING_TRIED: Mapping[int, Tried] = {}
 
 
 class Trailer(NamedTuple):
-    """The log and the committed offset that a text was written for, and the failed attempts by offset.
+    """The log and the committed offset for which a text was written, and the failed attempts of records by offset.
 
-    `log` is the mark of the topic's id, as `log_mark` makes it, or empty if the writer did not know the id.
+    `log` is the mark of the topic's id, as returned by `log_mark`. It is empty if the writer did not know the id.
     """
 
     offset: int
@@ -49,38 +50,38 @@ class Trailer(NamedTuple):
 
 
 def log_mark(topic_id: str) -> bytes:
-    """Return the part of a topic's id that trailers contain, or empty bytes if the topic's id is not known.
+    """Return the mark of a topic: the part of its id that trailers contain. It is empty if the id is not known.
 
-    It is the first six bytes, which are random: the first eight characters of the id as Kafka's tools show it.
+    The mark is the first six bytes of the id, which are random. Kafka's tools show them as the first eight characters.
 
     >>> mark_text(log_mark("d5p2nUHkQK2Vi5yZ6TFeDw"))
     'd5p2nUHk'
     """
-    # librdkafka writes ids in the plain alphabet of Base64, Kafka's tools in that of URLs.
+    # librdkafka writes ids in the standard alphabet of Base64, but Kafka's tools use the alphabet for URLs.
     mark = urlsafe_b64decode(topic_id[:_MARK_CHARACTERS].replace("+", "-").replace("/", "_"))
-    return mark if any(mark) else b""  # an id of zeros means that there is none
+    return mark if any(mark) else b""  # an id of zeros means that the topic has no id
 
 
 def mark_text(mark: bytes) -> str:
-    """Format a log's mark like the beginning of its topic's id."""
+    """Format a mark as the beginning of the topic's id, as Kafka's tools show it."""
     return urlsafe_b64encode(mark).decode()
 
 
 def check_fits(trailer: Trailer, offset: int, log: bytes | None) -> None:
     """Raise `OffsetMapError` if a text with this trailer was written for another offset, or for another log.
 
-    `log` is the mark of the log that is read. If it is None, only the offset is checked.
+    `log` is the mark of the partition's log. If it is None, only the offset is checked.
     """
     if trailer.offset != offset:
         raise OffsetMapError(
-            f"The metadata was written for a commit of offset {trailer.offset}, but it is at offset {offset}: the "
+            f"The commit metadata was written for offset {trailer.offset}, but the committed offset is {offset}: the "
             "commit was translated for a mirror of the topic, or changed by another program."
         )
     if log is not None and trailer.log and trailer.log != log:
         ours = f"has an id that begins with {mark_text(log)}" if log else "has an unknown id"
         raise OffsetMapError(
-            f"The metadata is for a topic whose id begins with {mark_text(trailer.log)}, but this topic {ours}. "
-            "The commit was copied from another topic or cluster, or the topic was deleted and recreated."
+            f"The commit metadata is for a topic whose id begins with {mark_text(trailer.log)}, but this topic {ours}. "
+            "The commit was copied from another topic or cluster, or the topic was deleted and created again."
         )
 
 
@@ -95,9 +96,10 @@ def encode_trailer(trailer: Trailer) -> bytes:
 
 
 def pack_within(trailer: Trailer, size: int) -> bytes:
-    """Encode a trailer in at most `size` bytes, if that is possible without its attempts.
+    """Encode a trailer in at most `size` bytes, with as many of its attempts as fit.
 
-    Attempts that do not fit are left out: the lowest counts first, and among equal counts the highest offsets.
+    Of the attempts, the lowest counts are left out first, and among equal counts the highest offsets. If the trailer
+    does not fit even without attempts, it is returned without them.
     """
     alone = encode_trailer(trailer._replace(tried=NOTHING_TRIED))
     left = size - len(alone)
@@ -107,7 +109,7 @@ def pack_within(trailer: Trailer, size: int) -> bytes:
     fits, too_many = 0, len(most_important) + 1
     entries = b""
     while too_many - fits > 1:
-        # The first guess is all of them.
+        # This is a bisection, but the first guess is that all of them fit.
         count = fits + (too_many - fits) // 2 if fits or too_many <= len(most_important) else len(most_important)
         tried = _entries(trailer.offset, sorted(most_important[:count]))
         if len(tried) <= left:
@@ -129,14 +131,15 @@ def unpack(packed: bytes) -> Trailer:
     kind, rest = packed[:1], packed[1:]
     if kind not in (_WITH_LOG, _WITHOUT_LOG):
         raise OffsetMapError(
-            f"The offset map is followed by 0x{packed[:8].hex()}: it is damaged, or from a later version."
+            f"The offset map is followed by 0x{packed[:8].hex()}: the commit metadata is damaged, or a later version "
+            "of Headway wrote it."
         )
     log = b""
     if kind == _WITH_LOG:
         log, rest = rest[:_MARK_BYTES], rest[_MARK_BYTES:]
     numbers = _numbers(rest)
     if not numbers or len(log) not in (0, _MARK_BYTES):
-        raise OffsetMapError("The trailer of the commit's metadata is cut off.")
+        raise OffsetMapError("The trailer of the commit metadata is cut off.")
     return Trailer(numbers[0], log, _tried(numbers))
 
 
@@ -146,7 +149,11 @@ def _importance(entry: tuple[int, Tried]) -> tuple[int, int]:
 
 
 def _entries(offset: int, tried: Sequence[tuple[int, Tried]]) -> bytes:
-    """Encode ascending offsets, each as its distance to the one before, its attempts and a flag."""
+    """Encode the attempts of ascending offsets.
+
+    Each entry has the distance to the offset before, the number of attempts with a flag, and if the flag is set, the
+    number of untried attempts.
+    """
     packed = bytearray()
     for at, one in tried:
         packed += _number(at - offset) + _number(min(one.attempts, MOST_ATTEMPTS) << 1 | bool(one.untried))
@@ -165,8 +172,8 @@ def _tried(numbers: Sequence[int]) -> dict[int, Tried]:
         one = Tried(count >> 1, next(rest, 0) if count & 1 else 0)
         if not 0 < one.attempts <= MOST_ATTEMPTS or one.untried > one.attempts or offset >= 2**63:
             raise OffsetMapError(
-                f"The trailer of the commit's metadata claims {one.attempts} attempts, {one.untried} of them untried, "
-                f"of offset {offset}."
+                f"The trailer of the commit metadata is not valid: it has {one.attempts} attempts at offset {offset}, "
+                f"of which {one.untried} are untried."
             )
         tried[offset] = one
     return tried
@@ -191,7 +198,7 @@ def _numbers(packed: bytes) -> list[int]:
             numbers.append(value)
             value = shift = 0
         elif shift == 7 * _LONGEST_NUMBER:
-            raise OffsetMapError("The trailer of the commit's metadata has a number of more than 63 bits.")
+            raise OffsetMapError("The trailer of the commit metadata has a number of more than 63 bits.")
     if shift:
-        raise OffsetMapError("The trailer of the commit's metadata is cut off.")
+        raise OffsetMapError("The trailer of the commit metadata is cut off.")
     return numbers

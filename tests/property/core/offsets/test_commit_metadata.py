@@ -55,7 +55,7 @@ def test_a_map_is_read_unless_it_reaches_beyond_the_log(offset_map: OffsetMap) -
     if offset_map.runs:
         beyond = read_metadata(text, offset_map.offset, offset_map.end - 1)
         assert beyond.encoding == UNKNOWN
-        assert f"the log ends at {offset_map.end - 1}" in str(beyond.reason)
+        assert f"the log ends at offset {offset_map.end - 1}" in str(beyond.reason)
 
 
 @given(st.sampled_from([1, 2]), st.integers(-1, 2**62), st.binary(max_size=20))

@@ -96,7 +96,7 @@ def test_a_frame_is_written_without_the_size_of_its_content() -> None:
         (text_of(b"l" + struct.pack(">h", -1) + bytes(9)), "claims -1 offsets"),
         (text_of(b"n" + struct.pack(">hh", 5, -3)), "negative run"),
         (text_of(b"n\x00\x01\x00"), "cut off"),
-        (text_of(b"azzzz"), "zstd frame is damaged"),
+        (text_of(b"azzzz"), "zstd frame of the offset map is damaged"),
         (text_of(b"Lx"), "starts with 0x4c"),
         (text_of(b"H" + bytes(20)), "starts with 0x48"),
         (text_of(b"\x01" + struct.pack(">q", 1_700_000_000_000)), "Kafka Streams v1"),
@@ -111,13 +111,13 @@ def test_damaged_and_foreign_metadata_is_refused_in_a_sentence(text: str | bytes
 
 def test_a_map_that_reaches_beyond_the_log_end_is_of_another_log() -> None:
     assert decode_map("ZQAAAAEAAMNL", 5, log_end=50001).end == 50001
-    with pytest.raises(OffsetMapError, match="reaches to 50001, but the log ends at 50000"):
+    with pytest.raises(OffsetMapError, match="reaches offset 50001, but the log ends at offset 50000"):
         decode_map("ZQAAAAEAAMNL", 5, log_end=50000)
 
 
 def test_a_frame_that_unpacks_to_gigabytes_is_refused() -> None:
     bomb = zstandard.ZstdCompressor(write_content_size=False).compress(bytes(2**24))
-    with pytest.raises(OffsetMapError, match="over 1048576 bytes"):
+    with pytest.raises(OffsetMapError, match="unpacks to more than 1048576 bytes"):
         decode_map(text_of(b"s" + bomb), 0)
 
 

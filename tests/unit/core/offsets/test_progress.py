@@ -119,7 +119,7 @@ def test_completing_what_is_not_incomplete_changes_nothing() -> None:
 def test_a_consumer_that_was_moved_back_is_told_so() -> None:
     progress = Progress(OffsetMap(5))
     progress.receive([5, 6])
-    with pytest.raises(ValueError, match="Offset 6 came after 6"):
+    with pytest.raises(ValueError, match="Offset 6 was received after offset 6"):
         progress.receive([6, 7])
 
 
