@@ -162,7 +162,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(group=5), "The setting group.id must be a non-empty string, not 5"),
     (lambda: declare(levels=True), "levels is True; it must be a whole number, at least 1"),
     (lambda: declare(max_concurrency=0), "max_concurrency is 0; it must be at least 1"),
-    (lambda: declare(retries=5), "retries is 5; it must be a Retries, as Retries(max_attempts=5)"),
+    (lambda: declare(retries=5), "retries is 5; it must be a Retries, such as Retries(max_attempts=5)"),
     (
         lambda: declare(retries=Retries(max_attempts=5)),
         "max_attempts is 5, but there is no dead_letter_topic",

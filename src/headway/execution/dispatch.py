@@ -120,7 +120,7 @@ class Dispatch:
         self._executor = executor
 
     def wait_for_outputs(self, waits: bool) -> None:
-        """Start no job while `waits` is True, which means that the caller has not taken many stored outputs."""
+        """Stop starting jobs because too many stored outputs wait for the caller. With False, start jobs again."""
         self._waits_for_outputs = waits
         if not waits:
             self._wake.set()
@@ -281,7 +281,7 @@ class Dispatch:
         self.feed()
 
     def untried(self, work: RecordWork) -> None:
-        """Record that the handler was not called for an attempt, which then waits to start as it did before."""
+        """Put back an attempt for which the handler was not called. It starts again as if it had never had a slot."""
         now = time.monotonic()
         with self.lock:
             for gate in self._gates:

@@ -1,4 +1,4 @@
-"""Logs failures without flooding the log: the first failures of a topic in full, further ones as a number.
+"""Logs failures without flooding the log. The first failures of a topic are logged in full, later ones are counted.
 
 Invariants: within ten seconds, at most ten failures of each topic are logged in full. Further failures are held back,
 and counted in one line a second, which also describes the last of them. So every failure is logged or counted.
@@ -14,7 +14,7 @@ from headway.core.user_errors import description_of
 from headway.execution.tracebacks import ExcInfo, Tracebacks
 
 _IN_FULL = 10  # the most lines for a topic in one window
-_WINDOW = 10.0  # seconds
+_WINDOW = 10.0  # the length of a window, in seconds
 _TOTALS_EVERY = 1.0  # seconds between two lines with the number of held-back failures
 
 
@@ -92,7 +92,7 @@ class FailureLog:
     def _log_held_back(self, now: float) -> None:
         for topic, about in self._take_held_back().items():
             if about.last:
-                before = "%d more failures of records of %s in %.3g s; the last: "
+                before = "%d more failures of records of %s in %.3g s. The last of them: "
                 trace = self._tracebacks.of(about.last.error, now)
                 about.last.log(self._log, self._level, trace, before, about.held_back, topic, now - about.since)
 

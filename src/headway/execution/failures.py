@@ -61,7 +61,7 @@ class Failures:
         self._delays = FailureLog(log, logging.ERROR, self._tracebacks)
 
     def decide(self, work: RecordWork, error: BaseException, now: float) -> Verdict:
-        """Return the verdict on a failed attempt."""
+        """Decide whether the record of a failed attempt is retried, is retried much later, or has failed for good."""
         random_number = random.random()  # noqa: S311 - it spreads retries over time
         death = suspects.as_death(error)
         if death is None or not (self._letters or self._is_supervised):
@@ -139,7 +139,7 @@ class Failures:
 def log_dead_letter(work: Work[Any], error: BaseException, reason: str, trace: ExcInfo | None = None) -> None:
     """Log that a record becomes a dead letter. `trace` is the error's traceback, if it must be logged too."""
     description = description_of(failure_behind(error))
-    log.error("%r becomes a dead letter, as %s: %s", work.record, reason, description, exc_info=trace)
+    log.error("%r becomes a dead letter, because %s: %s", work.record, reason, description, exc_info=trace)
 
 
 def no_dead_letters(work: Work[Any], error: BaseException, reason: str) -> HandlerError:

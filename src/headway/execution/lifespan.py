@@ -163,7 +163,7 @@ class Life:
     ) -> None:
         self._state: Any = None
         self.failure: LifespanError | None = None
-        """The error that the shut-down raised, if it did."""
+        """The error that the shut-down raised, or None."""
         self.loop: asyncio.AbstractEventLoop | None = None
         """The event loop that runs the lifespan and the handlers, or None if the handler is a plain function."""
         self._lifespan = lifespan

@@ -19,7 +19,7 @@ class ParallelMetrics:
         expired: Records that expired before they could be started.
         late: Records that waited longer than the `queue_time_warning` before they started.
         circuit_open: True while the circuit breaker lets only one attempt run at a time.
-        refused: A sentence that names a permission that this client lacks and that records are waiting for, or None.
+        refused: A sentence that names a missing permission because of which records are waiting, or None.
         busiest_tenants: The handler time in seconds of the few tenants that used the most, in descending order.
         deleted_unread: Offsets that were deleted before this consumer read them, by retention or by a user.
     """

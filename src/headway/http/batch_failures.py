@@ -42,7 +42,7 @@ def named_failures(response: Response, count: int, max_retry_after: float) -> Ma
 
 def _error(failure: Mapping[str, Any], max_retry_after: float) -> Exception:
     error = failure.get("error")
-    text = error[:_LONGEST] if isinstance(error, str) and error else "The server reported that it failed."
+    text = error[:_LONGEST] if isinstance(error, str) and error else "The server reported that this record failed."
     if failure.get("retry", True) is False:
         return FatalError(text)
     wait: Any = failure.get("retry_after")

@@ -1,1 +1,1 @@
-"""The parallel consumer: a driver of the engine whose handlers run on threads or on an event loop."""
+"""The parallel consumer. It fetches records, and runs handlers for many of them at the same time."""

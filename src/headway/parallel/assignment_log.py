@@ -77,7 +77,7 @@ def sentence(partitions: Collection[tuple[str, int]]) -> str:
 
 
 def in_ranges(numbers: Iterable[int]) -> str:
-    """Write ascending numbers as a text with ranges.
+    """Format ascending numbers, with ranges for consecutive ones.
 
     >>> in_ranges([0, 1, 2, 5, 7, 8])
     '0-2, 5, 7-8'

@@ -1,4 +1,4 @@
-"""Reads the failed attempts and the expiry of records from their headers, and extends that history when they fail."""
+"""Reads failed attempts and the expiry of records from their headers, and makes the header for a later retry."""
 
 import math
 import time
@@ -30,7 +30,7 @@ class BroughtAlong:
         self._expires_after = expires_after
 
     def of(self, records: Sequence[ConsumerRecord], now: float) -> Mapping[ConsumerRecord, Brought]:
-        """Return the data that the records bring along, by record. Records that bring nothing can be left out.
+        """Read the failed attempts and the expiry of each record. Records without such data can be left out.
 
         `now` is the time of the monotonic clock.
         """

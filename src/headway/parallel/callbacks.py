@@ -126,7 +126,7 @@ class Callbacks:
         try:
             if self._on_commit:
                 self._on_commit(error, offsets)
-        except BaseException:  # the commit was made already, so an error cannot undo it
+        except BaseException:  # an error of the callback changes nothing about the commit, so it is only logged
             log.exception("The on_commit callback raised an error.")
 
     # Calls

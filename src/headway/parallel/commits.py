@@ -113,7 +113,7 @@ class Commits:
 
     @property
     def refused(self) -> str | None:
-        """A sentence that names a permission which this client needs to write outputs and does not have, or None."""
+        """A sentence that names a missing permission to write outputs, or None if no such permission is missing."""
         return self._transactions.refused if self._transactions else None
 
     @property
@@ -330,7 +330,7 @@ def _offsets(tick: CommitTick) -> OffsetsOfCommit:
 
 
 def _has_still(tick: CommitTick, level: int) -> bool:
-    """Return whether a level still owns partitions of this tick, or all of them were revoked already."""
+    """Return whether at least one of the level's partitions in this tick has not been revoked."""
     return any(part.assignment.current for part in tick.parts if part.assignment.level == level)
 
 
@@ -344,7 +344,7 @@ class _PlainCommit:
         self._deadline = time.monotonic() + within
 
     def answer(self, timeout: float) -> LevelRefusals | None:
-        """Wait for the answer, as `SentOffsets.answer` describes. Its only level is that of this commit."""
+        """Wait up to `timeout` seconds for the answer; see `SentOffsets.answer`."""
         refused = self._sent.refused(timeout)
         if refused is None:
             if time.monotonic() < self._deadline:
@@ -358,5 +358,5 @@ class _PlainCommit:
 
 
 def _gravest(errors: Iterable[KafkaError]) -> KafkaError:
-    """Return the first error after which the member cannot continue, or the first error if it always can."""
+    """Return the first error after which the member cannot continue. If there is no such error, return the first."""
     return min(errors, key=lambda error: standing(error) in (Standing.UNKNOWN, Standing.BEHIND))

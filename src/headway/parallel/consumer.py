@@ -78,8 +78,8 @@ class ParallelConsumer:
             need much CPU. By default `thread` or `async`, according to the handler. With `process`, the handler and the
             deserialisers must be importable.
         processes: The number of processes, if `executor` is `process`. By default the number of processors.
-        policy: The rule by which levels share the slots: `fair` by weight, `strict` with the highest level first and a
-            longest wait for all others, or `capacity_burst` with the shares of the Java priority client.
+        policy: The rule by which levels share the slots: `fair` divides them by weight, `strict` prefers the highest
+            level but limits how long the others wait, and `capacity_burst` uses the shares of the Java priority client.
         distributor: A function that returns the weights or shares of the levels. By default each level has twice the
             weight of the next lower level.
         retries: When and how often failed records are retried. By default forever, at most a minute apart.
@@ -89,21 +89,21 @@ class ParallelConsumer:
             `transactional` to commit outputs, dead letters and offsets in one transaction, by default every 100 ms.
         producer_config: Settings of the producer for outputs, such as serialisers or `transactional.id`. Its settings
             for the connection are taken from `config`.
-        hand_over_timeout: The seconds for which a revoked partition is kept until its running handlers have ended and
-            their records are committed. The commit gets at least one second, even if the handlers use up the time.
+        hand_over_timeout: The seconds for which a revoked partition is kept, so that its running handlers can end and
+            their records can be committed. The commit gets at least one second, even if the handlers use up the time.
         tenant: The tenant that a record belongs to: `header:NAME` for a header, `key` for the key, `key:/` for the part
             of the key before a separator, or a function of the record, which must be fast. Within a level, tenants take
             turns according to the handler time that they have used.
-        queue_time_warning: The seconds between its fetch and its start after which a record is late. Late records are
-            counted in `metrics`, and their number is logged. By default no record is late.
+        queue_time_warning: A record is late if more than this many seconds pass between its fetch and its start. Late
+            records are counted in `metrics`, and their number is logged. By default no record is late.
         on_invalid_metadata: `warn` to log a warning if the metadata of a commit is not a valid offset map, and continue
             without the map, or `fail` to end the run with `OffsetMapError`.
         buffer_records: The number of records of each level that are kept ready in memory, so that no slot waits for a
             fetch. By default 1,000, or four times `max_concurrency` if that is more.
         buffer_memory: The maximum number of bytes in memory for the records and uncommitted outputs of each level.
         tenant_weights: The weights of tenants by name. Tenants that are not named have the weight 1.
-        expires_after: The seconds after its timestamp within which a record must start, or else it expires. By default
-            a record expires only if its sender set a limit, with the argument `expires` of a producer's `send`.
+        expires_after: The seconds after its timestamp at which a record expires if it has not started. By default a
+            record expires only if its sender set a limit, with the argument `expires` of a producer's `send`.
         on_expired: `drop` to mark a record that expired before it could start as done, or `dead_letter` to send it to
             the `dead_letter_topic`. In both cases `metrics` counts the record.
         circuit_breaker: When most attempts fail, run one probe at a time instead of failing every record. Off by
@@ -214,18 +214,18 @@ class ParallelConsumer:
         and the next run repeats the records that were running. SIGTERM drains the consumer, and a second SIGTERM ends
         it at once.
 
-        With `batches`, `handler(records, contexts)` is called for batches of up to `max_size` records. According to
-        `ordering`, the records of a batch are those of one key or of one partition, in their order, or any records. A
-        record waits up to `linger` seconds for its batch to have `min_size` records. To name the records that failed,
-        the handler raises `BatchError`. After any other exception, all records of the batch have failed.
+        With `batches`, `handler(records, contexts)` is called for batches of up to `max_size` records. Depending on
+        `ordering`, a batch has records of one key in their order, records of one partition in their order, or any
+        records. A record waits up to `linger` seconds for its batch to have `min_size` records. To name the records
+        that failed, the handler raises `BatchError`. After any other exception, all records of the batch have failed.
 
         Raises:
             HandlerError: A record failed for good, and there is no `dead_letter_topic`.
             LifespanError: The lifespan failed at its start or at its end.
             AuthenticationError: The brokers refused the login of this client.
             AuthorizationError: This client was not permitted to read a topic or to join a group when the run started.
-                If a permission is revoked later, the run continues. Until it is granted again, it is logged from time
-                to time and named in `metrics`.
+                If a permission is revoked later, the run continues. Until it is granted again, the missing permission
+                is logged from time to time and named in `metrics`.
         """
         self._start(HandlerSpec(handler, batches))
 
@@ -285,8 +285,8 @@ class ParallelConsumer:
         """Do what `run` does, and return the handler's results as a stream for `for` or `async for`.
 
         The consumer runs while the caller iterates. A record is done when the caller requests the next result. So if
-        the caller leaves the loop in the body for a record, the next run repeats that record. Leaving the loop stops
-        the consumer. With `batches`, the handler is called with batches, as for `run`, and each batch has one result.
+        the caller leaves the loop before that, the next run repeats the record. Leaving the loop stops the consumer.
+        With `batches`, the handler is called with batches, as for `run`, and each batch has one result.
         """
         spec = HandlerSpec(handler, batches)
         is_async = is_coroutine_function(self._parts.handler(spec))
@@ -305,7 +305,7 @@ class ParallelConsumer:
         has not taken 1,000 outputs, no record starts. Leaving the loop stops the consumer.
         """
         spec = HandlerSpec(handler, batches, sends=True)
-        self._parts.handler(spec)  # this raises for an invalid handler, which the iteration would do only later
+        self._parts.handler(spec)  # an invalid handler must raise here, and not only when the iteration begins
 
         def produce(on_output: OnOutput, owner: Owner) -> None:
             self._start(replace(spec, on_output=on_output), owner)
@@ -390,7 +390,10 @@ class ParallelConsumer:
         chosen = list(partitions or ())
         for partition in chosen:
             check_kind(
-                "A partition", partition, TopicPartition, 'a TopicPartition, as TopicPartition("orders", partition=3)'
+                "A partition",
+                partition,
+                TopicPartition,
+                'a TopicPartition, such as TopicPartition("orders", partition=3)',
             )
         for each in (*(partition.level for partition in chosen), *(() if level is None else (level,))):
             check_whole("level", each, 0)

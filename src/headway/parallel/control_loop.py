@@ -128,9 +128,10 @@ class ControlLoop:
     def _call_on_revoke(
         self, partitions: Collection[TopicPartition], until: float, serve: Callable[[float], bool]
     ) -> bool:
-        """Call `on_revoke`, and wait until `until`, or at least a second, for it to return. Returns whether to commit.
+        """Call `on_revoke`, and wait until it has returned. Returns whether to commit.
 
-        Attempts that are still running are abandoned first, so that no record is completed after the call has begun.
+        The wait ends at the time `until`, but lasts at least a second if necessary. Attempts that are still running are
+        abandoned first, so that no record is completed after the call has begun.
         """
         if self.callbacks.has_on_revoke:
             self._dispatch.give_up_running(partitions)

@@ -24,7 +24,7 @@ class ScheduleReports(Reports, Protocol):
     """Receives reports about records that will be retried later."""
 
     def not_scheduled(self, work: RecordWork, error: BaseException) -> None:
-        """Record that a record can never be scheduled with the delay that its handler gave."""
+        """Report that the record can never be scheduled with the delay that its handler gave."""
 
 
 class DelayedRetries:

@@ -219,7 +219,8 @@ class Fetching:
             records = _fetched(member, level, demand, of_quiet, now)
             brought = self._brought_along.of(records, now)
             tenants = self._tenancy.of(records) if self._tenancy else ()
-            if self._starting:  # partitions of these records might be able to begin now, before the records arrive
+            # The engine ignores records of partitions that have not begun, so partitions that can begin do so first.
+            if self._starting:
                 self._begin(level, member, now, first=True)
             with self._lock:
                 self._receive(records, now, brought, tenants)
@@ -231,10 +232,10 @@ class Fetching:
         return 0 < len(records) == demand
 
     def _demand(self, paused: bool) -> tuple[list[int], list[int]]:
-        """Return two lists with a number for each level: the records to fetch, and those to fetch if the first is 0.
+        """Return how many records to fetch of each level, and how many of its quiet partitions if that is 0.
 
-        Records of the second kind are fetched only from quiet partitions, so that these need not wait until the level
-        needs records again.
+        Records of quiet partitions are fetched even if a level needs no records, so that they are not delayed by the
+        buffered records of busy partitions.
         """
         with self._lock:
             if paused:
@@ -302,7 +303,7 @@ class Fetching:
         partition begins only if none of its records has arrived yet and there is no seek for it.
         """
         awaited = self._callbacks.awaited() if self._starting else ()
-        # Take the seeks after the line above, because `on_assign` can call `seek` before it returns.
+        # This must come after `awaited` is computed, because `on_assign` can call `seek` before it returns.
         self._take_sought(level, now)
         partitions = [
             partition

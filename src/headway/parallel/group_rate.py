@@ -165,7 +165,7 @@ class GroupRate:
     def _needs(self, seconds: float, now: float) -> dict[str, Need]:
         """Return the fraction of each rate that this member needs.
 
-        It is the usage with some headroom, or a multiple of the usage if records wait.
+        It is the usage with some headroom, or more if records are waiting.
         """
         with self._dispatch.lock:
             ready = sum(self._dispatch.engine.ready)

@@ -39,7 +39,7 @@ class HandlerSpec:
         if self.batches is None:
             handle = with_context(self.handler)
         else:
-            check_kind("batches", self.batches, Batches, "Batches, as Batches(100)")
+            check_kind("batches", self.batches, Batches, "Batches, such as Batches(100)")
             handle = with_context(self.handler, "records", "contexts")
         if self.sends:
             check_callback("on_output", self.on_output, ("input", "output", "metadata"))

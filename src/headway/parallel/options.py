@@ -159,7 +159,8 @@ class ParallelOptions:
         if self.distributor is not None:
             check_function("distributor", self.distributor, ("levels", "capacity"))
         if self.circuit_breaker is not None:
-            check_kind("circuit_breaker", self.circuit_breaker, CircuitBreaker, "a CircuitBreaker, as CircuitBreaker()")
+            wanted = "a CircuitBreaker, such as CircuitBreaker()"
+            check_kind("circuit_breaker", self.circuit_breaker, CircuitBreaker, wanted)
         if self.lifespan is not None:
             check_lifespan(self.lifespan)
         self._check_dead_letters()
@@ -177,7 +178,7 @@ class ParallelOptions:
             )
         if self.retries is None:
             return
-        check_kind("retries", self.retries, Retries, "a Retries, as Retries(max_attempts=5)")
+        check_kind("retries", self.retries, Retries, "a Retries, such as Retries(max_attempts=5)")
         if self.retries.max_attempts is not None and topic is None:
             raise ConfigError(
                 f"max_attempts is {self.retries.max_attempts}, but there is no dead_letter_topic for records that have "
@@ -234,7 +235,7 @@ class ParallelOptions:
 
     @property
     def all_retries(self) -> Retries:
-        """The retries, with the addition that unreadable records are never retried, as they would stay unreadable."""
+        """The retries of the run. Unreadable records are never retried, because they would stay unreadable."""
         retries = self.retries or Retries()
         return dataclasses.replace(retries, fatal=(*retries.fatal, DeserializationError))
 

@@ -85,9 +85,9 @@ def _size_of(stored: StoredOutput) -> int:
 class OutputStream(Stream[StoredOutput]):
     """An iterable and async iterable over stored outputs, in the order in which Kafka stored them.
 
-    It can be iterated over only once. The iteration ends when the consumer was stopped and the last output was taken.
-    If an error ended the run, the iteration raises it. If the caller leaves the iteration, the consumer stops; outputs
-    that were not taken are stored nevertheless.
+    It can be iterated over only once. The iteration ends when the consumer has stopped and the caller has taken the
+    last output. If an error ended the run, the iteration raises it. If the caller leaves the iteration, the consumer
+    stops. Outputs that the caller has not taken are stored nevertheless.
 
     Args:
         produce: A function that runs the consumer, and calls its argument for each stored output.

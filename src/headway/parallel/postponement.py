@@ -21,7 +21,7 @@ class Reports(Protocol):
 
 
 class Postponement:
-    """Counts refusals, and makes the pause before the next try to store a record longer after each. Thread-safe.
+    """Computes the pause before the next try to store a record. It grows with each refusal. Thread-safe.
 
     Args:
         reports: Receives each record that was not stored, with the time of the next try.
@@ -32,7 +32,7 @@ class Postponement:
         self._reports = reports
         self._warn = warn
         self._pause = RefusalPause()
-        self._lock = threading.Lock()  # for the pause
+        self._lock = threading.Lock()  # protects `_pause`
 
     def is_over(self) -> bool:
         """Return whether the pause is over, so that records can be sent now."""

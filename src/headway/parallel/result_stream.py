@@ -42,9 +42,9 @@ _Item = tuple[Job, Any]
 class ResultStream(Stream[R]):
     """An iterable and async iterable over results, in the order in which handlers return them.
 
-    It can be iterated over only once. The iteration ends when the consumer was stopped, or if the consumer drains, when
-    the last result was taken. If an error ended the run, the iteration raises it. If the caller leaves the iteration,
-    the consumer stops.
+    It can be iterated over only once. The iteration ends when the consumer has stopped. If the consumer drains, it ends
+    after the last result. If an error ended the run, the iteration raises it. If the caller leaves the iteration, the
+    consumer stops.
 
     Args:
         run: A function that runs the consumer, and passes the handlers' return values to a receiver.

@@ -50,7 +50,7 @@ class Stream(ABC, Generic[R]):
         """Return the object that the caller gets for an item."""
 
     def finished(self, item: Any) -> None:
-        """Act on the fact that the caller has finished with an item, because it has requested the next one."""
+        """Record that the caller has finished with an item. This is called when the caller requests the next item."""
 
     def __iter__(self) -> Iterator[R]:
         items: SimpleQueue[Any] = SimpleQueue()

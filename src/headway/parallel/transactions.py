@@ -219,7 +219,7 @@ class Transactions:
     def _placed(self, outputs: Sequence[HandlerOutput]) -> Sequence[HandlerOutput]:
         """Set the delay topics of outputs that are due later, and create missing topics.
 
-        Returns all outputs, of which some can be dead letters now.
+        Returns the outputs. Some of them can be replaced by dead letters.
         """
         if all(each.schedule is None for each in outputs):
             return outputs
@@ -312,7 +312,7 @@ class Transactions:
         return True
 
     def _replace_producer_after(self, error: KafkaError) -> None:
-        """Have a new producer initialise transactions before the next transaction, which ends the current one.
+        """Use a new producer for the next transaction. Its initialisation ends the current transaction.
 
         Raises:
             OutcomeUnknownError: The commit had begun.
@@ -343,9 +343,10 @@ class Transactions:
         ) from error
 
     def _without(self, outputs: Sequence[HandlerOutput], index: int, rejection: Rejection) -> Sequence[HandlerOutput]:
-        """Replace all outputs of a refused output's record, or batch, by dead letters. Returns the new outputs.
+        """Replace a refused output, and all other outputs of its record or batch, by dead letters.
 
-        If this client is not permitted to write to the topic, all outputs for that topic count as refused.
+        If this client is not permitted to write to the topic, all outputs for that topic count as refused. Returns the
+        new outputs.
 
         Raises:
             HandlerError: There is no dead-letter topic.

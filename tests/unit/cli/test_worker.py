@@ -160,7 +160,7 @@ def test_the_kafka_topics_are_those_of_the_levels(topics: Any, levels: int | Non
         ("orders", {"produces": "bills", "on_output": len}, "on_output is len, which cannot be called with (input, "),
         ("orders", {"produces": "bills", "on_result": print}, "either sent or passed to"),
         ("orders", {"on_result": 5}, "on_result is 5; it must be a function"),
-        ("orders", {"batches": 100}, "batches is 100; it must be Batches, as Batches(100)"),
+        ("orders", {"batches": 100}, "batches is 100; it must be Batches, such as Batches(100)"),
         ("orders", {"concurrency": 5}, "A worker has no option 'concurrency'. Did you mean 'max_concurrency'?"),
         ("orders", {"xyz": 5}, "Its options are adaptive, batches, "),
     ],

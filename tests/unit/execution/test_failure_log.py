@@ -58,7 +58,7 @@ def test_a_flood_is_a_line_a_second_with_the_number_and_the_last_error(lines: li
     assert told(list(lines)) == 5000
     *_, last = lines
     assert re.fullmatch(
-        r"\d+ more failures of records of orders in .* s; the last: record 4999 failed: OSError\(4999\)", last
+        r"\d+ more failures of records of orders in .* s\. The last of them: record 4999 failed: OSError\(4999\)", last
     )
 
 

@@ -1,4 +1,4 @@
-"""Adapts the number of slots in use to the throughput that it brings.
+"""Adapts the number of slots in use to the measured throughput.
 
 The number grows as long as more slots bring more throughput, and shrinks as long as fewer slots bring no less.
 
@@ -13,16 +13,16 @@ from headway.execution.jobs import Job, RecordWork
 # One measurement lasts at least _WINDOW seconds, and includes at least _ROUNDS jobs for each slot and _JOBS jobs in
 # total, or _JOBS_OF_FIRST_STEPS while the limit doubles. If the durations of jobs are random, the throughput of 100
 # jobs is known to within 10 %. That is enough to judge whether doubling the limit helped. For the smaller step it would
-# be too little: one measurement in five would find by accident that more slots pay, and the limit would now and then
-# drift to three times the best limit.
+# not be enough: one measurement in five would find by accident that more slots pay off, and the limit would now and
+# then drift to three times the best limit.
 _WINDOW = 0.2
 _ROUNDS = 4
 _JOBS = 200
 _JOBS_OF_FIRST_STEPS = 100
 _FIRST_LIMIT = 8
-_FIRST_STEP = 2.0  # the factor between two limits until more slots do not pay for the first time
+_FIRST_STEP = 2.0  # the factor between two limits until more slots do not pay off for the first time
 _STEP = 1.25  # the factor between two limits after that
-# More slots pay if the throughput grows at least with this power of their number. With 1 it would have to grow in
+# More slots pay off if the throughput grows at least with this power of their number. With 1 it would have to grow in
 # proportion to the slots, and with 0 it would not have to grow at all.
 _PAYS = 0.5
 # The limit stays at the number of slots until the throughput changes by this factor, which shows that the service has
@@ -107,6 +107,6 @@ class AdaptiveLimit(Gate):
 
 
 def _pays(one: tuple[int, float], other: tuple[int, float]) -> bool:
-    """Compare the measurements at two limits. Returns whether the additional slots of the larger limit pay."""
+    """Compare the measurements at two limits. Returns whether the additional slots of the larger limit pay off."""
     (limit, throughput), (other_limit, other_throughput) = sorted((one, other))
     return math.log(other_throughput / throughput) >= _PAYS * math.log(other_limit / limit)

@@ -1,7 +1,7 @@
 """Limits the attempts that start per second, with a token bucket that has this member's share of the group's rate.
 
-Invariant: in any period, no more attempts start than the rate allows in that period and another twentieth of a second,
-or one attempt more if that is more.
+Invariant: in any period, the number of starts exceeds what the rate allows by no more than a burst, which is what the
+rate allows in a twentieth of a second, or one start if that is more.
 """
 
 import math
@@ -13,7 +13,7 @@ from headway.execution.gate import Gate
 from headway.execution.jobs import Job
 
 GROUP: Final = "group"
-"""The name of the whole group's rate. Members lend each other fractions of rates by such names."""
+"""The name of the whole group's rate in the messages with which members lend fractions of rates to each other."""
 
 # The bucket holds the tokens of this many seconds, so that a wake-up which is this late loses no start.
 _BURST = 0.05
@@ -37,11 +37,11 @@ class StartRate(Gate):
 
     def __init__(self, rate: float) -> None:
         self._limit_of_all = rate
-        self._rate = rate  # this member's share of it
+        self._rate = rate  # this member's share of the rate
         self._burst = max(1.0, rate * _BURST)
         self._tokens = self._burst
         self._filled_at = -math.inf
-        self._started = 0  # since the last call of `needs`
+        self._started = 0  # attempts started since the last call of `needs`
 
     def may_start(self, running: int, now: float) -> bool:
         """Return whether the rate allows one more start."""

@@ -88,7 +88,7 @@ class Processes(Executor):
         for driver in self._drivers:
             driver.join(5.0 + (SHUT_DOWN_WITHIN if self._life else 0.0))
 
-    # In a driver's thread
+    # Methods that run in the drivers' threads
 
     def _drive(self, started: "Future[None]") -> None:
         _keep_signals_from_children()
@@ -158,7 +158,7 @@ class Processes(Executor):
             said = child.receive(self._time_limit, self._is_closing)
             for outcome, seconds in said.outcomes:
                 job = child.jobs.popleft()
-                for work in job:  # the time in the process's queue must not count as handler time of the tenant
+                for work in job:  # the time that the job waited in the process is not handler time of its tenant
                     work.started = time.monotonic() - seconds
                 self._report(job, *loaded(outcome))
             for job in child.given_back(said):

@@ -41,10 +41,11 @@ class Process:
         self._reported = 0  # the number of jobs whose outcomes were reported since the start of the process
         self._round = 0  # how many times the process has given back jobs
         self._asked = False  # True while the process was requested to give back jobs and has not done so
-        self._late: tuple[int, TimeLimitError] | None = None  # the job for whose time limit the process was killed
+        # The index and the error of the job that exceeded its time limit, because of which the process was killed.
+        self._late: tuple[int, TimeLimitError] | None = None
         self._pipe, theirs = context.Pipe()
         with socket.socket(fileno=os.dup(self._pipe.fileno())) as pipe:
-            # Messages up to a quarter of the buffer fit for sure. Some systems count their own overhead in the size.
+            # Messages of up to a quarter of the buffer always fit. Some systems count their own overhead in its size.
             self._surely_fits = pipe.getsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF) // 4
         self._kept: bytes | None = None  # a chunk that is sent only when the previous chunk has ended
         their_asks, self._asks = context.Pipe(duplex=False)
