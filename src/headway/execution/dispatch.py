@@ -568,7 +568,7 @@ class Dispatch:
             self._control_is_due = True  # to compute how long to wait for the next attempt
         return ours
 
-    # Without the lock
+    # Methods that do not need the lock
 
     def _wake_control(self) -> None:
         # The flag is read without the lock. Each thread that sets it, with the lock, calls this method afterwards, so

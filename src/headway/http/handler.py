@@ -45,7 +45,7 @@ class _LoopSession(NamedTuple):
 
 
 class Requests(Generic[R]):
-    """The base class of both handlers. It sends requests, and decides whether a response means "done"."""
+    """The base class of both handlers. It sends requests, and decides by the responses whether records are done."""
 
     _called_with = "record"
 
@@ -87,9 +87,10 @@ class Requests(Generic[R]):
         self._clients: dict[asyncio.AbstractEventLoop, _LoopSession] = {}
 
     async def _ask(self, request: Request, key: Callable[[], str]) -> Response:
-        """Send a request, and return the response if it means "done". Otherwise, raise an error.
+        """Send a request, and return the response.
 
-        `key` is called to compute the `Idempotency-Key` if the request needs one.
+        Raises an error if the response does not mean that the record is done. `key` is called to compute the
+        `Idempotency-Key` if the request needs one.
         """
         host = str(request.target.origin())
         client = await self._client()
@@ -155,7 +156,7 @@ class Requests(Generic[R]):
             answer.close()  # this closes the connection, so that the rest of the response is not read
         return Response(answer.status, answer.headers, bytes(body[: self._max_body]), truncated)
 
-    # The meaning of a response
+    # Deciding whether the record is done
 
     def _is_done(self, response: Response) -> bool:
         return 200 <= response.status < 300 or response.status in self._accept
@@ -223,7 +224,8 @@ class HttpHandler(Requests[Any]):
         to_request: A function that creates the request for a record. If it raises an error, the attempt has failed.
         per_host: The maximum number of simultaneous requests to one host (scheme, name and port).
         timeout: The seconds that a request can take, from connecting to the last byte of the response.
-        accept: Statuses besides 2xx that mean "done", such as 409 if the server sends it for a repeated request.
+        accept: Statuses in addition to 2xx that mean that the record is done, such as 409 if the server sends it for a
+            repeated request.
         on_response: A function that is called with the record and the response before the record is done. If it raises
             an error, the attempt has failed.
         idempotency_key: True to send the header `Idempotency-Key` with a POST or PATCH, unless the request already has
@@ -237,7 +239,10 @@ class HttpHandler(Requests[Any]):
     """
 
     async def __call__(self, record: Any, context: Context | None = None) -> Response:
-        """Send the request for a record, and return the response if it means "done". The context is not used."""
+        """Send the request for a record, and return the response. The context is not used.
+
+        Raises an error if the response does not mean that the record is done.
+        """
         response = await self._ask(self._to_request(record), lambda: id_of(record))
         await self._call_on_response(record, response)
         return response
@@ -257,9 +262,9 @@ class BatchHttpHandler(Requests[Sequence[Any]]):
     _called_with = "records"
 
     async def __call__(self, records: Sequence[Any], contexts: Sequence[Context] | None = None) -> Response:
-        """Send the request for a batch, and return the response if it names no failed record.
+        """Send the request for a batch, and return the response. The contexts are not used.
 
-        The contexts are not used.
+        Raises `BatchError` if the response names records that failed, and another error if the whole batch failed.
         """
         request = self._to_request(records)
         response = await self._ask(request, lambda: _key_of(records))
@@ -286,7 +291,7 @@ def _close_later(loop: asyncio.AbstractEventLoop, session: aiohttp.ClientSession
 
 
 def id_of(record: Any) -> str:
-    """Return the origin of a record or row as a text, which is the same for each attempt.
+    """Return the origin of a record or row as a string, which is the same for each attempt.
 
     Raises `FatalError` for a row without an origin, because the server could not recognise a repeated request.
     """

@@ -104,8 +104,9 @@ class ControlLoop:
     def _hand_over(self, partitions: Collection[TopicPartition]) -> None:
         """Wait for the running handlers of these partitions, call `on_revoke`, and then commit.
 
-        Other partitions are served meanwhile, so a hand-over of another level can begin within this hand-over. The
-        inner hand-over must end no later than the outer one, because the group of the outer level waits for both.
+        Meanwhile, records of other partitions are fetched and started, so a hand-over of another level can begin within
+        this hand-over. The inner hand-over must end no later than the outer one, because the group of the outer level
+        waits for both.
         """
         leaving = set(partitions)
         now = time.monotonic()
@@ -153,9 +154,10 @@ class ControlLoop:
         return call.exception() is None
 
     def _commit(self, leaving: Collection[TopicPartition], until: float) -> None:
-        """Commit the completed records of these partitions, and serve other partitions meanwhile.
+        """Commit the completed records of these partitions.
 
-        If serving other partitions raises an error, the error is raised only after the commit.
+        Meanwhile, records of other partitions are fetched and started. If that raises an error, the error is raised
+        only after the commit.
         """
         self._hand_over_until = until = min(until, self._leaves_until)
         raised: BaseException | None = None

@@ -39,8 +39,8 @@ _TOPICS_LISTED_WITHIN = 10.0  # the longest wait for the list of all topics
 _SEEK_ANSWERED_WITHIN = 1.0  # the wait for the first request for an offset; it doubles with each further request
 _SEEK_ANSWERED_AT_MOST_WITHIN = 60.0  # the longest wait for a request for an offset
 _CHECK_ANSWERS_EVERY = 0.01  # the time between two checks for answers at the end of the run
-# If a partition cannot begin, the pause before the next try is ten times as long as the failed try was. So failing
-# requests to a dead broker take at most a tenth of the control thread's time.
+# If adding a partition to the engine fails, the pause before the next try is ten times as long as the failed try was.
+# So failing requests to a dead broker take at most a tenth of the control thread's time.
 _PAUSE_FACTOR = 10
 _LEAST_PAUSE = 0.2  # the shortest pause before the next try
 _address = attrgetter("kafka_topic", "partition")
@@ -49,11 +49,11 @@ _is_of_mirrors = re.compile(r".+[.]checkpoints[._-]internal").fullmatch
 
 @dataclass(slots=True)
 class _Starting:
-    """A partition that has not begun in the engine yet, because it was just assigned or has an unfinished seek."""
+    """A partition that is not in the engine yet, because it was just assigned or has an unfinished seek."""
 
-    came: int | None = None  # the offset of the first record that arrived before the partition could begin
-    not_before: float = 0.0  # the earliest time of the next try to begin the partition
-    target: SeekTarget | None = None  # the target of a seek; None if the partition begins at its committed offset
+    came: int | None = None  # the offset of the first record that arrived before the partition was in the engine
+    not_before: float = 0.0  # the earliest time of the next try to add the partition to the engine
+    target: SeekTarget | None = None  # the target of a seek; None if reading starts at the committed offset
     asked: SeekQuestion | None = None  # the pending request for the target's offset
     answered_within: float = _SEEK_ANSWERED_WITHIN  # how long to wait for the answer to that request
     whatever_runs_at: float = 0.0  # the time at which a seek no longer waits for running handlers
@@ -219,7 +219,7 @@ class Fetching:
             records = _fetched(member, level, demand, of_quiet, now)
             brought = self._brought_along.of(records, now)
             tenants = self._tenancy.of(records) if self._tenancy else ()
-            # The engine ignores records of partitions that have not begun, so partitions that can begin do so first.
+            # The engine ignores records of partitions that it does not have, so partitions are added first if possible.
             if self._starting:
                 self._begin(level, member, now, first=True)
             with self._lock:
@@ -276,7 +276,7 @@ class Fetching:
             partition = of_one[0].topic_partition
             if (start := self._starting.get(partition)) and start.came is None:
                 start.came = of_one[0].offset
-            # The engine ignores records of a starting partition.
+            # If the partition is not in the engine yet, the engine ignores the records.
             self._engine.receive(partition, of_one, now, brought=brought, tenants=tenants_of_one)
 
     def _pause_and_resume(self) -> None:
@@ -297,10 +297,10 @@ class Fetching:
                 member.resume(partitions)
 
     def _begin(self, level: int, member: LevelConsumer, now: float, *, first: bool = False) -> None:
-        """Begin partitions in the engine, at their committed offsets or at the targets of seeks, if they can begin now.
+        """Add partitions to the engine, at their committed offsets or at the targets of seeks, if that is possible now.
 
         After a rebalance the member requests the committed offsets; see `Membership.start_of`. With `first`, a
-        partition begins only if none of its records has arrived yet and there is no seek for it.
+        partition is added only if none of its records has arrived yet and there is no seek for it.
         """
         awaited = self._callbacks.awaited() if self._starting else ()
         # This must come after `awaited` is computed, because `on_assign` can call `seek` before it returns.
@@ -354,7 +354,7 @@ class Fetching:
             self._starting.pop(partition)
 
     def _assign(self, member: LevelConsumer, partition: TopicPartition, known: _Known, *, moved: bool) -> None:
-        """Begin a partition in the engine. The caller must hold the lock."""
+        """Add a partition to the engine. The caller must hold the lock."""
         tried = {**known.tried, **self._tried.pop(partition, NOTHING_TRIED)}
         to_come = {offset: each for offset, each in tried.items() if offset >= known.offsets.offset}
         self._engine.assign(partition, known.offsets, moved, log_mark(member.client.topic_id(partition) or ""), to_come)
@@ -364,7 +364,7 @@ class Fetching:
             self._holds = True
 
     def _awaits_id(self, member: LevelConsumer, partition: TopicPartition, found: StartOffset, now: float) -> bool:
-        """Return whether a partition must wait for its topic's id, with which its commit's metadata is compared."""
+        """Return whether a partition must wait for the id of its topic, because its commit names a topic id."""
         if not found.metadata or member.client.topic_id(partition) or not names_a_log(found.metadata):
             return False
         start = self._starting[partition]
@@ -391,7 +391,7 @@ class Fetching:
         return offset
 
     def _take_sought(self, level: int, now: float) -> None:
-        """Take the requested seeks of a level, so that their partitions begin again at the targets."""
+        """Take the requested seeks of a level, so that `_begin` adds their partitions to the engine at the targets."""
         if not self._sought:
             return
         with self._lock:
@@ -410,7 +410,7 @@ class Fetching:
     # The rebalance callbacks of the levels
 
     def assigned(self, partitions: list[TopicPartition]) -> None:
-        """Add new partitions. They begin when the rebalance is over and `on_assign` has returned."""
+        """Note new partitions. Their records can start when the rebalance is over and `on_assign` has returned."""
         self._callbacks.assigned(partitions)
         self._starting.update((partition, _Starting(is_new=True)) for partition in partitions)
 
@@ -427,7 +427,7 @@ class Fetching:
         self._callbacks.lost(partitions)
 
     def partitions(self) -> list[TopicPartition]:
-        """Return all partitions of this consumer, including partitions that have not begun in the engine."""
+        """Return all partitions of this consumer, including partitions that are not in the engine yet."""
         with self._lock:
             return list({*self._engine.assigned(), *self._starting, *self._sought})
 
@@ -497,9 +497,9 @@ class Fetching:
 
 
 def _fetched(member: LevelConsumer, level: int, demand: int, of_quiet: int, now: float) -> list[ConsumerRecord]:
-    """Serve the group of a member, and return up to `demand` records.
+    """Fetch up to `demand` records from a member. If that is 0, fetch up to `of_quiet` records of quiet partitions.
 
-    If `demand` is 0, return up to `of_quiet` records of quiet partitions instead.
+    In any case, the member takes part in the rebalances of its group.
     """
     if demand:
         return member.fetch(level, demand, now)

@@ -127,7 +127,7 @@ class Run:
             # Then only this method can end the run.
             here = threading.get_ident()
             if is_on_stack(here, _RUN, self) or is_on_stack(here, _END, self):
-                return  # called by a signal handler within `run` or `_end`, which continue only when this returns
+                return  # a signal handler has interrupted `run` or `_end`, which can continue only after this returns
             if not is_on_stack(self._runner, _RUN, self):
                 self._end()
             else:

@@ -62,7 +62,7 @@ class Tenancy:
             if issubclass(type(name), str):
                 return str.__getitem__(name, slice(None))  # a plain `str`, because a subclass can run the user's code
             raise TypeError(f"The function returned {shown(name)}, which is neither a str nor None.")
-        except KeyboardInterrupt:  # Ctrl-C
+        except KeyboardInterrupt:  # Ctrl-C ends the run, so it does not count as an error of the user's function
             raise
         except BaseException as error:
             sentence = "The tenant of %r could not be found, so the record counts for the tenant %r: %s"

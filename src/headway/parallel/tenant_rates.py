@@ -58,7 +58,7 @@ class AskedRates:
             if not is_number(rate) or not 0 < rate < math.inf:
                 raise ValueError(f"The function returned {shown(rate)}; it must return a number above 0, or None.")
             return float(rate)
-        except KeyboardInterrupt:  # Ctrl-C
+        except KeyboardInterrupt:  # Ctrl-C ends the run, so it does not count as an error of the user's function
             raise
         except BaseException as error:
             kept = _WITHOUT_ANSWER if known is None else known[0]

@@ -1,1 +1,1 @@
-"""Workers: handlers declared with their options, and how `headway worker` finds them."""
+"""Declares handlers as workers with the decorator `worker`, and finds workers for the command `headway worker`."""

@@ -61,7 +61,10 @@ class CircuitGate(Gate):
         return False
 
     def judged(self, work: RecordWork, error: BaseException, verdict: Verdict, now: float) -> Verdict:
-        """Count a failure. While the circuit is open, the record is tried again, and the attempt does not count."""
+        """Count a failed attempt for the circuit.
+
+        While the circuit is open, the record is tried again, and this attempt does not count among its retries.
+        """
         if not may_concern_all(error, verdict):
             return verdict
         was_open = self._circuit.is_open
@@ -86,7 +89,7 @@ class CircuitGate(Gate):
         return self._circuit.ended(work, now)
 
     def log(self, now: float, *, at_end: bool = False) -> None:
-        """Log if the circuit has opened, with the last failure, or has closed."""
+        """Log that the circuit has opened, with the last failure, or has closed. If it has not changed, do nothing."""
         if self._circuit.is_open == self._logged_open:
             return
         with self._logging:  # so that only one thread logs each change

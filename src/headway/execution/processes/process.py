@@ -156,7 +156,7 @@ class Process:
     def given_back(self, said: ProcessReport) -> list[Job]:
         """Remove the jobs that the process gives back from `jobs`, and return them.
 
-        The caller must have removed the jobs whose outcomes the report has.
+        Before this call, the caller must remove the jobs whose outcomes are in the report.
         """
         if said.begun is None:
             return []
