@@ -115,11 +115,11 @@ def test_what_a_handler_returns_never_fails_the_task(spark: SparkSession) -> Non
     ("given", "words"),
     [
         ({"arrow_columns": ["vale"]}, r"has no column vale for the arrow_columns\. Did you mean value\?"),
-        ({"arrow_columns": []}, r"arrow_columns is \[\]; it must name one or several columns"),
-        ({"arrow_columns": 1}, r"arrow_columns is 1; it must name one or several columns"),
-        ({"arrow_columns": [1]}, r"arrow_columns is \[1\]; it must name one or several columns"),
+        ({"arrow_columns": []}, r"arrow_columns is \[\]; it must name one or more columns"),
+        ({"arrow_columns": 1}, r"arrow_columns is 1; it must name one or more columns"),
+        ({"arrow_columns": [1]}, r"arrow_columns is \[1\]; it must name one or more columns"),
         ({"arrow_columns": ["value", "value"]}, "arrow_columns names value twice"),
-        ({"arrow_columns": "value", "batches": None}, "arrow_columns is given, but not batches"),
+        ({"arrow_columns": "value", "batches": None}, "arrow_columns needs batches, but batches is not given"),
     ],
 )
 def test_a_wrong_option_is_a_sentence_before_anything_runs(

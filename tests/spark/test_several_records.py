@@ -105,7 +105,7 @@ def test_all_elements_are_written_in_order_once(spark: SparkSession, orders: "Le
         ),
         (
             lambda: Output("lines", value="value", each="value"),
-            "The each of the output to lines is string; it must be an",
+            "The output to lines has an each of type string; it must be an",
         ),
         (lambda: Output("lines", value=lambda line: line["level"], each="result"), "is int;"),
     ],

@@ -1,8 +1,8 @@
-"""The results of a handler that returns Arrow data: one array for the rows of its batch.
+"""Splits the Arrow data that a handler returns for a batch into the result of each row.
 
-The array is converted as a whole. If that fails, its rows are converted one by one, so that a value which does not fit
-fails only its own row. The result is always a copy, because Arrow may share its memory with a NumPy array that the
-handler reuses.
+The array is converted to the schema's type as a whole. If that fails, its elements are converted one by one, so that a
+value which does not fit fails only its own row. The result is always a copy, because the array may share its memory
+with a NumPy array that the handler reuses.
 """
 
 from collections.abc import Callable, Sequence
@@ -42,16 +42,17 @@ _LISTS: Sequence[_Is] = [
 
 
 def results_of_arrow(returned: Any, count: int, results: ResultType) -> Sequence[OfArray]:
-    """Return the result of each row of a batch, or the error of a row whose result is not of the type.
+    """Return the result of each row of a batch, which is an error if the row's value does not fit the schema's type.
 
-    Raises `ValueError` if the handler returned something other than Arrow data, or an array of another length.
+    Raises `ValueError` if the handler returned something other than Arrow data, or an array whose length is not
+    `count`.
     """
     array = _as_array(returned, results)
     if len(array) != count:
         raise ValueError(f"The handler returned {len(array)} results for a batch of {count} rows. Return one for each.")
     if not results.has_variant:
-        with suppress(Exception):  # Arrow's error, or that of a value that does not fit; row by row shows which one
-            whole, size = _converted(array, results, MOST_BYTES)  # if all together are small enough, so is each
+        with suppress(Exception):  # some value does not fit; the conversion row by row below finds out which
+            whole, size = _converted(array, results, MOST_BYTES)  # if all results together are small enough, each is
             return [OfArray(whole, index, size // count) for index in range(count)]
     return [_alone(array, index, results) for index in range(count)]
 
@@ -64,8 +65,8 @@ def _as_array(returned: Any, results: ResultType) -> pa.Array:
             returned = returned.column(0)
         else:
             raise ValueError(
-                f"The handler returned {returned.num_columns} columns, but the schema is a single one, without fields. "
-                "Return only that column."
+                f"The handler returned {returned.num_columns} columns, but the schema is a single type without fields. "
+                "Return only one column."
             )
     if isinstance(returned, pa.ChunkedArray):
         returned = pa.concat_arrays(returned.chunks) if returned.num_chunks else pa.nulls(0)
@@ -76,13 +77,13 @@ def _as_array(returned: Any, results: ResultType) -> pa.Array:
 
 def _converted(array: pa.Array, results: ResultType, most: int) -> tuple[pa.Array, int]:
     whole = converted(array, results.arrow_type)
-    whole = pa.concat_arrays([whole, whole.slice(0, 0)])  # copies it, which one array alone would not
-    whole.validate(full=True)  # an array made of buffers can hold anything, and Spark's Java side trusts it
+    whole = pa.concat_arrays([whole, whole.slice(0, 0)])  # makes a copy; Arrow does not copy a single array
+    whole.validate(full=True)  # an array made from buffers can contain anything, and Spark's Java side does not check
     return whole, results.check_array(whole, most)
 
 
 def _alone(array: pa.Array, index: int, results: ResultType) -> OfArray:
-    """Return the result at this index, in an array of its own, or the error of a result that is not of the type."""
+    """Return the result at this index in an array of its own, or an error if it does not fit the schema's type."""
     try:
         if results.has_variant:
             checked, size = results.checked(array[index].as_py())
@@ -96,8 +97,9 @@ def _alone(array: pa.Array, index: int, results: ResultType) -> OfArray:
 def converted(array: pa.Array, kind: pa.DataType) -> pa.Array:
     """Convert an array to another type of the same kind: numbers to numbers, and structs by the names of their fields.
 
-    Nulls stay where they are, even where the type allows none. Arrow's own cast would reject those. It also makes a
-    number of a text, which no handler means, and takes a time without a zone as UTC instead of the session's.
+    Arrow's own cast is not used for everything, for three reasons. It rejects nulls where the type does not allow them;
+    this function keeps them. It converts text to numbers, which a handler would not intend. And it takes a time without
+    a zone as UTC, instead of as a time in the session's time zone.
 
     Raises `TypeError` for an array of another kind, and Arrow's errors for values that the type cannot represent.
     """
@@ -126,9 +128,10 @@ def _is_any(kinds: Sequence[_Is], kind: pa.DataType) -> bool:
 
 
 def _fitted_times(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    """Return times in the type's form: local times get its zone, and times with a zone lose theirs if it has none.
+    """Convert times to a type that may have a time zone when the array has none, or the other way round.
 
-    Where clocks are put back, an ambiguous time means the first of both, as in Python.
+    Local times get the zone of the type. Times with a zone become local times of that zone if the type has none. When
+    clocks are put back, an ambiguous local time means the earlier of the two possible times, as in Python.
     """
     if array.type.tz and not kind.tz:
         array = pc.local_timestamp(array)
@@ -138,12 +141,12 @@ def _fitted_times(array: pa.Array, kind: pa.DataType) -> pa.Array:
 
 
 def _fitted_struct(array: pa.Array, kind: pa.DataType) -> pa.Array:
-    parts = array.flatten()  # each is sliced like its struct, and null where the struct is
+    parts = array.flatten()  # each field has the struct's slice, and is null where the struct is null
     columns = []
     for field in kind:
         place = array.type.get_field_index(field.name)
         if place < 0:
-            raise TypeError(f"it has no field {field.name}, or several")
+            raise TypeError(f"it does not have exactly one field {field.name}")
         columns.append(_fitted_part(parts[place], field))
     return pa.StructArray.from_arrays(columns, fields=list(kind), mask=array.is_null() if array.null_count else None)
 
@@ -168,5 +171,5 @@ def _fitted_part(array: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def _of_parts(array: pa.Array, kind: pa.DataType, parts: pa.Array) -> pa.Array:
-    """Return a list or map with the same divisions, but with other elements."""
+    """Return an array of lists or maps that has the same lengths as this array, but other elements."""
     return pa.Array.from_buffers(kind, len(array), array.buffers()[:2], array.null_count, array.offset, [parts])

@@ -1,4 +1,7 @@
-"""Checks that the columns of a frame can come to Python as Arrow, whose structs cannot have two fields of one name."""
+"""Checks that Spark can pass the columns of a frame to Python as Arrow data.
+
+Arrow does not have all of Spark's types, and its structs cannot have two fields with the same name.
+"""
 
 from collections.abc import Iterator, Sequence
 
@@ -11,30 +14,31 @@ from headway.errors import ConfigError
 
 
 def check_comes_as_arrow(df: DataFrame) -> None:
-    """Raise `ConfigError` for a column that Arrow cannot represent, and for two columns or fields of one name."""
+    """Raise `ConfigError` if Arrow cannot represent a column, or if two columns or fields have the same name."""
     if twice := _twice(df.columns):
         raise ConfigError(
-            f"The DataFrame has two columns named {twice}, as a join can leave behind, so rows cannot tell them apart. "
-            "Rename or drop one of them before the join."
+            f"The DataFrame has two columns named {twice}, for example because of a join, but a row can have only one "
+            "column of a name. Rename or drop one of them before the join."
         )
     for column in df.schema:
         for kind in _within(column.dataType):
             if isinstance(kind, StructType) and (twice := _twice(kind.names)):
                 raise ConfigError(
-                    f"The column {column.name} has two fields named {twice}. Rows come to Python as Arrow, which "
-                    "cannot have that. Rename one of the fields."
+                    f"The column {column.name} has two fields named {twice}. Rows are passed to Python as Arrow data, "
+                    "in which names of fields must be different. Rename one of the fields."
                 )
         try:
             to_arrow_type(column.dataType, timezone="UTC")
         except PySparkException as error:
             raise ConfigError(
-                f"The column {column.name} is {column.dataType.simpleString()}. Rows come to Python as Arrow, which "
-                f"has no such type. Drop it, or cast it to a string: F.col({column.name!r}).cast('string')."
+                f"The column {column.name} is {column.dataType.simpleString()}. Rows are passed to Python as Arrow "
+                "data, which has no such type. Drop the column, or cast it to a string: "
+                f"F.col({column.name!r}).cast('string')."
             ) from error
 
 
 def check_fields(schema: DataType) -> None:
-    """Raise `ConfigError` if the type of a result has two fields of one name."""
+    """Raise `ConfigError` if the schema of a handler's results has two fields with the same name."""
     for kind in _within(schema):
         if isinstance(kind, StructType) and (twice := _twice(kind.names)):
             raise ConfigError(f"The schema has two fields named {twice}. Rename one of them.")
@@ -45,7 +49,7 @@ def _twice(names: Sequence[str]) -> str | None:
 
 
 def _within(kind: DataType) -> Iterator[DataType]:
-    """Yield a type and all types inside it."""
+    """Yield a type and all types that it contains."""
     yield kind
     if isinstance(kind, ArrayType):
         yield from _within(kind.elementType)

@@ -1,7 +1,7 @@
-"""Converts an Arrow column to the values that PySpark's own functions get.
+"""Converts an Arrow column to the same Python values that PySpark passes to a UDF.
 
 Arrow itself converts maps to lists of pairs, and structs and VARIANTs to dicts. A function that was written as a UDF
-would fail on these, or give wrong results without an error.
+would fail on such values, or return wrong results without an error.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,11 +13,11 @@ from pyspark.sql import Row
 from pyspark.sql.types import VariantVal
 
 Form = Callable[[Any], Any]
-"""A function from Arrow's value to PySpark's."""
+"""A function that converts a value from Arrow's form to PySpark's."""
 
 
 class _OneByOne(Sequence[Any]):
-    """The values of a column, converted one by one, so that a value that cannot be read fails only its own row."""
+    """The values of a column, each converted when it is read. So a value that cannot be read fails only its own row."""
 
     def __init__(self, column: pa.Array, form: "Form | None") -> None:
         self._column = column
@@ -32,19 +32,22 @@ class _OneByOne(Sequence[Any]):
 
 
 def values_of(column: pa.Array) -> Sequence[Any]:
-    """Return a column's values as PySpark's own functions get them; one that cannot be read raises on access."""
+    """Return the values of a column as PySpark passes them to a UDF.
+
+    A value that Python cannot represent raises an error only when it is read.
+    """
     if (readable := _readable(column.type)) != column.type:
         column = column.cast(readable)
     form = _form(column.type)
     try:
         values: list[Any] = column.to_pylist()
         return list(map(form, values)) if form else values
-    except Exception:  # Python's own errors, for years out of range and for bytes that are not text
+    except Exception:  # from Python, for example for a year outside its range, or for text that is not UTF-8
         return _OneByOne(column, form)
 
 
 def _form(kind: pa.DataType) -> Form | None:
-    """Return the function that converts Arrow's value to a UDF's; None where they are the same."""
+    """Return the function that converts a value from Arrow's form to PySpark's, or None if the forms are the same."""
     if pa.types.is_map(kind):
         return _form_of_map(_form(kind.key_type) or _same, _form(kind.item_type) or _same)
     if pa.types.is_struct(kind):
@@ -75,12 +78,12 @@ def _form_of_struct(kind: pa.StructType) -> Form:
 
 
 def _is_variant(kind: pa.StructType) -> bool:
-    """Return whether a struct is a VARIANT: Spark marks one in the metadata of its second field."""
+    """Return whether a struct is a VARIANT, which Spark marks in the metadata of one of its fields."""
     return any((field.metadata or {}).get(b"variant") == b"true" for field in kind)
 
 
 def _readable(kind: pa.DataType) -> pa.DataType:
-    """Return the type with UTC in place of time zones that Java knows but Python does not, such as `GMT+02:00`."""
+    """Return the type with UTC in place of each time zone that Python does not support, such as Java's `GMT+02:00`."""
     if pa.types.is_timestamp(kind):
         return kind if _is_known(kind.tz) else pa.timestamp(kind.unit, "UTC")
     if pa.types.is_struct(kind):

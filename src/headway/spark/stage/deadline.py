@@ -1,7 +1,7 @@
-"""The deadline of a task: the task ends at that time, and its rows that are not done come back later.
+"""The deadline of a task, at which the task ends. Rows that are not done by then are handled again later.
 
-So one slow call does not hold up a micro-batch. The task does not wait either for a retry that would begin after the
-deadline: it puts its row out as soon as that is known, and can end before its deadline.
+A deadline keeps one slow call from holding up a whole micro-batch. The task also does not wait for a retry that would
+begin after the deadline: it returns the row as soon as that is known, so it can even end before its deadline.
 """
 
 import math
@@ -13,27 +13,31 @@ from headway.core.retry import Again, Later, Retries, Verdict
 
 
 class Deadline:
-    """The moment at which a task's calls end; never if `seconds` is None.
+    """The time at which a task stops calling its handler. There is no such time if `seconds` is None.
 
-    It counts from the first rows, so that waiting for them takes none of the task's time.
+    The seconds count from the task's first rows, so that waiting for rows does not use up the task's time.
     """
 
     def __init__(self, seconds: float | None) -> None:
         self.seconds = math.inf if seconds is None else seconds
-        self.at = math.inf  # time of the monotonic clock
+        self.at = math.inf  # a time of the monotonic clock, once the first rows have arrived
 
     def begin(self) -> None:
-        """Start the clock, unless it runs already."""
+        """Set the time of the deadline, unless it is already set."""
         if self.at == math.inf:
             self.at = time.monotonic() + self.seconds
 
     def is_over(self, by: float = 0.0) -> bool:
-        """Return whether the deadline passed at least `by` seconds ago, so that nothing may begin any more."""
+        """Return whether the deadline passed at least `by` seconds ago. After the deadline, no call must begin."""
         return time.monotonic() >= self.at + by
 
 
 class Returned(NamedTuple):
-    """The rows of a key that come back later: the offset of the first, its time, and the time of the last."""
+    """The rows of a key that are handled again later.
+
+    `offset` is the offset of the first of these rows, `first_at` the time at which it is due, and `last_at` the time at
+    which the last one is due.
+    """
 
     offset: int
     first_at: float
@@ -41,9 +45,9 @@ class Returned(NamedTuple):
 
 
 class Due(NamedTuple):
-    """The time of a retry that falls after the deadline, by the monotonic clock; it is the delay of a verdict `Later`.
+    """The time of a retry that would begin after the deadline. It takes the place of the delay in a verdict `Later`.
 
-    `untried` is the same as in the verdict `Again`.
+    `at` is a time of the monotonic clock, and `untried` has the same meaning as in the verdict `Again`.
     """
 
     at: float
@@ -52,9 +56,9 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RetriesUntil(Retries):
-    """Retries that do not wait for attempts after a deadline: the verdict for these is `Later`.
+    """Retries with a deadline: the verdict is `Later` if the next attempt would begin after it.
 
-    All else is decided by `given`, the user's own retries, which may be an instance of a user's subclass.
+    `given` decides everything else. It is the user's own object, which can be an instance of a subclass of `Retries`.
     """
 
     given: Retries = field(default_factory=Retries)
@@ -63,7 +67,7 @@ class RetriesUntil(Retries):
     def decide(
         self, record: object, attempt: int, error: BaseException, now: float, random_number: float, untried: int = 0
     ) -> Verdict:
-        """Decide what to do after an attempt has failed."""
+        """Return the user's verdict on a failed attempt, or `Later` if the next attempt would be after the deadline."""
         verdict = self.given.decide(record, attempt, error, now, random_number, untried)
         if isinstance(verdict, Again) and max(verdict.at, now) >= self.until.at:
             return Later(Due(verdict.at, verdict.untried))
@@ -71,6 +75,6 @@ class RetriesUntil(Retries):
 
 
 def retries_until(retries: Retries, until: Deadline) -> RetriesUntil:
-    """Return these retries with a deadline, beyond which no row waits for its next attempt."""
+    """Add a deadline to the user's retries. A row whose next attempt would begin after it does not wait for it."""
     same = {each.name: getattr(retries, each.name) for each in fields(Retries)}
     return RetriesUntil(**same, given=retries, until=until)

@@ -1,4 +1,4 @@
-"""The event loop that runs the coroutines of a Python worker; it outlives the worker's tasks."""
+"""The event loop that runs async handlers in a Python worker. All tasks of the worker use the same loop."""
 
 import asyncio
 import threading
@@ -7,12 +7,15 @@ from functools import cache, partial
 from headway.execution.event_loop import run_whatever_is_raised
 from headway.runtime.precise_loop import precise_event_loop
 
-LOOP_ANSWERS_WITHIN = 10.0  # seconds
+LOOP_ANSWERS_WITHIN = 10.0  # seconds that the loop gets to run a callback
 
 
 @cache
 def handler_loop() -> asyncio.AbstractEventLoop:
-    """Return the event loop of this Python worker. It outlives tasks, so connections made in it stay usable."""
+    """Return the event loop of this Python worker, which is started by the first call.
+
+    It runs until the worker ends, so connections that a handler opens in one task can be used in the next.
+    """
     loop = precise_event_loop()
     serve = partial(run_whatever_is_raised, loop, loop.create_future())
     threading.Thread(target=serve, name="headway-stage-loop", daemon=True).start()
@@ -20,7 +23,7 @@ def handler_loop() -> asyncio.AbstractEventLoop:
 
 
 def answers(loop: asyncio.AbstractEventLoop) -> bool:
-    """Return whether the loop still runs callbacks; it has 10 seconds to answer."""
+    """Return whether the loop still runs callbacks. Waits for at most 10 seconds for the loop to run one."""
     answered = threading.Event()
     loop.call_soon_threadsafe(answered.set)
     return answered.wait(LOOP_ANSWERS_WITHIN)

@@ -1,8 +1,9 @@
-"""The rows that a task holds until it puts them out, their outcomes, and the memory that both take.
+"""Holds the rows of a task until they are put out together with their outcomes, and limits the memory that they take.
 
 Invariants:
-- Each row is put out exactly once, next to the columns of its outcome.
-- A few rows do not keep a large batch in memory: above a bound, batches are copied without the rows that are out.
+- Each row is put out exactly once, with the columns of its outcome.
+- A few remaining rows do not keep a large batch in memory: if the rows take too much memory, batches are copied without
+  the rows that are already put out.
 """
 
 import threading
@@ -15,22 +16,23 @@ import pyarrow as pa  # type: ignore[import-untyped]
 from headway.spark.stage.input_batch import InputBatch, StageRow
 from headway.spark.stage.outcomes import OutcomeColumns, RowOutcome
 
-# Each in bytes, of rows or results that are not put out yet.
-MOST_ROW_BYTES = 256 * 2**20  # above this, no more rows are read
-SHRINK_AT = 64 * 2**20  # above this, done rows are put out at once, and batches are copied without them
-MOST_RESULT_BYTES = 64 * 2**20  # above this, no handler is called
+# These are bytes of rows or results that are not put out yet.
+MOST_ROW_BYTES = 256 * 2**20  # if the rows take more, the task reads no further rows
+SHRINK_AT = 64 * 2**20  # if the rows take more, done rows are put out at once, and batches are copied without them
+MOST_RESULT_BYTES = 64 * 2**20  # if the results take more, no handler is called
 _NEVER = 2**62  # a number of outcomes that no task reaches
 
 
 class HeldRows:
-    """The rows of a task's batches that are not put out yet, and the outcomes of those that are done.
+    """The rows of a task that are not put out yet, and the outcomes of the rows that are done.
 
-    One thread adds batches and puts rows out; any thread adds an outcome.
+    One thread adds batches and puts rows out. Any thread can add an outcome.
 
     Args:
-        columns: The columns of the outcomes.
-        wake: Called when there are as many outcomes as the task waits for, or too many bytes of results.
-        pause: Called for each result: True if the results that are not put out yet take too much memory.
+        columns: Makes the columns of the outcomes.
+        wake: Called when there are as many outcomes as the task waits for, or when the results take too much memory.
+        pause: Called for each result, with True if the results that are not put out yet take too much memory, and with
+            False otherwise.
     """
 
     def __init__(self, columns: OutcomeColumns, wake: Callable[[], None], pause: Callable[[bool], None]) -> None:
@@ -38,10 +40,10 @@ class HeldRows:
         self._wake = wake
         self._pause = pause
         self._wake_at = _NEVER
-        self._batches: dict[InputBatch, None] = {}  # those with rows that are not put out yet
+        self._batches: dict[InputBatch, None] = {}  # the batches that have rows which are not put out yet
         self._outcomes: deque[tuple[StageRow, RowOutcome]] = deque()
         self._counting = threading.Lock()
-        self._result_bytes = 0  # in these outcomes
+        self._result_bytes = 0  # the size of the results in `_outcomes`
         self._is_full = False
         self.received = self._emitted = 0
 
@@ -51,12 +53,12 @@ class HeldRows:
         return self.received - self._emitted
 
     def add(self, batch: InputBatch) -> None:
-        """Hold the rows of a batch, which come after all others."""
+        """Add a batch, whose rows come after all rows that were added before."""
         self._batches[batch] = None
         self.received += batch.left
 
     def have_space(self) -> bool:
-        """Return whether there is memory for more rows, after shrinking batches if they take much."""
+        """Return whether there is memory for more rows. If the rows take much memory, batches are shrunk first."""
         kept = self._bytes()
         if kept > SHRINK_AT:
             for batch in self._batches:
@@ -68,7 +70,7 @@ class HeldRows:
         return sum(batch.size for batch in self._batches)
 
     def put(self, row: StageRow, outcome: RowOutcome) -> None:
-        """Note the outcome of a row, so that the row can be put out."""
+        """Add the outcome of a row, so that the row can be put out."""
         self._outcomes.append((row, outcome))
         if outcome.size:
             self._count(outcome.size)
@@ -83,12 +85,18 @@ class HeldRows:
             self._pause(self._is_full)
 
     def wake_at(self, outcomes: int) -> bool:
-        """Wake the task at this many outcomes, or when all rows are done. Returns whether that is already the case."""
+        """Arrange that `wake` is called at this many outcomes, or when all rows are done.
+
+        Returns whether there are already that many.
+        """
         self._wake_at = min(outcomes, self.waiting)
         return len(self._outcomes) >= self._wake_at
 
     def put_out(self, at_least: int) -> Iterator[pa.RecordBatch]:
-        """Yield the rows that are done, with their outcomes. Yields none below `at_least` unless memory is short."""
+        """Yield the rows that are done, with their outcomes.
+
+        If there are fewer than `at_least`, nothing is yielded, unless rows or results take too much memory.
+        """
         left = len(self._outcomes)
         if left < at_least and not self._is_full and self._bytes() <= SHRINK_AT:
             return
@@ -97,12 +105,15 @@ class HeldRows:
             count = sum(map(len, groups.values()))
             left -= count
             self._emitted += count
-            # In the order of the input: a row that waited for one of an earlier batch comes out behind it.
+            # In the order of the input, so that a row never comes out before an earlier row of its key.
             for batch in sorted(groups, key=attrgetter("first")):
                 yield self._with_outcomes(batch, groups[batch])
 
     def _grouped(self, most: int) -> Mapping[InputBatch, Sequence[tuple[StageRow, RowOutcome]]]:
-        """Take up to `most` outcomes, grouped by the batch of their rows. Takes fewer if their results are large."""
+        """Remove up to `most` outcomes, and group them by the batches of their rows.
+
+        If results are large, fewer outcomes are removed.
+        """
         groups: dict[InputBatch, list[tuple[StageRow, RowOutcome]]] = defaultdict(list)
         size = 0
         for _ in range(most):

@@ -1,4 +1,4 @@
-"""A batch that a stage has received, and those of its rows that are not put out yet."""
+"""The batches that a stage receives from Spark, and their rows that are not put out yet."""
 
 import math
 from collections.abc import Hashable, Iterable, Sequence
@@ -9,12 +9,12 @@ import pyarrow.compute as pc  # type: ignore[import-untyped]
 from headway.runtime.gc_pause import GcPause
 from headway.spark.stage.input_row import ColumnValues, InputRow, shrunk, source_of
 
-_ROW_BYTES = 600  # what a row takes in the stage and in the engine, in addition to its values
-_COLUMN_BYTES = 1_000  # what a column of a batch takes, even with few rows
+_ROW_BYTES = 600  # memory that a row takes in the stage and in the engine, in addition to its values
+_COLUMN_BYTES = 1_000  # memory that a column of a batch takes, even if the batch has few rows
 
 
 class StageRow:
-    """A row in the engine, which orders rows by their `offset` and `raw_key`."""
+    """A row as the engine gets it, in place of a record. The engine orders rows by their `offset` and `raw_key`."""
 
     __slots__ = ("batch", "index", "is_out", "offset", "priority", "raw_key", "row", "started")
 
@@ -30,14 +30,14 @@ class StageRow:
         self.is_out = False
 
     def __repr__(self) -> str:
-        place = f"Row {self.offset + 1} of the task"  # without its contents, which can be secret
-        row = getattr(self, "row", None)  # gone once the row is out
+        place = f"Row {self.offset + 1} of the task"  # does not show the contents, which can be secret
+        row = getattr(self, "row", None)  # `put_out` deletes this attribute
         source = row and source_of(row)
         return f"{place} ({source})" if source else place
 
 
 class InputBatch:
-    """The rows of a batch, from the offset `first` on; `left` counts those that are not put out yet."""
+    """The rows of a batch. `first` is the offset of the first row, and `left` the number of rows not put out yet."""
 
     def __init__(
         self, record_batch: pa.RecordBatch, first: int, keys: Iterable[Hashable], *, level_topics: bool = True
@@ -53,40 +53,41 @@ class InputBatch:
         self.left = len(self.rows)
 
     def set_priorities(self, name: str) -> None:
-        """Give each row its priority from this column; null and NaN are the lowest."""
+        """Set the priority of each row to its value in this column. Null and NaN count as the lowest priority."""
         column = pc.fill_null(self._records.column(self.names.index(name)).cast(pa.float64(), safe=False), -math.inf)
         for row, priority in zip(self.rows, column.to_pylist(), strict=True):
             row.priority = -math.inf if math.isnan(priority) else priority
 
     @property
     def size(self) -> int:
-        """The bytes that the batch takes, with the values that handlers have read and the rows that are left."""
+        """The bytes of memory that the batch takes, including the Python values of columns that handlers have read."""
         return self._columns.size + _COLUMN_BYTES * len(self.names) + _ROW_BYTES * self.left
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns."""
+        """The names of the batch's columns."""
         return self._columns.names
 
     def column(self, name: str) -> pa.Array | None:
-        """Return a column, with values of all rows that are left. Returns None if the batch has no such column."""
+        """Return a column of the batch in Arrow form, or None if the batch has no such column."""
         return self._records.column(self.names.index(name)) if name in self.names else None
 
     def put_out(self, rows: Sequence[StageRow]) -> list[pa.Array]:
-        """Return the columns of these rows, and count the rows as put out."""
+        """Return the columns of these rows, and mark the rows as put out."""
         columns: list[pa.Array] = self._taken(rows).columns
         for row in rows:
             row.is_out = True
-            del row.batch, row.row  # an idle thread may still hold the row, and must not keep its batch alive
+            del row.batch, row.row  # an idle thread may still refer to the row, and must not keep its batch in memory
         self.left -= len(rows)
         if not self.left:
-            self.rows = []  # breaks the cycle: rows refer to their batch
+            self.rows = []  # breaks the reference cycle, because each row refers to its batch
         return columns
 
     def shrink(self) -> None:
-        """Drop the rows that are out, unless more than half of the rows are left.
+        """Copy the batch without the rows that are put out, unless more than half of its rows are left.
 
-        So a row is copied only once on average. Handlers may be reading these rows meanwhile.
+        Because of this condition, each row is copied at most once on average. Handlers may be reading rows of the batch
+        at the same time.
         """
         if 2 * self.left > len(self.rows):
             return

@@ -1,7 +1,7 @@
-"""The row that a handler gets: a column is converted to Python values when a handler first reads it.
+"""The row that a handler gets, whose columns are converted to Python values when a handler first reads them.
 
-Rows are often wide, and handlers read few of their columns. Creating one timestamp takes 5 µs, as long as everything
-else that the stage does for a row.
+Rows often have many columns, of which handlers read only a few. Converting a single timestamp takes 5 µs, which is as
+long as everything else that the stage does for a row.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -14,15 +14,20 @@ from headway.records.history import Origin
 from headway.spark.stage import row_record
 from headway.spark.stage.column_values import values_of
 
-_VALUE_OVERHEAD = 56  # bytes of a Python value, beside its Arrow form, and of its slot in a list
+_VALUE_OVERHEAD = 56  # bytes of a Python object and its slot in a list, in addition to the bytes of the Arrow value
 
 
 class ColumnValues(dict[str, Any]):
-    """The columns of a batch as Python values, made on first use. Raises `KeyError` for a missing column.
+    """The columns of a batch by name. A column is converted to Python values when it is first read.
 
-    `size` is the bytes of the batch and of the values made so far. With `indices`, the batch has one row for each of
-    these indices, and values are looked up by them. `level_topics` says whether the Kafka topic of a row ends with its
-    level.
+    `size` is the number of bytes that the batch and the converted values take. Reading a missing column raises
+    `KeyError`.
+
+    Args:
+        batch: The columns in Arrow form.
+        indices: The indices by which the rows of `batch` are looked up, one for each row. They are given if `batch` is
+            a part of an earlier batch, and are the indices of the rows in that batch.
+        level_topics: Whether the Kafka topic of a row ends with the row's level.
     """
 
     def __init__(
@@ -38,18 +43,18 @@ class ColumnValues(dict[str, Any]):
     def __missing__(self, name: str) -> Any:
         if name not in self.names:
             raise KeyError(name)
-        # Two threads may convert the same column at the same time; either copy will do.
+        # Two threads may convert the same column at the same time. That is harmless, because the results are equal.
         column = self._batch.column(self.names.index(name))
         values = self[name] = self._values(column)
         self.size += column.nbytes + _VALUE_OVERHEAD * len(column)
         return values
 
     def scalar(self, name: str, index: int) -> pa.Scalar:
-        """Return one value in its Arrow form, without converting the column to Python values."""
+        """Return one value in Arrow form, without converting its column to Python values."""
         return self._batch.column(self.names.index(name))[index if self._places is None else self._places[index]]
 
     def taken(self, names: Sequence[str], indices: Sequence[int]) -> pa.RecordBatch:
-        """Return some columns of some rows in their Arrow form."""
+        """Return the named columns of the rows at these indices, in Arrow form."""
         records = self._batch.select([self.names.index(name) for name in names])
         places = indices if self._places is None else [self._places[index] for index in indices]
         first, last = places[0], places[-1]
@@ -65,13 +70,13 @@ class ColumnValues(dict[str, Any]):
 class InputRow:
     """A row with its columns as attributes; `row["name"]` reads a column whose name cannot be an attribute.
 
-    Values are the same as in PySpark's own functions: a struct is a `Row`, a map a dict, a VARIANT a `VariantVal`.
-    Unlike there, a timestamp is aware: in the session's time zone, or in UTC if Python does not know that zone. A
-    value that Python cannot represent, such as a date after the year 9999, raises when it is read. If the row is copied
-    or sent to another process, it becomes Spark's `Row` with all columns.
+    Values are the same as in a UDF of PySpark: a struct is a `Row`, a map is a dict, and a VARIANT is a `VariantVal`.
+    Unlike in a UDF, a timestamp is a datetime with a time zone: the session's time zone, or UTC if Python does not
+    support that one. Reading a value that Python cannot represent, such as a date after the year 9999, raises an error.
+    If the row is copied or sent to another process, it becomes a `Row` of Spark with all columns.
 
-    A row from `format("headway")` also has these attributes of a `ConsumerRecord`, unless a column has that name:
-    `kafka_topic`, `origin`, `raw_key` and `raw_value`.
+    A row from `format("headway")` also has the attributes `kafka_topic`, `origin`, `raw_key` and `raw_value` of a
+    `ConsumerRecord`, unless a column has the same name.
     """
 
     __slots__ = ("_columns", "_index")
@@ -93,18 +98,21 @@ class InputRow:
         return self._columns[name][self._index]
 
     def asDict(self) -> dict[str, Any]:  # noqa: N802  # as Spark's Row has it
-        """Return all columns by their names."""
+        """Return the values of all columns by name, as the method of Spark's `Row` does."""
         return {name: self[name] for name in self._columns.names}
 
     def record_origin(self) -> Origin | None:
-        """Return the place at which the row's record was first sent; None without topic, partition and offset."""
+        """Return the topic, partition and offset at which the row's record was first stored.
+
+        Returns None if the row has no columns topic, partition and offset.
+        """
         return row_record.origin_of(self._columns, self._index)
 
     def __reduce__(self) -> str | tuple[Any, ...]:
         return Row(**self.asDict()).__reduce__()
 
     def __repr__(self) -> str:
-        return f"InputRow of {', '.join(self._columns.names)}"  # without its contents, which can be secret
+        return f"InputRow of {', '.join(self._columns.names)}"  # does not show the contents, which can be secret
 
 
 def _column(name: str) -> Callable[[InputRow], Any]:
@@ -120,22 +128,28 @@ _OF_RECORDS: Mapping[str, Callable[[InputRow], Any]] = {
 
 
 def shrunk(batch: pa.RecordBatch, rows: Sequence[InputRow]) -> ColumnValues:
-    """Move these rows, which handlers may be reading, to a batch with no other rows. Returns the batch's columns."""
+    """Move rows to a new batch that contains only these rows. Returns the columns of the new batch.
+
+    Handlers may be reading the rows at the same time.
+    """
     level_topics = not rows or rows[0]._columns.level_topics
     columns = ColumnValues(batch, [row._index for row in rows], level_topics=level_topics)
     for row in rows:
-        # The index stays the same, so a concurrent reader finds the same row in the old and in the new columns.
+        # The index of the row stays the same, so a concurrent reader finds its values in the old and the new columns.
         row._columns = columns
     return columns
 
 
 def place_of(row: InputRow) -> tuple[ColumnValues, int]:
-    """Return the columns of a row, and its index in them."""
+    """Return the columns that a row belongs to, and the index of the row in these columns."""
     return row._columns, row._index
 
 
 def source_of(row: InputRow) -> str | None:
-    """Return the topic, level, partition and offset of a row's record as text; None without these columns."""
+    """Format the topic, level, partition and offset of a row's record for messages.
+
+    Returns None if the row lacks one of the columns topic, partition and offset.
+    """
     columns, index = row._columns, row._index
     if not {"topic", "partition", "offset"} <= set(columns.names):
         return None
@@ -144,7 +158,7 @@ def source_of(row: InputRow) -> str | None:
 
 
 class _Reindexed:
-    """The values of a column, looked up by the index that their rows had before the batch was cut down."""
+    """The values of a column, looked up by the indices that the rows had before their batch was shrunk."""
 
     def __init__(self, values: Sequence[Any], places: Mapping[int, int]) -> None:
         self._values = values

@@ -1,4 +1,7 @@
-"""Keeps rows in order by key where a source splits partitions, or for more tasks than a topic has partitions."""
+"""Repartitions rows by key, so that they stay in order if the source splits partitions.
+
+This also permits more tasks than the topic has partitions.
+"""
 
 from collections.abc import Iterator
 
@@ -19,23 +22,25 @@ _ROWS_OF_A_BATCH = 10_000
 
 
 def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFrame:
-    """Return the records of a frame from `format("headway")` with all records of a key in one task, in their order.
+    """Repartition a frame from `format("headway")` so that all records of a key are in one task, in their order.
 
-    More tasks than the topic has partitions can then read and handle a micro-batch: read with `splitPartitions`, and
-    put this before `parallel_map`. In a task, records of higher levels come first, and those of a partition are in the
-    order of their offsets. Records without a key are spread over all tasks. A task holds all its records of the
-    micro-batch in memory while it sorts. `partitions` is the number of tasks; by default it is the present value of the
-    setting `spark.sql.shuffle.partitions`. Spark does not merge these tasks into fewer according to sizes and cores, so
-    a micro-batch that is run again has the same rows in the same tasks.
+    With this, more tasks can read and handle a micro-batch than the topic has partitions: read with `splitPartitions`,
+    and call this function before `parallel_map`. Within a task, records of higher levels come first, and the records of
+    a partition are in the order of their offsets. Records without a key are spread over all tasks. A task holds all its
+    records of the micro-batch in memory while it sorts them.
 
-    Raises `ConfigError` if the frame lacks the source's columns or has one that cannot come to Python, and if
-    `partitions` is below 1.
+    `partitions` is the number of tasks. By default it is the value that the setting `spark.sql.shuffle.partitions` has
+    now. Spark's adaptive execution does not merge these tasks, so a micro-batch that is run again has the same rows in
+    the same tasks.
+
+    Raises `ConfigError` if the frame lacks one of the source's columns, if it has a column that cannot be passed to
+    Python, or if `partitions` is below 1.
     """
     missing = [name for name in ("key", *_PLACE) if name not in df.columns]
     if missing:
         raise ConfigError(
-            f"The DataFrame has no column {missing[0]}. repartition_by_key needs key, {', '.join(_PLACE)}, as "
-            'format("headway") gives them: select others after it.'
+            f"The DataFrame has no column {missing[0]}. repartition_by_key needs the columns key, {', '.join(_PLACE)} "
+            'of format("headway"). Call it before you select other columns.'
         )
     check_comes_as_arrow(df)
     if partitions is not None:
@@ -46,14 +51,16 @@ def repartition_by_key(df: DataFrame, partitions: int | None = None) -> DataFram
 
 
 def check_keys_stay_together(df: DataFrame) -> None:
-    """Raise `ConfigError` if the frame's source may have divided the rows of a key over several tasks.
+    """Raise `ConfigError` if the source of the frame can divide the rows of a key among several tasks.
 
-    If rows have moved to other tasks since, for example by an aggregation, their order is up to the user.
+    Nothing is raised if an operator after the source, such as an aggregation, moves rows to other tasks. Then the user
+    is responsible for their order.
     """
     if any(_is_split(source) and not source.moved for source in planned_sources(df)):
         raise ConfigError(
             'The DataFrame is from format("headway") with split partitions, so rows of a key can be in several tasks. '
-            "Set splitPartitions to false, put repartition_by_key before parallel_map, or say key=None for no order."
+            "Set splitPartitions to false, put repartition_by_key before parallel_map, or set key=None if the rows "
+            "need no order."
         )
 
 
@@ -69,6 +76,6 @@ def _sorted(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         rows = pa.Table.from_batches(found)
         columns = [("level", "descending"), *((name, "ascending") for name in _PLACE if name != "level")]
         order = pc.sort_indices(rows, sort_keys=columns)
-        # In pieces, because Arrow cannot take more than 2 GB of a column at once.
+        # Take the rows in pieces, because Arrow cannot take more than 2 GB of a column at once.
         for first in range(0, len(order), _ROWS_OF_A_BATCH):
             yield from rows.take(order.slice(first, _ROWS_OF_A_BATCH)).combine_chunks().to_batches()

@@ -1,4 +1,4 @@
-"""The outcome of each row of a parallel stage, as columns next to the row's own."""
+"""The columns that `parallel_map` adds to each row: the result of its handler, the outcome, and the times."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ from headway.spark.stage.result_type import ResultType, clean
 
 Kind = Literal["ok", "failed", "parked", "later", "expired"]
 AGAIN_AT = "again_at"
-"""The column that says when a row comes back, if its outcome is `later`."""
+"""The column with the time at which a row is handled again, if its outcome is `later`."""
 
 ERROR = StructType(
     [
@@ -35,19 +35,22 @@ ERROR = StructType(
 
 
 OBSERVED_STAGE, OBSERVED_OUTPUTS = "headway parallel_map of ", "headway outputs with dead letters in "
-"""The prefixes of names in `observedMetrics`, for the counts of stages and of outputs in a query's progress."""
+"""The prefixes of the names under which a query's progress has the counts of stages and of outputs."""
 
 _numbers = count(1)
 
 
 def observed_outcomes(rows: DataFrame, handler: str) -> DataFrame:
-    """Return the rows of a stage, so that the progress of their query counts the outcomes."""
+    """Add counts of the outcomes of a stage to the progress of the query, under `observedMetrics`."""
     kinds = [sf.count_if(sf.col("outcome") == kind).alias(kind) for kind in get_args(Kind)]
     return rows.observe(_unique(OBSERVED_STAGE + handler), *kinds, sf.count_if(sf.col("attempts") > 1).alias("retried"))
 
 
 def observed_records(rows: DataFrame, dead_letter_topic: str) -> DataFrame:
-    """Return the rows, whose column `record` can be null, so that their query's progress counts records and letters."""
+    """Add the number of records and of dead letters to the progress of the query, under `observedMetrics`.
+
+    The rows have a column `record`, which is null for a row that becomes no record.
+    """
     is_letter = sf.col("record.topic") == dead_letter_topic
     return rows.observe(
         _unique(OBSERVED_OUTPUTS + dead_letter_topic),
@@ -57,14 +60,14 @@ def observed_records(rows: DataFrame, dead_letter_topic: str) -> DataFrame:
 
 
 def _unique(name: str) -> str:
-    """Return the name with a number, because Spark accepts only one set of metrics under a name."""
+    """Add a number to the name, because Spark rejects a second set of metrics with the same name."""
     return f"{name} #{next(_numbers)}"
 
 
 def outcome_columns(result: DataType, *, later: bool = False) -> StructType:
-    """Return the columns that a stage adds to a row; `result` is the type of its handler's results.
+    """Return the columns that a stage adds to each row. `result` is the type of its handler's results.
 
-    With `later` rows can come back later, and a column says when.
+    With `later`, they include the column `again_at`, because rows can be handled again later.
     """
     columns = StructType(
         [
@@ -82,15 +85,17 @@ def outcome_columns(result: DataType, *, later: bool = False) -> StructType:
 
 @dataclass(slots=True)
 class RowOutcome:
-    """The outcome of a row; `started` and `done`, in seconds since the epoch, are those of its last attempt.
+    """The outcome of a row.
 
-    `history` is the header that the row's record carries wherever it goes next. `again_at` is when the row comes back.
+    `started` and `done` are the start and the end of the last attempt, in seconds since the epoch. `history` is the
+    value of the header that keeps the attempts so far, for the next record that is made from the row. `again_at` is the
+    time at which the row is handled again, in seconds since the epoch.
     """
 
     kind: Kind
     attempts: int = 0
     result: Any = None  # in the form that `ResultType.checked` returns
-    size: int = 0  # of the result, in bytes
+    size: int = 0  # the size of the result in bytes
     error: tuple[str | None, str | None, str] | None = None
     started: float | None = None
     done: float | None = None
@@ -99,13 +104,13 @@ class RowOutcome:
 
 
 def error_value(error: BaseException, reason: str) -> tuple[str, str, str]:
-    """Return an error as a value of the column `error`."""
+    """Return the value of the column `error` for this error."""
     exception, message = name_and_text(error)
     return clean(exception), clean(message), clean(reason)
 
 
 class OutcomeColumns:
-    """Makes the columns that a stage adds from the outcomes of its rows."""
+    """Makes the columns that a stage adds, in Arrow form, from the outcomes of its rows."""
 
     def __init__(self, columns: StructType, results: ResultType) -> None:
         self.names: list[str] = columns.names
@@ -113,7 +118,7 @@ class OutcomeColumns:
         self._types = [to_arrow_type(column.dataType, timezone="UTC") for column in columns]
 
     def arrays(self, outcomes: Sequence[RowOutcome]) -> list[pa.Array]:
-        """Return the arrays of all added columns for these outcomes."""
+        """Return the added columns for the rows with these outcomes."""
         results = self._results.column([outcome.result for outcome in outcomes])
         _, kind, attempts, error, started, done, history, *again_at = self._types
         return [

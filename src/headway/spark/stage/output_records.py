@@ -1,9 +1,9 @@
-"""Makes records of handled rows: the records of one row stay together from the handler to the transaction.
+"""Makes Kafka records from the outcomes of rows, so that all records of a row are in the same transaction.
 
-A handler that is called again may answer differently. So the records of a row must not be divided over writes, nor
-over tasks of a write: of two transactions, one could keep the first answer and the other the second, and the row would
-be in both receipts and dead letters, or in neither. Therefore a row's records are made from its outcome here, in its
-own task.
+A handler that is called a second time for a row may return another result. If the records of the row were divided
+among several writes or tasks, some of them could be made from the first result, and others from the second. The row
+could then be both among the outputs and among the dead letters, or in neither place. So all records of a row are made
+here, in the task of the row, and are written in one transaction.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,27 +32,28 @@ _OF_RECORDS = ("topic", "partition", "key", "value", "headers")
 
 
 Given = Column | str | Callable[[Column], Column]
-"""A column by its name, an expression, or with `each` a function from an element to an expression."""
+"""The name of a column, an expression, or, if `each` is set, a function that returns an expression for an element."""
 
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """A record to make of each row whose outcome is `ok`; columns are given by name or as expressions.
+    """Describes a record that `outputs` makes from each row whose outcome is `ok`.
 
-    With `each`, a row gives any number of records: one for each element of an array, in the array's order. Then the
-    other columns can be functions of the element, such as `value=lambda line: line["text"]`.
+    Columns are given by name or as expressions. With `each`, a row becomes any number of records: one for each element
+    of an array, in the array's order. Then the other columns can also be functions of the element, such as
+    `value=lambda line: line["text"]`.
 
     Args:
-        topic: The target topic: with a `level`, the Kafka topic of that level.
-        value: Binary or a string.
-        key: Binary or a string; None for no key.
-        level: A whole number.
-        headers: An array of structs of `key` and `value`.
-        due: The time at which a relay delivers the record; null means now.
-        expires: The time after which the record is no longer handled; null means never.
-        where: The condition for making the record, as SQL text or as a Spark expression; None means always.
-        each: An array, with one record for each of its elements, such as `result` if the handler returns a list. Null
-            counts as an empty array.
+        topic: The target topic. If a `level` is given, the record goes to the Kafka topic of that level.
+        value: The value of the record: binary or a string.
+        key: The key of the record: binary or a string. None for no key.
+        level: The level of the record, a whole number. None if the target topic has no levels.
+        headers: The headers of the record: an array of structs of `key` and `value`.
+        due: The time at which a relay delivers the record. Null means that it is delivered at once.
+        expires: The time after which the record is no longer handled. Null means that it does not expire.
+        where: The condition under which the record is made, as SQL text or as a Spark expression. None means always.
+        each: An array, such as `result` if the handler returns a list. One record is made for each of its elements.
+            Null counts as an empty array.
     """
 
     topic: str
@@ -73,37 +74,43 @@ def outputs(
     identity: Column | str | None = None,
     on_expired: OnExpired = "drop",
 ) -> DataFrame:
-    """Return the records made of the rows of `parallel_map`, as rows for `format("headway")`.
+    """Make Kafka records from the rows of `parallel_map`. Returns them as rows to write with `format("headway")`.
 
-    A row that is `ok` becomes these records, and any other row becomes a dead letter. An `ok` row also becomes a dead
-    letter if one of its records cannot be written, for example because its level is null or a header has no name. All
-    records of one row are in one task, and so in one transaction of the sink. So they arrive once and complete,
-    whatever dies when, and whatever handlers answer when they are called again. This needs the same rows in the same
-    tasks on every run, so shuffle nothing between `parallel_map` and the sink.
+    A row whose outcome is `ok` becomes the given records. If one of these cannot be written, for example because its
+    level is null or a header has no name, the row becomes a dead letter instead. So does a row that is `failed` or
+    `parked`. A row that is `expired` becomes nothing, or a dead letter with `on_expired="dead_letter"`.
 
-    A row that is `later` becomes its own record again, for its own topic and partition. A relay (`headway relay`)
-    delivers that when it is due, with the attempts so far in a header. A row that is `expired` becomes nothing, or a
-    dead letter with `on_expired="dead_letter"`.
+    A row that is `later` becomes a copy of its own record, for the same topic and partition, with the attempts so far
+    in a header. A relay (`headway relay`) delivers this record when it is due.
 
-    By its `identity`, the sink recognises a row when a restart calls its handler again. It is a string, binary or a
-    whole number, and different for each row. By default it is made of the source's columns topic, level, partition and
-    offset, if they exist. Without an identity, the sink refuses a restart in which a handler answers differently, and
-    its error says what to do.
+    All records of a row are written by one task, and so in one transaction of the sink. So Kafka gets all of them
+    exactly once, whichever processes die, and even if a handler returns another result when it is called again. This
+    requires that each run has the same rows in the same tasks, so do not shuffle rows between `parallel_map` and the
+    sink.
 
-    Dead letters have the key, the value and the headers of the row, and the headers of a `ParallelConsumer`'s dead
-    letters, so `headway dead` shows them and sends them again. They use whichever of the source's columns exist.
+    By the `identity` of a row, the sink recognises the row when a restarted query calls its handler again. The identity
+    is a string, binary or a whole number, and is different for each row. By default it is made of the source's columns
+    topic, level, partition and offset, if they exist. Without an identity, the sink raises an error if a handler
+    returns other results after a restart; the error explains what to do.
 
-    Raises `ConfigError` if the rows have no outcome, or can come back later but lack the columns of their records; if
-    a key or value is neither binary nor a string; and for a topic name that Kafka does not accept.
+    Dead letters have the key, the value and the headers of the row, and the same additional headers as the dead letters
+    of a `ParallelConsumer`, so `headway dead` can show them and send them again. Headers that need a column of the
+    source are left out if the rows do not have that column.
+
+    Raises `ConfigError` if the rows have no outcome, if rows can be handled again later but lack the columns of their
+    records, if a key or value is neither binary nor a string, or if Kafka does not accept the name of a topic.
     """
     check_choice("on_expired", on_expired, ("drop", "dead_letter"))
     for name in _OF_OUTCOMES:
         if name not in outcomes.columns:
-            raise ConfigError(f"The rows have no column {name}, which parallel_map adds. Make outputs of its rows.")
+            raise ConfigError(
+                f"The rows have no column {name}, which parallel_map adds. Call outputs with the rows of parallel_map."
+            )
     for topic in (dead_letter_topic, *(record.topic for record in records)):
         if not is_topic_name(topic):
             raise ConfigError(
-                f"Kafka accepts no topic named {topic!r}. Give 1 to 249 letters, digits, dots, underscores and hyphens."
+                f"Kafka does not accept the topic name {topic!r}. Use 1 to 249 letters, digits, dots, underscores and "
+                "hyphens."
             )
     comes_again = AGAIN_AT in outcomes.columns
     if comes_again:
@@ -129,8 +136,9 @@ def outputs(
     if known_by is None:
         exploded = outcomes.select(sf.explode(each).alias("record"))
         return observed_records(exploded, dead_letter_topic).select("record.*")
-    # A row without records counts, too, because it may have some when it is handled again. The sink also compares the
-    # topics of writes, since it only sees the identities of rows.
+    # A row without records is passed on with its identity, because it may have records when it is handled again. The
+    # target topics are in the metadata, because the sink compares rows by their identities alone: without the topics,
+    # it would take a write to other topics for a repetition.
     targets = {TARGETS: sorted({dead_letter_topic, *(record.topic for record in records)})}
     identified = known_by.alias("identity", metadata=targets)
     exploded = outcomes.select(identified, sf.explode_outer(each).alias("record"))
@@ -139,19 +147,19 @@ def outputs(
 
 
 def check_comes_again(df: DataFrame) -> None:
-    """Raise `ConfigError` if the rows lack the columns of their record, and so cannot come back later."""
+    """Raise `ConfigError` if the rows lack a column of their records, so that they cannot be handled again later."""
     for name in _OF_RECORDS:
         if name not in df.columns:
             how = "read with includeHeaders=true, and keep" if name == "headers" else "keep"
             raise ConfigError(
-                f"The rows have no column {name}, but can come back later, for which they need the columns of their "
-                f'record, {", ".join(_OF_RECORDS)}, as format("headway") gives them. So {how} these.'
+                f"The rows have no column {name}. Because they can be handled again later, they need the columns of "
+                f'their record, {", ".join(_OF_RECORDS)}, as format("headway") gives them. So {how} these columns.'
             )
 
 
 def _again(outcomes: DataFrame, times: Sequence[str]) -> Column:
-    """Return the record of a row that comes back later, as a struct."""
-    # If the record expires, one of its own headers has the time, so the column stays null.
+    """Return the record for a row that is handled again later, as a struct."""
+    # A record that expires already has the time in one of its headers, so the column `expires` is null.
     at = {"due": sf.col(AGAIN_AT), "expires": sf.lit(None).cast("timestamp")}
     own = sf.filter(_headers(outcomes), lambda header: header["key"] != HISTORY)
     history = sf.struct(sf.lit(HISTORY).alias("key"), sf.encode("history", "UTF-8").alias("value"))
@@ -166,7 +174,7 @@ def _again(outcomes: DataFrame, times: Sequence[str]) -> Column:
 
 
 def _headers(outcomes: DataFrame) -> Column:
-    """Return the headers of the row's record; an empty array if there is no column `headers`."""
+    """Return the headers of the row's record, or an empty array if there is no column `headers`."""
     none = sf.array().cast(_HEADERS)
     return sf.coalesce(sf.col("headers").cast(_HEADERS), none) if "headers" in outcomes.columns else none
 
@@ -178,7 +186,7 @@ def _identity(outcomes: DataFrame) -> Column | None:
 
 
 class _OutputRecords:
-    """The records that an `Output` makes of a row: one, or one for each element of an array."""
+    """The records that an `Output` makes from a row: a single one, or one for each element of an array."""
 
     def __init__(self, outcomes: DataFrame, record: Output, times: Sequence[str]) -> None:
         self.outcomes = outcomes
@@ -189,34 +197,34 @@ class _OutputRecords:
             for name in (field.name for field in fields(record)):
                 if callable(given := getattr(record, name)) and not isinstance(given, Column):
                     raise ConfigError(
-                        f"The {name} of the output to {record.topic} is a function, but there are no elements. Say "
-                        "each='result' to make a record of each element of the result, or give a column."
+                        f"The {name} of the output to {record.topic} is a function, but each is not given. Set "
+                        "each='result' to make a record from each element of the result, or use a column instead."
                     )
             return
         elements = _column(record.each)
         kind = outcomes.select(elements).schema[0].dataType
         if not isinstance(kind, ArrayType):
             raise ConfigError(
-                f"The each of the output to {record.topic} is {kind.simpleString()}; it must be an array. Let the "
-                "handler return a list, with a schema such as array<string>."
+                f"The output to {record.topic} has an each of type {kind.simpleString()}; it must be an array. Let "
+                "the handler return a list, with a schema such as array<string>."
             )
         self._elements = sf.coalesce(elements, sf.array().cast(kind))
 
     def array(self, make: Callable[["_OutputRecords", Column | None], Column]) -> Column:
-        """Return the results of `make` as an array: one for each element, or a single one without `each`."""
+        """Return an array with the result of `make` for each element, or with a single result if there is no `each`."""
         if self._elements is None:
             return sf.array(make(self, None))
         return sf.transform(self._elements, lambda element: make(self, element))
 
     def each_reason(self, make: Callable[["_OutputRecords", Column | None], Sequence[Column]]) -> Sequence[Column]:
-        """Return the reasons that `make` gives; with `each`, the first one of any element."""
+        """Return the reasons that `make` returns. With `each`, it is the first reason that any element has."""
         if self._elements is None:
             return make(self, None)
         found = sf.transform(self._elements, lambda element: sf.coalesce(_no_text(), *make(self, element)))
         return [sf.try_element_at(sf.filter(found, sf.isnotnull), sf.lit(1))]
 
     def kind(self, given: Given) -> DataType:
-        """Return the Spark type of a column of the output."""
+        """Return the Spark type that this column has in the records."""
         kind = self.outcomes.select(self.array(lambda _, element: _given(given, element))).schema[0].dataType
         return kind.elementType  # type: ignore[attr-defined, no-any-return]
 
@@ -226,7 +234,7 @@ def _no_text() -> Column:
 
 
 def _struct(part: _OutputRecords, element: Column | None) -> Column:
-    """Return the record as a struct, or null if its condition is false."""
+    """Return the record as a struct, or null if the record's condition is false."""
     record = part.record
     topic = sf.lit(record.topic)
     if record.level is not None:
@@ -256,7 +264,7 @@ def _level(level: Given, element: Column | None) -> Column:
 
 
 def _reasons(part: _OutputRecords, element: Column | None) -> list[Column]:
-    """Return the reasons why a record cannot be written, as texts that are null if it can."""
+    """Return columns with the reasons why a record cannot be written. A column is null if its reason does not apply."""
     record = part.record
     reasons = []
     if record.level is not None:
@@ -277,7 +285,7 @@ def _reasons(part: _OutputRecords, element: Column | None) -> list[Column]:
         no_time = f"its output to {record.topic} {what} at a value that is not a time"
         reasons.append(sf.when(time.isNotNull() & time.try_cast("timestamp").isNull(), no_time))
         if record.headers is not None:
-            taken = f"a header of its output to {record.topic} is named {ours}, a name reserved for headway"
+            taken = f"a header of its output to {record.topic} is named {ours}, which is a name that headway reserves"
             reasons.append(sf.when(_is_among(headers, ours), taken))
     if record.expires is not None:
         reasons += _wrong_expiries(record, element)
@@ -285,7 +293,7 @@ def _reasons(part: _OutputRecords, element: Column | None) -> list[Column]:
 
 
 def _wrong_expiries(record: Output, element: Column | None) -> list[Column]:
-    """Return the reasons why the sink would refuse the time at which a record expires."""
+    """Return columns with the reasons for which the sink would reject the expiry time of a record."""
     at = sf.unix_millis(_or_null(record.expires, element).try_cast("timestamp"))
     outside = sf.concat(sf.lit(f"its output to {record.topic} expires "), at.cast("string"), sf.lit(" ms after 1970"))
     reasons = [sf.when(~at.between(0, LATEST), outside)]
@@ -300,7 +308,7 @@ def _is_among(headers: Column, name: str) -> Column:
 
 
 def _has_no_name(header: Column) -> Column:
-    """Return whether a header has no name, or a NUL character in it, where Kafka's client would cut the name off."""
+    """Return whether a header has no name, or a name with a NUL character, at which Kafka's client would cut it off."""
     return header.isNotNull() & (header["key"].isNull() | header["key"].contains("\0"))
 
 
@@ -311,7 +319,7 @@ def _bytes(part: _OutputRecords, name: str, given: Given | None, element: Column
     if not isinstance(kind, BinaryType | StringType):
         raise ConfigError(
             f"The {name} of the output to {part.record.topic} is {kind.simpleString()}; it must be binary or a string. "
-            "Cast it, or make JSON of it with to_json."
+            "Cast it, or convert it to JSON with to_json."
         )
     return _given(given, element).cast("binary")
 
@@ -321,10 +329,10 @@ def _column(column: Column | str) -> Column:
 
 
 def _given(given: Given, element: Column | None) -> Column:
-    """Return a column of the row or, for a function, its result for the element."""
+    """Return a column of the row. If `given` is a function, return its result for the element."""
     if isinstance(given, Column | str):
         return _column(given)
-    assert element is not None  # noqa: S101 - for the type checker: it is checked beforehand
+    assert element is not None  # noqa: S101 - for the type checker: functions are refused without `each`
     return given(element)
 
 
@@ -333,7 +341,7 @@ def _or_null(given: Given | None, element: Column | None) -> Column:
 
 
 def _dead_letter(outcomes: DataFrame, topic: str, wrong: Column) -> Output:
-    """Return the dead letter of a row that is not `ok`, or of one whose records cannot be written."""
+    """Return the dead letter for a row that is not `ok`, or that is `ok` but whose records cannot be written."""
     columns = set(outcomes.columns)
     story = {
         "exception": sf.coalesce("error.exception", sf.when(wrong.isNotNull(), "headway.errors.DeliveryError")),
@@ -349,7 +357,7 @@ def _dead_letter(outcomes: DataFrame, topic: str, wrong: Column) -> Output:
         **{name: sf.col(name) for name in ("partition", "offset") if name in columns},
         **({"timestamp": sf.unix_millis("timestamp")} if "timestamp" in columns else {}),
     }
-    # The letter keeps the origin of its record, as a history that names the dead letter topic.
+    # The dead letter keeps the origin of its record in a history header that names the dead-letter topic.
     begin, end = sf.lit(f'{{"topic":"{topic}","origin":'), sf.lit("}")
     history = sf.concat(begin, sf.get_json_object("history", "$.origin"), end)
     headers = [*(_header(PREFIX + name, value) for name, value in story.items()), _header(HISTORY, history)]
@@ -368,7 +376,7 @@ def _kafka_topic(outcomes: DataFrame) -> Column:
 
 
 def _if_tried_before(path: str) -> Column:
-    """Return the value at a path of a row's history if the row failed before its last attempt, otherwise null."""
+    """Return the value at a path in the row's history, or null if the row had only one attempt."""
     attempts = sf.get_json_object("history", "$.attempts").cast("int")
     return sf.when(attempts > 1, sf.get_json_object("history", path))
 

@@ -70,79 +70,89 @@ def parallel_map(
     priority: str | None = None,
     profile: ResourceProfile | None = None,
 ) -> DataFrame:
-    """Return each row of `df` with the result of `handler(row)`; for batch and streaming DataFrames.
+    """Call `handler(row)` for each row of a batch or streaming DataFrame, many rows at a time.
 
-    Rows with the same key are handled one after the other, in their order in their Spark partition; other rows do not
-    wait for them. As in a `ParallelConsumer`, the column `key` counts within its topic, level and partition if the
-    frame has these columns. When a row fails for good, the next one of its key starts. Nothing is shuffled: rows that
-    must be in order have to be in one Spark partition. Rows from `format("headway")` are, unless it splits partitions;
-    in that case use `repartition_by_key` first. A micro-batch ends when all its rows are done, so the order holds
-    across micro-batches.
+    Returns the rows with these columns added:
 
-    The columns added are `result`, `outcome`, `attempts`, `error`, `started`, `done` and `history`. `outcome` is `ok`,
-    `failed`, or `expired` for a row that expired, by its header or by `expires_after`, before its handler was called.
-    With `park_behind_failed` it can be `parked`: the row was not handled, because an earlier row of its key failed in
-    the same task. Without that parameter, rows are parked only behind a call that never ends. With `later` or a
-    `deadline` the outcome can be `later`, and a column `again_at` says when the row comes back. `error` has
-    `exception`, `message` and `reason`; `started` and `done` are the times of the last attempt. `history` is the
-    header that the row's record carries wherever it goes next. `outputs` makes records of all rows: results, dead
-    letters, and rows that come back later. The progress of a query counts the outcomes, in `observedMetrics`;
-    `ProgressListener` shows them.
+    - `result`: the result of the handler.
+    - `outcome`: `ok` or `failed`; `expired` if the row expired, by its header or by `expires_after`, before its handler
+      was called; `parked` if the row was not handled because an earlier row of its key failed in the same task (with
+      `park_behind_failed`) or has a call that never ends; `later` if the row is handled again later (with `later` or
+      `deadline`).
+    - `attempts`: the number of attempts.
+    - `error`: a struct of `exception`, `message` and `reason`; null if the outcome is `ok`.
+    - `started`, `done`: the start and the end of the last attempt.
+    - `history`: the value of the header that keeps the attempts so far, for the next record made from the row.
+    - `again_at`: the time at which a row that is `later` is handled again. Only with `later` or `deadline`.
 
-    No row fails its task through its contents, or through what its handler returns or raises. If a result is not of the
-    schema's type or takes more than 64 MiB, its row has failed; the same goes for a row whose handler reads a value
-    that Python cannot represent. Only a handler that ends its process, for example through a library that crashes,
-    fails its task, and in the end the query; `run_workers` sets such a record aside instead.
+    `outputs` makes Kafka records from all these rows: results, dead letters, and rows that are handled again later. The
+    progress of a query counts the outcomes under `observedMetrics`, and `ProgressListener` shows the counts.
 
-    Spark runs a failed task again with all its rows, so handlers are called at least once.
+    Rows with the same key are handled one after the other, in the order that they have in their Spark partition. Rows
+    of different keys do not wait for each other. As in a `ParallelConsumer`, equal values of the column `key` are the
+    same key only within a topic, level and partition, if the frame has these columns. If a row fails permanently, the
+    next row of its key starts. Nothing is shuffled, so rows that must be in order have to be in one Spark partition.
+    Rows from `format("headway")` are, unless the source splits partitions; in that case call `repartition_by_key`
+    first. A micro-batch ends when all its rows are done, so the order also holds across micro-batches.
+
+    A row never fails its task because of its contents, or because of what its handler returns or raises. A row fails if
+    its result is not of the schema's type or takes more than 64 MiB, or if its handler reads a value that Python cannot
+    represent. Only a handler that ends its process, for example because a library crashes, fails the task, and after
+    some attempts the query. `run_workers` sets such a record aside instead.
+
+    Spark runs a failed task again with all its rows, so a handler can be called more than once for a row.
 
     Args:
-        df: The rows. The handler gets each with its columns as attributes.
-        handler: A function, which runs on threads, or an `async def`; as `handler(row, context)` it also gets the row's
-            context. It is sent to each Python worker and kept there. Coroutines have the same event loop as long as the
-            worker lives, so they can reuse the clients that they create.
-        schema: The type of the handler's result: a DDL string or a data type. A struct is returned as a dict, a tuple,
-            a Row or a dataclass.
-        key: The columns that make up the key, by which rows are in order; None for no order. Null is an ordinary key,
-            so rows with a null key run one at a time.
+        df: The rows. The handler gets each row as an object with the columns as attributes.
+        handler: A function, which is called on threads, or an `async def`. If it is `handler(row, context)`, it also
+            gets the row's context. It is sent to each Python worker and kept there. All coroutines of a worker run in
+            the same event loop until the worker ends, so they can reuse the clients that they create.
+        schema: The type of the handler's result: a DDL string or a data type. A struct can be returned as a dict, a
+            tuple, a Row or a dataclass.
+        key: The columns that make up the key, by which rows are kept in order. None for no order. Null is an ordinary
+            key, so rows with a null key are handled one at a time.
         max_concurrency: How many rows each task handles at a time.
-        time_limit: The seconds that a call may take; after that the attempt has failed.
-        retries: When, and how often, a failed row is tried again.
-        park_behind_failed: Whether the later rows of a key are left unhandled in the task in which one of them failed
-            for good. Each of them is then `parked`, and `outputs` makes a dead letter of it.
-        later: Whether a handler may raise `RetryLater`: the row comes back after its delay, with its attempts counted.
-            Later rows of its key go on meanwhile. The rows need the source's columns, `headers` among them.
-        deadline: The seconds that a task may take, counted from its first rows. Rows that are not done by then are
-            `later`: running calls are cancelled, and count as attempts if they had at least half of that time; rows
-            that have not begun come back at once. The rows of a key come back in their order, but those of the next
-            micro-batch do not wait for them. It implies `later`.
-        batches: The sizes of batches, such as `Batches(100, linger=0.1)`. The handler gets a list of rows of one key,
-            or of any keys with `key=None`, and a list of contexts if it takes one. It returns a list with a result for
-            each row, or one result for all; a `BatchError` names the rows that failed.
+        time_limit: How many seconds a call can take. After that, the attempt has failed.
+        retries: When and how often a failed row is tried again.
+        park_behind_failed: Whether, after a row has failed permanently, the later rows of its key in the same task are
+            left unhandled. Their outcome is then `parked`, and `outputs` makes dead letters of them.
+        later: Whether a handler can raise `RetryLater`. The row is then handled again after the delay, and its attempts
+            are counted on. Meanwhile the later rows of its key are handled. The rows need the source's columns,
+            including `headers`.
+        deadline: How many seconds a task can take, counted from its first rows. Rows that are not done by then are
+            `later`. Running calls are cancelled; they count as attempts if they had at least half of that time. Rows
+            that were not started are handled again at once. The rows of a key are handled again in their order, but
+            rows of the next micro-batch do not wait for them. This parameter implies `later`.
+        batches: The sizes of batches, such as `Batches(100, linger=0.1)`. The handler then gets a list of rows of one
+            key, or of any rows with `key=None`, and a list of contexts if it takes a second argument. It returns a list
+            with a result for each row, or one result for all rows. It can raise a `BatchError` that names the rows that
+            failed.
         arrow_columns: The columns that a handler of `batches` gets as a `pyarrow.RecordBatch`, in place of a list of
             rows. It returns an Array with a result for each row, or a RecordBatch or Table whose columns are the fields
             of the schema.
-        adaptive: Whether each task starts with few calls at a time, grows up to `max_concurrency` while throughput
-            grows, and shrinks when only the latency does.
-        on_time_limit: A function of the row that gives its result when its call exceeds the `time_limit`: the row is
-            then `ok`, and is not tried again. It must be quick. If it raises, the attempt has failed with that error.
-            It is not called for a call that cannot be interrupted, nor for one that is still running at the deadline.
-        lifespan: What the calls in each Python worker share, such as a database pool: a function that makes a context
-            manager, async or not. Calls find what it yields in `context.state`. It starts before the worker's first row
-            and ends with the worker's process, which runs many tasks one after the other. A process that is killed
-            does not end it.
-        rate_limit: How many rows may start in a second in all tasks together, wherever they run; retries count. Tasks
-            ask the driver for starts, at a port of its own.
-        expires_after: The seconds after a record's timestamp within which its row may start; by default there is no
-            such limit. If the record's header sets an expiry, too, the earlier one counts. The rows need the source's
-            column `timestamp`.
-        priority: The column of numbers whose highest values start first, among the rows that a task has read; null is
-            the lowest. A row still waits for earlier ones of its key. The task reads as far ahead as its memory allows.
-        profile: The resources of the tasks and their executors, such as GPUs or memory, as Spark's `ResourceProfile`.
-            Spark accepts it on YARN, Kubernetes and a standalone cluster; in a local session it ends the query.
+        adaptive: Whether each task adapts how many rows it handles at a time. It begins with a few, handles more, up to
+            `max_concurrency`, as long as this increases the throughput, and fewer if it only increases the latency.
+        on_time_limit: A function that is called with the row if its call exceeds the `time_limit`, and that returns the
+            row's result. The row is then `ok`, and is not tried again. The function must be quick. If it raises, the
+            attempt has failed with that error. It is not called if the handler cannot be interrupted, or if its call is
+            still running at the deadline.
+        lifespan: A function that returns a context manager, async or not, for what the calls in a Python worker share,
+            such as a database pool. Calls find the value that it yields in `context.state`. It is entered before the
+            worker's first row, and exited when the worker's process ends, which runs many tasks one after the other. It
+            is not exited if the process is killed.
+        rate_limit: How many rows can start per second in all tasks together, wherever they run. Retries count as well.
+            Tasks request starts from the driver, which listens on an additional port for this.
+        expires_after: How many seconds after its record's timestamp a row can start. By default there is no such limit.
+            If a header of the record also sets an expiry time, the earlier of the two applies. The rows need the
+            source's column `timestamp`.
+        priority: A column of numbers. Of the rows that a task has read, those with the highest number start first. Null
+            is the lowest priority. A row still waits for earlier rows of its key. The task reads as many rows ahead as
+            its memory limit permits.
+        profile: The resources of the tasks and their executors, such as GPUs or memory, as a `ResourceProfile` of
+            Spark. Spark supports it on YARN, Kubernetes and standalone clusters. In a local session, the query fails.
 
-    Raises `ConfigError` for arguments that are out of bounds, for columns that cannot come to Python, such as intervals
-    of months, and if `key` is given with a source that splits partitions.
+    Raises `ConfigError` if an argument is outside its allowed range, if a column cannot be passed to Python, such as an
+    interval of months, or if `key` is given and the source splits partitions.
     """
     check_comes_as_arrow(df)
     check_flag("later", later)
@@ -175,7 +185,7 @@ def parallel_map(
     if rate_limit is not None:
         check_above_zero("rate_limit", rate_limit)
         context = context_of(
-            df.sparkSession, "rate_limit", "Divide the rate by your tasks, and limit it in the handler."
+            df.sparkSession, "rate_limit", "Divide the rate by the number of tasks, and limit it in the handler."
         )
         settings = replace(settings, rate=limit_for(float(rate_limit), context))
     zone = df.sparkSession.conf.get("spark.sql.session.timeZone")
@@ -212,15 +222,17 @@ def _result_type(schema: object) -> DataType:
 
 def _key_columns(df: DataFrame, key: str | Sequence[str] | None) -> tuple[str, ...]:
     if not isinstance(key, str | Sequence | None):
-        raise ConfigError(f"The key is {shown(key)}; it must be the name of a column, several, or None for no order.")
+        raise ConfigError(
+            f"The key is {shown(key)}; it must be the name of a column, a list of names, or None for no order."
+        )
     names = (key,) if isinstance(key, str) else tuple(key or ())
     for name in names:
         _check_column(df, "key", name)
         kind = df.schema[name].dataType
         if not is_key(kind):
             raise ConfigError(
-                f"The column {name} is {kind.simpleString()}, which cannot be a key. Name columns of its parts, such "
-                "as numbers or strings without a collation."
+                f"The column {name} is {kind.simpleString()}, which cannot be a key. Use a column of another type, "
+                "such as a number or a string without a collation."
             )
     return names
 
@@ -229,13 +241,13 @@ def _check_parking(park_behind_failed: bool, key: str | Sequence[str] | None) ->
     check_flag("park_behind_failed", park_behind_failed)
     if park_behind_failed and not key:
         raise ConfigError(
-            "park_behind_failed is True, but key is None, so no row is behind another one. Name the key, or leave "
-            "park_behind_failed out."
+            "park_behind_failed is True, but key is None, so there are no later rows of a key to park. Set key, or "
+            "leave park_behind_failed out."
         )
 
 
 def _lane_columns(df: DataFrame, key: tuple[str, ...]) -> tuple[str, ...]:
-    """Return the columns by which rows are in order. The key of a record only counts within its partition in Kafka."""
+    """Return the columns by which rows are kept in order: the key, and with the column `key` also the partition's."""
     if "key" not in key or not {"topic", "partition"} <= set(df.columns):
         return key
     place = [name for name in _PLACE if name in df.columns and is_key(df.schema[name].dataType)]
@@ -248,8 +260,8 @@ def _arrow_columns(df: DataFrame, given: str | Sequence[str] | None, batches: Ba
     names = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, Sequence) else ()
     if not names or not all(isinstance(name, str) for name in names):
         raise ConfigError(
-            f"arrow_columns is {shown(given)}; it must name one or several columns, such as ['value']. Leave it out to "
-            "get rows."
+            f"arrow_columns is {shown(given)}; it must name one or more columns, such as ['value']. Leave it out if "
+            "the handler takes rows."
         )
     for name in names:
         _check_column(df, "arrow_columns", name)
@@ -257,7 +269,7 @@ def _arrow_columns(df: DataFrame, given: str | Sequence[str] | None, batches: Ba
             raise ConfigError(f"arrow_columns names {name} twice. Name each column once.")
     if batches is None:
         raise ConfigError(
-            "arrow_columns is given, but not batches, whose rows the handler would get. Add it, for example "
+            "arrow_columns needs batches, but batches is not given. Add it, for example "
             "batches=Batches(1000, linger=0.1)."
         )
     return names
@@ -266,7 +278,7 @@ def _arrow_columns(df: DataFrame, given: str | Sequence[str] | None, batches: Ba
 def _check_column(df: DataFrame, use: str, name: str) -> None:
     if name not in df.columns:
         near = get_close_matches(name, df.columns, n=1)
-        hint = f"Did you mean {near[0]}?" if near else f"It has {', '.join(df.columns)}."
+        hint = f"Did you mean {near[0]}?" if near else f"Its columns are {', '.join(df.columns)}."
         raise ConfigError(f"The DataFrame has no column {name} for the {use}. {hint}")
 
 
@@ -276,7 +288,9 @@ def _check_priority(df: DataFrame, name: str) -> None:
     _check_column(df, "priority", name)
     kind = df.schema[name].dataType
     if not isinstance(kind, NumericType):
-        raise ConfigError(f"The column {name} is {kind.simpleString()}, but a priority is a number. Cast it.")
+        raise ConfigError(
+            f"The column {name} is {kind.simpleString()}, but a priority must be a number. Cast the column."
+        )
 
 
 def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
@@ -299,17 +313,23 @@ def _check(df: DataFrame, handler: RowHandler, settings: Settings) -> None:
         if not ("timestamp" in df.columns and isinstance(df.schema["timestamp"].dataType, TimestampType)):
             raise ConfigError(
                 "expires_after counts from the timestamp of each row's record, but the DataFrame has no column "
-                'timestamp with times, as format("headway") gives it. Keep that, or leave expires_after out.'
+                'timestamp with times, as format("headway") gives it. Keep that column, or leave expires_after out.'
             )
     if settings.on_time_limit is not None:
         check_function("on_time_limit", settings.on_time_limit, ("row",), "It returns a result.")
         if settings.time_limit is None:
-            raise ConfigError("on_time_limit is given, but no time_limit that a call could exceed. Give that, too.")
+            raise ConfigError("on_time_limit needs a time_limit, but no time_limit is given. Add one.")
     if settings.batches is not None:
         check_kind("batches", settings.batches, Batches, "Batches, such as Batches(100)")
     with_context(handler, *argument_names(settings))  # raises for a handler that cannot be called with these
     if is_generator_function(handler):
-        raise ConfigError(f"The handler {called(handler)} yields, but each row has one outcome. Return a list instead.")
+        raise ConfigError(
+            f"The handler {called(handler)} is a generator, but must return one result for each row. Return a list "
+            "instead."
+        )
     for name in df.columns:
-        if name.lower() in settings.columns.names:  # Spark does not tell names apart by their case
-            raise ConfigError(f"The DataFrame already has a column {name}, which the stage adds. Rename or drop it.")
+        if name.lower() in settings.columns.names:  # Spark ignores the case of names
+            raise ConfigError(
+                f"The DataFrame already has a column {name}, but parallel_map adds a column of that name. Rename or "
+                "drop it."
+            )

@@ -1,9 +1,10 @@
-"""The handlers that one of Spark's Python workers keeps across its tasks, with their lifespans.
+"""Keeps handlers and their lifespans in Spark's Python workers, so that all tasks of a worker share them.
 
-A Python worker is a process that Spark's daemon forks, and that runs one task at a time. Spark gives it no hook for its
-end: the process exits through `os._exit`, which calls no `atexit` function, and when the Spark program ends, the daemon
-kills its process group. So this module replaces `os._exit` by a function that ends the lifespans first. The process
-also leaves the group, and checks for itself whether the daemon is still alive. A killed process ends no lifespan.
+A Python worker is a process that Spark's daemon forks, and that runs one task at a time. Spark has no hook that is
+called when a worker ends: the process exits through `os._exit`, which calls no `atexit` function, and when the Spark
+program ends, the daemon kills its own process group. So this module replaces `os._exit` with a function that first ends
+the lifespans. The process also leaves the daemon's group, and checks for itself whether the daemon still runs. If the
+process is killed, its lifespans are not ended.
 """
 
 import atexit
@@ -27,9 +28,9 @@ from headway.spark.stage.settings import RowHandler
 log = logging.getLogger(__name__)
 
 MOST_KEPT = 8
-"""The most handlers in a process. A further one replaces the handler that has been unused for longest."""
+"""The maximum number of handlers that a process keeps. A further handler replaces the least recently used one."""
 
-_LOOK_FOR_DAEMON_EVERY = 1.0  # seconds
+_LOOK_FOR_DAEMON_EVERY = 1.0  # seconds between two checks whether the daemon still runs
 _OF_ROWS = Consequences(
     at_start="No row was handled.",
     at_end="The results of all rows that are done have reached Spark.",
@@ -38,11 +39,11 @@ _OF_ROWS = Consequences(
 
 
 class Shared:
-    """The lifespan that all calls of a handler share in this process. Raises `LifespanError` if it cannot start."""
+    """The lifespan that all calls of a handler in this process share. Raises `LifespanError` if it fails to start."""
 
     def __init__(self, lifespan: Lifespan, handler: RowHandler) -> None:
         self.failure: LifespanError | None = None
-        """The error of a lifespan that ended by itself."""
+        """The error of the lifespan if it ended on its own, before it was closed."""
         self._life = Life(lifespan, None, _OF_ROWS)
         loop = handler_loop() if is_coroutine_function(handler) else None
         try:
@@ -52,16 +53,16 @@ class Shared:
             raise
 
     def state(self) -> Any:
-        """Return the value that the lifespan yields."""
+        """Return the value that the lifespan yielded."""
         return self._life.state()
 
     def check(self) -> None:
-        """Raise the lifespan's error if it failed before it was closed."""
+        """Raise the error of the lifespan if it ended on its own, before it was closed."""
         if self.failure:
             raise self.failure
 
     def close(self) -> None:
-        """End the lifespan, within some seconds, and log its error."""
+        """End the lifespan, waiting for a few seconds at most, and log its error if it has one."""
         self._life.close(0.0)
         if self._life.failure:
             log.error("%s", self._life.failure)
@@ -71,7 +72,7 @@ class Shared:
 
 
 class Kept(NamedTuple):
-    """A handler that this process keeps, and its lifespan, if it has one."""
+    """A handler that this process keeps, together with its lifespan if it has one."""
 
     handler: RowHandler
     shared: Shared | None
@@ -82,14 +83,14 @@ _ending = threading.Lock()
 
 
 def pickled(handler: RowHandler, lifespan: Lifespan | None) -> bytes:
-    """Pickle both together for `kept`, so that they share the same globals of the user's program."""
+    """Pickle a handler and its lifespan together for `kept`, so that after unpickling they share the same globals."""
     return cloudpickle.dumps((handler, lifespan))  # type: ignore[no-any-return, no-untyped-call]
 
 
 def kept(form: bytes) -> Kept:
-    """Return the handler and lifespan that `pickled` encoded: the same objects for all tasks of this process.
+    """Return the handler and the lifespan that `pickled` encoded. All tasks of this process get the same objects.
 
-    Raises `LifespanError` if the lifespan fails at its start.
+    The first call starts the lifespan. Raises `LifespanError` if it fails to start.
     """
     found = _kept.get(form)
     if found is None:
@@ -104,9 +105,9 @@ def kept(form: bytes) -> Kept:
 
 
 def end_all() -> None:
-    """End the lifespans of all handlers; a second caller waits for the first."""
+    """End the lifespans of all handlers. If another thread already does so, this call waits for it."""
     with _ending:
-        # All at once, so that together they take only the few seconds of one.
+        # End all of them at the same time, so that together they take no longer than a single one can take.
         closing = [
             threading.Thread(target=_close, args=(_kept.popitem()[1],), name="headway-lifespan-end", daemon=True)
             for _ in range(len(_kept))
@@ -125,17 +126,17 @@ def _close(one: Kept) -> None:
 
 @cache
 def _end_with_process() -> None:
-    """Arrange that `end_all` is called when this process of Spark's exits, or when its daemon is gone."""
-    atexit.register(end_all)  # for a process without a daemon, which ends as any other does
+    """Arrange that `end_all` is called when this Python worker exits, and that it exits when its daemon has ended."""
+    atexit.register(end_all)  # for a process that was not forked by a daemon, and exits normally
     os._exit = partial(_end_and_exit, os._exit, os.getpid())
     daemon = os.getppid()
     if os.getpgid(0) == daemon:
-        os.setpgid(0, 0)  # otherwise the daemon would kill this process with its group, without a warning
+        os.setpgid(0, 0)  # otherwise the daemon would kill this process without a warning when it kills its group
     threading.Thread(target=_leave_with, args=(daemon,), name="headway-spark-daemon", daemon=True).start()
 
 
 def _end_and_exit(exit_at_once: Callable[[int], NoReturn], owner: int, code: int) -> NoReturn:
-    if os.getpid() == owner:  # not in a process forked from it
+    if os.getpid() == owner:  # false in a process that a handler has forked
         end_all()
     exit_at_once(code)
 

@@ -1,10 +1,10 @@
-"""One rate shared by all tasks of a stage: tasks ask for starts, and are granted them in turn.
+"""Divides one rate limit among all tasks of a stage: tasks request starts, and are granted them in turn.
 
-Fixed shares of the rate would not do: no task knows how many others there are, since they come and go with each
-micro-batch, and the unused share of a task with little to do would be lost to the others.
+Fixed shares of the rate would not work. A task does not know how many other tasks there are, because the number changes
+with each micro-batch, and the other tasks could not use the share of a task that has little to do.
 
-Invariant: over any period no more starts are granted than the rate allows, plus one burst of a tenth of a
-second (or one start).
+Invariant: in any period, no more starts are granted than the rate allows, plus one burst. The burst is a tenth of a
+second's starts, or one start if that is more.
 """
 
 from collections import OrderedDict
@@ -16,13 +16,13 @@ from headway.execution.jobs import Job
 
 T = TypeVar("T", bound=Hashable)
 
-_BURST = 0.1  # seconds; this much of the rate may be granted at once
-_GRAIN = 0.01  # seconds; wait until this much of the rate can be granted, or one start: each grant is a message
-_ROUNDING = 1e-9  # starts; more than the rounding errors of sums, so that a start is not delayed by one
+_BURST = 0.1  # the starts of this many seconds can be granted at once
+_GRAIN = 0.01  # grants are held back until they are the starts of this many seconds, because each grant is a message
+_ROUNDING = 1e-9  # a number of starts larger than the rounding errors of sums, which must not delay a start
 
 
 class Grants(Generic[T]):
-    """Divides the starts that a rate allows, per second, among the tasks that ask for some.
+    """Divides the starts that a rate per second allows among the tasks that request some.
 
     >>> grants = Grants(100, now=0.0)
     >>> grants.ask("a", 50), grants.ask("b", 2), grants.due(now=0.0)
@@ -39,7 +39,7 @@ class Grants(Generic[T]):
         self._asked: OrderedDict[T, int] = OrderedDict()
 
     def ask(self, who: T, starts: int) -> None:
-        """Note how many starts a task wants, in place of its earlier request."""
+        """Record how many starts a task requests. This replaces the task's earlier request."""
         self._asked[who] = starts
 
     def leave(self, who: T) -> None:
@@ -47,7 +47,10 @@ class Grants(Generic[T]):
         self._asked.pop(who, None)
 
     def due(self, now: float) -> Sequence[tuple[T, int]]:
-        """Return the starts granted now, the longest-waiting task first. A task must ask again for more."""
+        """Return the starts that are granted now, beginning with the task that has waited longest.
+
+        A grant uses up the task's request, even if it is smaller. The task must call `ask` again for more starts.
+        """
         self._left = min(self._burst, self._left + (now - self._filled_at) * self._rate)
         self._filled_at = now
         granted: list[tuple[T, int]] = []
@@ -61,30 +64,35 @@ class Grants(Generic[T]):
         return granted
 
     def next_due(self) -> float | None:
-        """Return the time at which more can be granted; None without a request."""
+        """Return the time at which more starts can be granted, or None if there are no requests."""
         return self._filled_at + max(0.0, self._least() - self._left) / self._rate if self._asked else None
 
     def _least(self) -> float:
-        """Return the fewest starts granted at a time: a message with one start costs as much as one with many."""
+        """Return the minimum number of starts that are granted together.
+
+        Few large grants are cheaper than many small ones, because a message costs the same for any number of starts.
+        """
         return max(1.0, min(self._rate * _GRAIN, sum(self._asked.values())))
 
 
 class GrantedStarts(Gate):
-    """The gate of one task, which starts no more works than it was granted.
+    """A gate that starts no more attempts in a task than the driver has granted.
 
-    `ready` returns how many works could start now. `ask` requests starts for them, at most `slots`, and `grant` takes
-    the answer.
+    Args:
+        slots: The maximum number of starts to request at a time.
+        ready: Returns how many attempts could start at the given time.
+        ask: Requests this many starts from the driver. The granted starts are passed to `grant`.
     """
 
     def __init__(self, slots: int, *, ready: Callable[[float], int], ask: Callable[[int], None]) -> None:
         self._slots = slots
         self._ready = ready
         self._ask = ask
-        self._granted = 0  # below 0 after a batch of more works than starts were granted
+        self._granted = 0  # negative after a batch that had more attempts than starts were granted
         self._is_asking = False
 
     def may_start(self, running: int, now: float) -> bool:
-        """Return whether a start is granted. Requests more if there is none for works that could start."""
+        """Return whether a granted start is left. If not, requests starts for the attempts that could start now."""
         if self._granted > 0:
             return True
         if not self._is_asking and (ready := self._ready(now)):
@@ -93,7 +101,7 @@ class GrantedStarts(Gate):
         return False
 
     def started(self, job: Job, running: int, now: float) -> bool:
-        """Use up a grant for each work."""
+        """Use up one granted start for each attempt of the job."""
         self._granted -= len(job)
         return False
 

@@ -1,8 +1,8 @@
-"""The rate limit of a stage over the network: the driver grants starts, and each task holds a connection to it.
+"""Enforces the rate limit of a stage over the network: tasks connect to the driver, which grants them starts.
 
-Tasks come and go with micro-batches and executors, and only the driver outlives them. It listens at the address to
-which executors connect anyway, at a port of its own. The connection of a task that has ended is closed, whatever ended
-the task.
+The driver is used because it outlives all tasks and executors. It listens on an additional port of the address to which
+executors connect in any case. When a task ends, for whatever reason, its connection is closed, so the driver drops its
+request.
 """
 
 import asyncio
@@ -23,24 +23,26 @@ from headway.errors import HeadwayError
 from headway.execution.event_loop import LoopThread
 from headway.spark.stage.rate_grants import Grants
 
-_CONNECT_WITHIN = 30.0  # seconds
-_HELLO_WITHIN = 30.0  # seconds after which a caller that has not introduced itself is disconnected
-_FORGET_AFTER = 60.0  # seconds without a task; the burst has refilled by then, or the rate allows few starts anyway
+_CONNECT_WITHIN = 30.0  # seconds in which a task must be able to connect to the driver
+_HELLO_WITHIN = 30.0  # seconds after which a client that has not sent its secret and stage is disconnected
+# Seconds without a connected task after which a stage is forgotten. If the stage gets a task after that, the task has a
+# full burst. By then the burst would have been refilled anyway, unless the rate is very low.
+_FORGET_AFTER = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class RateLimit:
-    """The rate of one stage, and the address at which its tasks ask for starts."""
+    """The rate limit of one stage, and the address of the server from which its tasks request starts."""
 
     rate: float
     host: str
     port: int
     secret: str
-    name: str  # different for each stage
+    name: str  # identifies the stage
 
 
 class RateOffice:
-    """The driver's side: a server at one port of the interface `bind`, which grants the starts of all stages."""
+    """The server on the driver, which grants starts to the tasks of all stages. It listens on the interface `bind`."""
 
     def __init__(self, bind: str) -> None:
         self._secret = secrets.token_hex(16)
@@ -48,10 +50,10 @@ class RateOffice:
         loop = LoopThread("headway-rate-office").loop
         server = asyncio.run_coroutine_threadsafe(asyncio.start_server(self._serve, bind, 0), loop).result()
         self._port: int = server.sockets[0].getsockname()[1]
-        self._server = server  # without a reference it would be closed
+        self._server = server  # without a reference, it would be garbage-collected and closed
 
     def limit(self, rate: float, host: str) -> RateLimit:
-        """Return a limit for a new stage, whose tasks find this office at `host`."""
+        """Create the rate limit for a new stage, whose tasks connect to this server at `host`."""
         return RateLimit(rate, host, self._port, self._secret, secrets.token_hex(8))
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -65,7 +67,7 @@ class RateOffice:
             stage.tasks.add(writer)
             while line := await reader.readline():
                 stage.ask(writer, int(line))
-        except (OSError, ValueError, TimeoutError):  # the task was killed, or the caller is not a task of ours
+        except (OSError, ValueError, TimeoutError):  # the task was killed, or the client is not one of our tasks
             pass
         finally:
             if name:
@@ -84,7 +86,7 @@ class RateOffice:
 
 
 class _RatedStage:
-    """The connected tasks of a stage, and the starts they are granted."""
+    """The connected tasks of a stage, and the starts that they are granted."""
 
     def __init__(self, grants: Grants[asyncio.StreamWriter]) -> None:
         self._grants = grants
@@ -92,12 +94,12 @@ class _RatedStage:
         self.tasks: set[asyncio.StreamWriter] = set()
 
     def leave(self, task: asyncio.StreamWriter) -> None:
-        """Forget a task, which has disconnected."""
+        """Remove a task that has disconnected."""
         self.tasks.discard(task)
         self._grants.leave(task)
 
     def ask(self, task: asyncio.StreamWriter, starts: int) -> None:
-        """Note how many starts a task wants."""
+        """Record how many starts a task requests, and grant them now or as soon as the rate allows."""
         self._grants.ask(task, starts)
         if self._timer is None:
             self._grant()
@@ -112,21 +114,22 @@ class _RatedStage:
 
 
 def limit_for(rate: float, context: SparkContext) -> RateLimit:
-    """Return a limit for a new stage of a Spark program."""
+    """Create the rate limit for a new stage of a Spark program. Starts the driver's server if it does not run yet."""
     conf = context.getConf()
     host = str(conf.get("spark.driver.host", "127.0.0.1"))
     return _office(str(conf.get("spark.driver.bindAddress", host))).limit(rate, host)
 
 
-@cache  # one for each interface, until the program ends
+@cache  # there is one server for each interface, which runs until the program ends
 def _office(bind: str) -> RateOffice:
     return RateOffice(bind)
 
 
 class RateClient:
-    """A task's side: it asks for starts, and calls `granted` with the answers, on a thread of its own.
+    """The connection of a task to the driver, over which it requests starts.
 
-    Raises `HeadwayError` if the driver cannot be reached. If the connection ends later, `gone` is called with one.
+    `granted` is called with each grant, on a thread of the client. `gone` is called with an error if the connection
+    ends before `close`. Raises `HeadwayError` if the driver cannot be reached.
     """
 
     def __init__(self, limit: RateLimit, granted: Callable[[int], None], gone: Callable[[HeadwayError], None]) -> None:
@@ -144,12 +147,12 @@ class RateClient:
         threading.Thread(target=self._read, name="headway-rate", daemon=True).start()
 
     def ask(self, starts: int) -> None:
-        """Ask for this many starts."""
-        with suppress(OSError):  # the driver is gone; the reading thread reports it
+        """Request this many starts from the driver."""
+        with suppress(OSError):  # the connection has ended, which the reading thread reports
             self._socket.sendall(b"%d\n" % starts)
 
     def close(self) -> None:
-        """Disconnect, without a call of `gone`."""
+        """Disconnect. `gone` is not called."""
         self._closed = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_RDWR)
@@ -160,7 +163,7 @@ class RateClient:
             with suppress(OSError), self._socket.makefile("rb") as lines:
                 for line in lines:
                     self._granted(int(line))
-        except Exception as error:  # without grants, the task would wait forever
+        except Exception as error:  # reported, because without grants the task would wait forever
             self._gone(HeadwayError(f"A grant of the rate_limit could not be used: {error!r}."))
             return
         if not self._closed:
@@ -168,6 +171,6 @@ class RateClient:
 
     def _unreachable(self, error: OSError) -> HeadwayError:
         return HeadwayError(
-            f"The task asks the driver at {self._address} for its share of the rate_limit, but cannot reach it: "
+            f"The task needs the driver at {self._address} for its share of the rate_limit, but cannot reach it: "
             f"{description_of(error)}. Let executors connect to any port of the driver, or leave rate_limit out."
         )

@@ -1,9 +1,12 @@
 """Converts the results of handlers to Arrow.
 
-Each result is converted by itself as soon as it exists. So a result of a wrong type fails only its own row, and what is
-kept cannot be changed any more. Arrow reads all values of one conversion in the same way as the first: a dict and a
-tuple are both structs, but fail together; and dicts with text keys beside dicts with bytes keys become null without an
-error. So only plain values, which have one form for each type, are converted together.
+Each result is converted on its own as soon as the handler has returned it. So a result of the wrong type fails only its
+own row, and the handler can no longer change a result that the stage has taken.
+
+Results are not converted together, because Arrow expects all values of one conversion to have the form of the first
+one. A dict and a tuple can both stand for a struct, but a list of both cannot be converted; and if some dicts have text
+keys and others have bytes keys, some of them become null without an error. Only plain values, of which each type has
+just one form, are converted together.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -39,31 +42,32 @@ from headway.core import user_errors
 from headway.errors import ConfigError
 
 MOST_BYTES = 64 * 2**20
-"""The most bytes of a result. Spark's Java side holds several copies of it: with 1 GB of heap, results of 128 MB came
-through, those of 256 MB failed their task, and one of 450 MB ended the process."""
+"""The maximum size of a result in bytes. Spark's Java side holds several copies of each result: with 1 GB of heap,
+results of 128 MB worked, results of 256 MB failed their task, and a result of 450 MB ended the process."""
 
-_ARRAY_BYTES = 2_500  # what an array of one struct of two fields takes, in addition to its values
+_ARRAY_BYTES = 2_500  # memory that an array of one struct with two fields takes, in addition to its values
 _UNSURE: Final[Any] = object()
-_PLAIN_FORM, _ARRAY_FORM = -1, -2  # below 0, since ids of objects are not
+_PLAIN_FORM, _ARRAY_FORM = -1, -2  # negative, so that they differ from the ids of objects
 
 
 class OfArray(NamedTuple):
-    """The result of a row as an element of an array of the result type, or the error of one that does not fit it."""
+    """The result of a row: the element at `place` in an array of the result type, or an error if it does not fit."""
 
     array: pa.Array
     place: int
-    size: int  # in bytes
+    size: int  # the size of the result in bytes
     error: Exception | None = None
 
 
 class TooLargeError(ValueError):
-    """Raised for a result that is larger than Spark can take."""
+    """A result is larger than Spark can process."""
 
 
 class ResultType:
-    """The type of a handler's results; times without a zone are in `zone`, which is the session's.
+    """The type of a handler's results, which checks results and converts them to Arrow.
 
-    Raises `ConfigError` for a type that Arrow lacks.
+    `zone` is the time zone of the session, in which times without a zone are interpreted. Raises `ConfigError` if Arrow
+    does not have the type.
     """
 
     def __init__(self, kind: DataType, zone: str = "UTC") -> None:
@@ -82,9 +86,9 @@ class ResultType:
         self._may_lack = _has_required(self.arrow_type)
 
     def checked(self, result: Any) -> tuple[Any, int]:
-        """Return the result in the form that `column` takes, which nobody can change any more, and its size in bytes.
+        """Convert a result to an immutable form that `column` takes. Returns this form and its size in bytes.
 
-        Raises whatever Arrow, Python or a user's class raises for a result that is not of this type.
+        If the result is not of this type, this raises any error that Arrow, Python or a user's class raises for it.
         """
         if result is None:
             return None, 0
@@ -92,7 +96,7 @@ class ResultType:
             if result.error:
                 raise result.error
             return result, result.size
-        # A conversion by Arrow takes some microseconds, so results that can do without it skip it.
+        # A conversion by Arrow takes some microseconds, so it is skipped for results that do not need it.
         if self._plain and (plain := self._plain(result)) is not _UNSURE:
             return plain, _checked_size(_size(plain), MOST_BYTES)
         if self.is_struct and (fields := getattr(type(result), "__dataclass_fields__", None)):
@@ -101,14 +105,17 @@ class ResultType:
         return array, self.check_array(array) + _ARRAY_BYTES
 
     def check_array(self, array: pa.Array, most: int = MOST_BYTES) -> int:
-        """Return the size of an array of this type. Raises `ValueError` if it is too large or lacks a field."""
+        """Return the size of an array of this type in bytes.
+
+        Raises `ValueError` if the array is too large, or if it has a null where the type does not allow one.
+        """
         size = _checked_size(array.get_total_buffer_size(), most)
         if self._may_lack and (lacking := _lacking(array, "")):
             raise ValueError(f"{lacking} is null or missing, and not nullable")
         return size
 
     def column(self, results: Sequence[Any]) -> pa.Array:
-        """Return the column of these checked results."""
+        """Return an Arrow column of results that `checked` has converted."""
         parts: list[pa.Array] = []
         for form, run in groupby(results, _form):
             some = list(run)
@@ -124,29 +131,35 @@ class ResultType:
         return pa.array(values, self.arrow_type)
 
     def refusal(self, error: BaseException) -> str:
-        """Return the sentence for a result for which `checked` raised this error."""
+        """Return the error message for a result for which `checked` raised this error."""
         if isinstance(error, TooLargeError):
             return str(error)
         return f"{self._refusal}: {short_error(error)}"
 
 
 def short_error(error: BaseException) -> str:
-    """Return an error's text, cleaned, and short enough for a header; empty if its own code fails."""
+    """Return the text of an error, valid for Arrow and short enough for a header.
+
+    Returns an empty text if the error's own code for it raises.
+    """
     return clean(user_errors.text_of(error))
 
 
 def clean(text: str) -> str:
-    """Return the text without lone surrogates, which file names can have and Arrow does not accept."""
+    """Replace lone surrogates in a text, which file names can contain but Arrow does not accept."""
     return text.encode(errors="replace").decode()
 
 
 def _as_dict(value: Any) -> Any:
-    """Return a mapping of any kind as a dict, which Arrow reads as a map; return any other value as it is."""
+    """Convert a mapping of any class to a dict, the only mapping that Arrow accepts. Returns other values unchanged."""
     return dict(value) if isinstance(value, Mapping) and type(value) is not dict else value
 
 
 def _form(result: Any) -> int:
-    """Return a number for the form of a checked result; elements of the same array have the same number."""
+    """Return a number that is the same for results which `ResultType.column` can convert together.
+
+    It identifies either the form of the result or, for an element of an array, the array.
+    """
     if type(result) is OfArray:
         return id(result.array)
     return _ARRAY_FORM if isinstance(result, pa.Array) else _PLAIN_FORM
@@ -155,14 +168,14 @@ def _form(result: Any) -> int:
 def _checked_size(size: int, most: int) -> int:
     if size > most:
         raise TooLargeError(
-            f"The handler returned a result of {size} bytes, but can return at most {most}. Store larger data "
-            "elsewhere, and return its address."
+            f"The handler returned a result of {size} bytes, but a result can have at most {most} bytes. Store larger "
+            "data elsewhere, and return its address."
         )
     return size
 
 
 def _size(plain: Any) -> int:
-    """Return how many bytes a plain value takes in Arrow; numbers count as 0."""
+    """Return about how many bytes a plain value takes in Arrow. Only text is counted."""
     if isinstance(plain, str):
         return len(plain)
     return sum(map(_size, plain)) if isinstance(plain, tuple) else 0
@@ -172,10 +185,10 @@ Plain = Callable[[Any], Any]
 
 
 def _plain_form(kind: DataType) -> Plain | None:
-    """Return the function from a result to its plain value or `_UNSURE`; None for a type without plain values.
+    """Return a function that converts a result to its plain value, or None if the type has no plain values.
 
-    A plain value is known to be of its type without asking Arrow, and cannot be changed. A number, an ASCII text or a
-    truth value is its own plain value; that of a struct of these is a tuple.
+    A plain value is immutable, and is of the right type without a check by Arrow: a number, an ASCII text, a bool, or
+    a tuple of these for a struct. The function returns `_UNSURE` for a result that might not be of the type.
     """
     if isinstance(kind, StructType):
         return _plain_struct(kind)
@@ -213,7 +226,7 @@ def _fits(bits: int) -> Callable[[int], bool]:
     return lambda number: -most <= number < most
 
 
-# The types whose values can be checked without Arrow, each with its Python type and its check.
+# The types whose values can be checked without Arrow, each with the Python type and the check of its values.
 _PLAIN: dict[type[DataType], tuple[type, Callable[[Any], bool]]] = {
     StringType: (str, str.isascii),
     IntegerType: (int, _fits(32)),
@@ -224,7 +237,10 @@ _PLAIN: dict[type[DataType], tuple[type, Callable[[Any], bool]]] = {
 
 
 def _has_required(kind: pa.DataType) -> bool:
-    """Return whether the type has fields or elements that must not be null; Arrow itself checks the keys of maps."""
+    """Return whether the type has fields or elements that must not be null. Keys of maps are not considered.
+
+    Arrow itself checks that keys of maps are not null.
+    """
     fields = _fields(kind)
     return any(not field.nullable or _has_required(field.type) for field in fields)
 
@@ -238,7 +254,10 @@ def _fields(kind: pa.DataType) -> Sequence[pa.Field]:
 
 
 def _lacking(array: pa.Array, name: str) -> str | None:
-    """Return the name of a field that is null but must not be. Arrow allows such arrays, but Spark's Java fails."""
+    """Return the name of a field that is null but must not be, or None. Spark's Java side would fail on such an array.
+
+    Arrow itself does not check this.
+    """
     present = array.drop_null()
     for field, part in zip(_fields(array.type), _parts(present), strict=True):
         part_name = f"{name}.{field.name}" if name else field.name
@@ -250,7 +269,7 @@ def _lacking(array: pa.Array, name: str) -> str | None:
 
 
 def _parts(array: pa.Array) -> Sequence[pa.Array]:
-    """Return the fields of structs, the values of maps or the elements of lists, of an array without nulls."""
+    """Return the fields of structs, the values of maps, or the elements of lists. The array must not have nulls."""
     if pa.types.is_struct(array.type):
         return array.flatten()  # type: ignore[no-any-return]
     if pa.types.is_map(array.type):
@@ -262,7 +281,7 @@ Preparation = Callable[[Any], Any]
 
 
 def _preparation(kind: DataType, zone: str) -> Preparation | None:
-    """Return the function that turns a result into a value for Arrow; None for a type that Arrow reads as it is."""
+    """Return the function that prepares a result for Arrow, or None if Arrow can convert results of this type as is."""
     if isinstance(kind, VariantType | TimestampNTZType):
         return _or_none(_variant if isinstance(kind, VariantType) else _naive)
     if isinstance(kind, TimestampType):
@@ -303,11 +322,11 @@ def _prepared_struct(value: Any, names: Sequence[str], parts: Mapping[str, Prepa
 
 
 def _variant(value: Any) -> dict[str, bytes]:
-    if isinstance(value, Mapping) and value.keys() == {"value", "metadata"}:  # the form that it has in Arrow
+    if isinstance(value, Mapping) and value.keys() == {"value", "metadata"}:  # the form that a VARIANT has in Arrow
         value = VariantVal(value["value"], value["metadata"])
     if not isinstance(value, VariantVal):
-        raise TypeError(f"a VARIANT is a VariantVal, as VariantVal.parseJson makes it, not {type(value).__name__}")
-    value.toPython()  # checks its bytes here, since otherwise Java would fail on invalid ones
+        raise TypeError(f"a VARIANT is a VariantVal, as VariantVal.parseJson returns, not {type(value).__name__}")
+    value.toPython()  # checks the bytes, because otherwise Spark's Java side would fail on invalid ones
     return {"value": value.value, "metadata": value.metadata}
 
 
@@ -322,8 +341,8 @@ def _has_variant(kind: DataType) -> bool:
 
 
 def _tzinfo(zone: str) -> tzinfo | None:
-    """Return a time zone by the name that Java has for it; None if Python does not know it."""
-    with suppress(Exception):  # raised for an offset, and on a machine without time zone data
+    """Return the time zone with this name, which comes from Java, or None if Python does not support it."""
+    with suppress(Exception):  # raised for an offset such as +02:00, and on a machine without time zone data
         return ZoneInfo(zone)
     with suppress(Exception):  # raised by zoneinfo, or by pytz if it is installed
         return pa.scalar(0, pa.timestamp("us", zone)).as_py().tzinfo  # type: ignore[no-any-return]
@@ -339,18 +358,18 @@ def _datetime(value: Any) -> datetime:
 
 
 def _aware(zone: str, known: tzinfo | None, value: Any) -> datetime:
-    """Return a time with a zone: without one, it gets the session's, because Arrow would take it as UTC."""
+    """Return a time with a time zone. A time without one gets the session's, because Arrow would take it as UTC."""
     at = _datetime(value)
     if at.utcoffset() is not None:
         return at
     if known is None:
         raise ValueError(
-            f"a datetime without a time zone is in the session's, {zone}, which Python does not know. Give it a zone, "
-            "as datetime.now(UTC) does"
+            f"a datetime without a time zone is in the session's time zone {zone}, which Python does not support. "
+            "Return a datetime with a time zone, such as datetime.now(UTC)"
         )
     return at.replace(tzinfo=known)
 
 
 def _naive(value: Any) -> datetime:
-    """Return a time without its zone, as its own clock shows it; Arrow would convert it to UTC."""
+    """Return the local time of a datetime, without its time zone. Arrow would convert the time to UTC."""
     return _datetime(value).replace(tzinfo=None)

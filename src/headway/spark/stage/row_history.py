@@ -1,4 +1,4 @@
-"""The history of a row's record: reads earlier attempts from its headers, and makes the header for its next record."""
+"""Reads the earlier attempts at a row from its record's headers, and makes the history header for its next record."""
 
 import math
 import time
@@ -24,10 +24,10 @@ _OURS = pa.array([HEADER, EXPIRES])
 
 
 def brought_along(batch: InputBatch, now: float, expires_after: float | None = None) -> Mapping[StageRow, Brought]:
-    """Return the earlier attempts and expiry of the rows in a batch whose records have any in their headers.
+    """Return the earlier attempts and the expiry time of each row of a batch that has any of these.
 
-    `now` is a time of the monotonic clock. A record expires `expires_after` seconds after its timestamp, or after the
-    timestamp that it had when it was first sent.
+    They come from the headers of the rows' records. If `expires_after` is given, a row also expires that many seconds
+    after the timestamp that its record had when it was first sent. `now` is a time of the monotonic clock.
     """
     headers = batch.column("headers")
     if expires_after is None and (headers is None or not _may_have_ours(headers)):
@@ -49,12 +49,12 @@ def brought_along(batch: InputBatch, now: float, expires_after: float | None = N
 
 
 def failure_after(work: Work[Any], error: BaseException, *, untried: bool = False) -> FailedAttempts | None:
-    """Return the failed attempts of a work, including this one, which failed with this error."""
+    """Return the failed attempts at a row, including `work`, the attempt that has failed with this error."""
     return work.again(0.0, failure_behind(error), time.monotonic(), untried).failure
 
 
 def row_history_after(row: InputRow, failure: FailedAttempts | None) -> str | None:
-    """Return the history header of a row's record after these attempts; None if the row does not come from a record."""
+    """Return the value of the history header after these failed attempts, or None if the row is not from a record."""
     columns, index = place_of(row)
     topic, origin = kafka_topic_of(columns, index), origin_of(columns, index)
     if topic is None or origin is None:
@@ -70,13 +70,13 @@ def row_history_after(row: InputRow, failure: FailedAttempts | None) -> str | No
     return history.header()[1].decode()
 
 
-_LONGEST = 1e10  # seconds, about three centuries, so that its sum with a timestamp is a time that Python can represent
+_LONGEST = 1e10  # seconds, about three centuries; Python can still represent a timestamp that is this much later
 
 
 def _may_have_ours(headers: pa.Array) -> bool:
-    """Return whether one of our headers may be among these. It must be quick, because most batches have none."""
+    """Return whether these headers may include one of ours. This check must be fast, because most batches have none."""
     try:
         names: Sequence[Any] = headers.flatten().field("key")
         return bool(pc.any(pc.is_in(names, _OURS)).as_py())
-    except Exception:  # the user's own column, of another type
+    except Exception:  # the column is the user's own and has another type
         return True

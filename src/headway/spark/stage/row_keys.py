@@ -1,7 +1,7 @@
-"""The keys of rows: two keys are equal exactly if Spark's values are equal.
+"""Makes the keys by which rows are kept in order. Two keys are equal exactly if Spark considers the values equal.
 
-The values that handlers read cannot serve as keys: NaN is not equal to itself, and bytes that are not text, a year
-beyond 9999 or a time zone that Python does not know would fail a whole task.
+The Python values that handlers read cannot be used as keys. NaN is not equal to itself, and a value that Python cannot
+represent would fail the whole task: text that is not UTF-8, a year after 9999, or a time in an unsupported time zone.
 """
 
 from collections.abc import Hashable, Iterable, Sequence
@@ -38,12 +38,15 @@ _KINDS = (
 
 
 def is_key(kind: DataType) -> bool:
-    """Return whether equal values of this type have equal keys; VARIANTs and strings with a collation do not."""
+    """Return whether a column of this type can be part of a key, because equal values have equal keys.
+
+    This is not so for VARIANTs and for strings with a collation.
+    """
     return kind == StringType() if isinstance(kind, StringType) else isinstance(kind, _KINDS)
 
 
 def row_keys(batch: pa.RecordBatch, names: Sequence[str]) -> Iterable[Hashable]:
-    """Return the key of each row, made of these columns together; None for every row if there are no columns."""
+    """Return the key of each row, made from the named columns. If no columns are named, all keys are None."""
     columns = [_hashable(batch.column(batch.schema.names.index(name))) for name in names]
     if len(columns) == 1:
         return columns[0]

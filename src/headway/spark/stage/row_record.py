@@ -1,7 +1,7 @@
-"""The record behind a row: its Kafka topic, origin and headers, read from the columns of `format("headway")`.
+"""Reads the Kafka topic, the origin and the headers of a row's record from the columns of `format("headway")`.
 
-Invariant: these functions never raise. Users can create columns of these names with any content; a value that no
-record could have counts as a missing column.
+Invariant: these functions never raise. Users can create columns with the same names and any content. If such a column
+has a value that no record can have, it is treated as if the column were missing.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def kafka_topic_of(columns: "ColumnValues", index: int) -> str | None:
-    """Return the Kafka topic of a row's record, with its level if it has one; None without the columns."""
+    """Return the Kafka topic of a row's record, such as `orders-2`, or None if the columns for it are missing."""
     topic = _value(columns, index, "topic")
     if not isinstance(topic, str):
         return None
@@ -26,7 +26,7 @@ def kafka_topic_of(columns: "ColumnValues", index: int) -> str | None:
 
 
 def row_headers(columns: "ColumnValues", index: int) -> list[Header]:
-    """Return the headers of a row's record; an empty list without the source's column `headers`."""
+    """Return the headers of a row's record, or an empty list if the source's column `headers` is missing."""
     found = _value(columns, index, "headers")
     if not isinstance(found, list):
         return []
@@ -38,7 +38,7 @@ def row_headers(columns: "ColumnValues", index: int) -> list[Header]:
 
 
 def origin_of(columns: "ColumnValues", index: int) -> Origin | None:
-    """Return the place at which a row's record was first sent; None without the columns."""
+    """Return the topic, partition and offset at which a row's record was first stored; None if a column is missing."""
     topic = kafka_topic_of(columns, index)
     partition, offset = (_value(columns, index, name) for name in ("partition", "offset"))
     if topic is None or not _is_whole(partition) or not _is_whole(offset):
@@ -48,23 +48,23 @@ def origin_of(columns: "ColumnValues", index: int) -> Origin | None:
 
 
 def timestamp_of(columns: "ColumnValues", index: int) -> int:
-    """Return the timestamp of a row's record in milliseconds since the epoch; 0 without one."""
+    """Return the timestamp of a row's record in milliseconds since the epoch, or 0 if it has no timestamp."""
     if "timestamp" not in columns.names:
         return 0
     try:
         value = columns.scalar("timestamp", index).cast(pa.timestamp("ms", "UTC"), safe=False).value
-    except Exception:  # the user's own column, of another type
+    except Exception:  # the column is the user's own and has another type
         return 0
     return value if _is_whole(value) else 0
 
 
 def _value(columns: "ColumnValues", index: int, name: str) -> Any:
-    """Return one value, without converting its column to Python values; None if there is no such value."""
+    """Return one value, without converting its whole column to Python values. Returns None if the value is missing."""
     if name not in columns.names:
         return None
     try:
         return columns.scalar(name, index).as_py()
-    except Exception:  # bytes that are not text
+    except Exception:  # the value is text that is not UTF-8
         return None
 
 

@@ -1,12 +1,13 @@
-"""The running calls of a stage, among them calls that never end.
+"""Tracks the running calls of a stage, and abandons calls that never end.
 
-Python interrupts a thread only between two steps of its own code, and a coroutine only where it waits. A call that
-never returns from a library, or that swallows each interruption, would keep its task from ending. So after three times
-the time limit the row fails permanently: the call may still run, and a retry would run beside it.
+Python can interrupt a thread only between two steps of Python code, and a coroutine only where it awaits something. A
+call that never returns from a library, or that suppresses each interruption, would keep its task from ending. So after
+about three times the time limit, the call is abandoned and its row fails permanently. The row is not retried, because
+the abandoned call may still run, and a retry would run at the same time.
 
-At its deadline a task no longer waits for its running calls. Their rows come back later, while a call that cannot be
-interrupted may still run. A call that began in the second half of the task's time does not count as an attempt, so that
-a busy hour does not turn healthy rows into dead letters.
+At its deadline, a task no longer waits for its running calls. Their rows are handled again later, while a call that
+cannot be interrupted may still run. A call that began in the second half of the task's time does not count as an
+attempt, so that rows do not become dead letters only because the system is busy.
 """
 
 import asyncio
@@ -20,14 +21,16 @@ from headway.errors import FatalError, HandlerError, RetriableError, TimeLimitEr
 from headway.spark.stage.deadline import Deadline
 
 _TIMES = 3  # a call is abandoned after this many times its time limit
-LONGER_BY = 10.0  # seconds beyond its limit that a call gets at least: a busy machine easily exceeds a short limit
-MOST_STUCK = 100  # calls in this process: each holds a thread and its objects
-MOST_LEFT = 1_000  # the same, for calls that were left at a deadline
-_FAIR_FRACTION = 0.5  # of the deadline; a call that had less of it does not count as an attempt
-# The most calls of a row that do not count. A row that always begins late and never ends becomes a dead letter, too.
+LONGER_BY = 10.0  # a call gets at least this many seconds beyond a short limit, which a busy machine easily exceeds
+MOST_STUCK = 100  # abandoned calls that may still run in this process, each of which holds a thread and its objects
+MOST_LEFT = 1_000  # calls left at a deadline that may still run in this process
+_FAIR_FRACTION = 0.5  # a call that had less than this fraction of the deadline's time does not count as an attempt
+# How many calls for a row can be left uncounted. After that they count, so that a row whose calls always begin late and
+# never end becomes a dead letter.
 _MOST_UNCOUNTED = 50
 
-# The works of all tasks of this process whose calls still run although they were abandoned, or left at a deadline.
+# Attempts of all tasks in this process whose calls may still run: `given_up` has those that were abandoned after their
+# time limit, and `left_behind` those that were left at a deadline.
 given_up: set[Any] = set()
 left_behind: set[Any] = set()
 
@@ -39,9 +42,11 @@ class _RunningCall(NamedTuple):
 
 
 class RunningCalls:
-    """The calls that a stage runs, by the first work of their jobs. Without a limit and a deadline it watches none.
+    """The running calls of a stage. If there is neither a time limit nor a deadline, calls are not tracked.
 
-    Invariant: for a call that was abandoned or left, `end` returns False; a call that has ended is never abandoned.
+    A call is identified by the first attempt of its job.
+
+    Invariants: for a call that was abandoned or left, `end` returns False. A call that has ended is never abandoned.
     """
 
     def __init__(self, time_limit: float | None, deadline: Deadline) -> None:
@@ -50,39 +55,42 @@ class RunningCalls:
         self._watches = bool(time_limit) or deadline.seconds < math.inf
         self._patience = max(_TIMES * time_limit, time_limit + LONGER_BY) if time_limit else 0.0
         self._running: dict[Any, _RunningCall] = {}
-        self._ending = threading.Lock()  # enough: a call that has not ended does not begin again either
+        self._ending = threading.Lock()  # `begin` does not need it, because a call begins again only after it has ended
 
     def begin(self, job: Sequence[Any], task: "asyncio.Task[Any] | None" = None) -> None:
-        """Record that a call begins. `task` is the asyncio task of a coroutine."""
+        """Record that a call begins. If the handler is a coroutine, `task` is its asyncio task."""
         if self._watches:
             self._running[job[0]] = _RunningCall(job, time.monotonic(), task)
 
     def end(self, work: Any) -> bool:
-        """Record that a call has ended. Returns whether its result counts; False if the call was abandoned or left."""
+        """Record that a call has ended.
+
+        Returns whether the result of the call counts. It does not if the call was abandoned, or left at the deadline.
+        """
         if not self._watches:
             return True
         with self._ending:
-            self._running.pop(work, None)  # it is missing if the call was interrupted before it was noted
+            self._running.pop(work, None)  # missing if the call was interrupted before `begin` recorded it
             if work not in given_up and work not in left_behind:
                 return True
             _has_ended(work)
             return False
 
     def overdue(self) -> Sequence[Any]:
-        """Return the works whose calls have exceeded their time limit by so much that they must be abandoned."""
+        """Return the attempts whose calls have exceeded their time limit by so much that they must be abandoned."""
         if not self._limit:
             return []
         now = time.monotonic()
         return [work for work, call in list(self._running.items()) if now - call.began > self._patience]
 
     def leave(self) -> Sequence[tuple[Sequence[Any], TimeLimitError | RetriableError]]:
-        """Stop waiting for all calls, and cancel coroutines. Returns each job with its error.
+        """Stop waiting for all running calls at the deadline, and cancel coroutines. Returns each job with its error.
 
-        Raises `HandlerError` if more than `MOST_LEFT` earlier calls still run in this process, because a service that
-        only hangs now and then cannot be the reason.
+        Raises `HandlerError` if more than `MOST_LEFT` calls that were left earlier still run in this process. A service
+        that only hangs occasionally cannot be the cause of this many calls.
         """
         with self._ending:
-            earlier = len(left_behind)  # before adding the calls that are cancelled only now
+            earlier = len(left_behind)  # counted before the calls that are cancelled now are added
             left = dict(self._running)
             self._running.clear()
             left_behind.update(left)
@@ -91,27 +99,28 @@ class RunningCalls:
                 call.task.get_loop().call_soon_threadsafe(_cancel, call.task, work)
         if earlier > MOST_LEFT:
             raise HandlerError(
-                f"{earlier} calls of handlers were left at the deadlines of their tasks in one of Spark's Python "
-                "workers, and none of them has ended. Give whatever they wait for a time limit of its own, such as "
-                "the timeout of a socket or client."
+                f"In one of Spark's Python workers, {earlier} calls of handlers were still running at the deadlines of "
+                "their tasks, and none of them has ended since. Set a time limit on the operation that they wait for, "
+                "such as the timeout of a socket or client."
             )
         return [(call.job, self._cut_off(call)) for call in left.values()]
 
     def _cut_off(self, call: _RunningCall) -> TimeLimitError | RetriableError:
-        """Return the error for a call that the deadline ends."""
+        """Return the error for a call that is still running at the deadline."""
         what = f"The handler had not ended at the deadline, {self._deadline.seconds:g} s after its task's first rows"
         had = self._deadline.at - call.began
         if had >= _FAIR_FRACTION * self._deadline.seconds or any(work.untried >= _MOST_UNCOUNTED for work in call.job):
             return TimeLimitError(f"{what}.")
         return RetriableError(
-            f"{what}; this does not count as an attempt, since it had begun only {had:.3g} s before.", untried=True
+            f"{what}; this does not count as an attempt, because the call had begun only {had:.3g} s before.",
+            untried=True,
         )
 
     def give_up(self, work: Any) -> tuple[Sequence[Any], FatalError] | None:
-        """Stop waiting for an overdue call. Returns its job and error, or None if it has ended meanwhile.
+        """Abandon an overdue call. Returns its job and error, or None if the call has ended in the meantime.
 
-        Raises `HandlerError` if more than `MOST_STUCK` calls that were abandoned still run in this process, because no
-        single row can be to blame then.
+        Raises `HandlerError` if more than `MOST_STUCK` abandoned calls still run in this process, because then a single
+        row cannot be the cause.
         """
         with self._ending:
             call = self._running.get(work)
@@ -119,29 +128,29 @@ class RunningCalls:
                 return None
             del self._running[work]
             given_up.add(work)
-        if call.task:  # needed because nothing calls `end` if the task ends together with the run
+        if call.task:  # needed because `end` is not called if the asyncio task ends after the stage has ended
             call.task.get_loop().call_soon_threadsafe(call.task.add_done_callback, lambda _: _has_ended(work))
         if len(given_up) > MOST_STUCK:
             raise HandlerError(
-                f"{len(given_up)} calls of handlers have not ended in one of Spark's Python workers, each much longer "
-                f"than its time limit; the last, of {self._limit:g} s, is for {work.record!r}. Give whatever they "
-                "wait for a time limit of its own, such as the timeout of a socket or client."
+                f"In one of Spark's Python workers, {len(given_up)} calls of handlers are still running long after "
+                f"their time limits. The last of them, with a limit of {self._limit:g} s, is for {work.record!r}. Set "
+                "a time limit on the operation that they wait for, such as the timeout of a socket or client."
             )
         return call.job, FatalError(
             f"The handler did not end within its time limit of {self._limit:g} s, and could not be interrupted. After "
-            f"{self._patience:g} s its row fails permanently, while the call may still run. Give whatever it waits for "
-            "a time limit of its own."
+            f"{self._patience:g} s its row fails permanently, while the call may still run. Set a time limit on the "
+            "operation that it waits for."
         )
 
     def holding_up(self, loop: asyncio.AbstractEventLoop) -> HandlerError:
-        """Return the error for an event loop that one coroutine blocks."""
+        """Return the error for an event loop that a coroutine blocks."""
         patience = self._patience or LONGER_BY
         task = asyncio.current_task(loop)
         rows = [repr(work.record) for work, call in list(self._running.items()) if task and call.task is task]
         return HandlerError(
-            f"The coroutine for {rows[0] if rows else 'a row'} has blocked its event loop for {patience:g} s, so that "
-            "no other can go on. Wait with await for whatever takes time, or make the handler a plain function, which "
-            "runs on a thread."
+            f"The coroutine for {rows[0] if rows else 'a row'} has blocked its event loop for {patience:g} s, so no "
+            "other coroutine can continue. Use await for operations that take time, or make the handler a plain "
+            "function, which runs on a thread."
         )
 
 
@@ -151,6 +160,9 @@ def _has_ended(work: Any) -> None:
 
 
 def _cancel(task: "asyncio.Task[Any]", work: Any) -> None:
-    """Cancel a task in its loop; the callback frees its work if the run ends with it, so that `end` is never called."""
+    """Cancel an asyncio task. Must be called in the task's event loop.
+
+    The callback stops tracking the attempt even if `end` is never called, which happens if the stage ends first.
+    """
     task.add_done_callback(lambda _: _has_ended(work))
     task.cancel()

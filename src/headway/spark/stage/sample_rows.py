@@ -1,4 +1,4 @@
-"""Rows and frames without a Kafka, for tests of handlers and of the records made from their outcomes."""
+"""Makes rows and DataFrames without Kafka, for tests of handlers and of the records that are made from outcomes."""
 
 from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
@@ -18,11 +18,11 @@ _EPOCH = datetime.fromtimestamp(0, UTC)
 
 
 def row(record: ConsumerRecord | None = None, **columns: Any) -> InputRow:
-    """Return a row as a handler of `parallel_map` gets it, to call the handler directly, as a function.
+    """Make a row as a handler of `parallel_map` gets it, so that a test can call the handler directly.
 
-    With a `record` of `headway.testing.record` the row has the columns of `format("headway")`, `headers` included, and
-    the attributes `origin`, `kafka_topic`, `raw_key` and `raw_value`. `columns` adds further columns, whose values are
-    used as they are; without a record, the row has no others. No Spark session is needed.
+    If `record` is given, which `headway.testing.record` makes, the row has the columns of `format("headway")`,
+    including `headers`, and the attributes `origin`, `kafka_topic`, `raw_key` and `raw_value`. `columns` are further
+    columns with their values. Without a record, the row has only these. No Spark session is needed.
 
     Raises `ConfigError` if `record` is not a `ConsumerRecord`.
     """
@@ -40,13 +40,13 @@ def row(record: ConsumerRecord | None = None, **columns: Any) -> InputRow:
 
 
 def frame(spark: SparkSession, records: Iterable[ConsumerRecord]) -> DataFrame:
-    """Return a DataFrame of records as `spark.read.format("headway")` gives it, without needing a Kafka.
+    """Make a DataFrame of records like the DataFrame that `spark.read.format("headway")` returns, without Kafka.
 
-    It has one Spark partition with the records in their order, and the column `headers`. If records of
-    `headway.testing.record` have the same topic, partition and offset, each later one gets the next offset.
+    It has one Spark partition with the records in the given order, and includes the column `headers`. If several
+    records have the same topic, partition and offset, as by default with `headway.testing.record`, each later one gets
+    the next offset.
 
-    Raises `ConfigError` for something that is not a `ConsumerRecord`, and if some records have a level and others do
-    not.
+    Raises `ConfigError` if an item is not a `ConsumerRecord`, and if some records have a level and others do not.
     """
     rows: list[dict[str, Any]] = []
     next_offsets: dict[tuple[str, int], int] = {}
@@ -59,7 +59,7 @@ def frame(spark: SparkSession, records: Iterable[ConsumerRecord]) -> DataFrame:
         rows.append(_columns_of(record, offset))
     if len(kinds) > 1:
         raise ConfigError(
-            "Some of the records have a level, but others do not. A frame is read either with levels or without."
+            "Some of the records have a level, but others do not. Give either all of them a level, or none of them."
         )
     columns = schema(include_headers=True, level_topics=kinds == {True})
     in_order = [tuple(each[name] for name in columns.names) for each in rows]

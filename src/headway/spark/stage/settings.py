@@ -21,34 +21,34 @@ RowHandler = (
     | Callable[[pa.RecordBatch, Sequence[Context]], Any]
     | Callable[[pa.RecordBatch], Any]
 )
-"""A handler of rows; with `batches` it gets lists of rows, and with `arrow_columns` a `RecordBatch` of them."""
+"""A handler of rows. With `batches` it gets a list of rows, and with `arrow_columns` it gets a `RecordBatch`."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """The parameters that say how a stage handles its rows."""
+    """The parameters of `parallel_map`, in the form in which they are sent to its tasks."""
 
     key: tuple[str, ...]  # rows with the same values in these columns are handled in order
     max_concurrency: int
     time_limit: float | None
     retries: Retries
     columns: StructType  # the columns that the stage adds
-    park_behind_failed: bool = False  # whether later rows of a key are left unhandled after one has failed
-    level_topics: bool = True  # whether the Kafka topic of a row ends with its level
-    later: bool = False  # whether rows can come back later
-    deadline: float | None = None  # seconds from the first rows of the task
+    park_behind_failed: bool = False  # whether later rows of a key are left unhandled after one row has failed
+    level_topics: bool = True  # whether the Kafka topic of a row ends with the row's level
+    later: bool = False  # whether rows can be handled again later
+    deadline: float | None = None  # seconds after the first rows of a task at which the task ends
     batches: Batches | None = None
-    arrow_columns: tuple[str, ...] = ()  # of the Arrow batches that the handler gets in place of lists of rows
+    arrow_columns: tuple[str, ...] = ()  # the columns of the RecordBatch that the handler gets, if it takes one
     adaptive: bool = False
-    on_time_limit: Callable[[InputRow], Any] | None = None  # gives the result of a row whose call took too long
+    on_time_limit: Callable[[InputRow], Any] | None = None  # returns the result of a row whose call took too long
     priority: str | None = None  # the column whose highest values start first
-    expires_after: float | None = None  # seconds after the timestamp of a row's record
-    zone: str = "UTC"  # the session's time zone, which results without a zone are in
-    rate: RateLimit | None = None  # shared by all tasks
+    expires_after: float | None = None  # seconds after the timestamp of its record at which a row expires
+    zone: str = "UTC"  # the session's time zone, in which times without a zone are interpreted
+    rate: RateLimit | None = None  # the rate limit that all tasks share
 
 
 def argument_names(settings: Settings) -> tuple[str, str]:
-    """Return the names of a handler's arguments."""
+    """Return the names of the arguments with which the stage calls its handler."""
     if settings.arrow_columns:
         return "batch", "contexts"
     return ("row", "context") if settings.batches is None else ("rows", "contexts")

@@ -1,15 +1,15 @@
-"""One task of a parallel stage: it takes rows, calls the handler for each, and yields the rows with their outcomes.
+"""One task of a parallel stage, which calls the handler for each of its rows, and yields the rows with their outcomes.
 
 The engine and the executors are those of the `ParallelConsumer`. Spark's batches take the place of fetched records, and
 putting rows out takes the place of commits. Invariants:
-- One row of each key is handled at a time, in the order of the rows. So no row runs behind one whose call was abandoned
-  and may still run. Nor does one run behind a failed row of its key, if the settings park such rows.
-- Each row comes out once, whatever its values, its result and its errors are: none of them fails the task. Nor does a
-  call that never ends, if there is a time limit or a deadline.
-- After the deadline no call begins, and none is waited for. Rows of a key that come back later are put out in their
-  order, and each is due no earlier than the one before it.
-- The rows that are not put out yet take less memory than the limit plus one batch. So do their results, together with
-  the results of running calls (`held_rows.py`).
+- One row of each key is handled at a time, in the order of the rows. So after the call of a row was abandoned, and may
+  still run, later rows of its key are not handled. If `park_behind_failed` is set, the same applies after a failed row.
+- Each row comes out exactly once, whatever its values, its result and its errors are, and none of these fails the task.
+  With a time limit or a deadline, a call that never ends does not fail the task either.
+- After the deadline, no call begins, and the task does not wait for running calls. Rows of a key that are handled again
+  later are put out in their order, and none of them is due earlier than the row before it.
+- The rows that are not put out yet take less memory than their limit plus one batch. The results that are not put out
+  yet take less than their limit plus the results of the running calls (`held_rows.py`).
 """
 
 import asyncio
@@ -64,14 +64,18 @@ from headway.spark.stage.settings import RowHandler, Settings, argument_names
 
 log = logging.getLogger(__name__)
 
-_ROWS = TopicPartition("rows", partition=0)  # to the engine, all rows of a task are one partition
+_ROWS = TopicPartition("rows", partition=0)  # the partition that all rows of a task belong to in the engine
 _LEAST_BUFFER = 1_000
-_UNBOUNDED = 2**62  # for the engine's limit in bytes: one waiting row keeps its whole batch in memory (`HeldRows`)
+# Disables the engine's own limit in bytes. A single waiting row keeps its whole batch in memory, so `HeldRows` limits
+# the memory of batches instead.
+_UNBOUNDED = 2**62
 _AT_A_TIME = 5_000
-_LONGEST_WAIT = 0.1  # seconds; bounded because nothing wakes the task when memory becomes free
-_SHORTEST_WAIT = 0.01  # seconds; past the deadline, calls that are about to begin still have to notice it
+_LONGEST_WAIT = 0.1  # seconds between two checks for free memory, because no event wakes the task for it
+_SHORTEST_WAIT = 0.01  # seconds between two checks, after the deadline, whether calls that were about to begin are over
 
-_LATEST = LATEST / 1000 - 86_400  # seconds; a day before the limit, because another time zone can be a day ahead
+# In seconds since the epoch: a day before the latest time that Python can represent, because the local time in another
+# time zone can be a day ahead.
+_LATEST = LATEST / 1000 - 86_400
 
 _NOT_CALLED: Any = object()
 _BEHIND = "a row of its key failed before it"
@@ -79,8 +83,8 @@ _NOT_BEGUN = "it had not begun at the deadline"
 _LATER = "it is tried again later"
 _EXPIRED = "it expired before it was started"
 _NOT_LATER = (
-    "The handler raised RetryLater, but parallel_map was not told that rows can come back later. Say later=True and "
-    "write its rows with outputs, or raise RetriableError."
+    "The handler raised RetryLater, but parallel_map was called without later=True. Set later=True and write the rows "
+    "with outputs, or raise RetriableError."
 )
 
 
@@ -98,7 +102,7 @@ class Stage:
         self._results = ResultType(settings.columns["result"].dataType, settings.zone)
         self._wake = Wakeup()
         self._held = HeldRows(OutcomeColumns(settings.columns, self._results), self._wake.set, self._pause)
-        # With a priority, the task reads everything that it has memory for, and never waits to read more.
+        # With a priority, the task reads as many rows as fit into its memory limit, so that it finds the highest ones.
         buffer = _UNBOUNDED if settings.priority else max(_LEAST_BUFFER, 2 * settings.max_concurrency)
         self._refill_below = -1 if settings.priority else buffer // 2
         self._engine: Engine[Any] = Engine(
@@ -117,7 +121,7 @@ class Stage:
         self._granted = GrantedStarts(settings.max_concurrency, ready=self._ready, ask=self._ask)
         gates: list[Gate] = [AdaptiveLimit(settings.max_concurrency)] if settings.adaptive else []
         if settings.rate:
-            gates.append(self._granted)  # last, so that starts are requested only if all other gates are open
+            gates.append(self._granted)  # the last gate, so that starts are requested only if all other gates are open
         self._expiry = ExpiryGate(keeps=True)
         retries = settings.retries
         if settings.deadline is not None:
@@ -125,8 +129,8 @@ class Stage:
         self._dispatch = Dispatch(self._engine, retries, settings.max_concurrency, self._wake, gates)
         self._running = RunningCalls(settings.time_limit, self._deadline)
         self._executor = self._make_executor()
-        self._parks: dict[Hashable, int] = {}  # for each lane, the row behind which no other is handled
-        self._returned: dict[Hashable, Returned] = {}  # for each lane, its rows that come back later
+        self._parks: dict[Hashable, int] = {}  # for each lane, the offset of the row after which no row is handled
+        self._returned: dict[Hashable, Returned] = {}  # for each lane, its rows that are handled again later
 
     def run(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         """Yield the rows with their outcomes, in the order in which they are done."""
@@ -190,7 +194,7 @@ class Stage:
             return self._engine.demand()[0] > 0
 
     def _fill_no_batches(self) -> None:
-        """Stop rows from waiting for their batches to fill: no more rows arrive."""
+        """Let incomplete batches start, because no further rows arrive with which they could be filled."""
         with self._dispatch.lock:
             self._engine.let_no_batch_fill()
         self._feed()
@@ -220,7 +224,10 @@ class Stage:
         return Threads(self, settings.max_concurrency, limit)
 
     def call(self, job: Job) -> Any:
-        """Call the handler for a job of the executor. An async handler is called in its task, and awaited there."""
+        """Call the handler for a job. The executor calls this on one of its threads, or in an asyncio task.
+
+        If the handler is async, this returns the coroutine, which the executor awaits.
+        """
         if works := self._begin(job):
             return self._handle(works)
         return _not_called() if self._is_async else _NOT_CALLED
@@ -238,7 +245,10 @@ class Stage:
         return self._handler(rows, [Context(work) for work in works])
 
     def _begin(self, job: Job) -> Sequence[Any]:
-        """Return the works to call the handler with: all but parked and returned ones, and none after the deadline."""
+        """Return the attempts of a job for which the handler must be called. After the deadline, there are none.
+
+        Rows behind a row of their key that parks them or is handled again later are left out.
+        """
         self._running.begin(job, asyncio.current_task() if self._is_async else None)
         if self._dispatch.ending or self._deadline.is_over():
             return ()
@@ -249,7 +259,7 @@ class Stage:
         return works
 
     def _called(self, job: Job) -> Sequence[Any]:
-        """Return the works of a job, without those behind a row of their key that parks them or comes back later."""
+        """Return the attempts of a job, leaving out rows behind a row of their key that parks or delays them."""
         lane = job[0].lane
         if lane not in self._parks and lane not in self._returned:
             return job
@@ -263,7 +273,7 @@ class Stage:
         return first is not None and bool(first.offset < work.offset)
 
     def returned(self, job: Job, result: Any) -> Job | None:
-        """Put out the rows of a job that the executor has called. Returns the next job."""
+        """Put out the rows of a job whose call has returned. Returns the next job for the executor."""
         if not self._running.end(job[0]):
             return None
         if result is _NOT_CALLED:
@@ -279,13 +289,13 @@ class Stage:
                 results = results_of_arrow(result, len(called), self._results)
             else:
                 results = results_of_batch(result, len(called))
-        except BaseException as error:  # for a wrong number of results, from Arrow, or from a user's own class
+        except BaseException as error:  # for a wrong number of results, from Arrow, or from a class of the user
             return self._settle(job, dict.fromkeys(called, FatalError(text_of(error))))
         checked = zip(called, results, strict=True)
         return self._settle(job, {work: refused for work, each in checked if (refused := self._check(work, each))})
 
     def _put_uncalled(self, job: Job) -> Sequence[Any]:
-        """Put out the works of a batch that the handler did not get. Returns the others."""
+        """Put out the rows of a batch that were not passed to the handler. Returns the attempts at the other rows."""
         called = self._called(job)
         if len(called) < len(job):
             for work in job:
@@ -294,17 +304,17 @@ class Stage:
         return called
 
     def _check(self, work: Any, result: Any) -> FatalError | None:
-        """Put out a row that is done. Returns an error instead if its result is not of the schema's type."""
+        """Put out a row with its result. If the result does not fit the schema, returns an error instead."""
         try:
             checked, size = self._results.checked(result)
-        except BaseException as error:  # from Arrow, from Python (OverflowError), or from a user's own class
+        except BaseException as error:  # from Arrow, from Python (OverflowError), or from a class of the user
             return FatalError(str(not_run(result) or self._results.refusal(error)))
         row: StageRow = work.record
         self._held.put(row, RowOutcome("ok", work.attempt, checked, size, None, row.started, time.time()))
         return None
 
     def raised(self, job: Job, error: BaseException) -> Job | None:
-        """Put out the rows of a job whose call has failed, or let them be retried. Returns the next job."""
+        """Retry or put out the rows of a job whose call has raised an error. Returns the next job for the executor."""
         if not self._running.end(job[0]):
             return None
         if self._settings.batches is None:
@@ -317,7 +327,7 @@ class Stage:
         return self._settle(job, failures)
 
     def _settle(self, job: Job, failures: Mapping[Any, BaseException]) -> Job | None:
-        """Mark the works of a job as failed with these errors, and the others as done."""
+        """Report these failures of a job to the dispatch, and all other attempts of the job as done."""
         if self._settings.on_time_limit:
             failures = self._without_late_ones(failures)
         if not self._settings.later:
@@ -329,9 +339,9 @@ class Stage:
         return self._dispatch.complete_each([(work, ()) for work in job if work not in failures], failed)
 
     def _without_late_ones(self, failures: Mapping[Any, BaseException]) -> Mapping[Any, BaseException]:
-        """Put out rows whose call took too long with the result of `on_time_limit`. Returns the other failures.
+        """Put out rows whose call exceeded its time limit, with the result of `on_time_limit`.
 
-        If that function raises, the row has failed with its error.
+        Returns the remaining failures. If `on_time_limit` raises, its error takes the place of the original one.
         """
         left: dict[Any, BaseException] = {}
         for work, error in failures.items():
@@ -348,7 +358,7 @@ class Stage:
     # The deadline
 
     def _return_the_rest(self) -> None:
-        """Start no more calls, abandon the running ones, and put out all rows, so that they come back later."""
+        """End all calls at the deadline: start none, leave the running ones, and put out all rows as `later`."""
         self._dispatch.end()
         for job, error in self._running.leave():
             self._dispatch.complete_elsewhere(job, error)
@@ -379,7 +389,10 @@ class Stage:
             self._held.put(row, RowOutcome("later", attempts, error=error, history=history, again_at=again_at))
 
     def _again_at(self, work: Any, at: float) -> float:
-        """Return the time at which a row comes back, in the order of its key: no earlier than the rows before it."""
+        """Return the time at which a row is handled again, which is `at` unless the order of its key requires another.
+
+        It must not be before the time of an earlier row of the key, or after the time of a later one.
+        """
         at = min(at, _LATEST)
         if work.lane is ALONE:
             return at
@@ -395,7 +408,7 @@ class Stage:
         return at
 
     def _schedule(self, work: Any, error: BaseException, delay: Any) -> None:
-        """Put out a row that is tried again later. To the dispatch, this stores its schedule."""
+        """Put out a row that is handled again later. The dispatch calls this to store a schedule."""
         row: StageRow = work.record
         if isinstance(delay, Due):
             again_at = self._again_at(work, wall_time(delay.at))
@@ -403,7 +416,7 @@ class Stage:
         else:
             try:
                 again_at, failure = due_at(delay, time.time()) / 1000, failure_after(work, error)
-            except BaseException as refused:  # the delay's own code can raise anything, too
+            except BaseException as refused:  # the delay can be an object of a user's class, which can raise anything
                 self._dispatch.not_scheduled(work, ConfigError(f"RetryLater cannot be kept: {text_of(refused)}"))
                 return
         failed_with, history = error_value(error, _LATER), row_history_after(row.row, failure)
@@ -413,26 +426,26 @@ class Stage:
         self._dispatch.stored(work)
 
     def _give_up_overdue(self) -> None:
-        """Fail the rows whose calls never end."""
+        """Abandon calls that have exceeded their time limit by far, and fail their rows."""
         if self._deadline.is_over(by=LONGER_BY) and self._holds_up():
             raise self._running.holding_up(handler_loop())
         if not self._running.overdue():
             return
         if self._holds_up():
             raise self._running.holding_up(handler_loop())
-        for work in self._running.overdue():  # asked again, since some may have ended while the loop was tested
+        for work in self._running.overdue():  # checked again, because some may have ended while the loop was tested
             if given_up := self._running.give_up(work):
-                self._park_behind(work)  # its call may still run, and rows of a key must not run at the same time
+                self._park_behind(work)  # the call may still run, and rows of a key must not run at the same time
                 if isinstance(self._executor, Threads):
                     self._executor.replace_one()
                 self._dispatch.complete_elsewhere(*given_up)
 
     def _holds_up(self) -> bool:
-        """Return whether a coroutine blocks the event loop that all of them share."""
+        """Return whether a coroutine blocks the event loop in which all coroutines run."""
         return isinstance(self._executor, EventLoop) and not answers(handler_loop())
 
     def send(self, work: Any, error: BaseException, reason: str) -> None:
-        """Put out a row that has failed for good. To the dispatch, this stores its dead letter."""
+        """Put out a row that has failed permanently or has expired. The dispatch calls this to store a dead letter."""
         row: StageRow = work.record
         if issubclass(type(error), ExpiredError):
             history = row_history_after(row.row, work.failure)
@@ -447,7 +460,7 @@ class Stage:
         self._dispatch.stored(work)
 
     def _park_behind(self, work: Any) -> None:
-        """Park the later rows of this row's key, so that they are not handled."""
+        """Arrange that later rows of this row's key are not handled."""
         if work.lane is not ALONE:
             self._parks[work.lane] = min(work.offset, self._parks.get(work.lane, work.offset))
 
@@ -459,10 +472,13 @@ class Stage:
     def _put_out(self, at_least: int = 1) -> Iterator[pa.RecordBatch]:
         for batch in self._held.put_out(at_least):
             yield batch
-            self._feed()  # handlers may have been paused because the results took too much memory
+            self._feed()  # the executor may have been paused because the results took too much memory
 
     def _await(self, outcomes: int) -> None:
-        """Wait for this many outcomes, for memory, or until all rows are done. Meanwhile, due rows are started."""
+        """Wait a short time for this many outcomes, or until all rows are done, and start rows that are due.
+
+        Also ends calls at the deadline, and raises the error of a stage that has failed.
+        """
         now = time.monotonic()
         is_time = self._held.wake_at(outcomes)
         with self._dispatch.lock:
@@ -485,16 +501,17 @@ async def _not_called() -> Any:
 
 
 class LaterRows:
-    """Adapts a function to the dispatch's protocol for a store of schedules."""
+    """Adapts a function to the protocol by which the dispatch stores schedules."""
 
     def __init__(self, send: Callable[[Any, BaseException, Any], None]) -> None:
         self.send = send
 
 
 def results_of_batch(result: Any, count: int) -> Sequence[Any]:
-    """Return the result of each row of a batch. A list has one for each; any other value is the result of every row.
+    """Return the result of each row of a batch.
 
-    Raises `ValueError` for a list of another length than `count`.
+    If the handler returned a list, it has one result for each row. Any other value is the result of every row. Raises
+    `ValueError` if the length of the list is not `count`.
     """
     if type(result) is not list:
         return [result] * count
@@ -506,8 +523,9 @@ def results_of_batch(result: Any, count: int) -> Sequence[Any]:
 
 
 def selected_columns(rows: Sequence[InputRow], names: Sequence[str]) -> pa.RecordBatch:
-    """Return these columns of these rows, in their order, without converting them to Python values."""
-    places = [place_of(row) for row in rows]  # read once for each row, because the stage may copy its batch meanwhile
+    """Return the named columns of some rows, in the order of the rows, without converting them to Python values."""
+    # The place of each row is read only once, because the stage may move the row to another batch at any time.
+    places = [place_of(row) for row in rows]
     parts = []
     for _, of_one_batch in groupby(places, lambda place: id(place[0])):
         run = list(of_one_batch)

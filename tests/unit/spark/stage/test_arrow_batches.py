@@ -191,14 +191,18 @@ def test_results_are_of_the_schemas_type_whatever_arrow_they_come_in(
         (
             pa.table({"a": [1, 2], "b": [1, 2]}),
             "int",
-            "returned 2 columns, but the schema is a single one, without fields",
+            "returned 2 columns, but the schema is a single type without fields",
         ),
         (pa.array(["1", "2"]), "int", "The handler returned a value that does not fit int: it is string"),
         (pa.array([1, 2]), "string", "a value that does not fit string: it is int64"),
         (pa.array([True, False]), "int", "a value that does not fit int: it is bool"),
         (pa.array([["1"], ["2"]]), "array<int>", "a value that does not fit array<int>: of element, it is string"),
-        (pa.table({"b": [1, 2]}), "a int", "a value that does not fit struct<a:int>: it has no field a, or several"),
-        (pa.table([[1, 2], [1, 2]], ["a", "a"]), "a int", "it has no field a, or several"),
+        (
+            pa.table({"b": [1, 2]}),
+            "a int",
+            "a value that does not fit struct<a:int>: it does not have exactly one field a",
+        ),
+        (pa.table([[1, 2], [1, 2]], ["a", "a"]), "a int", "it does not have exactly one field a"),
         (pa.array([1, 2]), "a int", "a value that does not fit struct<a:int>: it is int64"),
     ],
 )

@@ -287,7 +287,7 @@ def test_a_call_that_began_late_counts_as_no_attempt_at_the_deadline_up_to_fifty
 
     first, late = behind_a_long_call(record(1, b"b"))
     assert (first["outcome"], late["outcome"], late["attempts"]) == ("ok", "later", 1)
-    assert "this does not count as an attempt, since it had begun only " in late["error"]["message"]
+    assert "this does not count as an attempt, because the call had begun only " in late["error"]["message"]
 
     often = [record(1, b"busy")]
     for _ in range(50):

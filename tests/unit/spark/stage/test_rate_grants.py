@@ -155,7 +155,7 @@ def test_a_driver_that_cannot_be_reached_and_one_that_knows_nothing_of_the_task_
         return 1
 
     away = replace(limit(10), port=1)
-    with pytest.raises(HeadwayError, match=r"asks the driver at 127\.0\.0\.1:1 for its share.*Let executors connect"):
+    with pytest.raises(HeadwayError, match=r"needs the driver at 127\.0\.0\.1:1 for its share.*Let executors connect"):
         came_of(call, [record(0, None)], replace(IN_ANY_ORDER, rate=away))
     strange = replace(limit(10), secret="another")  # noqa: S106
     with pytest.raises(HeadwayError, match=r"cannot reach it: .*the connection has ended"):

@@ -149,7 +149,9 @@ def test_where_calls_by_the_hundred_do_not_end_no_single_row_is_to_blame(
         wait_without_a_limit(release)
         return 1
 
-    told = r"9 calls of handlers have not ended .* is for Row \d+ of the task \(topic orders, level 2, partition 1, off"
+    told = (
+        r"9 calls of handlers are still running .* is for Row \d+ of the task \(topic orders, level 2, partition 1, off"
+    )
     with pytest.raises(HandlerError, match=told):
         outcomes(call, 100)
 

@@ -327,7 +327,7 @@ def test_a_handler_cannot_put_a_row_off() -> None:
     [row] = outcomes(call, ["a"])
     assert (row["outcome"], row["attempts"]) == ("failed", 1)
     assert row["error"]["message"].startswith(
-        "The handler raised RetryLater, but parallel_map was not told that rows can come back later."
+        "The handler raised RetryLater, but parallel_map was called without later=True."
     )
 
 
@@ -629,7 +629,7 @@ def test_a_result_that_spark_could_not_take_fails_its_row_with_a_sentence(
     )
     assert {row["number"]: row["outcome"] for row in rows} == {0: "ok", 1: "failed", 2: "ok"}
     [told] = [row["error"]["message"] for row in rows if row["error"]]
-    assert re.match(r"The handler returned a result of \d+ bytes, but can return at most 67108864\. Store larger", told)
+    assert re.match(r"The handler returned a result of \d+ bytes, but a result can have at most 67108864 bytes", told)
 
 
 def test_no_batch_of_results_takes_more_memory_than_one_result_may(monkeypatch: pytest.MonkeyPatch) -> None:
