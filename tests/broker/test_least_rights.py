@@ -280,7 +280,7 @@ def test_who_may_not_read_commands_sees_schedules_and_hears_that_commands_seem_t
     listed = headway(shows, "schedule", "list", "--name", name, "--json")
     assert json.loads(listed.stdout)["handle"] == str(kept)
     assert listed.stderr == (
-        "Commands may be waiting for a relay, but this client may only see schedules. "
+        "Commands may be waiting for a relay, but this client can see only schedules. "
         f"`headway relay --name {name}` carries them out.\n"
     )
     assert json.loads(headway(shows, "schedule", "stats", "--name", name, "--json").stdout)["commands_waiting"] is None
@@ -349,7 +349,7 @@ def test_check_says_what_is_missing_and_its_exit_code_too(broker: LocalBroker, n
     create(broker, name)
     user = user_with(broker, [topic, group])
     asked = ("acls", "consumer", name, "--group", f"{name}-g", "--check")
-    assert headway(user, *asked).stderr == "2 of 2 rights granted, 0 missing.\n"
+    assert headway(user, *asked).stderr == "2 of 2 permissions granted, 0 missing.\n"
     user.revoke(group)
     assert headway(user, *asked, code=1).stdout == f"missing: {group}\n"
     said = json.loads(headway(user, *asked, "--json", code=1).stdout)

@@ -1,7 +1,7 @@
 """The `headway` command.
 
-Each subcommand lives in a module of its own, which is imported only when the command is called. So `headway --help` is
-quick, and a missing extra stops only the commands that need it.
+Each subcommand has its own module, which is imported only when the command is called. So `headway --help` is fast, and
+a missing extra affects only the commands that need it.
 """
 
 import contextlib
@@ -28,21 +28,24 @@ SUMMARIES = {
     "dead": "List dead letters, inspect them, and send them again.",
     "pipeline": "Run pipelines on Spark.",
     "report": "Write a page with plots of a pipeline's throughput, waiting times and lag.",
-    "acls": "Show the least rights (ACLs) that a role needs, as commands that grant them.",
+    "acls": "Show the permissions (ACLs) that a role needs, as commands that grant them.",
     "levels": "Show how a capacity is shared among levels.",
 }
-"""The summary of each subcommand. They stand here so that the help imports none of the subcommands' modules."""
+"""The summary of each subcommand. It is here so that `headway --help` does not import the subcommands' modules."""
 
 
 class _UserError(click.ClickException):
-    """Shows a `HeadwayError` as one sentence on stderr, without click's usage line, and exits with its code."""
+    """Prints a `HeadwayError` as one sentence on stderr, without click's usage line, and exits with its exit code."""
 
     def show(self, file: Any = None) -> None:
         click.echo(f"headway: {self.message}", err=True, file=file)
 
 
 def _describe(error: OSError) -> str:
-    """Describe an error of the operating system in a sentence. Without a file name, it concerns stdin or stdout."""
+    """Describe an error of the operating system in a sentence.
+
+    An error without a file name concerns stdin or stdout.
+    """
     reason = error.strerror or str(error)
     if error.filename is not None:
         return f"{os.fsdecode(error.filename)} cannot be used: {reason}."
@@ -64,7 +67,7 @@ def _one_sentence() -> Iterator[None]:
     except HeadwayError as error:
         raise _UserError(str(error)) from error
     except BrokenPipeError:
-        raise  # the reader of the pipe has closed it, which click handles
+        raise  # the reader has closed the pipe, which click handles
     except OSError as error:
         raise _UserError(_describe(error)) from error
     except KeyboardInterrupt:
@@ -90,7 +93,7 @@ class _LazyGroup(click.Group):
             formatter.write_dl(list(SUMMARIES.items()))
 
     def make_context(self, *args: Any, **kwargs: Any) -> click.Context:
-        with _one_sentence():  # this prints the help, which can fail too
+        with _one_sentence():  # if there is no subcommand, this prints the help, which can fail
             return super().make_context(*args, **kwargs)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -103,7 +106,7 @@ class _LazyGroup(click.Group):
 def headway() -> None:
     """Apache Kafka as a work queue: priority, delay and parallel processing.
 
-    A topic has levels; level 0 has the lowest priority. Level 2 of `orders` is the Kafka topic `orders-2`. Try it:
+    A topic has levels; level 0 has the lowest priority. Level 2 of `orders` is the Kafka topic `orders-2`. An example:
 
     \b
       headway broker start
@@ -112,12 +115,12 @@ def headway() -> None:
       echo 'ship some day' | headway produce orders
       headway consume orders --group billing --timeout 5
 
-    Every command explains itself: `headway consume --help`.
+    For the help of a command, add --help: `headway consume --help`.
     """
 
 
 def main() -> None:
-    """Run the command. A user's mistake ends it with one sentence on stderr and exit code 1."""
+    """Run the command. If the user made a mistake, print one sentence on stderr and exit with code 1."""
     if None in (sys.stdin, sys.stdout, sys.stderr):
         from headway.cli.display.streams import hold_streams  # noqa: PLC0415 - seldom needed
 

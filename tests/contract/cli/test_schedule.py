@@ -95,7 +95,7 @@ def test_a_schedule_for_a_topic_that_does_not_exist_is_stored_and_a_warning_says
     assert missing.exit_code == 0
     assert len(missing.stdout.split()) == 2
     assert missing.stderr == (
-        f"headway: The topic {cluster.target}-not does not exist now. If it still does not when a record is due, the "
+        f"headway: The topic {cluster.target}-not does not exist now. If it is still missing when a record is due, the "
         f"record becomes a dead letter in {cluster.name}.dead.\n"
     )
     topic = f"{cluster.target}-levels"

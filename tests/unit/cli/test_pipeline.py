@@ -34,7 +34,7 @@ def test_a_topic_needs_its_level_where_others_have_one() -> None:
         (f"{OWN}:pipelin", f"has no 'pipelin'. Did you mean {OWN}:pipeline?"),
         (f"{OWN}:NUMBER", "is of type int, not a function"),
         ("no_such_module:pipeline", "There is no module no_such_module"),
-        ("shop/flow.py:pipeline", "give the module's name, as Python imports it: `headway pipeline run shop.flow`"),
+        ("shop/flow.py:pipeline", "the name of the module, as Python imports it: `headway pipeline run shop.flow`"),
     ],
 )
 def test_a_pipeline_that_is_not_there_is_a_sentence(name: str, sentence: str) -> None:

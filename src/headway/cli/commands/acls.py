@@ -1,4 +1,4 @@
-"""`headway acls`: shows the commands that grant the rights of a role, or checks which of the rights are missing."""
+"""`headway acls`: shows the commands that grant the permissions of a role, or checks which permissions are missing."""
 
 import functools
 import shlex
@@ -28,15 +28,15 @@ RightsCommand = Callable[..., Iterable[Right]]
 
 @click.group()
 def acls() -> None:
-    """Show the least rights (ACLs) that a role needs, as commands that grant them.
+    """Show the permissions (ACLs) that a role needs, as commands that grant them.
 
     \b
       headway acls producer orders --levels 3 --principal User:shop
       headway acls worker billing:bill --principal User:billing
       headway acls relay orders-0 orders-1 orders-2 --principal User:relay
 
-    With --check, it checks instead which of these rights the login in --config-file has, and lists those that are
-    missing or cannot be determined. The exit code is 1 if a right is missing.
+    With --check, it checks instead which of these permissions the login in --config-file has, and lists those that are
+    missing or cannot be determined. The exit code is 1 if a permission is missing.
 
     \b
       headway acls worker billing:bill --check --config-file billing.properties
@@ -44,10 +44,13 @@ def acls() -> None:
 
 
 def _role(command: RightsCommand) -> Callable[..., None]:
-    """Add the options that all roles share, then show or check the rights that the command returns."""
+    """Add the options that all roles have in common.
 
-    @click.option("--principal", metavar="User:NAME", help="The principal to grant the rights to, such as User:app.")
-    @click.option("--check", is_flag=True, help="List the rights that the login in --config-file lacks.")
+    The command then shows or checks the permissions that it returns.
+    """
+
+    @click.option("--principal", metavar="User:NAME", help="The principal that gets the permissions, such as User:app.")
+    @click.option("--check", is_flag=True, help="List permissions that the login in --config-file lacks.")
     @json_option()
     @kafka_options
     @functools.wraps(command)
@@ -58,7 +61,7 @@ def _role(command: RightsCommand) -> Callable[..., None]:
         if check:
             if principal is not None:
                 raise click.UsageError(
-                    "--check checks the rights of the login in --config-file. Leave out --principal."
+                    "--check checks the permissions of the login in --config-file. Leave out --principal."
                 )
             _show_findings(OwnRights(connection.config).check(rights), as_json)
         elif principal is None:
@@ -80,7 +83,7 @@ _SCHEDULER = click.option("--scheduler", default=DEFAULT_NAME, show_default=True
 _NAME = click.option("--name", "scheduler", default=DEFAULT_NAME, show_default=True, help="The scheduler's name.")
 _DUE = click.option("--due", is_flag=True, help="Some records are sent with a delay.")
 _RETRY_LATER = click.option("--retry-later", is_flag=True, help="The handlers raise RetryLater.")
-_CREATE = click.option("--create", is_flag=True, help="Include the rights to create the topics on first use.")
+_CREATE = click.option("--create", is_flag=True, help="Include permissions to create the topics on first use.")
 _TOPICS = click.argument("topics", nargs=-1, required=True, metavar="TOPIC…")
 
 
@@ -94,7 +97,7 @@ _TOPICS = click.argument("topics", nargs=-1, required=True, metavar="TOPIC…")
 def producer(
     topics: Sequence[str], levels: int | None, transactional_id: str | None, due: bool, scheduler: str
 ) -> Iterable[Right]:
-    """Rights of a `Producer` and `headway produce`.
+    """Show the permissions of a `Producer` and `headway produce`.
 
     \b
       headway acls producer orders --levels 3 --principal User:shop
@@ -114,7 +117,7 @@ def producer(
 @_ONE_GROUP
 @_role
 def consumer(topics: Sequence[str], levels: int | None, group: str, one_group: bool) -> Iterable[Right]:
-    """Rights of a `PriorityConsumer` and `headway consume`.
+    """Show the permissions of a `PriorityConsumer` and `headway consume`.
 
     \b
       headway acls consumer orders --levels 3 --group billing --principal User:billing
@@ -130,9 +133,11 @@ def consumer(topics: Sequence[str], levels: int | None, group: str, one_group: b
 @_ONE_GROUP
 @click.option("--output", "outputs", multiple=True, metavar="TOPIC", help="A Kafka topic that outputs are sent to.")
 @click.option("--dead-letters", metavar="TOPIC", help="The topic that dead letters are sent to (dead_letter_topic).")
-@click.option("--transactional", is_flag=True, help="It commits in transactions (commit_mode='transactional').")
-@click.option("--transactional-id", metavar="ID", help="Its transactional.id, if producer_config has one.")
-@click.option("--rate-limit", is_flag=True, help="It has a rate_limit or tenant_rate_limit.")
+@click.option(
+    "--transactional", is_flag=True, help="The consumer commits in transactions (commit_mode='transactional')."
+)
+@click.option("--transactional-id", metavar="ID", help="The transactional.id, if producer_config has one.")
+@click.option("--rate-limit", is_flag=True, help="The consumer has a rate_limit or tenant_rate_limit.")
 @_RETRY_LATER
 @_SCHEDULER
 @_role
@@ -149,7 +154,7 @@ def parallel(
     retry_later: bool,
     scheduler: str,
 ) -> Iterable[Right]:
-    """Rights of a `ParallelConsumer`.
+    """Show the permissions of a `ParallelConsumer`.
 
     \b
       headway acls parallel orders --group billing --output bills --transactional --principal User:billing
@@ -172,7 +177,7 @@ def parallel(
 @_RETRY_LATER
 @_role
 def worker(workers: Sequence[str], retry_later: bool) -> Iterable[Right]:
-    """Rights of `headway worker` for these workers.
+    """Show the permissions of `headway worker` for these workers.
 
     \b
       headway acls worker billing:bill --principal User:billing
@@ -183,11 +188,11 @@ def worker(workers: Sequence[str], retry_later: bool) -> Iterable[Right]:
 
 @acls.command()
 @_NAME
-@click.option("--cancel", is_flag=True, help="It also cancels or reschedules, or sets its own ids.")
+@click.option("--cancel", is_flag=True, help="The program also cancels or reschedules, or sets its own ids.")
 @_CREATE
 @_role
 def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Right]:
-    """Rights of a `Scheduler` and `headway schedule add`.
+    """Show the permissions of a `Scheduler` and `headway schedule add`.
 
     \b
       headway acls scheduler --cancel --principal User:shop
@@ -199,10 +204,10 @@ def scheduler(scheduler: str, cancel: bool, create: bool) -> Iterable[Right]:
 @click.argument("targets", nargs=-1, required=True, metavar="TARGET…")
 @_LEVELS
 @_NAME
-@click.option("--fit", is_flag=True, help="It adapts the delay topics (`headway relay --fit`).")
+@click.option("--fit", is_flag=True, help="The relay adapts the delay topics (`headway relay --fit`).")
 @_role
 def relay(targets: Sequence[str], levels: int | None, scheduler: str, fit: bool) -> Iterable[Right]:
-    """Rights of a `Relay` and `headway relay`, in both modes.
+    """Show the permissions of a `Relay` and `headway relay`, in both modes.
 
     TARGETS are the topics that it delivers to.
 
@@ -215,7 +220,7 @@ def relay(targets: Sequence[str], levels: int | None, scheduler: str, fit: bool)
 
 @acls.group()
 def spark() -> None:
-    """Rights of sources, sinks and workers on Spark."""
+    """Show the permissions of sources, sinks and workers on Spark."""
 
 
 @spark.command()
@@ -224,7 +229,7 @@ def spark() -> None:
 @click.option("--group", help="The option group.id, under which progress is committed.")
 @_role
 def source(topics: Sequence[str], levels: int | None, group: str | None) -> Iterable[Right]:
-    """Rights to read with `spark.readStream.format("headway")`.
+    """Show the permissions to read with `spark.readStream.format("headway")`.
 
     \b
       headway acls spark source orders --levels 3 --principal User:spark
@@ -255,7 +260,7 @@ def sink(
     scheduler: str,
     create: bool,
 ) -> Iterable[Right]:
-    """Rights to write with `df.writeStream.format("headway")`.
+    """Show the permissions to write with `df.writeStream.format("headway")`.
 
     \b
       headway acls spark sink orders --levels 3 --create --principal User:spark
@@ -275,7 +280,7 @@ def sink(
 @_CREATE
 @_role
 def workers_(workers: Sequence[str], retry_later: bool, create: bool) -> Iterable[Right]:
-    """Rights of `run_workers` for these workers.
+    """Show the permissions of `run_workers` for these workers.
 
     \b
       headway acls spark workers billing:bill --create --principal User:spark
@@ -288,7 +293,7 @@ def workers_(workers: Sequence[str], retry_later: bool, create: bool) -> Iterabl
 @_NAME
 @_role
 def schedule(scheduler: str) -> Iterable[Right]:
-    """Rights of `headway schedule list`, `stats`, `fit` and `report`.
+    """Show the permissions of `headway schedule list`, `stats`, `fit` and `report`.
 
     \b
       headway acls schedule --principal User:ops
@@ -300,10 +305,10 @@ def schedule(scheduler: str) -> Iterable[Right]:
 @_TOPICS
 @_LEVELS
 @_CREATE
-@click.option("--delete", is_flag=True, help="Include the rights to delete them.")
+@click.option("--delete", is_flag=True, help="Include permissions to delete them.")
 @_role
 def topics(topics: Sequence[str], levels: int | None, create: bool, delete: bool) -> Iterable[Right]:
-    """Rights of `headway topics`.
+    """Show the permissions of `headway topics`.
 
     \b
       headway acls topics orders --levels 3 --create --principal User:ops
@@ -316,10 +321,10 @@ def topics(topics: Sequence[str], levels: int | None, create: bool, delete: bool
 @_TOPICS
 @_LEVELS
 @_ONE_GROUP
-@click.option("--change", is_flag=True, help="Include the rights to copy and reset commits.")
+@click.option("--change", is_flag=True, help="Include permissions to copy and reset commits.")
 @_role
 def offsets(group: str, topics: Sequence[str], levels: int | None, one_group: bool, change: bool) -> Iterable[Right]:
-    """Rights of `headway offsets` for a group that reads TOPICS.
+    """Show the permissions of `headway offsets` for a group that reads TOPICS.
 
     \b
       headway acls offsets billing orders --levels 3 --principal User:ops
@@ -333,12 +338,12 @@ def offsets(group: str, topics: Sequence[str], levels: int | None, one_group: bo
 @click.option(
     "--send-again-to", "targets", multiple=True, metavar="TOPIC", help="A Kafka topic that letters are sent to."
 )
-@click.option("--settle", is_flag=True, help="Include the rights to settle letters without sending them.")
+@click.option("--settle", is_flag=True, help="Include permissions to settle letters without sending them.")
 @_role
 def dead(topic: str, targets: Sequence[str], settle: bool) -> Iterable[Right]:
-    """Rights of `headway dead`.
+    """Show the permissions of `headway dead list` and `show`.
 
-    These are the rights of `list` and `show`. --send-again-to and --settle add those of `send-again` and `settle`.
+    With --send-again-to and --settle, the permissions of `send-again` and `settle` are added.
 
     \b
       headway acls dead orders-dead --send-again-to orders-0 --principal User:ops
@@ -354,7 +359,8 @@ def _of_worker(role: str, worker: Worker, cases: Sequence[str]) -> list[Right]:
         "group": worker.groups,
         "output": worker.produces,
         "dead letters": [worker.options.dead_letter_topic] if worker.options.dead_letter_topic else [],
-        "transactional id": [f"{own_id or worker.group}-*"],  # each process has its own, beginning with this
+        # Each process has its own transactional id, which begins with this text.
+        "transactional id": [f"{own_id or worker.group}-*"],
         "rates": [rates_topic(worker.group)],
         "scheduler": [str(worker.config.get("scheduler.name", DEFAULT_NAME))],
     }
@@ -368,7 +374,7 @@ def _cases(**wanted: object) -> list[str]:
 
 
 def _kafka_topics(topics: Iterable[str], levels: int | None) -> list[str]:
-    """Return the names of the Kafka topics. A name that ends with `*` stands for all topics with that prefix."""
+    """Return the names of the Kafka topics. A name that ends with `*` stands for all topics with this prefix."""
     found = []
     for topic in topics:
         name = topic.removesuffix("*")
@@ -406,7 +412,8 @@ def _show_findings(findings: Sequence[Finding], as_json: bool) -> None:
             click.echo(f"{finding.held.value}: {finding.right}{reason}")
         granted = len(findings) - len(missing) - len(unknown)
         rest = f", {len(unknown):,} cannot be determined" if unknown else ""
-        click.echo(f"{granted:,} of {count(len(findings), 'right')} granted, {len(missing):,} missing{rest}.", err=True)
+        required = count(len(findings), "permission")
+        click.echo(f"{granted:,} of {required} granted, {len(missing):,} missing{rest}.", err=True)
     click.get_current_context().exit(1 if missing else 0)
 
 

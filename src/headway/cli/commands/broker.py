@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 _DATA_DIR = click.option(
     "--data-dir",
     type=click.Path(file_okay=False, path_type=Path),
-    help="Where the records are stored. By default a directory of your user, which `status` shows.",
+    help="Where the records are stored. By default, a directory of your user, which `status` shows.",
 )
 
 
@@ -30,13 +30,13 @@ _DATA_DIR = click.option(
 def broker() -> None:
     """Run a real Apache Kafka on this machine, for development and tests.
 
-    It listens on 127.0.0.1 only and runs in the background until `stop`. Its records survive a restart. The first
-    start downloads Kafka (45 MB), and Java if it is missing; later starts take seconds.
+    It listens on 127.0.0.1 only and runs in the background until `stop`. Its records survive a restart. The first start
+    downloads Kafka (45 MB), and Java if it is missing; later starts take seconds.
 
     \b
       headway broker start               one node, at 127.0.0.1:9092
       headway broker start --nodes 3     three nodes, with a copy of each record on each
-      headway broker start --secure      with TLS, logins, and rights that must be granted
+      headway broker start --secure      with TLS, logins, and ACLs
       headway broker status
       headway broker stop
     """
@@ -44,7 +44,7 @@ def broker() -> None:
 
 @broker.command()
 @click.option(
-    "--nodes", type=click.IntRange(1, 9), help="The number of nodes. By default the same as last time, or 1 at first."
+    "--nodes", type=click.IntRange(1, 9), help="The number of nodes. By default, the same as at the last start, or 1."
 )
 @click.option(
     "--port",
@@ -55,7 +55,7 @@ def broker() -> None:
 )
 @_DATA_DIR
 @click.option("--ephemeral", is_flag=True, help="Delete the records when the broker is stopped.")
-@click.option("--secure", is_flag=True, help="Use TLS, logins, and rights that must be granted.")
+@click.option("--secure", is_flag=True, help="Use TLS, logins, and ACLs.")
 @click.option(
     "--property",
     "properties",
@@ -79,10 +79,11 @@ def start(
     \b
       headway broker start --nodes 3 --port 19092 --ephemeral
 
-    With `--secure` there are two users: `admin`, who may do everything, and `app`, who has no rights until they are
-    granted. Each has a file for `--config-file` with its password, which only you can read. Another file has settings
-    for a client certificate instead (mutual TLS), on a port after those of all nodes. Without `--data-dir`, a secured
-    broker keeps its records apart from those of an unsecured one. docs/broker.md shows how to grant rights.
+    With `--secure` there are two users: `admin`, who is permitted to do everything, and `app`, who has no permissions
+    until you grant some. For each user there is a file for `--config-file` with the password, which only you can read.
+    Another file has settings for a client certificate instead (mutual TLS); its port follows those of all nodes.
+    Without `--data-dir`, a secured broker and an unsecured broker have separate data directories. docs/broker.md shows
+    how to grant permissions.
     """
     from headway.broker import LocalBroker  # noqa: PLC0415 - see above
     from headway.broker.data_dir import default_data_dir  # noqa: PLC0415
@@ -104,7 +105,8 @@ def start(
     click.echo(f"  data directory     {started.data_dir}{' (deleted at stop)' if started.ephemeral else ''}")
     click.echo("Next:")
     as_admin = f" --config-file {shlex.quote(str(started.config_file('admin')))}" if started.secure else ""
-    if data_dir and not started.secure:  # the commands look for brokers in the user's directories only
+    # The other commands find a broker by themselves only in the user's default directories.
+    if data_dir and not started.secure:
         click.echo(f"  export HEADWAY_BOOTSTRAP_SERVERS={started.bootstrap_servers}")
     click.echo(f"  headway topics create orders --levels 3 --partitions 6{as_admin}")
     click.echo(f"  headway broker stop{f' --data-dir {shlex.quote(str(started.data_dir))}' if data_dir else ''}")
@@ -129,7 +131,7 @@ def status(context: click.Context, data_dir: Path | None, as_json: bool) -> None
 @broker.command()
 @_DATA_DIR
 def stop(data_dir: Path | None) -> None:
-    """Stop the broker and wait until its processes are gone."""
+    """Stop the broker, and wait until its processes have ended."""
     running = [each for each in _brokers(data_dir) if each.running]
     for each in running:
         each.stop()
@@ -139,7 +141,7 @@ def stop(data_dir: Path | None) -> None:
 
 
 def _brokers(data_dir: Path | None) -> list[LocalBroker]:
-    """Return the broker in `data_dir`, or by default those that `start` keeps in the user's directories."""
+    """Return the broker in `data_dir`, or by default the brokers that `start` keeps in the user's directories."""
     from headway.broker import LocalBroker  # noqa: PLC0415 - see above
     from headway.broker.data_dir import default_data_dir, read_description  # noqa: PLC0415
 
@@ -150,12 +152,12 @@ def _brokers(data_dir: Path | None) -> list[LocalBroker]:
 
 
 def _shown(started: LocalBroker) -> Iterator[tuple[str, str]]:
-    """Yield the client settings for the user to paste. A password stays in its file."""
+    """Yield the client settings for the user to copy. A password is not shown; it stays in its file."""
     for key, value in started.client_config().items():
         yield key, f"(in {started.config_file()})" if key == "sasl.password" else value
     if started.secure:
-        yield "config file", f"{started.config_file()} (no rights until they are granted)"
-        yield "admin's", f"{started.config_file('admin')} (may do everything)"
+        yield "config file", f"{started.config_file()} (no permissions until you grant some)"
+        yield "admin's", f"{started.config_file('admin')} (permitted to do everything)"
 
 
 def _describe(each: LocalBroker) -> dict[str, Any]:

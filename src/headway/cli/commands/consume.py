@@ -51,18 +51,18 @@ from headway.settings.config import ConsumerSettings
     type=click.Choice(["beginning", "end", "committed"]),
     default="committed",
     show_default=True,
-    help="Where to start. committed is where the group left off; a new group starts at the beginning.",
+    help="Where to start. committed continues after the group's commits; a new group starts at the beginning.",
 )
 @click.option("--partition", type=click.IntRange(0, 2**31 - 1), help="Read this partition only, without a group.")
 @click.option(
     "--level",
     type=click.IntRange(min=0),
-    help="The level of that partition. Not needed if the topic has only one level.",
+    help="The level of the partition. Not needed if the topic has only one level.",
 )
 @click.option(
     "--offset",
     metavar="OFFSET",
-    help="Where to start in it: an offset, a time, or how long ago, such as 90m.",
+    help="Where to start in the partition: an offset, a time, or how long ago, such as 90m.",
 )
 @click.option("--max", "limit", type=click.IntRange(min=1), help="Stop after this many records.")
 @click.option(
@@ -107,12 +107,13 @@ def consume(
 ) -> None:
     """Write the records of topics, highest level first, until Ctrl-C.
 
-    Exactly the records that were written are committed. To continue after them, start again with the same group.
+    Only records that were written are committed. To continue after them, start the command again with the same group.
 
     A topic without levels is given by its name. To read several such topics by priority, add a level to each name, such
     as payments=2.
 
-    With --partition, it writes the records of one partition, starting at an offset, and ends. Nothing is committed.
+    With --partition, the command writes the records of one partition, starting at an offset, and then ends. It commits
+    nothing.
 
     \b
       headway consume orders --group billing
@@ -148,7 +149,7 @@ def consume(
 
 
 def _refuse_group_options(context: click.Context) -> None:
-    """Raise `click.UsageError` if an option was given that only applies to reading as a group."""
+    """Raise `click.UsageError` if an option was given that applies only to reading as a group."""
     for name in ("group", "one_group", "capacity", "policy", "distributor", "start", "timeout"):
         if context.get_parameter_source(name) is ParameterSource.COMMANDLINE:
             option = "from" if name == "start" else name.replace("_", "-")
@@ -156,9 +157,11 @@ def _refuse_group_options(context: click.Context) -> None:
 
 
 def _rights(choice: TopicChoice, settings: ConsumerSettings) -> list[Right]:
-    """Return the rights to read the topics. Patterns are left out, because their topics are not known yet.
+    """Return the permissions that are needed to read the topics.
 
-    They are checked before the consumer starts, because without them it would wait forever.
+    Patterns are left out, because their topics are not known.
+
+    The permissions are checked before the consumer starts, because without them it would wait forever.
     """
     found = [Right("Read", "Topic", name) for level in range(choice.levels) for name in choice.kafka_topics(level)]
     groups = groups_of(settings.group, settings.levels, per_level=settings.group_per_level)

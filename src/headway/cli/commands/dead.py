@@ -38,7 +38,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def _filters(command: F) -> F:
-    """Add the options that select letters. The command gets them as `filter`."""
+    """Add the options that select letters. The command gets them in the argument `filter`."""
 
     @click.option(
         "--exception",
@@ -76,9 +76,9 @@ _YES = click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 def dead() -> None:
     """List dead letters, inspect them, and send them again.
 
-    A dead letter is a record that failed for good. It is kept in a separate topic, with the reason in its headers. It
-    stays there when it is sent again, because Kafka deletes records only by age. The commits of a Kafka group,
-    `headway-dead-TOPIC`, remember which letters are settled: sent again, or dealt with in another way. All other
+    A dead letter is a record that failed permanently. It is kept in a separate topic, with the reason in its headers.
+    It stays there when it is sent again, because Kafka deletes records only by age. The commits of a Kafka group,
+    `headway-dead-TOPIC`, record which letters are settled: they were sent again, or handled in another way. All other
     letters are open.
 
     \b
@@ -104,8 +104,8 @@ def list_(
 ) -> None:
     """List the open letters of a dead letter topic.
 
-    It reads up to the current end of the topic, joins no group and commits nothing. The column `letter` is the
-    PARTITION:OFFSET that `show`, `send-again` and `settle` take.
+    The command reads the topic up to its current end, joins no group and commits nothing. The column `letter` has the
+    PARTITION:OFFSET that `show`, `send-again` and `settle` accept.
 
     \b
       headway dead list orders-dead
@@ -127,7 +127,7 @@ def list_(
 @json_option()
 @kafka_options
 def show(topic: str, place: LetterPosition, as_json: bool, connection: ConnectionSettings) -> None:
-    """Show everything about one dead letter.
+    """Show all details of one dead letter.
 
     Bytes that are not UTF-8 are shown in hex. With --json they are in Base64, in a field such as value_base64.
 
@@ -147,7 +147,7 @@ def show(topic: str, place: LetterPosition, as_json: bool, connection: Connectio
 @_filters
 @_SETTLED_TOO
 @_MAX
-@click.option("--to", metavar="TOPIC", help="Send them to this Kafka topic rather than where they came from.")
+@click.option("--to", metavar="TOPIC", help="Send the letters to this Kafka topic, not to where they came from.")
 @click.option("--dry-run", is_flag=True, help="Show what would be sent, and send nothing.")
 @_YES
 @kafka_options
@@ -167,12 +167,12 @@ def send_again(
 ) -> None:
     """Send dead letters again, to the topics and partitions that they came from.
 
-    Key, value and headers are those of the record, plus the header headway.sent-again.from, which names the dead
-    letter. The timestamp is the time of sending. Each letter is sent once, unless --settled-too asks to repeat it.
-    What Kafka has acknowledged is committed every second, so only a crash, or another send-again at the same time, can
-    repeat letters. Kafka forgets these commits after offsets.retention.minutes, seven days by default.
+    The sent record has the key, value and headers of the original record, and the header headway.sent-again.from, which
+    names the dead letter. Its timestamp is the time of sending. Each letter is sent only once, unless --settled-too is
+    given. Acknowledged letters are committed every second, so only a crash, or another send-again at the same time, can
+    repeat letters. Kafka deletes these commits after offsets.retention.minutes, seven days by default.
 
-    The exit code is 0 only if Kafka has acknowledged all of them.
+    The exit code is 0 only if Kafka has acknowledged all letters.
 
     \b
       headway dead send-again orders-dead 0:12 0:15
@@ -229,11 +229,11 @@ def settle(
     yes: bool,
     connection: ConnectionSettings,
 ) -> None:
-    """Take dead letters off the list without sending them.
+    """Mark dead letters as settled without sending them.
 
-    Use it for letters that need no sending, for example because you have sent corrected records. They stay in the
-    topic, and `--settled-too` of `list` and `send-again` includes them. A letter that is already settled stays as it
-    is.
+    Use it for letters that need not be sent, for example because you have sent corrected records. They stay in the
+    topic, and `list` and `send-again` include them with `--settled-too`. A letter that is already settled is not
+    changed.
 
     \b
       headway dead settle orders-dead 0:13
@@ -260,7 +260,7 @@ def settle(
 
 
 def _warn_of_delay_topics(topic: str, targets: Mapping[str, int]) -> None:
-    """Point out that a relay moves letters on from a scheduler's delay topics. A wrong target would fail again."""
+    """Warn that a relay delivers letters from delay topics to their own targets, so a wrong target would fail again."""
     with suppress(ConfigError):  # the topic does not belong to a scheduler
         if TopicNames(topic.removesuffix(".dead")).delay_topics_of(targets):
             click.echo(
@@ -277,9 +277,9 @@ def _send(
     dead.memory_of(plan.existing, plan.destinations)  # raises an error if they are too scattered to remember
     if ask:
         confirm(f"Send {sent(plan.topics)} again{goals(plan.topics)}?")
-    if not settled_too:  # someone may have sent them while we waited for the answer
+    if not settled_too:  # another process may have sent some while the user answered
         plan.without({partition: Done(offset_map) for partition, offset_map in dead.settled().items()})
-    # Committing nothing new shows, before anything is sent, that the group accepts commits.
+    # Commit nothing new, to find out before letters are sent whether the group accepts commits.
     dead.remember(plan.existing, dict.fromkeys(plan.destinations, ()))
     config = {key: value for key, value in connection.config.items() if key not in OWN_KEYS}
     own = {"enable.idempotence": True, "partitioner": "murmur2_random", "message.max.bytes": MOST_BYTES}
@@ -291,7 +291,7 @@ def _send(
 
 @contextmanager
 def _opened(topic: str, connection: ConnectionSettings) -> Iterator[tuple[DeadTopic, Mapping[str, int]]]:
-    """Open the dead letter topic. Yields it, and all topics with their partition counts."""
+    """Open the dead-letter topic. Yields it, and all existing topics with their partition counts."""
     admin = connection.admin()
     kafka_topics = admin.topics("Read")
     with dead_topic(topic, kafka_topics, connection.config, admin) as dead:
@@ -299,7 +299,7 @@ def _opened(topic: str, connection: ConnectionSettings) -> Iterator[tuple[DeadTo
 
 
 class _Found:
-    """The letters that a list shows, and a count of those left out because they are settled."""
+    """The letters that a list shows, and the count of letters that are left out because they are settled."""
 
     def __init__(self, dead: DeadTopic, filter: Filter, settled_too: bool) -> None:
         self._dead = dead
@@ -319,7 +319,7 @@ class _Found:
 
 
 def _none(*, is_such: bool, is_open: bool) -> str:
-    """Describe an empty result, depending on what was asked for.
+    """Describe an empty result, depending on how the letters were selected.
 
     >>> _none(is_such=False, is_open=True)
     'no dead letters that are open'

@@ -43,14 +43,18 @@ class DistributorType(click.ParamType[Distributor]):
     help="The capacity to share: the most records that one poll returns (max.poll.records).",
 )
 @click.option(
-    "--distributor", default="exponential", show_default=True, type=DistributorType(), help="How to share it."
+    "--distributor",
+    default="exponential",
+    show_default=True,
+    type=DistributorType(),
+    help="How the capacity is shared.",
 )
 @json_option()
 def levels(count: int, capacity: int, distributor: Distributor, as_json: bool) -> None:
     """Show how a capacity is shared among levels.
 
     With exponential, each level has twice the share of the level below it; with linear, the shares are as 1 to 2 to 3;
-    with weighted, they are as the weights that you give, lowest level first. What the division leaves over goes to the
+    with weighted, they are as the weights that you give, lowest level first. The remainder of the division goes to the
     highest level.
 
     \b

@@ -31,7 +31,7 @@ _MOST_RANGES = 20
 _MOST_CHARACTERS = 40
 
 Members = Mapping[Partition, Member]
-"""For each assigned partition, the member of the group that has it now."""
+"""For each assigned partition, the member of the group to which it is assigned now."""
 WIDTH = 60
 LEGEND = "█ done  ▓▒░ partly  · not done"
 
@@ -39,7 +39,7 @@ _DONE, _PARTLY, _NOT = "█", "░▒▓", "·"
 
 
 class PartitionCommit(NamedTuple):
-    """A partition of a group's topics, with the commit of the group and the member that has the partition, if any.
+    """A partition of a group's topics, with the group's commit and, if assigned, the member that has it.
 
     `offset` is None if nothing is committed, and `log_end` is None if the partition no longer exists.
     """
@@ -55,14 +55,14 @@ class PartitionCommit(NamedTuple):
 
     @property
     def lag(self) -> int | None:
-        """The number of offsets in the log that are not committed."""
+        """The number of offsets after the committed one."""
         if self.log_end is None:
             return None
         return max(0, self.log_end - max(self.log_start, self.offset or 0))
 
     @property
     def deleted(self) -> int | None:
-        """The number of offsets that were deleted before the group committed them. 0 without a commit."""
+        """The number of offsets that were deleted before the group committed them; 0 without a commit."""
         if self.log_end is None:
             return None
         return 0 if self.offset is None else max(0, self.log_start - self.offset)
@@ -90,7 +90,7 @@ offsets.add_command(reset)
 
 @offsets.command()
 @click.argument("group")
-@click.option("--topic", help="Only for this topic.")
+@click.option("--topic", help="Show only this topic.")
 @click.option("--levels", type=LEVELS, help="Show the groups GROUP-0 to GROUP-(N-1) of N levels.")
 @json_option("group", ", with the ranges that are not done")
 @kafka_options
@@ -100,7 +100,7 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
     It only reads: it joins no group and changes nothing. The lag counts the offsets in the log after the committed one;
     some of them may be done, as the offset map shows. `deleted` counts offsets that retention, or a user, deleted
     before they were committed. If the group has a commit for a topic (with --levels, at any level), all partitions of
-    the topic are shown. The lag of a partition without a commit is everything that it holds.
+    the topic are shown. The lag of a partition without a commit counts all its offsets.
 
     `member` is the member that the partition is assigned to, as CLIENT.ID@HOST. The members of the group headway-delay
     are the relays.
@@ -110,7 +110,7 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
       headway offsets show billing --levels 3 --topic orders
       headway offsets show billing --json | jq '.partitions[].lag'
     """
-    kafka_topics = connection.admin().topics()  # a broker that does not answer is reported here
+    kafka_topics = connection.admin().topics()  # raises an error if no broker answers
     names = [group] if levels is None else [level_group(group, level) for level in range(levels)]
     members = {name: _members(connection, name) for name in names}
     found = {name: _read(connection, name, members[name]) for name in names}
@@ -143,7 +143,7 @@ def show(group: str, topic: str | None, levels: int | None, as_json: bool, conne
 def decode(text: str, offset: int, as_json: bool) -> None:
     """Explain TEXT, the metadata of a commit. `-` reads it from stdin.
 
-    Paste TEXT as another tool shows it. It can be an offset map of Headway or of the Java parallel consumer, or the
+    Paste TEXT as another tool shows it. It can be an offset map of Headway or of the Java parallel consumer, or
     metadata of Kafka Streams.
 
     \b
@@ -174,7 +174,7 @@ def _members(connection: ConnectionSettings, group: str) -> Members:
 def _read(connection: ConnectionSettings, group: str, members: Members) -> list[PartitionCommit]:
     with GroupInspector(connection.config, group) as inspector:
         committed = inspector.committed(inspector.partitions())
-        # This must come after reading the commits, or a map could seem to reach beyond the log.
+        # Read the end offsets after the commits. Otherwise an offset map could seem to reach beyond the log.
         starts, ends = inspector.starts(committed), inspector.ends(committed)
     ids = connection.admin().topic_ids({topic for (topic, _), (_, text) in committed.items() if text})
     found = []
@@ -221,7 +221,7 @@ def _read_uncommitted(
     with GroupInspector(connection.config, group) as inspector:
         starts, ends = inspector.starts(partitions), inspector.ends(partitions)
     for each in partitions:
-        if each in starts and each in ends:  # it might have been deleted in the meantime
+        if each in starts and each in ends:  # the topic might have been deleted in the meantime
             start, end = starts[each], ends[each]
             yield PartitionCommit(*each, None, start, end, b"", read_metadata(b"", start, end), members.get(each))
 
@@ -241,7 +241,7 @@ def _require_any(group: str, levels: int | None, found: Sequence[str], connectio
     name = group if levels is None else level_group(group, 0)
     if name in groups:
         raise KafkaError(
-            f"The group {name} has committed nothing yet for topics that this client may see. Try again when it has "
+            f"The group {name} has committed nothing yet for topics that this client can see. Try again when it has "
             "handled records. If it already has, grant Describe on its topics to the principal of this client."
         )
     raise KafkaError(f"Kafka has no group {name}. {_hint(group, levels, groups)}")
@@ -426,7 +426,7 @@ def draw(offset_map: OffsetMap, width: int = WIDTH) -> str:
 
 
 def _done_before(offset_map: OffsetMap, bounds: list[int]) -> list[int]:
-    """Return how many offsets are done below each bound. Bounds are relative to the committed offset."""
+    """Return how many offsets are done below each bound. The bounds are relative to the committed offset."""
     edges = list(accumulate(offset_map.runs, initial=0))
     complete = [run if index % 2 else 0 for index, run in enumerate(offset_map.runs)]
     totals = list(accumulate(complete, initial=0))

@@ -70,7 +70,7 @@ def run(
     chosen, count = _topics(topics, levels)
     directory = output or Path(f"{name.replace(':', '-')}-output")
     page = directory / "report.html"
-    function = find_pipeline(name)  # before Spark starts
+    function = find_pipeline(name)  # checked before Spark starts, because that takes a while
 
     def work(spark: Any) -> tuple[int | None, str]:
         from headway.pipelines import PipelineRun  # noqa: PLC0415 - needs PySpark
@@ -92,7 +92,7 @@ def run(
 
 
 def find_pipeline(name: str) -> Callable[[Any], Any]:
-    """Return the function of this name, without importing PySpark. Raises `ConfigError` if it does not exist."""
+    """Return the function with this name, without importing PySpark. Raises `ConfigError` if it does not exist."""
     module_name, colon, function = name.partition(":")
     if not colon:
         raise ConfigError(f"There is no pipeline {name}. Name yours as package.module:pipeline.")
@@ -111,7 +111,7 @@ def find_pipeline(name: str) -> Callable[[Any], Any]:
 
 
 def _topics(names: Sequence[str], levels: int | None) -> tuple[Sequence[str] | dict[str, int], int]:
-    """Return the topics and the number of levels, without asking Kafka."""
+    """Return the topics and the number of levels, without a request to Kafka."""
     if not any("=" in name for name in names):
         return names, levels or 3
     if levels is not None:

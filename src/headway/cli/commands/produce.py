@@ -37,7 +37,7 @@ _LIMIT, _LIMIT_BY_DEFAULT = "message.max.bytes", 1_000_000
 @click.option(
     "--expires",
     type=DUE,
-    help="Let a record expire unless it is started within this time of sending, such as 10m.",
+    help="A record expires if no handler starts it within this time after it was sent, such as 10m.",
 )
 @click.option(
     "--on-error",
@@ -67,9 +67,9 @@ def produce(
     A topic without levels is given by its name. If you give several, such as payments=2,clicks=0, the level of a line
     selects the topic.
 
-    A line can be as long as a record can: message.max.bytes, which is 1,000,000 by default.
+    A line can be as long as the largest record: message.max.bytes, which is 1,000,000 bytes by default.
 
-    The exit code is 0 only if every record was delivered, not counting lines that `--on-error skip` skipped.
+    The exit code is 0 only if every record was delivered. Lines that `--on-error skip` left out do not count.
 
     \b
       echo 'ship at once' | headway produce orders --level 2
@@ -90,7 +90,8 @@ def produce(
     with complaints() as complaint:
         levels_of_names = {"levels": choice.levels} if choice.priorities is None else {}
         producer = Producer(connection.config | levels_of_names)
-        longest = int(connection.config.get(_LIMIT, _LIMIT_BY_DEFAULT))  # the producer has checked that it is a number
+        # The producer has already checked that this is a number.
+        longest = int(connection.config.get(_LIMIT, _LIMIT_BY_DEFAULT))
         production = Production(
             producer,
             choice,

@@ -72,16 +72,16 @@ def relay(
 ) -> None:
     """Deliver delayed records when they are due.
 
-    It runs until it gets SIGTERM or Ctrl-C.
+    The command runs until it gets SIGTERM or Ctrl-C.
 
     \b
       headway relay
       headway relay --name billing-delay --mode low-latency
       headway relay --fit auto
 
-    You can run several relays: up to one for each partition of the scheduler's topics, they share the work. If a relay
-    is killed, the others take over within seconds. Records that fall due while no relay is running are delivered when
-    one runs again.
+    You can run several relays, up to one for each partition of the scheduler's topics; they share the work. If a relay
+    is killed, the others take over its partitions within seconds. Records that come due while no relay is running are
+    delivered when one runs again.
     """
     log_to_stderr(style, command="relay")
     _tune_process()
@@ -99,10 +99,10 @@ def relay(
 
 
 def _tune_process() -> None:
-    """Tune this process for the relay, because nothing else runs in it."""
-    # Waiting records are not garbage. The collector would scan all of them and delay the next deliveries.
+    """Tune this process for the relay. This is safe, because nothing else runs in the process."""
+    # The garbage collector would scan all waiting records, which are not garbage, and delay the next deliveries.
     gc.freeze()
     gc.set_threshold(100_000, 50, 100)
-    # The committing thread does little work. With the default interval of 5 ms it would wait for the main thread, which
-    # is already busy with the next round.
+    # The thread that commits does little work. With the default switch interval of 5 ms, it would wait for the main
+    # thread, which is already busy with the next round.
     sys.setswitchinterval(0.0005)

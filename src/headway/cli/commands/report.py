@@ -32,7 +32,7 @@ def report(parquet: str, output: Path, window: int | None, title: str, master: s
 
     The plots are by level and time window. PARQUET is a directory of records with the columns level, produced_at,
     read_at and done_at, as `headway pipeline run` writes it. The page is a single file that needs no network. Records
-    without a level or one of the times are left out, and the page shows how many.
+    without a level, or without one of the times, are left out, and the page shows how many there are.
 
     \b
       headway pipeline run shop.charging:pipeline --topic orders --levels 3 --output out

@@ -38,15 +38,15 @@ _TIMEOUT = click.option(
 )
 _BAR = 40
 MOST_COUNTED = 1_000
-"""`list` stops counting commands here, to stay quick."""
+"""The number at which `list` stops counting commands, so that it stays fast."""
 
 
 @click.group()
 def schedule() -> None:
     """Schedule records for later; list, cancel or reschedule pending ones.
 
-    A relay (`headway relay`) delivers records when they are due. Until then they wait in delay topics: each is a Kafka
-    topic whose records all wait for the same time.
+    A relay (`headway relay`) delivers records when they are due. Until then they wait in delay topics. All records of a
+    delay topic wait for the same time.
 
     \b
       echo 'are you still there?' | headway schedule add chats --in 5m
@@ -62,7 +62,7 @@ def schedule() -> None:
     type=click.IntRange(1, 1000),
     default=DEFAULT_PARTITIONS,
     show_default=True,
-    help="Per topic. This many relays can share the work. It cannot be changed later.",
+    help="Partitions per topic. This many relays can share the work. It cannot be changed later.",
 )
 @click.option(
     "--replication-factor", type=click.IntRange(min=1), help="Copies of each record. By default the broker's setting."
@@ -70,7 +70,7 @@ def schedule() -> None:
 @click.option(
     "--delays",
     type=LADDER,
-    help="The delay topics, such as 1s,1m,1h,1d. By default those in use, or 1s, 2s, 4s … 2 years.",
+    help="The delays of the delay topics, such as 1s,1m,1h,1d. By default those in use, or 1s, 2s, 4s … 2 years.",
 )
 @click.option("--dry-run", is_flag=True, help="Only show what would be created.")
 @_NAME
@@ -85,8 +85,8 @@ def init(
 ) -> None:
     """Create the topics of a scheduler, or change its delay topics.
 
-    A `Scheduler` creates them itself on first use if it is permitted to. Pending schedules are not lost when the delay
-    topics change: they move on through the new ones, and relays keep reading the old ones until they are empty.
+    A `Scheduler` creates its topics itself on first use, if it is permitted to. Pending schedules are not lost when the
+    delay topics change: they move on through the new ones, and relays keep reading the old ones until they are empty.
 
     \b
       headway schedule init --partitions 8
@@ -140,12 +140,13 @@ def add(
 ) -> None:
     """Schedule each line of stdin as a record for TOPIC.
 
-    It prints the handle of each schedule, which `cancel` and `reschedule` take.
+    The command prints the handle of each schedule, which `cancel` and `reschedule` accept.
 
-    With --level 2, TOPIC is the name without the level: orders stands for the Kafka topic orders-2. Without --level it
-    is a Kafka topic; if it does not exist but orders-0 does, the record goes there, to the lowest level.
+    With --level 2, TOPIC is the name without the level: orders stands for the Kafka topic orders-2. Without --level,
+    TOPIC is a Kafka topic. If orders does not exist but orders-0 does, the record is delivered to orders-0, the lowest
+    level.
 
-    A topic that does not exist yet can be created until a record is due. If it is not, the record becomes a dead
+    A topic that does not exist must be created before the first record is due. Otherwise the record becomes a dead
     letter.
 
     \b
@@ -170,7 +171,7 @@ def add(
 @click.option(
     "--max", "limit", type=click.IntRange(min=1), default=20, show_default=True, help="The most schedules to list."
 )
-@click.option("--topic", help="Only those for this topic, at any level.")
+@click.option("--topic", help="Only schedules for this topic, at any level.")
 @click.option("--id", "id_", help="Only the schedule that was added with this id.")
 @json_option("schedule")
 @_NAME
@@ -180,8 +181,8 @@ def list_(
 ) -> None:
     """List the schedules that are due next.
 
-    Commands that a relay has not carried out yet are not listed: schedules with an id, cancellations and reschedules.
-    Their number is shown on stderr.
+    Schedules with an id, cancellations and reschedules are commands for a relay. Commands that no relay has carried out
+    yet are not listed; their number is shown on stderr.
 
     \b
       headway schedule list
@@ -216,7 +217,7 @@ def cancel(
 ) -> None:
     """Cancel schedules.
 
-    The exit code is 0 if all are cancelled, and 1 if one was already delivered or no relay has answered.
+    The exit code is 0 if all schedules are cancelled, and 1 if one was already delivered or no relay has answered.
 
     \b
       headway schedule cancel 3.1763745120000.1763745060000.0ac5d81fe20
@@ -247,8 +248,8 @@ def reschedule(
 ) -> None:
     """Change the due times of schedules.
 
-    The exit code is 0 if all are rescheduled, and 1 if one was already delivered or cancelled or no relay has
-    answered. The handles stay valid.
+    The exit code is 0 if all schedules have their new time, and 1 if one was already delivered or cancelled, or if no
+    relay has answered. The handles stay valid.
 
     \b
       headway schedule reschedule 3.1763745120000.1763745060000.0ac5d81fe20 --in 2h
@@ -271,7 +272,8 @@ def reschedule(
 def stats(as_json: bool, name: str, connection: ConnectionSettings) -> None:
     """Count pending schedules by delay topic and due hour.
 
-    It reads all of them once. It also shows how many commands are waiting for a relay (`commands_waiting` with --json).
+    The command reads all schedules once. It also shows how many commands are waiting for a relay (`commands_waiting`
+    with --json).
 
     \b
       headway schedule stats
@@ -304,8 +306,8 @@ def stats(as_json: bool, name: str, connection: ConnectionSettings) -> None:
 def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> None:
     """Propose delay topics that suit the pending records.
 
-    With these delay topics, the records would be moved as rarely as possible. Each delay topic that a
-    record passes through costs one more write.
+    With the proposed delay topics, records would be moved as rarely as possible. Each delay topic that a record passes
+    through costs one more write.
 
     \b
       headway schedule fit --count 6
@@ -339,10 +341,10 @@ def fit_(count: int, apply: bool, name: str, connection: ConnectionSettings) -> 
 @_NAME
 @kafka_options
 def report(output: Path, count: int, master: str | None, name: str, connection: ConnectionSettings) -> None:
-    """Write a page with plots of the pending schedules. It counts them on Spark, which copes with millions.
+    """Write a page with plots of the pending schedules. The schedules are counted on Spark, which can handle millions.
 
-    The page shows in which hours they are due and in which delay topics they wait, the seconds in which most are due,
-    and delay topics that would suit them.
+    The page shows in which hours they are due, in which delay topics they wait, the seconds in which most of them are
+    due, and which delay topics would suit them.
 
     \b
       headway schedule report --output schedules.html
@@ -389,9 +391,9 @@ def row_of(pending: Pending) -> tuple[str, ...]:
 
 
 def count_commands(reader: PendingReader, most: int | None = None) -> int | None:
-    """Count the commands that wait for a relay, stopping one beyond `most`.
+    """Count the commands that wait for a relay, up to one more than `most`.
 
-    Returns None if this client lacks the right to read them.
+    Returns None if this client is not permitted to read the commands.
     """
     try:
         return sum(1 for _ in islice(reader.commands(), None if most is None else most + 1))
@@ -400,14 +402,14 @@ def count_commands(reader: PendingReader, most: int | None = None) -> int | None
 
 
 def waiting(commands: int | None, name: str, most: int | None = None) -> str:
-    """Describe how many commands of a scheduler are waiting, and which command starts a relay to carry them out.
+    """Describe how many commands of a scheduler are waiting, and how to start a relay that carries them out.
 
     >>> waiting(None, "headway-delay")
-    'Commands may be waiting for a relay, but this client may only see schedules. `headway relay` carries them out.'
+    'Commands may be waiting for a relay, but this client can see only schedules. `headway relay` carries them out.'
     """
     relay = "`headway relay`" if name == DEFAULT_NAME else f"`headway relay --name {name}`"
     if commands is None:
-        return f"Commands may be waiting for a relay, but this client may only see schedules. {relay} carries them out."
+        return f"Commands may be waiting for a relay, but this client can see only schedules. {relay} carries them out."
     if commands == 1:
         what = "a schedule with an id, a cancellation or a reschedule"
         return f"1 command waits for a relay: {what}. {relay} carries it out."

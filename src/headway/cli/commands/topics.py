@@ -52,7 +52,7 @@ def topics() -> None:
     type=click.IntRange(1, 100_000),
     default=1,
     show_default=True,
-    help="Per level. At most this many consumers can share a level.",
+    help="Partitions per level. At most this many consumers can share a level.",
 )
 @click.option(
     "--replication-factor",
@@ -83,8 +83,8 @@ def create(
 ) -> None:
     """Create a topic: one Kafka topic per level, or one Kafka topic of that name.
 
-    Kafka deletes records by age, whether or not they have been handled. Choose a --retention that is longer than
-    records ever wait, and for dead letters one that leaves time to inspect them.
+    Kafka deletes records by age, whether or not they have been handled. Choose a --retention that is longer than any
+    record will wait. For dead letters, allow enough time to inspect them.
 
     \b
       headway topics create orders --levels 3 --partitions 6
@@ -110,14 +110,14 @@ def create(
 
 
 @topics.command(name="list")
-@click.option("--all", "all_of_them", is_flag=True, help="Include topics that Headway and Kafka keep for themselves.")
+@click.option("--all", "all_of_them", is_flag=True, help="Include the internal topics of Headway and Kafka.")
 @json_option("topic")
 @kafka_options
 def list_(all_of_them: bool, as_json: bool, connection: ConnectionSettings) -> None:
     """List topics with their levels, and topics without levels by name.
 
-    Topics that Headway keeps for itself are left out: those of schedulers, shared rate limits and Spark queries. So are
-    Kafka's own, whose names begin with two underscores.
+    Topics that Headway uses internally are left out: those of schedulers, shared rate limits and Spark queries. Kafka's
+    internal topics, whose names begin with two underscores, are left out too.
 
     \b
       headway topics list
@@ -155,7 +155,7 @@ def list_(all_of_them: bool, as_json: bool, connection: ConnectionSettings) -> N
 @click.option("--yes", is_flag=True, help="Do not ask for confirmation.")
 @kafka_options
 def delete(topic: str, levels: int | None, yes: bool, connection: ConnectionSettings) -> None:
-    """Delete a topic and all its records: all its levels, or a topic without levels.
+    """Delete a topic with all its levels, or a topic without levels, and all its records.
 
     \b
       headway topics delete orders
@@ -163,7 +163,7 @@ def delete(topic: str, levels: int | None, yes: bool, connection: ConnectionSett
     """
     admin = connection.admin()
     kafka_topics = admin.topics("Delete")
-    # The client may have the right to see the first level but not the bare name.
+    # The client may be permitted to describe the lowest level, but not the topic of the bare name.
     has_levels = levels is not None or (
         topic not in kafka_topics.seen and (level_topic(topic, 0) in kafka_topics.seen or topic not in kafka_topics)
     )

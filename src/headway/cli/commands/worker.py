@@ -28,7 +28,7 @@ log = logging.getLogger("headway.worker")
     type=click.IntRange(min=1),
     default=1,
     show_default=True,
-    help="Per handler. They share the topic's partitions; processes beyond the number of partitions are idle.",
+    help="Processes per handler. They share the topic's partitions, so more processes than partitions are idle.",
 )
 @click.option(
     "--max-concurrency",
@@ -71,12 +71,12 @@ def worker(
       headway worker billing:bill --processes 4
       headway worker billing shipping.parcels --log-format json
 
-    A module name stands for all its workers. Each process is a member of its handler's group. A process that dies is
-    restarted, at growing intervals, until it has died five times in a row while no record was running. A record that
-    kills its process becomes a dead letter.
+    A module name stands for all workers in the module. Each process is a member of its handler's group. A process that
+    dies is restarted, after a pause that grows each time, until it has died five times in a row while no record was
+    running. A record that kills its process becomes a dead letter.
 
-    After SIGTERM, running handlers may finish. A second SIGTERM, or Ctrl-C, does not wait for them. A second Ctrl-C
-    kills the processes. Records whose handlers did not finish are handled again later.
+    After SIGTERM, the command waits until running handlers have finished. After a second SIGTERM, or Ctrl-C, it does
+    not wait. A second Ctrl-C kills the processes. Records whose handlers did not finish are handled again later.
 
     \b
     Exit codes:

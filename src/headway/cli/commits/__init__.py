@@ -1,1 +1,1 @@
-"""Commits of groups, as `headway offsets` copies and sets them."""
+"""Changes of groups' commits, for `headway offsets copy` and `headway offsets reset`."""

@@ -80,7 +80,7 @@ class Inspectors:
     "topics",
     type=TopicOfLevel(),
     multiple=True,
-    help="Only for this Kafka topic; emails=2 also gives its level.",
+    help="Copy only the commits of this Kafka topic; emails=2 also gives its level.",
 )
 @click.option("--overwrite", is_flag=True, help="Replace commits that TARGET already has.")
 @_DRY_RUN
@@ -99,12 +99,13 @@ def copy(
 ) -> None:
     """Copy the commits of the group SOURCE to the group TARGET.
 
-    Offset maps are copied too. SOURCE keeps its commits. Stop the members of both groups first; a group with members is
-    refused. If TARGET already has a different commit for any partition, nothing is copied without --overwrite.
+    Offset maps are copied too. SOURCE keeps its commits. Stop the members of both groups first; the command refuses
+    groups with members. If TARGET already has a different commit for any partition, nothing is copied, unless
+    --overwrite is given.
 
-    A Headway group either reads all levels itself or has a group for each level. --to-levels and --from-levels copy
-    the commits from one arrangement to the other. The name of a level topic such as orders-2 gives its level; for
-    other topics, add the level.
+    A Headway consumer uses either one group for all levels, or one group for each level. --to-levels and --from-levels
+    copy the commits from one of these forms to the other. The name of a level topic such as orders-2 gives its level;
+    for other topics, add the level.
 
     \b
       headway offsets copy tasks tasks --to-levels --topic emails=2 --topic reports=0 --dry-run
@@ -112,7 +113,7 @@ def copy(
       headway offsets copy tasks tasks --from-levels
       headway offsets copy billing billing-new
     """
-    connection.admin().topics()  # a broker that does not answer is reported here
+    connection.admin().topics()  # raises an error if no broker answers
     given = dict(topics)
     with Inspectors(connection) as groups:
         of_levels = level_groups(source, groups[source].groups()) if from_levels else {}
@@ -155,9 +156,9 @@ def _nothing_found(source: str, from_levels: bool, given: Mapping[str, int | Non
 @click.option("--offset", type=click.IntRange(min=0), help="Go to this offset, or the nearest that exists.")
 @click.option("--time", "since", type=Moment(), help="Go to the first record at or after this time: 2026-05-01, 12h.")
 @click.option(
-    "--topic", "topics", multiple=True, metavar="TOPIC", help="Only for this topic, even if it has no commit yet."
+    "--topic", "topics", multiple=True, metavar="TOPIC", help="Only this topic, even if it has no commit yet."
 )
-@click.option("--partition", "numbers", type=click.IntRange(min=0), multiple=True, help="Only for this partition.")
+@click.option("--partition", "numbers", type=click.IntRange(min=0), multiple=True, help="Only this partition.")
 @click.option(
     "--levels",
     type=click.IntRange(1, MOST_LEVELS),
@@ -179,11 +180,11 @@ def reset(
     as_json: bool,
     connection: ConnectionSettings,
 ) -> None:
-    """Set the offsets from which a group continues.
+    """Set the offsets from which a group continues, by default in all partitions of its topics.
 
-    By default this is done in all partitions of its topics. Stop its members first; a group with members is refused.
-    The offset maps of the replaced commits are dropped. So all records after the new offset are handled again, and
-    their failed attempts are counted from zero. For a group without commits, name the topics with --topic.
+    Stop the group's members first; the command refuses a group with members. The offset maps of the replaced commits
+    are dropped. So all records from the new offset on are handled again, and their failed attempts count from zero. For
+    a group without commits, name the topics with --topic.
 
     \b
       headway offsets reset billing --time 12h --dry-run
@@ -207,7 +208,10 @@ def reset(
 
 
 def _partitions(topics: Iterable[str], there: Mapping[str, int], numbers: Collection[int]) -> list[Partition]:
-    """Return the partitions with these numbers, or all, of the topics. Raises `KafkaError` if one does not exist."""
+    """Return all partitions of the topics, or those with these numbers.
+
+    Raises `KafkaError` if a partition does not exist.
+    """
     found: list[Partition] = []
     for topic in topics:
         size = there.get(topic, 0)
@@ -240,7 +244,7 @@ def _places(
 
 
 def _carry_out(groups: Inspectors, changes: Sequence[OffsetChange], *, dry_run: bool, as_json: bool) -> None:
-    """Show the changes and commit those that change anything, with one request per group."""
+    """Show all changes, and commit those that differ from the present commit, with one request per group."""
     names = dict.fromkeys(name for change in changes for name in (change.source, change.target))
     groups.require_empty(names)
     to_make = [change for change in changes if change.changes_anything]

@@ -1,4 +1,4 @@
-"""Plans changes of commits: which group gets which commit, and which changes are refused."""
+"""Plans changes of commits: which group gets which commit, and which changes must be refused."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -21,7 +21,7 @@ class OffsetChange(NamedTuple):
 
     @property
     def changes_anything(self) -> bool:
-        """True unless the target has this commit already."""
+        """True unless the target already has this commit."""
         return self.before != (self.offset, self.metadata)
 
 
@@ -59,7 +59,8 @@ def chosen_commits(
 ) -> dict[Partition, tuple[str, CommittedOffset]]:
     """Select the commits for the given topics, or for all, each with the group that has it.
 
-    Raises `ConfigError` if the groups of two levels have commits for one partition and the topic has no given level.
+    Raises `ConfigError` if the groups of two levels have commits for the same partition, and no level was given for the
+    topic.
     """
     found: dict[Partition, tuple[str, CommittedOffset]] = {}
     for group, of_group in commits.items():
@@ -83,7 +84,10 @@ def copies(
     target_of: Callable[[str], str],
     there: Callable[[str, Sequence[Partition]], CommittedOffsets],
 ) -> list[OffsetChange]:
-    """Return the changes that give the targets these commits. `there` returns the commits that a target already has."""
+    """Return the changes after which the targets have these commits.
+
+    `there` returns the commits that a target already has.
+    """
     by_target: dict[str, list[Partition]] = {}
     for partition in sorted(found):
         by_target.setdefault(target_of(partition[0]), []).append(partition)

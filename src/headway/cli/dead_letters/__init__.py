@@ -1,1 +1,1 @@
-"""Dead letters, as `headway dead` shows them and sends them again."""
+"""Dead letters: how `headway dead` shows them, sends them again and settles them."""

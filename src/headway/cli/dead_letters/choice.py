@@ -12,9 +12,9 @@ from headway.cli.display.terminal import ProgressLine
 
 
 class Choice(NamedTuple):
-    """The letters that a command selects: those at `places`, or without places all that match the filter.
+    """The letters that a command selects: those at `places`, or without places all letters that match the filter.
 
-    `limit` is the most letters that the command takes.
+    `limit` is how many letters the command takes at most.
     """
 
     places: frozenset[LetterPosition] = frozenset()
@@ -23,7 +23,7 @@ class Choice(NamedTuple):
     limit: int | None = None
 
     def require_one_way(self, *, everything: bool) -> None:
-        """Raise `UsageError` unless letters are named, selected by a filter, or all of them are wanted."""
+        """Raise `UsageError` unless letters are named, selected by a filter, or all selected with --all."""
         if self.places and (everything or self.filter or self.limit):
             raise click.UsageError("PARTITION:OFFSET names single letters. Leave out --all, --max and the filters.")
         if not (self.places or everything or self.filter):

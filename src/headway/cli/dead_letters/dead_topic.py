@@ -1,4 +1,4 @@
-"""A dead letter topic, and the record of which letters are settled: sent again, or dealt with in another way."""
+"""A dead-letter topic, and the record of which letters are settled: sent again, or handled in another way."""
 
 import difflib
 import logging
@@ -25,11 +25,11 @@ SettledOffsets = Mapping[int, Collection[int]]
 
 
 class DeadTopic:
-    """Reads a dead letter topic up to the end that it had at the start, and remembers which letters are settled.
+    """Reads a dead-letter topic up to the end that it had at the start, and records which letters are settled.
 
-    A group without members, `headway-dead-TOPIC`, remembers the settled letters in its committed offsets and offset
-    maps. Reading commits nothing. The maps carry `log`, a mark of the topic's id, so that the map of a deleted topic of
-    the same name is not applied to this topic.
+    The settled letters are stored in the committed offsets and offset maps of a group without members,
+    `headway-dead-TOPIC`. Reading commits nothing. The maps carry `log`, a mark of the topic's id, so that the map of a
+    deleted topic of the same name is not applied to this topic.
     """
 
     def __init__(self, name: str, partitions: int, inspector: GroupInspector, log: bytes = b"") -> None:
@@ -43,11 +43,11 @@ class DeadTopic:
 
     @property
     def size(self) -> int:
-        """The number of offsets to read. Some of them may hold no record."""
+        """The number of offsets to read. There might not be a record at each offset."""
         return sum(self._ends.values()) - sum(self._starts.values())
 
     def letters(self, partitions: Collection[int] | None = None) -> Iterator[Letter]:
-        """Yield the letters of these partitions, or of all, partition by partition."""
+        """Yield the letters of these partitions, or of all partitions, one partition after the other."""
         settled = {partition: Done(offset_map) for partition, offset_map in self.settled().items()}
         for partition in range(self._partitions) if partitions is None else sorted(partitions):
             address = (self.name, self._existing(partition))
@@ -78,16 +78,17 @@ class DeadTopic:
         )
 
     def settled(self) -> dict[int, OffsetMap]:
-        """Return, for each partition, the offsets that are settled by now."""
+        """Return the offsets that are settled now, by partition."""
         committed = self._inspector.committed(list(self._starts))
-        ends = self._inspector.ends(committed)  # read after the commits, or a map could seem to reach beyond the log
+        # Read after the commits, because otherwise a map could seem to reach beyond the end of the log.
+        ends = self._inspector.ends(committed)
         found = {partition: OffsetMap(0) for partition in range(self._partitions)}
         for address, (offset, text) in committed.items():
             found[address[1]] = self._memory(address[1], offset, text, ends[address])
         return found
 
     def memory_of(self, existing: Existing, settled: SettledOffsets) -> dict[Partition, tuple[int, bytes]]:
-        """Return the commits that mark these letters as settled, in addition to those that already are.
+        """Return the commits that mark these letters as settled, in addition to those that are settled already.
 
         Raises `KafkaError` if the letters are too scattered for an offset map.
         """
@@ -101,7 +102,7 @@ class DeadTopic:
         return memory
 
     def remember(self, existing: Existing, settled: SettledOffsets) -> None:
-        """Commit that these letters, among the existing ones, are settled."""
+        """Commit that these letters are settled. `existing` are the offsets of all letters in their partitions."""
         self._inspector.commit(self.memory_of(existing, settled))
 
     def _read(self, partition: int, start: int, end: int, settled: Container[int]) -> Iterator[Letter]:
@@ -147,7 +148,7 @@ class DeadTopic:
 
 @contextmanager
 def dead_topic(name: str, kafka_topics: Mapping[str, int], config: Config, admin: Admin) -> Iterator[DeadTopic]:
-    """Open a dead letter topic. Raises `ConfigError` if it does not exist."""
+    """Open a dead-letter topic. Raises `ConfigError` if it does not exist."""
     if name not in kafka_topics:
         near = difflib.get_close_matches(name, kafka_topics, n=1)
         hint = f"Did you mean {near[0]}?" if near else "`headway topics list` lists the topics."

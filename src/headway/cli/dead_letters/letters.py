@@ -15,7 +15,7 @@ from headway.records.record_types import Header, Message, headers_of
 
 SENT_AGAIN_FROM = "headway.sent-again.from"
 
-# The headers of a share group's dead letters (KIP-1191), all of which are text.
+# The headers of the dead letters that Kafka writes for a share group (KIP-1191). All values are text.
 _OF_SHARE_GROUPS = "__dlq.errors."
 _LETTER_PREFIXES = (PREFIX, _OF_SHARE_GROUPS)
 
@@ -47,10 +47,10 @@ class PlaceType(click.ParamType[LetterPosition]):
 
 
 class LetterFailure(NamedTuple):
-    """How a record failed, as its dead letter's headers report it. Times are in ms since the epoch.
+    """How a record failed, according to the headers of its dead letter. Times are in ms since the epoch.
 
     `shortened` is the size of the record if its dead letter holds only the beginning of it. `group` is the group in
-    which the record failed. It is a share group if `of_share_group` is True.
+    which the record failed. If `of_share_group` is True, this is a share group.
     """
 
     exception: str | None
@@ -96,7 +96,7 @@ class LetterFailure(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """A record of a dead letter topic. Without a `failure` it is not a dead letter."""
+    """A record of a dead-letter topic. A record without a `failure` is not a dead letter."""
 
     place: LetterPosition
     timestamp: int
@@ -116,16 +116,16 @@ class Letter(NamedTuple):
 
     @property
     def when(self) -> int:
-        """The time at which the record failed for good, or the timestamp of a record that is not a dead letter."""
+        """The time at which the record failed permanently. For a record that is not a dead letter, its timestamp."""
         return self.timestamp if self.failure is None or self.failure.last_time is None else self.failure.last_time
 
     @property
     def is_empty(self) -> bool:
-        """True if the letter is from a share group and has only headers, which is Kafka's default."""
+        """True if the letter is from a share group and has only headers, which is the default in Kafka."""
         return self.failure is not None and self.failure.of_share_group and self.key is self.value is None
 
     def headers_to_send(self, topic: str, target: str) -> list[Header]:
-        """Return the record's own headers, plus headers that name its dead letter in `topic` and its origin."""
+        """Return the record's own headers, and headers that name its dead letter in `topic` and its origin."""
         prefixes = (*_LETTER_PREFIXES, SENT_AGAIN_FROM, HEADER, EXPIRES)
         own = [(name, value) for name, value in self.headers if not name.startswith(prefixes)]
         place = Origin(topic, *self.place)
@@ -157,7 +157,7 @@ class Filter(NamedTuple):
         return any(each is not None for each in self)
 
     def matches(self, letter: Letter) -> bool:
-        """Return whether the filter selects a letter."""
+        """Return whether a letter matches the filter."""
         exception, topic = (letter.failure.exception, letter.failure.topic) if letter.failure else (None, None)
         return (
             (self.exception is None or _is_named(exception, self.exception))
@@ -196,7 +196,7 @@ def letter_json(topic: str, letter: Letter) -> str:
 
 
 def letter_page(topic: str, letter: Letter) -> list[str]:
-    """Format a letter as lines for people."""
+    """Format a letter as several lines for people."""
     state = "is settled" if letter.settled else "is open"
     what = state if letter.failure else "is not a dead letter: it has no headway.error headers"
     lines = [f"{topic} {letter.place} {what}."]
@@ -287,5 +287,5 @@ def _number(text: str | None) -> int | None:
 
 
 def _is_number(text: str) -> bool:
-    # Kafka's numbers have 63 bits. Python may refuse to convert text with far more digits.
+    # Kafka's numbers have 63 bits. For text with far more digits, Python may raise an error.
     return text.isascii() and text.isdecimal() and len(text) < 20 and int(text) < 2**63

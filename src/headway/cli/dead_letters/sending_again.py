@@ -18,19 +18,19 @@ from headway.kafka.producer.client import ProducerClient
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
 _ANY_PARTITION = -1
-_REMEMBER_EVERY = 1.0  # seconds; after a crash, at most the letters of this time are sent twice
-_CHECK_FOR_CTRL_C_EVERY = 0.2  # seconds; a wait inside librdkafka cannot be interrupted
+_REMEMBER_EVERY = 1.0  # seconds between two commits; after a crash, at most the letters of this time are sent twice
+_CHECK_FOR_CTRL_C_EVERY = 0.2  # seconds of one wait inside librdkafka, which Ctrl-C cannot interrupt
 
 
 class LetterTarget(NamedTuple):
-    """Where a letter is sent. Without a partition, the key decides."""
+    """The topic and partition to which a letter is sent. If the partition is None, the key decides."""
 
     topic: str
     partition: int = _ANY_PARTITION
 
 
 class Plan:
-    """The letters to send with their destinations, and all offsets that exist in their partitions."""
+    """The letters to send with their targets, and the offsets of all letters in their partitions."""
 
     def __init__(self) -> None:
         self.existing: dict[int, list[int]] = {}
@@ -38,7 +38,7 @@ class Plan:
         self.without_topic = 0
         self.shortened = 0
         self.empty = 0
-        self.gone = Counter[str]()  # letters by the topic that no longer exists
+        self.gone = Counter[str]()  # the number of letters for each topic that no longer exists
         self.own = 0
 
     @property
@@ -82,7 +82,7 @@ def make_plan(
             plan.destinations[letter.place.partition][letter.place.offset] = destination
         elif choice.places:
             raise ConfigError(
-                f"{dead.name} {letter.place} does not name the topic it came from, and nothing was sent. Name a topic "
+                f"{dead.name} {letter.place} does not name the topic it came from, so nothing was sent. Name a topic "
                 "with --to, or leave it out."
             )
         else:
@@ -117,7 +117,10 @@ def _require_sendable(dead: str, letter: Letter, choice: Choice) -> None:
 
 
 def _destination(letter: Letter, to: str | None, kafka_topics: Mapping[str, int]) -> LetterTarget | None:
-    """Return the letter's origin including its partition, because any partitioner may have chosen that for its key."""
+    """Return the topic and partition that the letter came from.
+
+    The partition is kept because any partitioner might have chosen it for the key.
+    """
     if to is not None:
         return LetterTarget(to)
     if letter.failure is None or letter.failure.topic is None:
@@ -149,13 +152,13 @@ class SendingAgain:
         self._plan = plan
         self._client = client
         self._complaint = complaint
-        self._acknowledged: list[tuple[LetterPosition, str]] = []  # appended to by the thread of reports
+        self._acknowledged: list[tuple[LetterPosition, str]] = []  # filled by the thread that takes delivery reports
         self._remembered = 0
         self._remembered_at = time.monotonic()
         self._is_unmarked = self._interrupted = False
 
     def run(self) -> None:
-        """Send all letters and wait until Kafka has acknowledged them. After Ctrl-C, send no further ones."""
+        """Send all letters, and wait until Kafka has acknowledged them. After Ctrl-C, send no further letters."""
         shown = stderr_is_terminal()
         try:
             with ProgressLine(self._plan.size, shown=shown) as progress, Interrupt() as interrupt:
@@ -182,14 +185,18 @@ class SendingAgain:
         return 1 if missing or self._is_unmarked else 0
 
     def _letters(self) -> Iterator[Letter]:
-        """Yield the plan's letters, read a second time: keeping them all since the first would take too much memory."""
+        """Yield the letters of the plan.
+
+        They are read a second time, because keeping all of them would take too much memory.
+        """
         for partition, planned in self._plan.destinations.items():
             yield from self._dead.chosen(partition, planned)
 
     def _send(self, letter: Letter) -> None:
         topic, partition = self._plan.destinations[letter.place.partition][letter.place.offset]
         headers = letter.headers_to_send(self._dead.name, topic)
-        # The timestamp is the present time: with the old one, retention could delete the record before anyone reads it.
+        # The timestamp is the present time. With the old timestamp, Kafka could delete the record before anyone reads
+        # it.
         record = OutgoingRecord(topic, letter.value, letter.key, partition, NOW, headers)
         reported = partial(self._reported, letter.place, topic)
         while True:
@@ -212,7 +219,7 @@ class SendingAgain:
         while self._client.flush(_CHECK_FOR_CTRL_C_EVERY):
             self._remember_if_due()
             if interrupt.requested:
-                self._complaint.say("Waiting for the records handed to the client. Press Ctrl-C again to give them up.")
+                self._complaint.say("Waiting for records that are being sent. Press Ctrl-C again to stop waiting.")
         self._interrupted = interrupt.requested
 
     def _remember_if_due(self) -> None:
@@ -236,12 +243,12 @@ class SendingAgain:
 
 
 def letters(number: int) -> str:
-    """Format a number of dead letters."""
+    """Format a number of dead letters, such as "2 dead letters"."""
     return count(number, "dead letter")
 
 
 def sent(per_topic: Counter[str]) -> str:
-    """Format the total number of letters."""
+    """Format the total number of letters of all topics."""
     return letters(per_topic.total())
 
 

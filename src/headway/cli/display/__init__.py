@@ -1,1 +1,1 @@
-"""The output of commands: tables, progress, and text that is safe to print."""
+"""The output of the commands: tables, progress, JSON, and text that is safe to print."""

@@ -1,4 +1,7 @@
-"""Prepares the standard streams of a command, which can be closed (`>&-`) or have an encoding with few characters."""
+"""Prepares the standard streams of a command.
+
+A stream can be closed (`>&-`), or have an encoding with few characters.
+"""
 
 import codecs
 import io
@@ -6,13 +9,14 @@ import os
 import sys
 
 _STREAMS = (("stdin", os.O_WRONLY, "r"), ("stdout", os.O_RDONLY, "w"), ("stderr", os.O_WRONLY, "w"))
-"""How a closed stream is replaced. Reading stdin or writing stdout then fails; stderr is silently discarded."""
+"""How a closed stream is opened: reading stdin or writing stdout fails, and the output to stderr is discarded."""
 
 
 def hold_streams() -> None:
-    """Replace standard streams that are closed, so that files opened later do not get their descriptors.
+    """Replace closed standard streams, so that files that are opened later do not get their descriptors.
 
-    Otherwise printed text could end up in a socket to Kafka or in a report. Python's stream objects are None then.
+    Otherwise printed text could be written to a socket to Kafka or to a report. Python sets the stream object to None
+    if the stream is closed.
     """
     for number, (name, flags, mode) in enumerate(_STREAMS):
         if getattr(sys, name) is None:
@@ -24,7 +28,7 @@ _IN_ASCII = str.maketrans({"█": "#", "▓": "+", "▒": "=", "░": "-", "…"
 
 
 def take_any_character() -> None:
-    """Replace characters that the encoding of a stream lacks, because Python would raise an error for them.
+    """Replace characters that the encoding of a stream does not have, because Python would raise an error for them.
 
     Bars are drawn in ASCII. Other characters are escaped as in a Python or JSON string.
     """
@@ -42,7 +46,10 @@ def _in_ascii(error: UnicodeError) -> tuple[str | bytes, int]:
 
 
 def silence(number: int) -> None:
-    """Discard the unwritten output of a descriptor. Otherwise Python prints an error when it flushes at exit."""
+    """Discard the unwritten output of a descriptor.
+
+    Otherwise Python prints an error when it flushes the stream at exit.
+    """
     _point(number, os.O_WRONLY)
 
 

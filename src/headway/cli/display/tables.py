@@ -1,4 +1,4 @@
-"""Tables for people to read; programs use --json."""
+"""Tables for people to read. Programs should use --json."""
 
 import sys
 from collections.abc import Iterable
@@ -6,7 +6,7 @@ from typing import Literal, NamedTuple
 
 import click
 
-# A pipe has no width. A program that reads from it needs names in full.
+# The width of a table if stdout is a pipe. A program that reads from the pipe needs complete names.
 _UNBOUNDED = 10_000
 
 
@@ -20,7 +20,7 @@ class Column(NamedTuple):
 
 
 def show_table(columns: Iterable[Column], rows: Iterable[Iterable[str]]) -> None:
-    """Print a table to stdout, as wide as it needs to be unless a terminal is narrower."""
+    """Print a table to stdout. It is as wide as it needs to be, unless the terminal is narrower."""
     from rich.console import Console  # noqa: PLC0415 - slow to import, and often there is nothing to show
     from rich.table import Table  # noqa: PLC0415
 

@@ -12,9 +12,9 @@ import click
 if TYPE_CHECKING:
     from rich.progress import Progress
 
-_SHOW_EVERY = 0.1  # seconds
+_SHOW_EVERY = 0.1  # seconds between two updates of the progress line
 _MOST_COMPLAINTS = 10
-_RATE_FROM = 0.1  # seconds; a rate over a shorter time is meaningless
+_RATE_FROM = 0.1  # shortest time in seconds for a meaningful rate
 
 
 def stderr_is_terminal() -> bool:
@@ -23,7 +23,10 @@ def stderr_is_terminal() -> bool:
 
 
 class ProgressLine:
-    """A progress line on stderr. Call `show` as often as you like; it limits how often it draws."""
+    """A progress line on stderr.
+
+    `show` can be called as often as necessary, because it limits how often the line is drawn.
+    """
 
     def __init__(self, total: int | None, *, shown: bool) -> None:
         self._total = total
@@ -43,7 +46,7 @@ class ProgressLine:
             self._bar.stop()
 
     def show(self, done: int, records: int) -> None:
-        """Show how much of the total is done, and the number of records so far."""
+        """Show the fraction that is done, and the number of records so far."""
         if self._bar is None or (now := time.monotonic()) < self._next:
             return
         self._next = now + _SHOW_EVERY
@@ -62,7 +65,7 @@ def _bar(total: int | None) -> "Progress":
 
 
 class Complaints(logging.Handler):
-    """Prints each message once, and at most ten messages. `finish` prints how many more there were."""
+    """Prints each message once, and at most ten messages. `finish` prints the number of messages that were left out."""
 
     def __init__(self) -> None:
         super().__init__(logging.WARNING)
@@ -84,7 +87,7 @@ class Complaints(logging.Handler):
             self._left_out += 1
 
     def finish(self) -> None:
-        """Print how many sentences were left out."""
+        """Print the number of messages that were left out."""
         if self._left_out:
             click.echo(f"headway: … and {self._left_out:,} more.", err=True)
 
@@ -130,7 +133,10 @@ def throughput_text(done: str, per_level: Sequence[int], size: int, seconds: flo
 
 
 def confirm(question: str) -> None:
-    """Ask a question on stderr. Unless the answer is yes, point scripts to --yes and raise `click.Abort`."""
+    """Ask a question on stderr.
+
+    Unless the answer is yes, raise `click.Abort`, with a message that mentions --yes for scripts.
+    """
     try:
         click.confirm(question, abort=True, err=True)
     except click.Abort:

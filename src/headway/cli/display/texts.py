@@ -4,7 +4,7 @@ from datetime import UTC, datetime
 
 
 def printable(text: str, also: str = "") -> str:
-    r"""Escape all characters that are not printable, such as those that move a terminal's cursor, except `also`.
+    r"""Escape all characters that are not printable and not in `also`, such as those that move a terminal's cursor.
 
     >>> printable("a\x1b[2Jb\nc")
     'a\\x1b[2Jb\\nc'
@@ -36,7 +36,7 @@ def shown_bytes(content: str | bytes | None) -> str:
 
 
 def local_time(milliseconds: int, *, zone: bool = True) -> str:
-    """Format milliseconds since the epoch as local time, or as a plain number if it is beyond the calendar."""
+    """Format milliseconds since the epoch as local time, or as a plain number if the calendar has no such date."""
     try:
         local = datetime.fromtimestamp(milliseconds // 1000, UTC).astimezone()
         return local.strftime("%Y-%m-%d %H:%M:%S %z" if zone else "%Y-%m-%d %H:%M:%S")

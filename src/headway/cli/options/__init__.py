@@ -1,1 +1,1 @@
-"""The options that commands share, and the types of their values."""
+"""The options that several commands have, and the types of their values."""

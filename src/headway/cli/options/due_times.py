@@ -1,4 +1,4 @@
-"""Delays and due times in the form that users type and read."""
+"""Delays and due times in the form in which users type and read them."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -16,7 +16,7 @@ FOREVER = "forever"
 
 
 class DelayParameter(click.ParamType[float]):
-    """Parses a delay with its unit, into seconds."""
+    """Parses a delay with a unit into seconds."""
 
     name = "DELAY"
 
@@ -28,14 +28,14 @@ class DelayParameter(click.ParamType[float]):
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         seconds = self.seconds(str(value))
         if seconds is None and self.seconds(str(value).removeprefix("-")) is not None:
-            self.fail(f"{value!r} is in the past. A delay counts from now, such as 5m.", param, ctx)
+            self.fail(f"{value!r} is in the past. Give a delay from now, such as 5m.", param, ctx)
         if seconds is None:
             self.fail(f"{value!r} is not a delay. Give a number and a unit: 250ms, 90s, 5m, 2h, 30d, 2y.", param, ctx)
         return seconds
 
 
 class Retention(click.ParamType[timedelta]):
-    """Parses a retention time: a number with its unit, or forever, which becomes `timedelta.max`."""
+    """Parses a retention time: a number with a unit, or "forever", which becomes `timedelta.max`."""
 
     name = "TIME|forever"
 
@@ -56,7 +56,7 @@ class Retention(click.ParamType[timedelta]):
 
 
 class TimeParameter(click.ParamType[datetime]):
-    """Parses a time with its zone."""
+    """Parses a time with a time zone."""
 
     name = "TIME"
 
@@ -74,7 +74,7 @@ class TimeParameter(click.ParamType[datetime]):
 
 
 class Moment(click.ParamType[int]):
-    """Parses a date, a time, or a time ago such as 90m, into milliseconds since the epoch."""
+    """Parses a date, a time, or how long ago a time was, such as 90m, into milliseconds since the epoch."""
 
     name = "moment"
 
@@ -99,7 +99,7 @@ class Moment(click.ParamType[int]):
 
 
 class DelayTopics(click.ParamType[Ladder]):
-    """Parses delay topics such as 1s,1m,1h."""
+    """Parses the delays of delay topics, such as 1s,1m,1h."""
 
     name = "DELAY,…"
 
@@ -127,7 +127,7 @@ def show_due(time: int) -> str:
 
 
 def describe_ms(time: int) -> str:
-    """Format a duration in milliseconds in its largest unit.
+    """Format a duration in milliseconds with the largest possible unit.
 
     >>> describe_ms(90_000), describe_ms(86_400_000)
     ('1.5 m', '1 d')

@@ -1,4 +1,4 @@
-"""The options of all commands that talk to Kafka, and the client settings that result from them."""
+"""The options of all commands that connect to Kafka, and the client settings that result from them."""
 
 import functools
 import logging
@@ -34,7 +34,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 class ConnectionSettings:
     """The settings of a Kafka client. They can hold secrets, so neither `repr` nor any message shows them.
 
-    `assumes_servers` is True if the user gave no address of Kafka.
+    `assumes_servers` is True if the user has not given an address of Kafka.
     """
 
     config: dict[str, Any] = field(repr=False)
@@ -42,19 +42,19 @@ class ConnectionSettings:
     read_again: Callable[[], dict[str, Any]] | None = field(default=None, repr=False, compare=False)
 
     def over(self, declared: Config) -> dict[str, Any]:
-        """Return the settings that take precedence over the settings that a worker declares."""
+        """Return the settings of the command, on top of the settings that a worker declares."""
         says_servers = SERVERS in declared or SERVERS_TOO in declared
         left_out = SERVERS if self.assumes_servers and says_servers else None
         return {key: value for key, value in self.config.items() if key != left_out}
 
     def renewed(self) -> "ConnectionSettings":
-        """Return the connection after reading its settings file again, which may have a new password."""
+        """Read the settings file again, which might have a new password, and return the new settings."""
         if self.read_again is None:
             return self
         try:
             return replace(self, config=self.read_again())
         except ConfigError as error:
-            log.warning("The settings file cannot be read; the settings read before stay in use. %s", error)
+            log.warning("The settings file cannot be read; the previous settings stay in use. %s", error)
             return self
 
     def admin(self) -> Admin:
@@ -78,7 +78,7 @@ class KeyValue(click.ParamType[tuple[str, str]]):
 
 
 def kafka_options(command: F) -> F:
-    """Add the options that say where Kafka is. The command gets them as `connection`."""
+    """Add the options with which a command connects to Kafka. The command gets them in the argument `connection`."""
 
     @click.option(
         "-b",
@@ -118,7 +118,10 @@ def kafka_options(command: F) -> F:
 def connect(
     bootstrap_servers: str | None, settings: Iterable[tuple[str, str]], config_file: Path | None
 ) -> ConnectionSettings:
-    """Combine the settings of a client. Options override -X, -X overrides the file, and the file the environment."""
+    """Combine the settings of a client.
+
+    Options override -X, -X overrides the file, and the file overrides the environment.
+    """
     options = dict(settings)
 
     def read() -> dict[str, Any]:

@@ -10,14 +10,17 @@ from headway.core.levels.naming import MOST_LEVELS, how_to_create, is_topic_name
 from headway.delay.topic_names import TopicNames
 from headway.errors import AuthorizationError, ConfigError
 
-# Rate loans between members, the markers of Spark's sink, and the stop messages to workers on Spark.
+# The topics of shared rate limits, of the markers of Spark's sink, and of stop messages to workers on Spark.
 _OWN = re.compile("headway-(rates-.+|markers|markers-unnamed|control)")
 
-_SOME_LEVELS = 3  # in the example of an error, if the user gave no number
+_SOME_LEVELS = 3  # the number of levels in the example of an error, if the user gave none
 
 
 class LogicalTopic(NamedTuple):
-    """A topic under its name without a level. `partitions` are those of each level, or of the topic without levels."""
+    """A topic with its name without a level.
+
+    `partitions` has the number of partitions of each level, or of the topic without levels.
+    """
 
     name: str
     has_levels: bool
@@ -25,13 +28,13 @@ class LogicalTopic(NamedTuple):
 
 
 def logical_topics(kafka_topics: Mapping[str, int]) -> list[LogicalTopic]:
-    """List Kafka's topics by name. Topics with consecutive suffixes from `-0` on become one topic with levels.
+    """List Kafka's topics by name. Topics with consecutive suffixes, beginning with `-0`, become one topic with levels.
 
     >>> for topic in logical_topics({"orders-0": 6, "orders-1": 6, "clicks": 3}): print(*topic)
     clicks False [3]
     orders True [6, 6]
     """
-    kafka_topics = dict(kafka_topics)  # a `TopicListing` would ask Kafka about topics that are not listed
+    kafka_topics = dict(kafka_topics)  # because a `TopicListing` would send a request for topics that are not listed
     levelled = [
         name[:-2]
         for name in kafka_topics
@@ -55,7 +58,7 @@ def schedulers_of(kafka_topics: Collection[str]) -> list[TopicNames]:
 
 
 def headway_topics(kafka_topics: Collection[str]) -> set[str]:
-    """Find the topics that Headway keeps for itself: those of schedulers, shared rate limits and Spark queries.
+    """Find the topics that Headway uses internally: those of schedulers, shared rate limits and Spark queries.
 
     >>> sorted(headway_topics({"later.state", "later.commands", "headway-rates-billing", "orders"}))
     ['headway-rates-billing', 'later.commands', 'later.state']
@@ -68,13 +71,13 @@ def _is_delay_topic(name: str, kafka_topics: Mapping[str, int]) -> bool:
     """Return whether a topic such as `headway-delay.line-0` is a delay topic of a scheduler and not a level."""
     try:
         names = TopicNames(name.rpartition(".")[0])
-    except ConfigError:  # no scheduler can have that name
+    except ConfigError:  # no scheduler can have this name
         return False
     return name == names.delay_topic(MEMORY) and names.state in kafka_topics
 
 
 def count_levels(topic: str, kafka_topics: Container[str], most: int = MOST_LEVELS) -> int:
-    """Count the levels of a topic, or of a group, up to the first missing one. Returns at most `most`.
+    """Count the levels of a topic, or of a group, up to the first missing level. Returns at most `most`.
 
     >>> count_levels("orders", {"orders-0", "orders-1", "orders-3"})
     2
@@ -84,10 +87,10 @@ def count_levels(topic: str, kafka_topics: Container[str], most: int = MOST_LEVE
 
 
 def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | None, *, may_create: bool = True) -> int:
-    """Return how many levels of a topic to use: the number asked for, or by default all.
+    """Return how many levels of a topic to use: the number that the user gave, or by default all.
 
-    Raises `ConfigError` if the topic has fewer levels, or none. The message explains how to create the topic unless
-    `may_create` is False, as for a topic that the user wants to delete.
+    Raises `ConfigError` if the topic has fewer levels, or does not exist. The message explains how to create the topic,
+    unless `may_create` is False because the user wants to delete it.
     """
     found = _count_levels(topic, kafka_topics) if asked is None else count_levels(topic, kafka_topics, asked)
     if found == 0:
@@ -106,12 +109,15 @@ def require_levels(topic: str, kafka_topics: Mapping[str, int], asked: int | Non
 def _is_missing(topic: str, kafka_topics: Mapping[str, int]) -> bool:
     try:
         return topic not in kafka_topics
-    except AuthorizationError:  # the topic may exist, but the client lacks the right to see it
+    except AuthorizationError:  # the topic may exist, but the client is not permitted to describe it
         return False
 
 
 def _count_levels(topic: str, kafka_topics: Mapping[str, int]) -> int:
-    """Count the levels of a topic. Raises `AuthorizationError`, with advice, if the client has no right to see them."""
+    """Count the levels of a topic.
+
+    Raises `AuthorizationError`, with advice, if the client is not permitted to describe them.
+    """
     try:
         return count_levels(topic, kafka_topics)
     except AuthorizationError as error:
@@ -124,7 +130,7 @@ def _count_levels(topic: str, kafka_topics: Mapping[str, int]) -> int:
 
 
 def require_common_levels(topics: Iterable[str], kafka_topics: Mapping[str, int], asked: int | None) -> int:
-    """Return how many levels to use of several topics. A topic can be a pattern such as `^shop_.*`.
+    """Return how many levels of several topics to use. A topic can be a pattern such as `^shop_.*`.
 
     Raises `ConfigError` if they have different numbers of levels, or if a pattern matches no topic.
     """
@@ -164,7 +170,7 @@ def _partitions(name: str, kafka_topics: Mapping[str, int]) -> Iterator[int]:
 
 
 def _what_to_do(topic: str, kafka_topics: Mapping[str, int], asked: int | None, may_create: bool) -> str:
-    kafka_topics = dict(kafka_topics)  # the listed topics are enough, because this is only a hint
+    kafka_topics = dict(kafka_topics)  # the listed topics are enough for a hint
     name, _, level = topic.rpartition("-")
     if topic in kafka_topics and level.isdecimal() and int(level) < count_levels(name, kafka_topics):
         return f"{topic} is level {int(level)} of {name}. Use {name} instead."
@@ -182,6 +188,6 @@ def _how_to_create(topic: str, asked: int | None) -> str:
 
 
 def near_topic(topic: str, names: Iterable[str]) -> str:
-    """Return a sentence and a space that suggest a similar name, or "" if no name is similar."""
+    """Return a sentence that suggests a similar name, followed by a space, or "" if no name is similar."""
     near = difflib.get_close_matches(topic, names, n=1)
     return f"Did you mean {near[0]}? " if near else ""

@@ -1,4 +1,4 @@
-"""The option `--master` and the Spark session of all commands that need Spark."""
+"""The option `--master`, and the Spark session of all commands that need Spark."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar

@@ -20,7 +20,7 @@ class TopicChoice:
 
     @property
     def to_subscribe(self) -> Sequence[str] | Mapping[str, int]:
-        """The topics in the form that a consumer's `subscribe` takes."""
+        """The topics, as the argument of a consumer's `subscribe`."""
         return self.names if self.priorities is None else self.priorities
 
     def kafka_topics(self, level: int) -> list[str]:
@@ -40,7 +40,7 @@ class TopicChoice:
 
 
 def choose_topics(names: Sequence[str], kafka_topics: Mapping[str, int], levels: int | None) -> TopicChoice:
-    """Find the topics that these names stand for. A name can give its topic a level, such as `payments=2`.
+    """Find the topics for these names. A name can give its topic a level, such as `payments=2`.
 
     Without `levels`, a topic has no levels if Kafka lists its bare name but not its lowest level. Raises `ConfigError`
     for topics that do not exist, and for a mixture of topics with and without levels.
@@ -52,7 +52,7 @@ def choose_topics(names: Sequence[str], kafka_topics: Mapping[str, int], levels:
     """
     if any("=" in name and not name.startswith("^") for name in names):
         return _with_priorities(dict(topic_and_level(name) for name in names), kafka_topics, levels)
-    listed = dict(kafka_topics)  # the names that are known without asking Kafka again
+    listed = dict(kafka_topics)  # the names that are known without another request to Kafka
     plain = [name for name in names if levels is None and _is_plain(name, listed)]
     if not plain:
         return TopicChoice(names, require_common_levels(names, kafka_topics, levels))

@@ -1,1 +1,1 @@
-"""Turns lines of input into records, and records into lines of output."""
+"""Converts lines of input into records, and records into lines of output."""

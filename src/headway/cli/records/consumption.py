@@ -17,12 +17,12 @@ from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
 Start = Literal["beginning", "end", "committed"]
 
-_COMMIT_EVERY = 1.0  # seconds
-_LONGEST_WAIT = 0.5  # seconds; so commits are sent and Ctrl-C is noticed while no records arrive
+_COMMIT_EVERY = 1.0  # seconds between two commits
+_LONGEST_WAIT = 0.5  # longest wait for records in seconds, so that commits are sent and Ctrl-C is noticed
 
 
 class Consumption:
-    """Writes a consumer's records to a file, and commits only records that the operating system has accepted."""
+    """Writes a consumer's records to a file, and commits only records that were written completely."""
 
     def __init__(
         self, consumer: PriorityConsumer, file: IO[bytes], encode: Encode, levels: int, complaint: Complaints
@@ -47,19 +47,19 @@ class Consumption:
         timeout: float | None,
         progress: ProgressLine,
     ) -> None:
-        """Write records until the limit, `timeout` seconds without one, Ctrl-C, or a closed pipe."""
+        """Write records until the limit, `timeout` seconds without a record, Ctrl-C, or a closed pipe."""
         self._consumer.subscribe(topics, self._starter(start), self._leave, self._forget)
         try:
             with Interrupt() as interrupt:
                 self._write_all(interrupt.read(self._polls(limit, timeout)), limit, progress)
                 self._interrupted = interrupt.requested
-        except KeyboardInterrupt:  # a second Ctrl-C, while the pipe's reader does not read
+        except KeyboardInterrupt:  # a second Ctrl-C, while the reader of the pipe does not read
             self._interrupted = True
         except BrokenPipeError:
             silence(self._file.fileno())
         finally:
             self._consumer.commit(self._written)
-            self._written.clear()  # otherwise leaving the group would commit it again
+            self._written.clear()  # otherwise, the same offsets would be committed again when the group is left
 
     def report(self) -> int:
         """Print a summary on stderr, and return the exit code."""
@@ -117,11 +117,15 @@ class Consumption:
     def _try_commit(self, offsets: Mapping[TopicPartition, int], *, asynchronous: bool) -> None:
         try:
             self._consumer.commit(offsets, asynchronous=asynchronous)
-        except KafkaError as error:  # the next commit makes up for it, unless another member has the partition by then
+        # The next commit includes this one, unless another member has the partition by then.
+        except KafkaError as error:
             self._complaint.say(f"{str(error).rstrip('.')}. Records written since the last commit may be read again.")
 
     def _starter(self, start: Start) -> OnRebalance | None:
-        """Return a callback that seeks in newly assigned partitions. Reassigned partitions continue where they were."""
+        """Return a callback that moves newly assigned partitions to the start.
+
+        Reassigned partitions continue where they were.
+        """
         if start == "committed":
             return None
         seek = self._consumer.seek_to_beginning if start == "beginning" else self._consumer.seek_to_end
@@ -151,5 +155,5 @@ def writing(path: str, *, committed: bool = True) -> Iterator[IO[bytes]]:
             yield file
     except OSError as error:
         name = "stdout" if path == "-" else path
-        hint = " The records written before are committed; start again to continue." if committed else ""
+        hint = " The records that were written are committed. Start again to continue after them." if committed else ""
         raise HeadwayError(f"{name} cannot be written: {error.strerror}.{hint}") from error

@@ -33,7 +33,7 @@ class Draft(NamedTuple):
 
 
 Parse = Callable[[bytes], Draft | None]
-"""Parses a line into a record, or into None if it is empty. Raises `ValueError` with what is wrong with the line."""
+"""Parses a line into a record, or into None if it is empty. Raises `ValueError` with the mistake in the line."""
 
 
 class LongLine(NamedTuple):
@@ -43,7 +43,7 @@ class LongLine(NamedTuple):
 
 
 def read_lines(files: Iterable[str], longest: int) -> Iterator[tuple[LinePosition, bytes | LongLine]]:
-    """Yield the lines of the files in turn, `-` for stdin. A line longer than `longest` bytes is not kept in memory."""
+    """Yield the lines of the files in turn; `-` is stdin. A line longer than `longest` bytes is not kept in memory."""
     for file in files:
         with click.open_file(file, "rb") as lines:
             for number in itertools.count(1):
@@ -82,11 +82,11 @@ def text_lines(level: int) -> Parse:
 
 
 class JsonLines:
-    """Parses lines of JSON. A line is sent unchanged; key and level can be taken from its fields.
+    """Parses lines of JSON. A line is sent unchanged. Its key and level can be taken from its fields.
 
     A line in which the level field is missing or null gets the default level. A line without the key field is an error,
-    because the records of a key must keep their order; null means no key. A key that is not a string is
-    sent as JSON. Empty lines are skipped.
+    because the records of a key must keep their order. If the key field is null, the record has no key. A key that is
+    not a string is sent as JSON. Empty lines are skipped.
     """
 
     def __init__(self, level: int, levels: int, level_field: str | None, key_field: str | None) -> None:

@@ -25,7 +25,7 @@ _key, _value = methodcaller("key"), methodcaller("value")
 
 @dataclass(frozen=True, slots=True)
 class OnePartition:
-    """A partition, the offset or time to start at, and the most records to write."""
+    """A partition, the offset or time to start at, and how many records to write at most."""
 
     partition: int
     level: int | None

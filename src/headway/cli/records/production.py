@@ -15,11 +15,11 @@ from headway.priority.producer import Producer
 from headway.records.record_types import Header, RecordMetadata
 from headway.runtime.interrupt import INTERRUPTED, Interrupt
 
-_CHECK_FOR_CTRL_C_EVERY = 0.2  # seconds
+_CHECK_FOR_CTRL_C_EVERY = 0.2  # seconds after which a wait is interrupted to notice Ctrl-C
 
 
 class Production:
-    """Sends lines and keeps track of their outcomes. It closes the producer."""
+    """Sends lines, and counts their outcomes. It closes the producer."""
 
     def __init__(
         self,
@@ -37,7 +37,7 @@ class Production:
         self._topics = topics
         self._parse = parse
         self._headers = list(headers) or None
-        self._expires = expires  # seconds, counted from when each record is sent
+        self._expires = expires  # in seconds after each record is sent
         self._complaint = complaint
         self._stop_on_error = stop_on_error
         self._longest = longest
@@ -47,7 +47,10 @@ class Production:
         self._seconds = 0.0
 
     def run(self, files: Sequence[str]) -> None:
-        """Send all lines and wait until they are delivered. After Ctrl-C, wait only for lines read so far."""
+        """Send all lines, and wait until they are delivered.
+
+        After Ctrl-C, wait only for the lines that were read so far.
+        """
         started = time.monotonic()
         progress = ProgressLine(size_of_files(files), shown=stderr_is_terminal())
         try:
@@ -65,7 +68,7 @@ class Production:
         metrics = self._producer.metrics()
         lost = sum(metrics.sent) - sum(metrics.delivered) + self._too_long
         text = throughput_text("delivered", metrics.delivered, self._bytes, self._seconds)
-        # For a topic without levels, the producer counts a single level, which would only confuse the user.
+        # For a topic without levels, the producer counts one level, which would confuse the user.
         click.echo(text if self._topics.priorities is None else text.partition("\n")[0], err=True)
         if self._bad:
             click.echo(f"{count(self._bad, 'line')} left out", err=True)
@@ -127,5 +130,5 @@ class Production:
     def _deliver(self, interrupt: Interrupt) -> None:
         while self._producer.flush(_CHECK_FOR_CTRL_C_EVERY):
             if interrupt.requested:
-                self._complaint.say("Delivering the lines read so far. Press Ctrl-C again to give them up.")
+                self._complaint.say("Delivering the lines that were read so far. Press Ctrl-C again to stop waiting.")
         self._interrupted = interrupt.requested

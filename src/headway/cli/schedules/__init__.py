@@ -1,1 +1,1 @@
-"""Schedules, as `headway schedule` makes and changes them."""
+"""Schedules: how `headway schedule` adds, cancels and reschedules them."""

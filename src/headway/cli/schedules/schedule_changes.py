@@ -1,4 +1,7 @@
-"""Adds, cancels and reschedules for `headway schedule`. A separate module, so that its other commands load quickly."""
+"""Adds, cancels and reschedules for `headway schedule`.
+
+This is a separate module so that other commands load quickly.
+"""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import Future, wait
@@ -25,7 +28,7 @@ from headway.kafka.topic_listing import TopicListing
 from headway.runtime.lifecycle import time_left_of
 
 _UNANSWERED = "not answered"
-_IN_SILENCE = 2.0  # seconds to wait for a relay before printing that the command is waiting
+_IN_SILENCE = 2.0  # seconds to wait for a relay before the command prints that it is waiting
 _WHY_UNKNOWN = (
     "Unknown means that no such schedule is pending: it never existed, or it was delivered or cancelled more than a "
     "minute ago. `headway schedule list` shows pending schedules."
@@ -47,7 +50,7 @@ def schedule_lines(
     with Scheduler(connection.config, name=name) as scheduler:
         existing = connection.admin().topics("Write")
         if more["level"] is None and _has_only_levels(topic, existing):
-            more = {**more, "level": 0}  # as `headway produce` does
+            more = {**more, "level": 0}  # like `headway produce`
         target = topic if more["level"] is None else level_topic(topic, more["level"])
         missing = _why_missing(target, topic, existing, TopicNames(name).dead)
         for place, line in lines:
@@ -65,7 +68,7 @@ def schedule_lines(
                 _wait_briefly([handle.answer], ANSWER_WITHIN)
             handle.wait()
             click.echo(str(handle))
-            if missing:  # shown after the first record is stored; an invalid name raises an error before that
+            if missing:  # printed only now, because an invalid topic raises an error before the first record is stored
                 click.echo(f"headway: {missing}", err=True)
                 missing = ""
 
@@ -76,31 +79,31 @@ def _has_only_levels(topic: str, existing: TopicListing) -> bool:
 
 
 def _why_missing(target: str, topic: str, existing: TopicListing, dead: str) -> str:
-    """Explain what will happen to records for a topic that does not exist. Returns "" if it may exist."""
+    """Explain what will happen to records for a topic that does not exist. Return "" if the topic may exist."""
     try:
         if target in existing:
             return ""
-    except AuthorizationError:  # the topic may exist, and the relay may have the right to see it
+    except AuthorizationError:  # the topic may exist, and the relay may be permitted to describe it
         return ""
     levels = 0 if target == topic else count_levels(topic, existing.seen)
     has = f" {topic} has {count(levels, 'level')}, from 0." if levels else ""
     return (
-        f"The topic {target} does not exist now.{has} If it still does not when a record is due, the record becomes a "
-        f"dead letter in {dead}."
+        f"The topic {target} does not exist now.{has} If it is still missing when a record is due, the record becomes "
+        f"a dead letter in {dead}."
     )
 
 
 def cancel_all(
     handles: Sequence[str], timeout: float, name: str, connection: ConnectionSettings
 ) -> list[Settled | str]:
-    """Ask the relays to cancel schedules, print each outcome, and return the outcomes."""
+    """Request that relays cancel schedules, print each outcome, and return the outcomes."""
     return _request_all(handles, timeout, name, connection, Scheduler.cancel)
 
 
 def reschedule_all(
     handles: Sequence[str], due: When, timeout: float, name: str, connection: ConnectionSettings
 ) -> list[Settled | str]:
-    """Ask the relays to change the due time of schedules. Otherwise like `cancel_all`."""
+    """Request that relays change the due times of schedules, print each outcome, and return the outcomes."""
 
     def ask(scheduler: Scheduler, handle: str) -> ChangeRequest:
         return scheduler.reschedule(handle, due)
@@ -116,9 +119,9 @@ def _request_all(
     ask: Callable[[Scheduler, str], ChangeRequest],
 ) -> list[Settled | str]:
     for handle in handles:
-        HandleParts.read(handle)  # check all handles first, so that a mistake in one changes nothing
+        HandleParts.read(handle)  # check all handles first, so that nothing is changed if one of them is not valid
     with Scheduler(connection.config, name=name) as scheduler:
-        # Ask for all before waiting for the first answer: the requests are stored even if no relay is running.
+        # Send all requests before waiting for the first answer, so that they are stored even if no relay is running.
         requests = [ask(scheduler, handle) for handle in handles]
         left = time_left_of(timeout)
         if timeout > _IN_SILENCE:
@@ -134,7 +137,7 @@ def _request_all(
 
 
 def _wait_briefly(answers: Collection[Future[Settled]], longest: float) -> None:
-    """Wait two seconds for answers. If some are missing then, print how much longer the command will wait."""
+    """Wait two seconds for answers. If some are still missing, print how much longer the command will wait."""
     if wait(answers, _IN_SILENCE).not_done:
         click.echo(
             f"headway: No relay has answered yet. Waiting up to {longest:.3g} s more; start one with `headway relay`.",

@@ -1,6 +1,6 @@
-"""The processes of `headway worker`: one for each member of a group, and a supervisor that keeps them alive.
+"""The processes of `headway worker`: a process for each member of a group, and a supervisor that keeps them running.
 
-The supervisor starts each member as `python -m headway.cli.workers.member` and talks to it over a socket. It sends the
-job, and later the order to end; the member sends its progress. The socket closes when either process dies, for any
-reason, so each notices the death of the other.
+The supervisor starts each member as `python -m headway.cli.workers.member`, and is connected to it by a socket. It
+sends the job and, later, the order to end. The member sends its progress. When one of the two processes dies for any
+reason, the socket is closed, so the other process notices it.
 """

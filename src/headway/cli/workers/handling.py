@@ -13,11 +13,14 @@ from headway.workers.worker import Worker
 
 
 def with_record_in_logs(worker: Worker) -> WithContext:
-    """Wrap a worker's handler so that all its logs name the record or batch. A coroutine function stays one."""
-    handler = worker.call  # never a generator, so it runs entirely within the call
+    """Wrap a worker's handler so that all its logs name the record or batch.
 
-    # The body is written twice because a context manager shared by both would take longer than noting the running
-    # record for the supervisor.
+    An `async def` handler stays a coroutine function.
+    """
+    handler = worker.call  # never a generator function, so the handler runs entirely within the call
+
+    # The body is written twice, because a common context manager would take longer than all that it does: to note the
+    # running record for the supervisor.
     def handle(record: Handled, context: Any) -> Any:
         token = handled_record.set(record)
         try:
@@ -32,13 +35,13 @@ def with_record_in_logs(worker: Worker) -> WithContext:
         finally:
             handled_record.reset(token)
 
-    handle.__qualname__ = handle_async.__qualname__ = called(worker.handler)  # errors show this name
+    handle.__qualname__ = handle_async.__qualname__ = called(worker.handler)  # errors show this name of the handler
     return handle_async if is_coroutine_function(handler) else handle
 
 
 @dataclass(frozen=True)
 class HandlingElsewhere:
-    """A handler for the child processes of `executor="process"`, to which only its name and log style are sent.
+    """A handler for the child processes of `executor="process"`. Only its name and the log style are sent to them.
 
     Errors show it as `handler`, the user's function.
     """
@@ -59,7 +62,7 @@ class HandlingElsewhere:
 
 
 def _restore(worker: str, handler: str, index: int, logs: LogStyle) -> HandlingElsewhere:
-    """Build the handler in the child process, which logs like its parent from now on."""
+    """Create the handler in the child process. From then on, the child process logs like its parent."""
     log_to_stderr(logs, worker, index)
     return HandlingElsewhere(worker, handler, index, logs)
 

@@ -1,6 +1,6 @@
 """Logs on stderr, as text or JSON, one line per event. A line names the record that the event concerns.
 
-Only commands install this. The library itself never configures logging, and leaves that to its users.
+Only commands configure logging like this. The library itself never does, because that is up to its users.
 """
 
 import hashlib
@@ -22,12 +22,12 @@ from headway.cli.workers.messages import LogStyle
 from headway.records.record_types import ConsumerRecord
 
 _HASH_DIGITS = 12
-_LONGEST_KEY = 200  # bytes
+_LONGEST_KEY = 200  # longest part of a key that is shown, in bytes
 
 CLEAR_LINE = "\r\x1b[K"
 
 Handled = ConsumerRecord | Sequence[ConsumerRecord]
-"""The record, or the records of a batch, that a handler is called with."""
+"""The record, or the records of a batch, with which a handler is called."""
 
 handled_record: ContextVar[Handled | None] = ContextVar("handled_record", default=None)
 """The record or batch whose handler runs in this context. All its logs name the record."""
@@ -63,7 +63,7 @@ class TextLog(logging.Formatter):
 
 
 class JsonLog(logging.Formatter):
-    """Formats each event as a JSON object on one line. The `extra` of a log call becomes fields of it."""
+    """Formats each event as a JSON object on one line. The `extra` of a log call is added as fields."""
 
     def __init__(self, worker: str | None, process: int | None, style: LogStyle) -> None:
         super().__init__()
@@ -94,7 +94,7 @@ class JsonLog(logging.Formatter):
 
 
 def log_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the log options to a command that runs until it is stopped. The command gets them as `style`."""
+    """Add the log options to a command that runs until it is stopped. The command gets them in the argument `style`."""
 
     @click.option(
         "--log-format",
@@ -129,7 +129,7 @@ def log_to_stderr(
 ) -> None:
     """Send all logs, warnings and uncaught errors of this process to stderr.
 
-    Lines of text name the worker's process, or else the command.
+    In text logs, each line names the worker's process or, if there is none, the command.
     """
     formatter: logging.Formatter
     if style.format == "json":
@@ -153,7 +153,7 @@ def _time(record: logging.LogRecord) -> datetime:
 
 
 def _record_of(event: logging.LogRecord) -> Handled | None:
-    """Return the record or batch whose handler logged the event, or a record in the event's arguments."""
+    """Return the record or batch whose handler logged the event, or else a record among the event's arguments."""
     named = (each for each in event.args or () if isinstance(each, ConsumerRecord))
     return handled_record.get() or next(named, None)
 
@@ -169,5 +169,5 @@ def _shown_key(record: ConsumerRecord, how: str) -> str | None:
 
 
 def _first_of(handled: Handled) -> tuple[ConsumerRecord, int]:
-    """Return the record, or the first of the batch, and the number of records."""
+    """Return the record, or the first record of a batch, and the number of records."""
     return (handled, 1) if isinstance(handled, ConsumerRecord) else (handled[0], len(handled))

@@ -3,7 +3,7 @@
 The first descriptor is the socket to the supervisor. The second is the file in which the member notes its running
 records, so that the supervisor can read them if the member dies.
 
-The member ends when the supervisor says so, when the supervisor is gone, and on SIGTERM.
+The member ends when the supervisor orders it, when the supervisor has died, and after SIGTERM.
 """
 
 import contextlib
@@ -51,10 +51,10 @@ from headway.workers.find_workers import find_workers
 
 log = logging.getLogger("headway.worker")
 
-_REPORT_EVERY = 0.25  # seconds
-_LONGEST_SENTENCE = 10_000  # characters; a sentence can contain a handler's error, which can be of any length
+_REPORT_EVERY = 0.25  # seconds between two reports to the supervisor
+_LONGEST_SENTENCE = 10_000  # most characters of a sentence, which can contain a handler's error of any length
 LEAVE_WITHIN = 10.0
-"""Seconds that a member may take to leave its group once no record runs, and as many again to end its process."""
+"""Seconds that a member may take to leave its group after the last record, and then again to end its process."""
 
 
 class WorkingMember:
@@ -68,13 +68,13 @@ class WorkingMember:
         self._consumer: ParallelConsumer | None = None
         self._supervision: Supervision | None = None
         self._suspects = list(self._job.suspects)
-        self._supervising = threading.Lock()  # so that no suspect gets lost while the list is handed to the supervision
+        self._supervising = threading.Lock()  # so that no suspect is lost while the list is passed to the supervision
 
     def run(self) -> Code:
-        """Do the job, and return the exit code."""
+        """Do the job, and return the exit code of the process."""
         log_to_stderr(self._job.logs, self._job.worker, self._job.index)
-        # A second SIGTERM changes nothing, because a process manager may send it to the supervisor and to its members
-        # at once.
+        # Ignore a second SIGTERM, because a process manager may send SIGTERM to the supervisor and to its members at
+        # once.
         signal.signal(signal.SIGTERM, lambda *_: self._end(Order.DRAIN))
         threading.Thread(target=self._follow_orders, name="headway-orders", daemon=True).start()
         try:
@@ -94,7 +94,7 @@ class WorkingMember:
             return self._end_of(error)
 
     def _end_of(self, error: Exception) -> Code:
-        """Report why this process ends, to the supervisor or in the log, and return the exit code."""
+        """Report to the supervisor, or in the log, why this process ends, and return the exit code."""
         if isinstance(error, (ConfigError, AuthorizationError, OffsetError, OffsetMapError)):
             return self._report_mistake(str(error), Code.MISTAKE)
         if isinstance(error, LifespanError):
@@ -103,7 +103,8 @@ class WorkingMember:
             return self._report_mistake(f"{self._job.worker}: {error}", Code.FAILED_FOR_GOOD)
         if isinstance(error, AuthenticationError) and not error.was_connected:
             return self._report_mistake(f"{self._job.worker}: {error}", Code.MISTAKE)
-        if isinstance(error, AuthenticationError):  # with renewed files the brokers may let the next process in
+        # The brokers may accept the next process, if the credentials in the file were renewed.
+        if isinstance(error, AuthenticationError):
             log.critical("This process ends: %s", error)
         else:
             why = f"{kind_of(error)}: {text_of(error)}"
@@ -117,7 +118,8 @@ class WorkingMember:
         return code
 
     def _handle(self, consumer: ParallelConsumer, run: Callable[[], None]) -> Code:
-        # Freeze all objects loaded so far: scanning them at each collection would cost a tenth of the CPU time.
+        # Exclude all objects that are loaded so far from garbage collection. Scanning them each time would cost a tenth
+        # of the CPU time.
         gc.freeze()
         ended = Flag()
         threading.Thread(target=self._report, args=(consumer, ended), name="headway-reports", daemon=True).start()
@@ -138,10 +140,10 @@ class WorkingMember:
             return Code.UNFINISHED
         return Code.DONE
 
-    # Talking to the supervisor
+    # The connection to the supervisor
 
     def _report(self, consumer: ParallelConsumer, ended: Flag) -> None:
-        """Report progress to the supervisor, no more often than a person could follow."""
+        """Report progress to the supervisor, but not more often than a person can read it."""
         last = None
         while not ended.wait(_REPORT_EVERY):
             report = _report_of(consumer.metrics())
@@ -150,7 +152,7 @@ class WorkingMember:
                 self._send(report)
 
     def _send(self, report: MemberReport) -> None:
-        with contextlib.suppress(OSError):  # the supervisor is gone, which `_follow_orders` handles
+        with contextlib.suppress(OSError):  # the supervisor has died, which `_follow_orders` handles
             self._supervisor.sendall(to_line(report))
 
     def _follow_orders(self) -> None:
@@ -161,7 +163,7 @@ class WorkingMember:
                     self._suspect(order.suspects)
                 else:
                     self._end(order)
-        # The supervisor is gone, so nothing else would kill this process if it does not end by itself.
+        # The supervisor has died, so no other process would kill this one if it does not end by itself.
         self._end(Order.DRAIN)
         time.sleep(self._job.drain_timeout + SHUT_DOWN_WITHIN + LEAVE_WITHIN)
         os._exit(Code.UNFINISHED)
@@ -185,12 +187,12 @@ def _report_of(counts: ParallelMetrics) -> MemberReport:
 
 
 def main() -> None:
-    """Run the job that arrives on the socket. The last argument is only for people who read process lists."""
+    """Do the job that is received on the socket. The last argument is only there for people who read process lists."""
     supervisor, table = socket.socket(fileno=int(sys.argv[1])), int(sys.argv[2])
     for descriptor in (supervisor.fileno(), table):
         os.set_inheritable(descriptor, False)  # processes that a handler starts must not inherit it
     code = WorkingMember(supervisor, table).run()
-    # A handler may have started a thread that never ends, and Python would wait for that thread.
+    # Do not end normally: Python would wait for a thread that a handler has started, which might never end.
     last_resort = threading.Timer(LEAVE_WITHIN, os._exit, [code])
     last_resort.daemon = True
     last_resort.start()

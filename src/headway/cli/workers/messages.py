@@ -20,13 +20,13 @@ class Code(IntEnum):
     FAILED_FOR_GOOD = 3
     KEPT_DYING = 4
     UNFINISHED = 5
-    CRASHED = 70  # only of a member, which the supervisor then restarts
+    CRASHED = 70  # the exit code of a member only; the supervisor restarts it
     INTERRUPTED = INTERRUPTED
 
 
 @dataclass(frozen=True, slots=True)
 class LogStyle:
-    """How to log on stderr. `over_progress` is True if log lines must overwrite a progress line.
+    """How logs are written to stderr. `over_progress` is True if log lines must overwrite a progress line.
 
     `keys` is how a record's key is shown: as it is (`shown`), as the start of its SHA-256 (`hashed`), or not at all
     (`hidden`).
@@ -57,7 +57,7 @@ class MemberTask:
 
 
 class Order(Enum):
-    """How a member should end. A closed socket means `DRAIN`, because the supervisor is gone."""
+    """How a member should end. A closed socket means `DRAIN`, because the supervisor has died."""
 
     DRAIN = "drain"
     STOP = "stop"
@@ -65,14 +65,20 @@ class Order(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Warn:
-    """More records that were running in a member that died. Any member can be assigned such a record's partition."""
+    """Reports more records that were running when a member died.
+
+    Each member gets this message, because it can be assigned the partition of such a record.
+    """
 
     suspects: list[Suspect]
 
 
 @dataclass(frozen=True, slots=True)
 class MemberReport:
-    """The progress of a member. `mistake` is a reason not to restart it, and `crash` the error that ended it."""
+    """The progress of a member.
+
+    `mistake` is the reason why the member must not be restarted, and `crash` is the error that ended it.
+    """
 
     handled: int = 0
     failed: int = 0

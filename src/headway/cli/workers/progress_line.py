@@ -1,4 +1,4 @@
-"""The progress line of `headway worker`, which adds up all members."""
+"""The progress line of `headway worker`, with the sums of all members."""
 
 import shutil
 from collections import deque
@@ -9,7 +9,7 @@ from headway.cli.display.terminal import count
 from headway.cli.workers.logs import CLEAR_LINE
 from headway.cli.workers.messages import MemberReport
 
-_RATE_OVER = 10  # calls of `text`
+_RATE_OVER = 10  # the number of calls of `text` over which the rate is averaged
 
 
 class WorkersProgressLine:
@@ -20,7 +20,7 @@ class WorkersProgressLine:
         self._samples: deque[tuple[float, int]] = deque(maxlen=_RATE_OVER)
 
     def show(self, reports: Iterable[MemberReport], processes: int, now: float) -> None:
-        """Show the sum of the reports."""
+        """Show the sums of these reports."""
         text = self.text(list(reports), processes, now)
         self._write(text[: shutil.get_terminal_size().columns - 1])
 

@@ -1,4 +1,4 @@
-"""Checks that Kafka has the topics of all workers, before any worker starts."""
+"""Checks that all topics of the workers exist in Kafka, before any worker starts."""
 
 from collections.abc import Mapping
 
@@ -14,9 +14,9 @@ from headway.workers.worker import Worker
 
 
 def list_topics(workers: Mapping[str, Worker], connection: ConnectionSettings) -> dict[str, TopicListing]:
-    """Return, for each worker, Kafka's topics as seen with the connection settings that it declares.
+    """Return Kafka's topics for each worker, requested with the connection settings that the worker declares.
 
-    Workers with the same settings share one query. Raises `KafkaError` if no broker answers.
+    Workers with the same settings share one request. Raises `KafkaError` if no broker answers.
     """
     seen: list[tuple[Config, TopicListing]] = []
     found: dict[str, TopicListing] = {}
@@ -31,9 +31,9 @@ def list_topics(workers: Mapping[str, Worker], connection: ConnectionSettings) -
 
 
 def require_topics(workers: Mapping[str, Worker], kafka_topics: Mapping[str, Mapping[str, int]]) -> None:
-    """Raise `ConfigError` if a topic is missing, with how to create it, or if two workers would share its records.
+    """Raise `ConfigError` if a topic is missing, or if two workers would share the records of a topic.
 
-    `kafka_topics` are the topics that each worker sees.
+    The message explains how to create a missing topic. `kafka_topics` are the topics that each worker can see.
     """
     for name, worker in workers.items():
         there = kafka_topics[name]
@@ -76,5 +76,5 @@ def _require_own_records(workers: Mapping[str, Worker]) -> None:
             if other != name:
                 raise ConfigError(
                     f"{other} and {name} both read {topic} in the group {worker.group}, so each record would go "
-                    "to only one of them. Give each its own group."
+                    "to only one of them. Give each worker its own group."
                 )

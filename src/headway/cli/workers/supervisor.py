@@ -32,7 +32,7 @@ _TASKS = Path("/proc/self/task")
 
 
 class Conclusion(NamedTuple):
-    """The exit code, and the reason as a sentence unless the user asked to stop."""
+    """The exit code, and a sentence with the reason. There is no sentence if the user has stopped the command."""
 
     code: Code
     sentence: str = ""
@@ -78,7 +78,10 @@ class MemberProcess:
         return self._process.pid
 
     async def ended(self) -> int:
-        """Wait for the end of the process. Returns its exit code, or minus the number of the signal that ended it."""
+        """Wait until the process has ended.
+
+        Returns its exit code, or the negative number of the signal that ended it.
+        """
         code = await self._process.wait()
         with contextlib.suppress(TimeoutError):  # a child of the process may keep the socket open
             await asyncio.wait_for(self._listening, _LAST_REPORT_WITHIN)
@@ -88,7 +91,7 @@ class MemberProcess:
         return code
 
     def tell(self, order: Order | Warn) -> None:
-        """Tell the process to end, or which records are suspects."""
+        """Send an order to end, or a list of suspect records, to the process."""
         self._writer.write(to_line(order))
 
     def kill(self) -> None:
@@ -107,10 +110,10 @@ class MemberProcess:
 
 
 class Supervisor:
-    """Runs each job as a process, and restarts those that die.
+    """Runs each job in a process, and restarts processes that die.
 
-    `drain_timeout` is how many seconds running records may take to end. `config_of` returns a worker's current settings
-    for each process that starts.
+    `drain_timeout` is how many seconds running handlers may take to finish. `config_of` returns a worker's current
+    settings for each process that starts.
     """
 
     def __init__(
@@ -125,7 +128,7 @@ class Supervisor:
         self._progress = progress
         self._config_of = config_of
         self._living: set[MemberProcess] = set()
-        self._suspects: defaultdict[str, Suspects] = defaultdict(Suspects)  # by worker
+        self._suspects: defaultdict[str, Suspects] = defaultdict(Suspects)  # suspect records by worker
         self._dead = MemberReport()
         self._ending = asyncio.Event()
         self._order = Order.DRAIN
@@ -134,10 +137,11 @@ class Supervisor:
         self._outcome = Conclusion(Code.DONE)
 
     async def run(self) -> Conclusion:
-        """Run the jobs until they should end, and return the outcome."""
+        """Run the jobs until they must end, and return the conclusion."""
         loop = asyncio.get_running_loop()
         loop.add_signal_handler(signal.SIGTERM, self._terminate)
-        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:  # a shell's background job must go on ignoring it
+        # A background job of a shell ignores SIGINT, and must continue to ignore it.
+        if signal.getsignal(signal.SIGINT) is not signal.SIG_IGN:
             loop.add_signal_handler(signal.SIGINT, self._interrupt)
         loop.add_signal_handler(signal.SIGCHLD, self._collect_orphans)
         showing = asyncio.create_task(self._show())
@@ -170,14 +174,15 @@ class Supervisor:
                 await self._wait_to_restart(process, how_it_ended(code), lived, deaths)
 
     async def _live(self, process: MemberProcess) -> tuple[int, float]:
-        """Start a process and wait for its end. Returns its exit code and how many seconds it lived."""
+        """Start a process, and wait for its end. Returns its exit code and how many seconds it has lived."""
         born = time.monotonic()
         self._starting += 1
         await process.start()
         self._living.add(process)
         self._starting -= 1
         log.info("Started %s as process %d.", member_name(process.job), process.pid)
-        # While this process was starting it was not yet in `_living`, so repeat what the others were told meanwhile.
+        # While this process was starting, it was not yet in `_living`. So send it now what the other processes received
+        # in the meantime.
         suspects = self._suspects[process.job.worker].all()
         if suspects != process.job.suspects:
             process.tell(Warn(suspects))
@@ -191,7 +196,7 @@ class Supervisor:
         return code, time.monotonic() - born
 
     def _suspect(self, process: MemberProcess, how: str) -> None:
-        """Warn all members of a worker about the records that were running when one of its processes died."""
+        """Warn all members of a worker about records that were running when one of its processes died."""
         suspects = self._suspects[process.job.worker].died(process.ran, how, time.time())
         for other in self._living:
             if suspects and other.job.worker == process.job.worker:
@@ -199,14 +204,14 @@ class Supervisor:
         if process.ran:
             records = count(len(process.ran), "record")
             log.error(
-                "%s %s while it was handling %s. From now on each of them runs alone.",
+                "%s %s while it was handling %s. From now on, each of these records runs alone.",
                 member_name(process.job),
                 how,
                 records,
             )
 
     async def _wait_to_restart(self, process: MemberProcess, how: str, lived: float, deaths: RestartPolicy) -> None:
-        """Wait until the process should be restarted, or end the command if it keeps dying."""
+        """Wait until the process should be restarted, or end the command if the process keeps dying."""
         name, delay = member_name(process.job), deaths.delay(lived, by_records=bool(process.ran))
         if delay is None:
             how_often = f"{MOST_DEATHS} times in a row, the last time {how} after {lived:.1f} s"
@@ -220,7 +225,7 @@ class Supervisor:
             await asyncio.wait_for(self._ending.wait(), delay)
 
     def _collect_orphans(self) -> None:
-        if not self._starting:  # the id of a process that is starting is not known yet
+        if not self._starting:  # while a process is starting, its id is not known yet
             collect_orphans([process.pid for process in self._living])
 
     # The end
@@ -237,7 +242,7 @@ class Supervisor:
         self._end(Order.STOP, Conclusion(Code.INTERRUPTED))
 
     def _end(self, order: Order, outcome: Conclusion) -> None:
-        """Tell all members to end."""
+        """Order all members to end."""
         self._conclude(outcome)
         self._order = order
         self._ending.set()
@@ -252,7 +257,7 @@ class Supervisor:
             process.kill()
 
     def _conclude(self, outcome: Conclusion) -> None:
-        """Keep the first outcome that is not `DONE`. It decides the command's exit code."""
+        """Keep the first conclusion that is not `DONE`. It determines the exit code of the command."""
         if self._outcome.code == Code.DONE:
             self._outcome = outcome
 
@@ -276,7 +281,7 @@ def member_name(job: MemberTask) -> str:
 
 
 def _outcome(code: int, mistake: str) -> Conclusion:
-    """Return the command's conclusion from the end of a process that is not restarted."""
+    """Return the conclusion of the command, after a process has ended that is not restarted."""
     if mistake:
         return Conclusion(Code.FAILED_FOR_GOOD if code == Code.FAILED_FOR_GOOD else Code.MISTAKE, mistake)
     if code != Code.DONE:
@@ -287,18 +292,19 @@ def _outcome(code: int, mistake: str) -> Conclusion:
 
 
 def collect_orphans(own: Collection[int]) -> None:
-    """Collect all orphans that have ended. This works on Linux only, where containers run.
+    """Collect all orphaned processes that have ended. This works only on Linux, where containers run.
 
     An orphan is a process that a handler left behind. In a container without an init process, `headway worker` is
     process 1 and adopts the orphan. When the orphan ends, it remains as a zombie until it is collected, and zombies use
     up the container's process ids.
 
-    `own` are the processes that asyncio waits for. Each of them leads its own session, so their orphans are not in this
-    process's session. A child that is in this session was started by a library, which waits for it.
+    `own` are the processes for which asyncio waits. Each of them leads its own session, so orphans of them are not in
+    the session of this process. A child process in the session of this process was started by a library, which waits
+    for it.
     """
     session = os.getsid(0)
     for child in _children():
-        with suppress(OSError, ValueError, IndexError):  # another thread may have collected it a moment ago
+        with suppress(OSError, ValueError, IndexError):  # another thread may just have collected it
             if child not in own and _is_zombie(child) and os.getsid(child) != session:
                 os.waitpid(child, os.WNOHANG)
 
@@ -306,10 +312,10 @@ def collect_orphans(own: Collection[int]) -> None:
 def _children() -> Iterator[int]:
     with suppress(OSError):
         for task in _TASKS.iterdir():
-            with suppress(OSError):  # the thread may have just ended
+            with suppress(OSError):  # the thread may just have ended
                 yield from map(int, (task / "children").read_text().split())
 
 
 def _is_zombie(process: int) -> bool:
-    # The name before the state is in parentheses, and can contain any character, even a parenthesis.
+    # The process name before the state is in parentheses, and can contain any character, even a parenthesis.
     return Path(f"/proc/{process}/stat").read_text(errors="replace").rpartition(")")[2].split()[0] == "Z"
