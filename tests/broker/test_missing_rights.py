@@ -600,7 +600,7 @@ def test_a_relay_that_loses_its_lines_gives_up_its_partitions_and_goes_on_when_t
 ) -> None:
     cluster.with_delays()
     user.grant(*RELAY.values(), *CAN_DO_WITHOUT)
-    warning = "delivers nothing until a right is granted"
+    warning = "delivers nothing until a permission is granted"
     lose_and_give_back(RELAY["lines"], "exactly-once", user, cluster, caplog, warning)
 
 

@@ -78,8 +78,8 @@ class PendingReader(Closable):
         """Yield all pending schedules, in no particular order.
 
         The schedules are yielded one at a time, because all of them might not fit in memory. While the delay topics are
-        read, relays move records to shorter ones. So everything that was written in the meantime is read in a second
-        pass, and a record that moves is seen in one delay topic or in both.
+        read, relays move records to shorter ones. So records that were written in the meantime are read in a second
+        pass. A record that is moved is found in one of the delay topics or in both.
         """
         delay_topics, bounds = self._delay_topics(), self._reader.bounds()
         read_to: dict[Partition, int] = {}

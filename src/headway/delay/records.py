@@ -142,7 +142,7 @@ class Writing:
         headers = own_headers(message)
         if schedule.recurrence is not None and schedule.recurrence.expires_after:
             headers = [*headers, expiry_header(schedule.due + schedule.recurrence.expires_after)]
-        # `now` is the time by which the record is due. This machine's own clock may be behind that time.
+        # The record is due at `now`. This machine's own clock may still be behind the due time.
         timestamp = max(schedule.due, now)
         return RelayRecord(schedule.topic, message.value(), message.key(), partition, timestamp, headers, message)
 

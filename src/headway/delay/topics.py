@@ -210,7 +210,7 @@ def _create(admin: Admin, names: TopicNames, topics: list[NewTopic], replication
             f"that may create them run `headway schedule init --name {names.name}` once: it creates all topics."
         ) from refused
     except KafkaError:
-        if _await_listed(admin, [topic.name for topic in topics]) is None:  # if listed, another scheduler created them
+        if _await_listed(admin, [topic.name for topic in topics]) is None:  # otherwise they exist already
             raise
 
 

@@ -66,7 +66,7 @@ def _role(command: RightsCommand) -> Callable[..., None]:
             _show_findings(OwnRights(connection.config).check(rights), as_json)
         elif principal is None:
             raise click.UsageError(
-                "Add --principal User:NAME to name the principal to grant the rights to, or --check to check your own."
+                "Add --principal User:NAME, which gets the permissions, or --check to check the login in --config-file."
             )
         else:
             _show_commands(rights, check_principal(principal), str(connection.config["bootstrap.servers"]), as_json)

@@ -108,7 +108,7 @@ class Letter(NamedTuple):
 
     @classmethod
     def of(cls, message: Message, *, settled: bool) -> Self:
-        """Build the letter from a message."""
+        """Create the letter from a fetched record."""
         place = LetterPosition(message.partition() or 0, message.offset() or 0)
         headers = headers_of(message)
         failure = LetterFailure.of(headers)

@@ -59,7 +59,7 @@ class Consumption:
             silence(self._file.fileno())
         finally:
             self._consumer.commit(self._written)
-            self._written.clear()  # otherwise, the same offsets would be committed again when the group is left
+            self._written.clear()  # otherwise `_leave` would commit the same offsets again
 
     def report(self) -> int:
         """Print a summary on stderr, and return the exit code."""

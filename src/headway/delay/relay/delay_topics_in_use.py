@@ -139,9 +139,6 @@ class DelayTopicsInUse:
         return self._reader.admin.topic_ids(list(self.state_keys))
 
     def were_recreated(self, ids: dict[str, str]) -> bool:
-        """Remember the ids of the topics.
-
-        Returns whether some topics were recreated, so that their ids have changed.
-        """
+        """Remember the ids of the topics. Returns whether some topics were recreated, which changes their ids."""
         before, self._ids = self._ids, ids
         return any(ids.get(topic, id_) != id_ for topic, id_ in before.items())

@@ -46,7 +46,7 @@ class Uncommitted(NamedTuple):
         return self.committed.done() or time.monotonic() > self.deadline
 
     def result(self) -> RelayOffsets:
-        """Wait, and return the committed offsets. Raises `KafkaError` if the commit failed or took too long."""
+        """Wait for the commit, and return the committed offsets. Raises `KafkaError` if it failed or took too long."""
         try:
             self.committed.result(max(0.0, self.deadline - time.monotonic()))
         # It cannot be committed later either, because the next relay that reads the state fences it off.

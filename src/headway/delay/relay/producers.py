@@ -66,10 +66,7 @@ def new_id(names: TopicNames) -> str:
 
 
 def member_of(consumer: RelayConsumer) -> bytes:
-    """Return the group's present metadata, with which a commit is fenced.
-
-    Raises `KafkaError` if the relay is not a member.
-    """
+    """Return the group's current metadata, which fences a commit. Raises `KafkaError` if the relay is not a member."""
     member = consumer.group_metadata
     if not is_of_a_member(member):
         raise not_a_member("The relay")
@@ -91,7 +88,7 @@ def connected_client(config: Mapping[str, Any], topic: str) -> ProducerClient:
 
 
 def connect_now(client: ProducerClient, topic: str) -> None:
-    """Connect a client now. An unconnected client would check only every half second whether it can send requests."""
+    """Connect a client now. Otherwise librdkafka would retry work that needs a connection only every half second."""
     client.partitions(topic, _CONNECTED_WITHIN)
 
 

@@ -11,7 +11,7 @@ from headway.kafka.consumer.standing import Standing, standing
 
 _LONGEST_PAUSE = 10.0  # the longest pause in seconds
 _pause = exponential_backoff(first=0.5, longest=_LONGEST_PAUSE)
-_FAILS_WITHIN = 20.0  # seconds after a pause within which a failure counts as in a row with the last one
+_FAILS_WITHIN = 20.0  # a failure within this many seconds after a pause counts as in a row with the last one
 _BEHIND_TIMES = 4  # a member with an old generation rejoins its group after more failures in a row than this
 
 

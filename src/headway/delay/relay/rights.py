@@ -49,7 +49,7 @@ def require_rights(
     except AuthorizationError:
         raise
     except KafkaError as unknown:
-        log.info("Cannot find out yet whether the relay has its rights: %s", unknown)
+        log.info("Cannot find out yet whether the relay has its permissions: %s", unknown)
     else:
         if missing:
             log.warning("%s %s", NOT_DELETED, missing.missing(connection))
@@ -116,14 +116,16 @@ class LostRights:
         try:
             missing = asked.result()
         except HeadwayError as error:
-            log.debug("Cannot find out yet whether the right is granted: %s", error)
+            log.debug("Cannot find out yet whether the permission is granted: %s", error)
             return
         if missing is None:
-            log.info("The relay of %s has its rights again.", self._names.name)
+            log.info("The relay of %s has its permissions again.", self._names.name)
         self.reason = missing.missing(self._config) if missing else None
 
     def _warn(self) -> None:
         now = time.monotonic()
         if self.reason and (self._warned_at is None or now - self._warned_at >= _WARN_EVERY):
             self._warned_at = now
-            log.warning("The relay of %s delivers nothing until a right is granted. %s", self._names.name, self.reason)
+            log.warning(
+                "The relay of %s delivers nothing until a permission is granted. %s", self._names.name, self.reason
+            )

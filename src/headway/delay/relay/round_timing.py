@@ -8,7 +8,7 @@ from headway.delay.relay.partition_relays import PartitionRelays
 from headway.runtime.wakeup import Wakeup
 
 _STALE_AFTER = 1.0  # seconds for which a step of the brokers' clock may go unnoticed
-_STALE_AFTER_AT_REST = 15.0  # the same, while no records arrive and nothing is due
+_STALE_AFTER_AT_REST = 15.0  # seconds, while no records arrive and nothing is due
 _SOON = 1000  # milliseconds; a relay is at rest if nothing is due within this time
 # A wait for a socket can end this many seconds late, so the relay sleeps for this last part instead.
 _PRECISELY = 0.001
