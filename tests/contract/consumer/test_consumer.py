@@ -594,7 +594,7 @@ def test_an_unassigned_partition_cannot_be_sought_or_paused(cluster: Cluster) ->
     with cluster.consumer("nobody") as consumer:
         with pytest.raises(ConfigError, match="Partition 7 of orders at level 1 is not assigned"):
             consumer.seek(TopicPartition("orders", partition=7, level=1), 0)
-        with pytest.raises(ConfigError, match="Level 9 does not exist; the levels are 0 to 2"):
+        with pytest.raises(ConfigError, match="Level 9 does not exist; the levels are numbered from 0 to 2"):
             consumer.pause(level=9)
 
 

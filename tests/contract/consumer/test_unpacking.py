@@ -73,7 +73,7 @@ def test_beyond_the_setting_one_sentence_now_and_then_says_where_and_what_to_set
     parallel.subscribe(f"{topic}-0")
     with caplog.at_level(logging.WARNING, "headway"), parallel, ThreadPoolExecutor(1) as thread:
         ended = thread.submit(parallel.run, lambda record: None)
-        wait_for(lambda: ended.done() or "cannot be unpacked" in caplog.text)
+        wait_for(lambda: ended.done() or "cannot be decompressed" in caplog.text)
         time.sleep(2)  # librdkafka tries again twice a second
         parallel.close()
         ended.result()

@@ -1,1 +1,1 @@
-"""Members of consumer groups, and commits."""
+"""Members of consumer groups, the offsets at which they begin, and their commits."""

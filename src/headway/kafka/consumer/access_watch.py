@@ -1,4 +1,7 @@
-"""A check of rights that Kafka has refused, because librdkafka reports a refusal once and then retries in silence."""
+"""Checks whether missing permissions have been granted.
+
+librdkafka reports a missing permission only once, and then retries silently.
+"""
 
 import logging
 from concurrent.futures import Future
@@ -16,9 +19,11 @@ _REPORT_EVERY = 10.0
 
 
 class AccessWatch:
-    """Asks Kafka repeatedly whether refused rights are granted, until they are, without waiting for an answer.
+    """Checks repeatedly whether missing permissions have been granted, until all of them are.
 
-    Without a refusal it asks nothing and keeps no connection.
+    No method waits for an answer.
+
+    While no permission is missing, it sends no requests and keeps no connection.
     """
 
     def __init__(self, config: Config) -> None:
@@ -32,15 +37,18 @@ class AccessWatch:
 
     @property
     def is_on(self) -> bool:
-        """True if a right was refused and is not known to have been granted since."""
+        """True if a permission was missing and has not been found to be granted since."""
         return self.missing is not None
 
     def sentence(self) -> str | None:
-        """Return a sentence about the missing right with what to do, or None if no right is missing."""
+        """Return a sentence that names the missing permission and what to do, or None if no permission is missing."""
         return self.missing.missing(self._config) if self.missing else None
 
     def refused(self, right: Right, now: float) -> str | None:
-        """Note a refusal. Returns the sentence about it, if that is due to be reported."""
+        """Start to check this permission, which Kafka has reported as missing.
+
+        Returns a sentence about the missing permission if it is time to report it, otherwise None.
+        """
         self._rights[right] = None
         if self.missing is None:
             self.missing = right
@@ -48,7 +56,10 @@ class AccessWatch:
         return self._due(now)
 
     def look(self, now: float) -> str | None:
-        """Check whether the rights are granted. Returns the sentence about a missing one, if due to be reported."""
+        """Check whether the permissions have been granted.
+
+        Returns a sentence about a missing permission if it is time to report it, otherwise None.
+        """
         if self.missing is None:
             return None
         if self._asked is None:
@@ -68,10 +79,10 @@ class AccessWatch:
         try:
             missing = asked.result()
         except HeadwayError as error:
-            log.debug("The check whether a missing right was granted failed, and is repeated: %s", error)
+            log.debug("The check whether a missing permission was granted failed, and is repeated: %s", error)
             return
         if missing is None:
-            log.info("A right that was missing has been granted: %s.", self.missing)
+            log.info("A permission that was missing has been granted: %s.", self.missing)
             self._rights.clear()
             self._admin = self._reported_at = None
         self.missing = missing

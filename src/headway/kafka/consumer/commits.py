@@ -1,4 +1,4 @@
-"""Commits in the groups of several levels, which are sent together."""
+"""Sends commits to the groups of several levels at the same time, and waits for the answers or calls back."""
 
 import contextlib
 import logging
@@ -20,20 +20,20 @@ OffsetsOfCommit = Mapping[TopicPartition, int]
 OnCommit = Callable[[Exception | None, OffsetsOfCommit], object]
 _AsyncCommit = tuple[OffsetsOfCommit, OnCommit]
 
-# The seconds of one wait for librdkafka. A long wait is made of many, so that Ctrl-C ends it quickly.
+# The seconds of a single wait inside librdkafka. A longer wait consists of many of these, so that Ctrl-C ends it soon.
 _ANSWER_AWAITED_FOR = 0.1
 
 
 class SentCommit:
-    """A commit that is on its way to the groups of one or more levels."""
+    """A commit that was sent to the groups of one or more levels."""
 
     def __init__(self, parts: Collection[PendingCommit]) -> None:
         self._parts = parts
 
     def error(self, timeout: float = 0) -> KafkaError | None:
-        """Return why it was refused, or None if it succeeded.
+        """Return the error with which Kafka refused the commit, or None if it succeeded.
 
-        Waits up to `timeout` seconds for an answer, and raises `TimeoutError` if there is none.
+        Waits up to `timeout` seconds for each group's answer. Raises `TimeoutError` if an answer is missing.
         """
         for part in self._parts:
             refused = part.refused(timeout)
@@ -44,28 +44,33 @@ class SentCommit:
         return None
 
     def wait(self, timeout: float) -> None:
-        """Wait for the answers of all levels. Raises `KafkaError` if one is refused or does not arrive in time."""
+        """Wait for the answers of all groups.
+
+        Raises `KafkaError` if one of the groups refuses the commit, or does not answer in time.
+        """
         deadline = time.monotonic() + timeout
         try:
             for part in self._parts:
                 while part.refused(_ANSWER_AWAITED_FOR) is None:
                     if time.monotonic() > deadline:
                         raise KafkaError(
-                            f"Kafka did not answer a commit within {timeout:.3g} s. It is not known whether the commit "
-                            "is stored. Commit again; otherwise its records may be returned again."
+                            f"Kafka did not answer a commit within {timeout:.3g} s. It is not known whether the "
+                            "commit is stored. Commit again. Otherwise the records may be delivered again after a "
+                            "restart."
                         )
         finally:
             for part in self._parts:
-                part.forget()  # the raised error refers to them, and they would keep their consumer from closing
+                # The raised error keeps these objects alive, and an open commit would keep its consumer from closing.
+                part.forget()
         if error := self.error():
             raise error
 
 
 class AsyncCommits:
-    """Sends commits without waiting, one after another, and calls their callbacks when they are answered.
+    """Sends commits without waiting, one after another, and calls their callbacks when Kafka has answered.
 
-    librdkafka repeats a refused commit after a pause, by when a later one may have been answered; the stored offset
-    would then go back. So only one commit is under way at a time, and those made meanwhile are sent as one.
+    librdkafka repeats a failed commit after a pause. If a later commit succeeded in the meantime, the stored offset
+    would go back. So only one commit is open at a time, and all commits that are added in the meantime are sent as one.
     """
 
     def __init__(self, send: Callable[[OffsetsOfCommit], SentCommit]) -> None:
@@ -75,16 +80,19 @@ class AsyncCommits:
         self._answered: deque[tuple[KafkaError | None, _AsyncCommit]] = deque()
 
     def add(self, offsets: OffsetsOfCommit, on_commit: OnCommit | None) -> None:
-        """Add a commit. `on_commit(error, offsets)` is called with its outcome; without it, errors are logged."""
+        """Add a commit. When it is answered, `settle` calls `on_commit(error, offsets)`.
+
+        Without a callback, errors are logged.
+        """
         self._waiting.append((dict(offsets), on_commit or log_failure))
         self._advance()
 
     def __bool__(self) -> bool:
-        """Return whether a commit has no answer yet."""
+        """Return whether any commit has no answer yet."""
         return bool(self._sent or self._waiting)
 
     def settle(self) -> None:
-        """Send what waits if it can be sent, and call the callbacks of the answered commits in their order."""
+        """Send waiting commits if no other is open, and call the callbacks of the answered commits in their order."""
         if self._sent is not None:
             self._advance()
         while self._answered:
@@ -92,24 +100,27 @@ class AsyncCommits:
             on_commit(error, offsets)
 
     def finish(self, timeout: float) -> None:
-        """Wait until every commit is answered, or for `timeout` seconds. `settle` calls their callbacks."""
+        """Wait until every commit is answered, or for at most `timeout` seconds.
+
+        The callbacks are then called by `settle`.
+        """
         deadline = time.monotonic() + timeout
         while self and (left := deadline - time.monotonic()) > 0:
             self._advance(min(_ANSWER_AWAITED_FOR, left))
 
     def drop(self, partitions: Collection[TopicPartition]) -> None:
-        """Leave out partitions of commits that were not sent yet, because another member may own them now."""
+        """Remove these partitions from the commits that were not sent yet, because another member may own them now."""
         self._waiting = [
             ({each: offset for each, offset in offsets.items() if each not in partitions}, on_commit)
             for offsets, on_commit in self._waiting
         ]
 
     def forget(self) -> None:
-        """Drop the commits without an answer, as librdkafka needs it before its consumer is closed."""
+        """Abandon all commits without an answer. librdkafka requires this before its consumer is closed."""
         self._sent, self._waiting = None, []
 
     def _advance(self, timeout: float = 0) -> None:
-        """Take the answer to the commit under way, for which it waits up to `timeout` seconds, and send the next."""
+        """Wait up to `timeout` seconds for the answer to the open commit, and then send the next one."""
         if self._sent is not None:
             with contextlib.suppress(TimeoutError):
                 self._sent[0].error(timeout)
@@ -137,12 +148,16 @@ class AsyncCommits:
 
 
 def metadata_is_too_large(error: HeadwayError) -> bool:
-    """Return whether a commit's metadata was too large: the brokers' `offset.metadata.max.bytes` is smaller."""
+    """Return whether a commit failed because its metadata exceeded the brokers' `offset.metadata.max.bytes`."""
     cause = librdkafka_error(error)
     return cause is not None and cause.code() == ck.KafkaError.OFFSET_METADATA_TOO_LARGE
 
 
 def log_failure(error: Exception | None, offsets: OffsetsOfCommit) -> None:
-    """Log that a commit failed, unless a right is missing, which a poll reports repeatedly."""
+    """Log that a commit failed, unless a permission is missing, because polls report that repeatedly."""
     if error is not None and not isinstance(error, AuthorizationError):
-        log.warning("A commit of %d partitions failed, and a later one must cover it: %s", len(offsets), error)
+        log.warning(
+            "A commit of %d partitions failed, so their offsets are stored only with a later commit: %s",
+            len(offsets),
+            error,
+        )

@@ -1,4 +1,4 @@
-"""Commits for groups without members, so that tools can show their lag."""
+"""Commits the progress of a reader that is not a member of its group, so that Kafka's tools can show its lag."""
 
 import logging
 import time
@@ -20,15 +20,16 @@ log = logging.getLogger(__name__)
 
 _ANSWERED_WITHIN = 2.0  # seconds
 _CHECKED_EVERY = 0.01
-_PAUSE_AFTER_REFUSAL = 1.0  # seconds; the coordinator of a new group may need a moment
+_PAUSE_AFTER_REFUSAL = 1.0  # seconds; the coordinator of a new group may not be ready at once
 
 
 class ExternalCommits:
-    """Commits offsets in the level groups of `group`, without waiting. A refusal is logged once.
+    """Commits offsets to the groups of the levels of `group`, without waiting. An error is logged once.
 
-    A commit that was refused, or made before the last one was answered, is sent when the caller next calls `commit`. So
-    an idle caller must go on calling it.
-    Without `has_levels` it commits in the group itself.
+    If a commit fails, or is made before the previous one was answered, it is sent when the caller next calls `commit`.
+    So a caller must continue to call `commit` even if it makes no progress.
+
+    If `has_levels` is False, the offsets are committed to `group` itself.
     """
 
     def __init__(self, config: Config, group: str, *, has_levels: bool = True) -> None:
@@ -37,15 +38,15 @@ class ExternalCommits:
         self._has_levels = has_levels
         self._consumers: dict[int, ck.Consumer] = {}
         self._sent = AsyncCommits(self._send)
-        self._latest: OffsetsOfCommit | None = None  # what was sent last, unless it was refused
-        self._not_before = 0.0  # when a commit can be sent again after a refusal
+        self._latest: OffsetsOfCommit | None = None  # the offsets that were sent last, or None if they were refused
+        self._not_before = 0.0  # the time before which no further commit is sent after an error
         self._complaint = ""
 
     def commit(self, offsets: OffsetsOfCommit) -> None:
-        """Process the answers to earlier commits, and send this one if it is new or was refused."""
+        """Process the answers to earlier commits, and send these offsets if they are new or were refused."""
         self._sent.settle()
         for consumer in self._consumers.values():
-            consumer.poll(0)  # serves its reports, which would pile up otherwise
+            consumer.poll(0)  # without this poll, the client's error and log reports would pile up
         if self._sent or offsets == self._latest or time.monotonic() < self._not_before:
             return
         self._latest = offsets
@@ -58,7 +59,10 @@ class ExternalCommits:
         return SentCommit([capi.PendingCommit(self._consumer(level), part) for level, part in by_level.items()])
 
     def finish(self, offsets: OffsetsOfCommit) -> None:
-        """Commit and wait for the answer, but not for long, because nothing depends on these commits."""
+        """Commit the final offsets, and wait briefly for the answer.
+
+        The wait is short, because nothing depends on the commit.
+        """
         deadline = time.monotonic() + _ANSWERED_WITHIN
         self.commit(offsets)
         while (self._sent or self._latest != offsets) and time.monotonic() < deadline:
@@ -66,7 +70,7 @@ class ExternalCommits:
             self.commit(offsets)
 
     def close(self) -> None:
-        """Close the connections. For a commit without an answer, it is not known whether it is stored."""
+        """Close the connections. A commit that has no answer yet may or may not be stored."""
         self._sent.forget()
         for consumer in self._consumers.values():
             consumer.close()
@@ -87,10 +91,18 @@ class ExternalCommits:
         if str(error) != self._complaint:
             self._complaint = str(error)
             why = self._missing_right() or error
-            log.warning("The progress of the query is not shown in the group %s: %s", self._group, why)
+            log.warning(
+                "The progress of the query could not be committed to the group %s, where Kafka's tools would show "
+                "it: %s",
+                self._group,
+                why,
+            )
 
     def _missing_right(self) -> str | None:
-        """Return a sentence about the missing right, for which librdkafka only reports that a commit timed out."""
+        """Return a sentence about a missing permission, or None.
+
+        For a missing permission, librdkafka reports only that the commit has timed out.
+        """
         groups = [self._group_of(level) for level in self._consumers]
         try:
             missing = Admin(self._config).missing([Right("Read", "Group", group) for group in groups])

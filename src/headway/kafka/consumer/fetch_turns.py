@@ -1,9 +1,9 @@
-"""Fair fetching: the topics and partitions of a level take turns, so that a flooded partition delays no other.
+"""Fetches fairly: topics and partitions of a level take turns, so that a flooded partition does not delay the others.
 
-librdkafka has one queue for all partitions of a consumer, in which the records of a flooded partition come before all
-others. So that queue is emptied into a buffer, from which topics and partitions take turns. Partitions that flood the
-buffer are kept apart: librdkafka collects their records in a second queue, which is bounded like the first. When the
-buffer has space again, the second queue is appended to the first.
+librdkafka has one queue for all partitions of a consumer, in which the records of a flooded partition precede those of
+all others. So Headway empties that queue into a buffer, and takes records from the topics and partitions in the buffer
+by turns. If a partition floods the buffer, it is diverted: librdkafka collects its further records in a second queue,
+which is limited in size like the first. When the buffer has space again, the second queue is appended to the first.
 """
 
 from collections.abc import Iterable, Sequence
@@ -14,25 +14,28 @@ from headway.kafka.binding import capi
 from headway.kafka.consumer.group_client import GroupClient
 from headway.records.record_types import ConsumerRecord, Message, TopicPartition, headers_of
 
-_LEAST = 1024 * 1024  # bytes that may wait, however slowly they are taken
-_WAITS = 4  # the number of waits for a fetch that the buffer should cover, because it is refilled when it is half empty
-_PACE_OVER = 0.02  # seconds over which the pace is measured
-_SOON = 0.03  # seconds that a record may wait in librdkafka's queue
+_LEAST = 1024 * 1024  # bytes that the buffer may always hold, even if the caller takes records slowly
+# Number of waits for a fetch for which the buffered records should last; the buffer is refilled when it is half empty.
+_WAITS = 4
+_PACE_OVER = 0.02  # seconds over which the caller's pace is measured
+_SOON = 0.03  # seconds that a record may spend in librdkafka's queue
 
 
 class FetchTurns:
-    """The buffered records of one level, and the partitions that are kept apart. Not thread-safe."""
+    """The buffered records of one level, and the partitions that are diverted to a second queue. Not thread-safe."""
 
     def __init__(self, client: GroupClient) -> None:
         self._client = client
         least_time = _WAITS * client.fetch_wait
         self._buffer: FetchBuffer[TopicPartition, ConsumerRecord] = FetchBuffer(_LEAST, client.buffer_size, least_time)
         self._side: capi.SideQueue | None = None
-        # Once a partition's queue was forwarded, librdkafka does not forward it when the partition is assigned again.
+        # After the queue of a partition was forwarded once, librdkafka does not forward it when the partition is
+        # assigned again. Headway must then do so.
         self._touched: set[capi.Partition] = set()
-        self._starting: set[TopicPartition] = set()  # touched partitions that were assigned again
+        # Such partitions that were assigned again, and whose queues must be forwarded.
+        self._starting: set[TopicPartition] = set()
 
-        self._pace = 0.0  # records per second
+        self._pace = 0.0  # records that the caller takes per second
         self._given = 0
         self._given_since = 0.0
 
@@ -41,47 +44,47 @@ class FetchTurns:
 
     @property
     def keeps_apart(self) -> bool:
-        """True while a partition is kept apart."""
+        """True while any partition is diverted to the second queue."""
         return bool(self._buffer.held)
 
     @property
     def has_starting(self) -> bool:
-        """True while partitions that were assigned again still need their queues forwarded."""
+        """True while any partition that was assigned again still needs its queue forwarded."""
         return bool(self._starting)
 
     @property
     def is_overfull(self) -> bool:
-        """True if the buffer is so full that a partition with records in it should not add more."""
+        """True if the buffer is so full that no partition with buffered records should add further ones."""
         return self._buffer.is_overfull
 
     @property
     def is_full(self) -> bool:
-        """True if the buffer has more than it should hold."""
+        """True if the buffer holds more than it should."""
         return self._buffer.is_full
 
     def put(self, topic: str, partition: TopicPartition, records: list[ConsumerRecord], size: int) -> None:
-        """Add the next records of a partition, which have `size` bytes."""
+        """Add the next records of a partition to the buffer. Together they take `size` bytes."""
         self._buffer.put(topic, partition, records, size)
 
     def take(self, count: int) -> list[ConsumerRecord]:
-        """Return the next records, for which topics and partitions take turns."""
+        """Return at most `count` records from the buffer, taking turns between topics and partitions."""
         return self._buffer.take(count)
 
     def take_quiet(self, count: int) -> list[ConsumerRecord]:
-        """Return the next records of partitions that had no records until now."""
+        """Return at most `count` records of partitions that had no records in the buffer until now."""
         return self._buffer.take_quiet(count)
 
     def has(self, partition: TopicPartition) -> bool:
-        """Return whether the buffer has records of a partition."""
+        """Return whether the buffer holds records of a partition."""
         return self._buffer.first(partition) is not None
 
     def first_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of each partition's first buffered record, for the partitions that have one."""
+        """Return the offset of the first buffered record of each partition that has one."""
         firsts = ((partition, self._buffer.first(partition)) for partition in partitions)
         return {partition: record.offset for partition, record in firsts if record is not None}
 
     def give(self, count: int, now: float) -> None:
-        """Record that this many records were returned to the caller, from the buffer or directly."""
+        """Note that `count` records were returned to the caller, whether from the buffer or directly."""
         self._given += count
         if now - self._given_since >= _PACE_OVER:
             self._pace = self._given / (now - self._given_since)
@@ -89,17 +92,20 @@ class FetchTurns:
             self._given, self._given_since = 0, now
 
     def rest(self, now: float) -> None:
-        """Record that no records are left, so that the time until the next record does not count towards the pace."""
+        """Note that no records are left.
+
+        The time until the next record then does not count towards the caller's pace.
+        """
         self._given, self._given_since = 0, now
 
     def is_long(self) -> bool:
-        """Return whether a record that arrived now would wait long in librdkafka's queue, at the current pace."""
+        """Return whether, at the caller's current pace, a new record would wait too long in librdkafka's queue."""
         return capi.queue_length(self._client.consumer) > self._pace * _SOON
 
     def pour(self) -> bool:
-        """If the buffer has space, move the records of partitions kept apart to the common queue.
+        """If the buffer has space, move the records of the second queue to the common queue.
 
-        Returns whether they were moved. Partitions without buffered records are no longer kept apart.
+        Returns whether they were moved. Partitions without buffered records are then no longer diverted.
         """
         if not (self._side and self._buffer.wants_more):
             return False
@@ -107,7 +113,7 @@ class FetchTurns:
         return True
 
     def keep_apart(self) -> None:
-        """Keep partitions apart that flood the buffer."""
+        """Divert the partitions that flood the buffer to the second queue."""
         for partition in self._buffer.hold():
             self._collect(partition)
 
@@ -118,48 +124,53 @@ class FetchTurns:
         self._side.collect(name)
 
     def close(self) -> None:
-        """Release librdkafka's queues, before the consumer is closed."""
+        """Release the second queue. This must happen before the consumer is closed."""
         if self._side:
             self._side.close()
             self._side = None
 
     def drop(self, partition: TopicPartition) -> None:
-        """Drop the buffered records of a partition after a seek, and return it to the common queue."""
+        """Drop the buffered records of a partition after a seek, and let its further records go to the common queue."""
         if self._side and partition in self._buffer.held:
-            # librdkafka drops the collected records from before the seek. Those from after it must come first.
+            # librdkafka itself drops the collected records from before the seek. Those from after the seek must come
+            # first.
             self._side.pour([self._client.addresses.name(partition)])
         self._buffer.drop(partition)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Drop the buffered records of a partition that leaves this member."""
+        """Drop the buffered records of a partition that is taken from this member."""
         self._starting.discard(partition)
         self._buffer.forget(partition)
 
     def set_aside(self, partitions: Iterable[TopicPartition]) -> bool:
-        """Hold back these partitions' records until they are restored. Returns whether they take too much memory."""
+        """Hold back the buffered records of these partitions until `restore` is called.
+
+        Returns whether the records that are held back take too much memory.
+        """
         for partition in partitions:
             self._buffer.set_aside(partition)
         return self._buffer.is_full_aside
 
     def restore(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop holding back the records of these partitions."""
+        """Stop holding back the buffered records of these partitions."""
         for partition in partitions:
             self._buffer.restore(partition)
 
     def started(self, partitions: Iterable[TopicPartition]) -> None:
-        """Record that these partitions were assigned to librdkafka again."""
+        """Note that these partitions were assigned to librdkafka again."""
         self._starting.update(each for each in partitions if self._client.addresses.name(each) in self._touched)
 
     def starting(self) -> list[TopicPartition]:
-        """Return the partitions to seek to their own positions, and then to `route`.
+        """Return the partitions whose queues must be forwarded again.
 
-        librdkafka refuses that seek until it has started the partition. A queue that is forwarded earlier does not stay
-        so, because librdkafka undoes it when it ends its previous use of the partition.
+        The caller seeks each of them to its current position, and then calls `route`. librdkafka refuses the seek until
+        it has started the partition. If the queue is forwarded before that, librdkafka undoes the forwarding when it
+        ends the previous use of the partition.
         """
         return list(self._starting)
 
     def route(self, partition: TopicPartition) -> None:
-        """Forward the queue of a partition that librdkafka has started again."""
+        """Forward the queue of a partition after librdkafka has started the partition again."""
         self._starting.discard(partition)
         if partition in self._buffer.held:
             self._collect(partition)
@@ -168,10 +179,10 @@ class FetchTurns:
 
 
 class TurnsOfLevels:
-    """The buffers of all levels that one client reads, so that a flood on one level takes no space of another.
+    """The buffers of all levels that one client reads, so that a flood on one level does not use the space of another.
 
-    The levels share librdkafka's queue, which is emptied into their buffers. Each level has its own queue for the
-    partitions that are kept apart.
+    All levels share librdkafka's common queue, which is emptied into their buffers. Each level has a second queue of
+    its own for its diverted partitions.
     """
 
     def __init__(self, client: GroupClient) -> None:
@@ -183,63 +194,66 @@ class TurnsOfLevels:
 
     @property
     def has_starting(self) -> bool:
-        """True while partitions that were assigned again still need their queues forwarded."""
+        """True while any partition that was assigned again still needs its queue forwarded."""
         return any(turns.has_starting for turns in self._all)
 
     @property
     def is_full(self) -> bool:
-        """True if the buffer of any level has more than it should."""
+        """True if the buffer of any level holds more than it should."""
         return any(turns.is_full for turns in self._all)
 
     def keep_apart(self) -> None:
-        """Keep partitions apart that flood their level's buffer."""
+        """Divert the partitions that flood the buffer of their level."""
         for turns in self._all:
             turns.keep_apart()
 
     def has(self, partition: TopicPartition) -> bool:
-        """Return whether the buffer has records of a partition."""
+        """Return whether the buffer holds records of a partition."""
         return self._turns[partition.level].has(partition)
 
     def first_offsets(self, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the offset of each partition's first buffered record, for the partitions that have one."""
+        """Return the offset of the first buffered record of each partition that has one."""
         found: dict[TopicPartition, int] = {}
         for turns, of_level in self._by_level(partitions):
             found |= turns.first_offsets(of_level)
         return found
 
     def drop(self, partition: TopicPartition) -> None:
-        """Drop the buffered records of a partition after a seek, and return it to the common queue."""
+        """Drop the buffered records of a partition after a seek, and let its further records go to the common queue."""
         self._turns[partition.level].drop(partition)
 
     def forget(self, partition: TopicPartition) -> None:
-        """Drop the buffered records of a partition that leaves this member."""
+        """Drop the buffered records of a partition that is taken from this member."""
         self._turns[partition.level].forget(partition)
 
     def set_aside(self, partitions: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Hold back the records of these partitions until they are restored. Returns the partitions with too many."""
+        """Hold back the buffered records of these partitions until `restore` is called.
+
+        Returns the partitions of those levels on which too many records are held back.
+        """
         parts = self._by_level(partitions)
         return [each for turns, of_level in parts if turns.set_aside(of_level) for each in of_level]
 
     def restore(self, partitions: Iterable[TopicPartition]) -> None:
-        """Stop holding back the records of these partitions."""
+        """Stop holding back the buffered records of these partitions."""
         for turns, of_level in self._by_level(partitions):
             turns.restore(of_level)
 
     def started(self, partitions: Iterable[TopicPartition]) -> None:
-        """Record that these partitions were assigned to librdkafka again."""
+        """Note that these partitions were assigned to librdkafka again."""
         for turns, of_level in self._by_level(partitions):
             turns.started(of_level)
 
     def starting(self) -> list[TopicPartition]:
-        """Return the partitions of all levels to seek to their own positions, and then to `route`."""
+        """Return the partitions of all levels whose queues must be forwarded again, as `FetchTurns.starting` does."""
         return [partition for turns in self._all for partition in turns.starting()]
 
     def route(self, partition: TopicPartition) -> None:
-        """Forward the queue of a partition that librdkafka has started again."""
+        """Forward the queue of a partition after librdkafka has started the partition again."""
         self._turns[partition.level].route(partition)
 
     def close(self) -> None:
-        """Release librdkafka's queues, before the consumer is closed."""
+        """Release the second queues. This must happen before the consumer is closed."""
         for turns in self._all:
             turns.close()
 
@@ -251,6 +265,6 @@ class TurnsOfLevels:
 
 
 def size_of_fetched(messages: Sequence[Message]) -> int:
-    """Return the approximate size of messages of one partition, estimated from at most a hundred of them."""
+    """Estimate the total size of messages of one partition from a sample of at most a hundred of them."""
     some = messages[:: 1 + len(messages) // 100]
     return sum([size_of(each.value(), each.key(), headers_of(each)) for each in some]) * len(messages) // len(some)

@@ -1,4 +1,4 @@
-"""The client of a group's member: fetches, questions to Kafka, commits, and refused rights."""
+"""The Kafka client of a group's member: it fetches records, sends requests, commits, and reports errors."""
 
 import contextlib
 import os
@@ -40,9 +40,10 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 # `fetch.queue.backoff.ms` is the time after which librdkafka checks again whether a full queue has space. With its
-# default of a second, a small queue starves. `fetch.wait.max.ms` is short because librdkafka sends a broker only one
-# fetch at a time: while flooded partitions are kept apart and full, that fetch asks for idle partitions alone, and
-# nothing else is fetched until the broker answers it.
+# default of one second, a small queue is often empty.
+# `fetch.wait.max.ms` is short because librdkafka sends only one fetch request at a time to a broker. While the queue of
+# the diverted partitions is full, that request names only idle partitions, so the broker delays its answer for this
+# time, and nothing else is fetched from it.
 _FETCH_DEFAULTS = {
     **UNPACKS,
     "fetch.queue.backoff.ms": 1,
@@ -50,29 +51,31 @@ _FETCH_DEFAULTS = {
     "queued.min.messages": 10_000,
     "queued.max.messages.kbytes": 16_384,
 }
-# The size of one queue of librdkafka. It must hold about a fetch of 1 MB for several partitions. Otherwise the
-# partition whose fetch is answered first fills it again and again, and others get nothing.
+# The size of one queue of librdkafka. It must hold a fetch of about 1 MB for each of several partitions. Otherwise the
+# partition whose fetch is answered first fills the queue again and again, and the other partitions get nothing.
 _QUEUE_KB = 4096
 _SEEK_WITHIN = 5.0
 _START_COMMITTED_WITHIN = 2.0
 _COMMIT_AGAIN_AFTER = 0.1
 _GROUP_REFUSED = "Group authorization failed"
 
-# The errors of a seek while librdkafka still stops the partition's previous use, or while a rebalance pauses it.
+# librdkafka returns these errors for a seek while it ends the previous use of the partition, or while a rebalance
+# pauses the partition.
 _ANOTHER_CHANGE_FIRST = (ck.KafkaError._STATE, ck.KafkaError._OUTDATED, ck.KafkaError._PREV_IN_PROGRESS)
 
-# The wake-ups of consumers that are not closed yet. Without these references, the garbage collector could close their
-# sockets while librdkafka still writes to them, and it would write to the next file that gets the same descriptor.
+# The wake-ups of consumers that are not closed yet. Without these references, the garbage collector could close a
+# socket while librdkafka still writes to it, and librdkafka would then write to the next file that gets the same
+# descriptor.
 _wakes: dict[int, Wakeup] = {}
 
 _message_error = ck.Message.error
 
 
 class Arrivals(NamedTuple):
-    """The messages of one fetch from librdkafka's queue.
+    """The result of one fetch from librdkafka's queue.
 
-    `has_more` is True if the queue may have more. `ends` has the end offsets of partitions that were read to their
-    ends. `lost_places` has the next offset of each partition whose log does not have that offset.
+    `has_more` is True if the queue may hold further messages. `ends` has the end offset of each partition that was read
+    to its end. `lost_places` has the next offset to read of each partition whose log does not have that offset.
     """
 
     messages: list[ck.Message]
@@ -82,10 +85,10 @@ class Arrivals(NamedTuple):
 
 
 class GroupClient:
-    """A client of librdkafka that reads one or more levels as a member of a group.
+    """A client that reads one or more levels as a member of a group. It wraps a consumer of librdkafka.
 
-    `errors` gets the errors that do not belong to a call, also from the threads that find starts and missing topics.
-    If a topic was deleted and created again, its user replaces the client of librdkafka.
+    `errors` gets the errors that do not belong to a call, including those of the threads that find start offsets and
+    missing topics. If a topic is deleted and created again, `Membership` replaces librdkafka's consumer.
     """
 
     def __init__(self, levels: Sequence[int], config: Config) -> None:
@@ -99,17 +102,19 @@ class GroupClient:
         self._unpacking = Unpacking(config)
         self._process = os.getpid()
         self._wake: Wakeup | None = None
-        self._commits: list[PendingCommit] = []  # those that may still lack an answer
+        self._commits: list[PendingCommit] = []  # the commits that may not be answered yet
         settings = {**_FETCH_DEFAULTS, **config}
         kilobytes = _integer(settings["queued.max.messages.kbytes"])
         self.buffer_size = kilobytes * 1024
-        """The most bytes of a level's records that may wait for the caller."""
+        """The maximum size in bytes of the records of a level that are buffered for the caller."""
         self.fetch_wait = _integer(settings["fetch.wait.max.ms"]) / 1000
-        """The seconds for which librdkafka might not fetch from partitions whose queues were full."""
-        if kilobytes:  # the user's value limits each level's own buffer instead
+        """The seconds for which librdkafka may not fetch from a partition whose queue was full."""
+        if kilobytes:  # the user's value limits the buffer of each level instead of librdkafka's queue
             settings["queued.max.messages.kbytes"] = _QUEUE_KB
-        if str(config.get("auto.offset.reset", "latest")).lower() in RESETS:  # librdkafka refuses any other value
-            settings["auto.offset.reset"] = "error"  # if the log lacks an offset, `Membership` finds another one
+        # Any other value is passed on, and librdkafka refuses it.
+        if str(config.get("auto.offset.reset", "latest")).lower() in RESETS:
+            # If the log does not have an offset, `Membership` finds the next one.
+            settings["auto.offset.reset"] = "error"
         self._settings = settings
         self._use(*self.make())
 
@@ -119,36 +124,36 @@ class GroupClient:
 
     @property
     def group_metadata(self) -> bytes:
-        """The group's metadata, which a transactional producer needs to commit offsets in it."""
+        """The metadata of the group, which a transactional producer needs to commit offsets to the group."""
         metadata: bytes = self.consumer.consumer_group_metadata()
         return metadata
 
     @property
     def who(self) -> str:
-        """The name of this client as the beginning of a sentence."""
+        """The name of this client, for the beginning of a sentence in a message."""
         return f"Level {self.levels[0]}" if len(self.levels) == 1 else f"The group {self.group} of all levels"
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Use other credentials for each new login. Thread-safe.
+        """Use other credentials for all logins from now on. Thread-safe.
 
-        Raises `ConfigError` for credentials that librdkafka does not accept.
+        Raises `ConfigError` if librdkafka does not accept the credentials.
         """
         self._connection.set_credentials(self.consumer, username, password)
         for settings in (self.config, self._settings):
             change_credentials(settings, username, password)
         self.watch.set_sasl_credentials(username, password)
 
-    # Life
+    # Creating, replacing and closing librdkafka's consumer
 
     def make(self) -> tuple[ck.Consumer, Connection]:
-        """Return a new client of librdkafka and the state of its connections. Raises `HeadwayError`."""
+        """Create another consumer of librdkafka, and the object that watches its connections. Raises `HeadwayError`."""
         connection = Connection(self.watch.suspect)
         return make_client(ck.Consumer, self._settings, connection), connection
 
     def replace(self, consumer: ck.Consumer, connection: Connection) -> ck.Consumer:
-        """Use another client of librdkafka. Returns the previous one, which the caller must close.
+        """Use another consumer of librdkafka. Returns the previous one, which the caller must close.
 
-        Commits without an answer count as refused.
+        Commits that are not answered yet count as refused.
         """
         for sent in self._commits:
             sent.give_up("the consumer was replaced, because a topic was created again.")
@@ -159,48 +164,48 @@ class GroupClient:
         return before
 
     def forget_commits(self) -> None:
-        """Abandon the commits without an answer, because a client that closes would wait for them."""
+        """Abandon the commits that are not answered yet, because librdkafka would wait for them when it closes."""
         for sent in self._commits:
             sent.forget()
 
     def close(self) -> None:
-        """Close the client. This may wait for a group that cannot be reached."""
+        """Close the client. This can take long if the group's coordinator cannot be reached."""
         self.ids.close()
         self.consumer.close()
 
-    # The wake-up
+    # The wake-up of the thread that fetches
 
     def wake_with(self, wake: Wakeup | None) -> None:
-        """Set this wake-up whenever records or events arrive, or none from now on."""
+        """Set this wake-up whenever records or events arrive. With None, no wake-up is set any more."""
         self._wake = wake
         capi.wake_on_events(self.consumer, self.wake_fd)
-        self.ids.close()  # its open question would write to the previous wake-up
+        self.ids.close()  # its open request would write to the previous wake-up
         if wake:
             _wakes[id(self)] = wake
         else:
             _wakes.pop(id(self), None)
 
     def __del__(self) -> None:
-        # In a forked process the locks of librdkafka may be held forever, and librdkafka has no thread that writes.
+        # In a forked process, librdkafka's locks may be held forever, and librdkafka has no thread that would write.
         if _wakes.get(id(self)) and self._process == os.getpid():
-            with contextlib.suppress(Exception):  # the constructor may have failed half-way
+            with contextlib.suppress(Exception):  # the constructor may have failed halfway
                 self.wake_with(None)
         _wakes.pop(id(self), None)
 
     @property
     def wake_fd(self) -> int | None:
-        """The descriptor of the wake-up, if one is set."""
+        """The descriptor of the wake-up, or None if no wake-up is set."""
         return self._wake.fd if self._wake else None
 
     def wake(self) -> None:
-        """Make the caller fetch again at once. Thread-safe."""
+        """Wake the thread that fetches, so that it fetches again at once. Thread-safe."""
         if wake := self._wake:
             wake.set()
 
     # Records
 
     def fetch(self, count: int, timeout: float = 0) -> Arrivals:
-        """Take at most `count` messages from librdkafka's queue. Rebalance callbacks run in this call."""
+        """Take at most `count` messages from librdkafka's queue. Rebalance callbacks run within this call."""
         try:
             messages = self.consumer.consume(count, timeout)
         except ck.KafkaException as failure:
@@ -214,7 +219,7 @@ class GroupClient:
         return Arrivals(messages, has_more)
 
     def _without_events(self, fetched: list[ck.Message], has_more: bool) -> Arrivals:
-        """Separate the messages that are events or errors from the records."""
+        """Separate the records from the events and errors among the fetched messages."""
         messages: list[ck.Message] = []
         ends: dict[TopicPartition, int] = {}
         lost_places: dict[TopicPartition, int] = {}
@@ -226,7 +231,8 @@ class GroupClient:
                 ends[self.addresses.of(message.topic(), message.partition())] = offset
             elif error.code() == ck.KafkaError._AUTO_OFFSET_RESET and offset is not None:
                 lost_places[self.addresses.of(message.topic(), message.partition())] = offset
-            elif error.code() == ck.KafkaError._FATAL:  # librdkafka reports it once, and fetches nothing more
+            # Librdkafka reports a fatal error once, and then fetches nothing more.
+            elif error.code() == ck.KafkaError._FATAL:
                 self.errors.append(self._cannot_go_on(error))
             elif is_not_unpacked(error):
                 if self._unpacking.is_due(message, time.monotonic()):
@@ -241,29 +247,29 @@ class GroupClient:
         return FetchError(self.addresses.level_of(message.topic()), reason)
 
     def _cannot_go_on(self, error: ck.KafkaError) -> KafkaError:
-        ended = f"{self.who} cannot go on"
-        if _GROUP_REFUSED in error.str():  # which librdkafka treats as fatal in a group of KIP-848
+        ended = f"{self.who} cannot continue"
+        if _GROUP_REFUSED in error.str():  # in a group of KIP-848, librdkafka treats this error as fatal
             right = Right("Read", "Group", self.group)
-            return AuthorizationError(f"{ended}: {right.missing(self.config)} Then make a new consumer.")
+            return AuthorizationError(f"{ended}: {right.missing(self.config)} Then create a new consumer.")
         return KafkaError(
-            f"{ended}: {error.str()}. Make a new consumer; if another one has the same group.instance.id, give each "
-            "its own."
+            f"{ended}: {error.str()}. Create a new consumer. If another consumer has the same group.instance.id, give "
+            "each of them a different one."
         )
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue a partition at this offset, as soon as librdkafka can. Raises `KafkaError`."""
+        """Continue a partition at this offset, as soon as librdkafka is able to seek. Raises `KafkaError`."""
         place = ck.TopicPartition(*self.addresses.name(partition), offset)
         self._call(retrying, lambda _: self.consumer.seek(place), _SEEK_WITHIN, _ANOTHER_CHANGE_FIRST)
 
-    # Offsets in Kafka
+    # Requests for offsets, and commits
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> PendingCommit:
-        """Send a commit of the next offset to read of each partition."""
+        """Commit the next offset to read of each partition, without waiting for the answer."""
         return self.commit_with_metadata({partition: (offset, "") for partition, offset in offsets.items()})
 
     def commit_with_metadata(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> PendingCommit:
-        """Send a commit of each partition's next offset to read with its exact metadata."""
-        with defer_signals():  # a closing client waits for each commit that `forget_commits` does not know
+        """Commit the next offset to read of each partition with exact metadata, without waiting for the answer."""
+        with defer_signals():  # if `forget_commits` does not see a commit, closing the client waits for it
             sent = capi.PendingCommit(self.consumer, self.addresses.commits(commits), self._explain)
             self._commits = [each for each in self._commits if each.is_open] + [sent]
         return sent
@@ -271,7 +277,7 @@ class GroupClient:
     def commit_at_once(self, offsets: Mapping[TopicPartition, int]) -> Mapping[capi.Partition, KafkaError] | None:
         """Commit offsets, and wait briefly for the answer.
 
-        Returns the refusals, which are empty if everything was committed, or None without an answer.
+        Returns the errors of the partitions that were refused, or None if there was no answer.
         """
         commits = self.addresses.commits({partition: (offset, "") for partition, offset in offsets.items()})
         deadline = time.monotonic() + _START_COMMITTED_WITHIN
@@ -293,44 +299,48 @@ class GroupClient:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> dict[TopicPartition, int | None]:
-        """Return each partition's first offset at or after a time in milliseconds since the epoch, or None.
+        """Return the offset of each partition's first record at or after a time, or None if there is no such record.
 
-        Raises `KafkaError` if Kafka does not answer, which shows as an offset below `NONE_THAT_LATE`.
+        Times are in milliseconds since the epoch. Raises `KafkaError` if a leader does not answer, which librdkafka
+        reports as an offset below `NONE_THAT_LATE`.
         """
         found = self._call(self.consumer.offsets_for_times, self.addresses.places(times), timeout)
         for each in found:
             if each.error or each.offset < NONE_THAT_LATE:
                 reason = each.error.str() if each.error else "its leader does not answer"
                 raise KafkaError(
-                    f"Kafka did not return the offset that partition {each.partition} of {each.topic} had at that "
-                    f"time: {reason}. Try again."
+                    f"Kafka did not return the offset that partition {each.partition} of {each.topic} had at the "
+                    f"given time: {reason}. Try again."
                 )
         return self.addresses.offsets(found)
 
     def bounds(self, partition: TopicPartition, timeout: float) -> tuple[int, int]:
-        """Return the first offset and the one after the last. Raises `KafkaError` if they are not known in time."""
+        """Return the first offset of a partition and the one after the last.
+
+        Raises `KafkaError` if there is no answer in time.
+        """
         return watermarks(self.consumer, self.addresses.name(partition), timeout)
 
     def known_end(self, partition: TopicPartition) -> int | None:
-        """Return the offset after the last record as of the latest fetch, without a request, or None if not known."""
+        """Return a partition's end offset as of the latest fetch, or None if it is not known. This sends no request."""
         return fetched_end(self.consumer, self.addresses.name(partition))
 
     def ask_offset(
         self, partition: TopicPartition, place: int, within: float, isolation: str | None = None
     ) -> Question[FoundOffsets]:
-        """Ask for the offset of a place in a partition, as `ask_offsets` does. The answer sets the wake-up."""
+        """Request the offset of a place in a partition, as `ask_offsets` describes. The answer sets the wake-up."""
         isolation = isolation or str(self.config.get("isolation.level", "read_committed"))
         return ask_offsets(self.consumer, {self.addresses.name(partition): place}, isolation, within, self.wake_fd)
 
-    # Topics
+    # Requests for topics
 
     def topics(self, topic: str | None, timeout: float) -> dict[str, int]:
-        """Return the topics in Kafka with their numbers of partitions."""
+        """Return the topics that exist in Kafka, each with its number of partitions."""
         metadata: ClusterMetadata = self._call(self.consumer.list_topics, topic, timeout)
         return {name: len(about.partitions) for name, about in metadata.topics.items() if about.error is None}
 
     def partition_count(self, topic: str, level: int, timeout: float) -> int:
-        """Return the number of partitions of a topic at a level, which is 0 if the level does not read the topic."""
+        """Return the number of partitions of a topic at a level, which is 0 if this consumer does not read it there."""
         subscription = self.addresses.subscription
         if not subscription.reads(topic, level):
             return 0
@@ -340,8 +350,8 @@ class GroupClient:
     def topic_id(self, partition: TopicPartition) -> str | None:
         """Return Kafka's id of a partition's topic, or None if it is not known.
 
-        It is never newer than the partition's position. If the topic was deleted and created again, it is the old id
-        until the partition begins in the new topic.
+        The id belongs to the topic that the partition's position is about. If the topic was deleted and created again,
+        the old id is returned until the partition begins in the new topic.
         """
         return self.ids.of(self.addresses.topic(partition))
 
@@ -349,41 +359,47 @@ class GroupClient:
         """Return whether a partition was added to its topic while this client was reading the topic."""
         return self.ids.is_new(*self.addresses.name(partition))
 
-    # Refusals
+    # Errors, and missing permissions
 
     def report(self, error: HeadwayError) -> None:
-        """Add an error, and wake the caller. Thread-safe."""
+        """Add an error to `errors`, and wake the thread that fetches. Thread-safe."""
         self.errors.append(error)
         self.wake()
 
     def report_failure(self, reason: str, topic: str | None, cause: ck.KafkaError | None = None) -> None:
-        """Report that a topic cannot be read, with librdkafka's error if there is one. Thread-safe."""
+        """Report that a topic cannot be read. `cause` is librdkafka's error, if there is one. Thread-safe."""
         if not self.is_refused(topic, cause):
             self.errors.append(FetchError(self.addresses.level_of(topic), reason))
         self.wake()
 
     @property
     def refused(self) -> str | None:
-        """A sentence about the missing right with what to do, or None if no right is missing."""
+        """A sentence that names the missing permission and what to do, or None if no permission is missing."""
         return self._access.sentence()
 
     @property
     def lacks_a_right(self) -> bool:
-        """True if a right was refused and is not known to have been granted since."""
+        """True if a permission was missing and has not been found to be granted since."""
         return self._access.is_on
 
     def is_granted(self, now: float) -> bool:
-        """Return whether no right is missing any more, without waiting. Reports a missing right again when due."""
+        """Return whether all permissions are granted, without waiting.
+
+        A missing permission is reported again from time to time.
+        """
         self._report_refusal(self._access.look(now))
         return not self._access.is_on
 
     def hear_refusal(self, error: KafkaError) -> None:
-        """Note a missing right to the group that a producer learned, because this member may learn it much later."""
+        """Take note that a producer is not permitted to use the group.
+
+        This member itself may get that error much later.
+        """
         if is_of_the_group(error):
             self.is_refused(None, librdkafka_error(error))
 
     def is_refused(self, topic: str | None, error: ck.KafkaError | None) -> bool:
-        """Return whether this error means that a right is missing. If so, it is reported when due."""
+        """Return whether this error means that a permission is missing. If so, it is reported."""
         right = error and right_for(error.name(), "Read", topic=topic, group=self.group)
         if not right:
             return False
@@ -395,7 +411,7 @@ class GroupClient:
             self.errors.append(FetchRefusedError(self.addresses.level_of(topic), sentence))
 
     def _explain(self, error: KafkaError, topic: str) -> KafkaError:
-        """Return why a commit was refused. A missing right is reported, and checked until it is granted."""
+        """Return a clearer error for a refused commit. If a permission is missing, it is reported and watched."""
         cause = librdkafka_error(error)
         if cause is None or not self.is_refused(topic, cause):
             return error
@@ -415,4 +431,4 @@ def _integer(value: object) -> int:
     try:
         return int(str(value))
     except ValueError:
-        return 0  # librdkafka will refuse the setting
+        return 0  # librdkafka will refuse the invalid value

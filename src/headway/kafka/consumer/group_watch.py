@@ -1,7 +1,7 @@
-"""A check for assignments that a member has missed (KIP-848).
+"""Detects assignments that a member has missed (KIP-848).
 
-librdkafka 2.16 loses an answer to a heartbeat that arrives after the heartbeat interval, and with it the order to give
-up or to take a partition. The coordinator does not repeat it, and the group looks stable.
+librdkafka 2.16 drops the answer to a heartbeat if it arrives after the heartbeat interval. The answer may contain an
+order to give up or to take a partition. The coordinator does not repeat the order, and the group looks stable.
 """
 
 import logging
@@ -23,14 +23,14 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 _LOOK_AT_GROUP_EVERY = 2.0
-_QUIET_LOOKS = 2  # answers in a row without a difference, after which the check ends
+_QUIET_LOOKS = 2  # number of consecutive answers without a difference after which the check ends
 
 
 class GroupWatch:
-    """After a lost heartbeat answer, compares the partitions that a member reads with those in the coordinator.
+    """Compares a member's partitions with its assignment at the coordinator, after the answer to a heartbeat was lost.
 
-    It asks until both have agreed twice in a row, or the member lacked the same changes twice in a row. A rebalance
-    under way has ended by then. Without a lost answer it asks nothing and keeps no connection.
+    It asks the coordinator until two consecutive answers agree with the member, or show the same difference. By then, a
+    rebalance that was under way has ended. As long as no answer is lost, it sends no requests and keeps no connection.
     """
 
     def __init__(self, config: Config) -> None:
@@ -43,7 +43,7 @@ class GroupWatch:
         self._quiet = 0
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Use other credentials from the next question on."""
+        """Use other credentials for all further requests."""
         change_credentials(self._config, username, password)
         self._admin = None
 
@@ -53,12 +53,15 @@ class GroupWatch:
         return self._look_at is not None
 
     def suspect(self) -> None:
-        """Begin to compare, because the answer to a heartbeat was lost."""
+        """Start to compare, because the answer to a heartbeat was lost."""
         self._look_at = 0.0
         self._quiet = 0
 
     def finds_behind(self, member_id: str | None, ours: Collection[Partition], now: float) -> bool:
-        """Return whether the member, which reads `ours`, has missed a change and must join again; never waits."""
+        """Return whether the member has missed a change of its partitions, and must join again. This never waits.
+
+        `ours` are the partitions that the member reads.
+        """
         if self._look_at is None or now < self._look_at:
             return False
         if self._asked is None:
@@ -86,12 +89,14 @@ class GroupWatch:
     def _gap_of(
         self, asked: "Future[ConsumerGroupDescription]", member_id: str | None, ours: frozenset[Partition]
     ) -> frozenset[Partition] | None:
-        """Return the partitions that the member should have gained or lost, or None if that is not known."""
+        """Return the partitions that the member should have taken or given up, or None if that is not known."""
         try:
             members = asked.result().members
         except ck.KafkaException as error:
             log.debug("The group %s could not be described yet: %s", self._group, error.args[0].str())
-            self._admin = None  # it would ask the same broker again, even if that no longer coordinates the group
+            # The client would send its next request to the same broker, even if that broker is no longer the
+            # coordinator.
+            self._admin = None
             return None
         me = next((member for member in members if member.member_id == member_id), None)
         if me is None:

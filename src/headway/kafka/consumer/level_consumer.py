@@ -1,6 +1,6 @@
-"""The records of one level, or of all levels that have one group.
+"""Reads the records of one level, or of all levels that share a group.
 
-The levels of one group share librdkafka's queue, which is emptied into a buffer of each level.
+Levels that share a group also share librdkafka's queue, which is emptied into a separate buffer for each level.
 """
 
 import contextlib
@@ -23,21 +23,24 @@ from headway.records.record_types import ConsumerRecord, DeserializedRecord, Rec
 from headway.runtime.deferred_signals import defer_signals
 from headway.settings.config import Config
 
-# The seconds without a fetch after which a level is paused, so that its callbacks can run without its records. Resuming
-# it costs a refetch, of about 10 ms if the broker is near.
+# The seconds without a fetch after which a level is paused, so that its callbacks can run without fetching records.
+# Resuming it means fetching records again, which takes about 10 ms if the broker is near.
 _PARK_AFTER = 0.5
-_MOST_AT_ONCE = 1_000_000  # records that the binding returns at most
-_CHECK_LENGTH_EVERY = 0.01  # seconds, while librdkafka has more than it is asked for
-_OF_MANY = 64  # records that a partition may add while the buffer is overfull, as when hundreds of them are flooded
+_MOST_AT_ONCE = 1_000_000  # the largest number of records that the binding returns in one call
+# Seconds between two checks of the queue's length while librdkafka has more records than requested.
+_CHECK_LENGTH_EVERY = 0.01
+# Records that each partition may add to a buffer that is too full, for example because hundreds of partitions are
+# flooded.
+_OF_MANY = 64
 _LIST_WITHIN = 1.0
 
 _message_value = ck.Message.value
 
 
 class LevelConsumer:
-    """Fetches the records of one or more levels. Not thread-safe.
+    """Fetches the records of one or more levels as a member of their group. Not thread-safe.
 
-    Its `client` asks Kafka. Its `membership` has the group and the assigned partitions.
+    `client` sends requests to Kafka. `membership` handles the group and the assigned partitions.
     """
 
     def __init__(
@@ -47,26 +50,28 @@ class LevelConsumer:
         self.client = GroupClient(levels, config)
         self.membership = Membership(self.client, self, base_group)
         self.paused: set[TopicPartition] = set()
-        self.ends: dict[TopicPartition, int] = {}  # the log ends that were reached, if enable.partition.eof is set
-        self._reached: dict[TopicPartition, int] = {}  # such ends while records before them wait in the buffer
+        # The end offsets that the caller has reached, if enable.partition.eof is set.
+        self.ends: dict[TopicPartition, int] = {}
+        # End offsets that were fetched, while records before them are still in the buffer.
+        self._reached: dict[TopicPartition, int] = {}
         self._readers = readers
         self._record = ConsumerRecord if readers[1] is _message_value else DeserializedRecord
         self._sources: dict[int, RecordSource] = {}
         self.is_parked = False
-        """True while it is paused, because no records were asked for."""
+        """True while fetching is paused, because the caller has not asked for records for some time."""
         self._asked_at = 0.0
         self._served_at = 0.0
-        self._left_since: float | None = None  # the time since which librdkafka has had more than was asked for
+        self._left_since: float | None = None  # the time since which librdkafka has had more records than requested
         self._closer: threading.Thread | None = None
         self._make_parts()
 
     def _make_parts(self) -> None:
-        """Make the parts that belong to one client of librdkafka."""
+        """Create the objects that belong to a single consumer of librdkafka."""
         self._transactions = OpenTransactions(self.client.ask_offset)
         self._turns = TurnsOfLevels(self.client)
 
     def subscribe(self, subscription: GroupSubscription, listener: RebalanceListener) -> None:
-        """Join the group for these topics instead of the earlier ones. Without topics, leave the group."""
+        """Join the group to read these topics, which replace the earlier ones. Without topics, leave the group."""
         self._sources = {
             level: RecordSource(level, subscription.kafka_topic("", level), *self._readers) for level in self.levels
         }
@@ -75,10 +80,10 @@ class LevelConsumer:
     # Records
 
     def fetch(self, level: int, count: int, now: float) -> list[ConsumerRecord]:
-        """Return records of a level that have arrived, at most `count`, without waiting. `count` is at least 1.
+        """Return at most `count` records of a level that have arrived, without waiting. `count` is at least 1.
 
-        Topics and partitions take turns. Rebalance callbacks run in this call, and errors go to the client's `errors`.
-        If it returns fewer than `count`, either nothing more has arrived or the wake-up is set.
+        Topics and partitions take turns. Rebalance callbacks run within this call, and errors are added to the client's
+        `errors`. If it returns fewer than `count` records, either no others have arrived, or the wake-up is set.
         """
         if not self._prepare(now):
             return []
@@ -89,7 +94,10 @@ class LevelConsumer:
         return records
 
     def fetch_quiet(self, level: int, count: int, now: float) -> list[ConsumerRecord]:
-        """Return at most `count` records of partitions that had no records until now. Otherwise the same as `fetch`."""
+        """Return at most `count` records of partitions that had no records until now.
+
+        The rest is the same as in `fetch`.
+        """
         if not self._prepare(now):
             return []
         turns = self._turns[level]
@@ -102,21 +110,25 @@ class LevelConsumer:
         return records
 
     def serve(self, now: float) -> None:
-        """Serve rebalances while no records are wanted, because the group waits for each member's answer."""
+        """Answer rebalances while the caller wants no records.
+
+        Each member has to answer, because its group waits for it.
+        """
         if not self._advance(now):
             return
-        if self.membership.assigned:  # otherwise only an assignment can come, and the group waits for its answer
+        # Without an assignment, only an assignment can arrive, and the group waits for its answer.
+        if self.membership.assigned:
             if now - self._asked_at < _PARK_AFTER or now - self._served_at < SERVE_EVERY:
                 return
             self._served_at = now
             if not self.is_parked:
                 self.is_parked = True
                 self.client.consumer.pause(self.client.addresses.to_kafka(self.membership.begun()))
-        # A record that was on its way when the level was paused may still arrive.
+        # A record whose fetch was under way when the level was paused may still arrive.
         self._put(self._fetched(1).messages)
 
     def _prepare(self, now: float) -> bool:
-        """Do what is due before a fetch. Returns False if the level has no topics."""
+        """Do what must happen before a fetch. Returns False if the level has no topics."""
         if not self._advance(now):
             return False
         if self.is_parked:
@@ -138,13 +150,14 @@ class LevelConsumer:
         return True
 
     def _use_granted_right(self) -> None:
-        """Find topics or fetch at once, because a missing right was granted.
+        """Look for topics, or fetch again, at once, because a missing permission was granted.
 
-        librdkafka itself would do so seconds later, or minutes later for topics that it had no right to see.
+        librdkafka itself would do so only seconds later, or minutes later for topics that it was not permitted to see.
         """
         if not self.membership.assigned:
             with contextlib.suppress(ck.KafkaException):
-                self.client.consumer.list_topics(timeout=_LIST_WITHIN)  # a list of all topics makes it subscribe again
+                # After a listing of all topics, librdkafka subscribes again.
+                self.client.consumer.list_topics(timeout=_LIST_WITHIN)
         elif not self.is_parked:
             self._fetch_again(set(self.membership.begun()) - self.paused)
 
@@ -155,7 +168,7 @@ class LevelConsumer:
                 self._turns.route(partition)
 
     def _fetch_of_levels(self, turns: FetchTurns, level: int, count: int, now: float) -> list[ConsumerRecord]:
-        """Return records of one level in turns, after emptying librdkafka's queue into the buffers of all levels."""
+        """Return records of one level by turns, after emptying librdkafka's queue into the buffers of all levels."""
         turns.pour()
         came = self._take_ahead()
         records = turns.take(count)
@@ -163,10 +176,10 @@ class LevelConsumer:
         return records
 
     def _fetch_in_turns(self, turns: FetchTurns, level: int, count: int, now: float) -> list[ConsumerRecord]:
-        """Return records in turns.
+        """Return records of the only level by turns.
 
-        They come directly from librdkafka's queue. If a record at its end would wait long, the whole queue is emptied
-        into the buffer first.
+        They come directly from librdkafka's queue as long as the queue is short. If a record at its end would have to
+        wait long, the whole queue is first emptied into the buffer.
         """
         has_more, is_long = False, self._is_long(turns, now)
         if not turns and not turns.keeps_apart and not is_long:
@@ -186,28 +199,29 @@ class LevelConsumer:
             turns.keep_apart()
         turns.give(len(records), now)
         if has_more and (len(records) < count or count == _MOST_AT_ONCE):
-            self.client.wake()  # librdkafka does not report the records that are still there
+            self.client.wake()  # librdkafka does not signal again for records that remain in its queue
         return records
 
     def _keep_apart(self, turns: FetchTurns, level: int, given: int, came: "_TakenAhead", now: float) -> None:
-        """Note how many records were returned, and wake the caller for those that are left."""
+        """Note how many records were returned, divert flooded partitions, and wake the caller if records are left."""
         self._turns.keep_apart()
-        if not turns and len(self.levels) > 1:  # one level does so in the direct fetch; here it would cost 13 %
+        # With one level, the direct fetch does this; doing it here as well would cost 13 % of the throughput.
+        if not turns and len(self.levels) > 1:
             turns.rest(now)
         turns.give(given, now)
-        # Higher levels have had their turn already, and librdkafka does not report the records that are still there.
+        # Higher levels have already had their turn, and librdkafka does not signal again for records that remain.
         if came.has_more or any(each > level for each in came.levels):
             self.client.wake()
 
     def _is_long(self, turns: FetchTurns, now: float) -> bool:
-        """Return whether librdkafka's queue is so long that a record at its end would wait long."""
+        """Return whether librdkafka's queue is so long that a record at its end would have to wait long."""
         if self._left_since is None or now - self._left_since < _CHECK_LENGTH_EVERY:
             return False
         self._left_since = now
         return turns.is_long()
 
     def _take_ahead(self) -> "_TakenAhead":
-        """Empty librdkafka's queue into the buffers."""
+        """Move all records from librdkafka's queue to the buffers."""
         levels = set[int]()
         while True:
             fetched = self._fetched(capi.queue_length(self.client.consumer) + 1)
@@ -233,10 +247,13 @@ class LevelConsumer:
         return came
 
     def _give_back(self, partition: TopicPartition, message: ck.Message) -> bool:
-        """Seek back to this message, to fetch it and those after it again later. Returns whether that succeeded."""
+        """Seek back to this message, so that it and the later ones are fetched again.
+
+        Returns whether that succeeded.
+        """
         try:
             self.membership.read_from(partition, message.offset() or 0)
-        except ck.KafkaException:  # the partition is about to be taken away
+        except ck.KafkaException:  # the partition is about to be revoked
             return False
         self._reached.pop(partition, None)
         return True
@@ -245,14 +262,14 @@ class LevelConsumer:
         return list(map(self._record, messages, itertools.repeat(source), map(_message_value, messages)))
 
     def _fetched(self, count: int) -> Arrivals:
-        """Take messages from librdkafka, and drop those of partitions that were revoked in the same call."""
+        """Take messages from librdkafka, without those of partitions that were revoked within the same call."""
         fetched = self.client.fetch(count)
         if fetched.ends:
             self._reached |= fetched.ends
         if fetched.lost_places:
             self.membership.lose_places(fetched.lost_places)
         if self.membership.has_met():
-            if self.is_parked:  # because resuming a partition that was never fetched from is slow
+            if self.is_parked:  # to resume a partition from which nothing was ever fetched would be slow
                 self._resume_parked()
             ours = [each for each in fetched.messages if self._partition_of(each) in self.membership.assigned]
             return fetched._replace(messages=ours)
@@ -265,34 +282,34 @@ class LevelConsumer:
     def _partition_of(self, message: ck.Message) -> TopicPartition:
         return self.client.addresses.of(message.topic(), message.partition())
 
-    # Places in the log
+    # Positions in the logs
 
     def pause(self, partitions: Collection[TopicPartition]) -> None:
-        """Stop fetching from these partitions until they are resumed."""
+        """Stop fetching from these partitions until `resume` is called."""
         self.paused.update(partitions)
         self.client.consumer.pause(self.client.addresses.to_kafka(self.membership.begun(partitions)))
-        # If too many of their records are buffered, they are dropped, and fetched again after a seek.
+        # If the buffer holds too many of their records, these are dropped, and fetched again after a seek.
         too_much = self._turns.set_aside(partitions)
         for partition, offset in self._turns.first_offsets(too_much).items():
             with contextlib.suppress(KafkaError):
                 self.seek(partition, offset)
 
     def resume(self, partitions: Collection[TopicPartition]) -> None:
-        """Fetch from these partitions again."""
+        """Start to fetch from these partitions again."""
         self.paused.difference_update(partitions)
         self._turns.restore(partitions)
         if not self.is_parked:
             self._fetch_again(self.membership.begun(partitions))
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue at this offset, which can be one of librdkafka's logical offsets (beginning, end)."""
+        """Continue a partition at this offset, which may be one of librdkafka's logical offsets (beginning, end)."""
         self.ends.pop(partition, None)
         self._reached.pop(partition, None)
         self.membership.seek(partition, offset)
         self._turns.drop(partition)
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the next offset that a fetch will return of each assigned partition whose start is known."""
+        """Return the next offset that `fetch` will return of each assigned partition whose start is known."""
         positions = self.membership.positions() | self._turns.first_offsets(self.membership.assigned)
         return {partition: offset for partition, offset in positions.items() if offset >= 0}
 
@@ -301,32 +318,35 @@ class LevelConsumer:
         self._fetch_again(set(self.membership.begun()) - self.paused)
 
     def _fetch_again(self, partitions: Collection[TopicPartition]) -> None:
-        """Resume partitions, and seek to the positions that they already have.
+        """Resume partitions, and seek each of them to its current position.
 
-        A thread of librdkafka that has nothing to fetch from its broker sleeps for up to a second, and only a seek
+        If a thread of librdkafka has nothing to fetch from its broker, it sleeps for up to a second, and only a seek
         wakes it.
         """
         self.client.consumer.resume(self.client.addresses.to_kafka(partitions))
         for partition, offset in self.membership.read_to(partitions).items():
-            with contextlib.suppress(ck.KafkaException):  # the partition is about to be taken away
+            with contextlib.suppress(ck.KafkaException):  # the partition is about to be revoked
                 self.membership.read_from(partition, offset)
 
     def _read_from_here(self, partition: TopicPartition) -> None:
         self.membership.read_from(partition, self.membership.read_to([partition])[partition])
 
-    # Calls of the membership
+    # Methods that the membership calls
 
     def begun(self, partitions: Collection[TopicPartition], restarted: Collection[TopicPartition]) -> None:
-        """Record that the client reads these partitions from now on, and `restarted` from their starts again."""
+        """Note that the client now reads these partitions.
+
+        The `restarted` ones were assigned to librdkafka again, and continue from their start offsets.
+        """
         self._turns.started(restarted)
-        if self.is_parked:  # resuming a partition that was never fetched from is slow
+        if self.is_parked:  # to resume a partition from which nothing was ever fetched would be slow
             self._resume_parked()
         if paused := self.paused.intersection(partitions):
             self.client.consumer.pause(self.client.addresses.to_kafka(paused))
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the records and the state of partitions that leave this member."""
-        # Otherwise librdkafka would keep a partition paused when it comes back.
+        """Drop the records and the state of partitions that are taken from this member."""
+        # Otherwise librdkafka would keep a partition paused when it is assigned again.
         held = self.membership.begun(partitions) if self.is_parked else self.paused.intersection(partitions)
         if held:
             self.client.consumer.resume(self.client.addresses.to_kafka(held))
@@ -337,7 +357,7 @@ class LevelConsumer:
             self._turns.forget(partition)
 
     def begin_again(self) -> None:
-        """Drop the state that belongs to the client of librdkafka, because the client is replaced."""
+        """Drop the state that belongs to librdkafka's consumer, because another consumer is about to replace it."""
         self._let_go()
         self.is_parked = False
         self._make_parts()
@@ -346,24 +366,25 @@ class LevelConsumer:
         self._turns.close()
         self._transactions.forget()
 
-    # Life
+    # The end
 
     @property
     def is_closing(self) -> bool:
-        """True once `close` was called."""
+        """True after `close` was called."""
         return self._closer is not None
 
     def close(self) -> threading.Thread:
-        """Close everything in a thread, which is returned, after the group was left.
+        """After the group was left, close everything in a background thread, and return the thread.
 
-        The thread may wait long for a group that cannot be reached. Ctrl-C interrupts only a `join` of it.
+        The thread can take long if the group's coordinator cannot be reached. Ctrl-C can only interrupt a `join` of the
+        thread.
         """
-        # librdkafka 2.16 ends a group that was left without serving its queue. A rebalance that is still in the queue
-        # is then never answered: the binding's callback waits forever, and holds the GIL. So the queue must be emptied
-        # first, by `Membership.has_left` or `Membership.step_aside`.
-        with defer_signals():  # an interrupted end calls this again
+        # After leaving a group, librdkafka 2.16 closes without polling its queue. If the queue still holds a rebalance,
+        # nobody answers it: the binding's callback waits forever, and holds the GIL. So `Membership.has_left` or
+        # `Membership.step_aside` must have emptied the queue before.
+        with defer_signals():  # after an interrupt, this method is called again
             if self._closer is None:
-                self.client.forget_commits()  # the client would wait for commits of an interrupted call
+                self.client.forget_commits()  # librdkafka would wait for the commits of an interrupted call
                 self._closer = threading.Thread(target=self._close, name="headway-close", daemon=True)
                 self._closer.start()
         return self._closer
@@ -375,7 +396,7 @@ class LevelConsumer:
 
 
 class _TakenAhead(NamedTuple):
-    """The levels whose records were taken into the buffers, and whether librdkafka may have more."""
+    """Whether librdkafka may have more records, and the levels whose records were moved to the buffers."""
 
     has_more: bool
     levels: set[int]

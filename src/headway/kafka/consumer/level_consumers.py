@@ -1,4 +1,4 @@
-"""The members that read the levels: one member for each level's group, or one member for all levels."""
+"""Manages the members that read all levels: one member for the group of each level, or one member for all levels."""
 
 import logging
 import time
@@ -22,7 +22,7 @@ from headway.settings.config import Config, ConsumerSettings, ParallelSettings
 log = logging.getLogger(__name__)
 
 END_WITHIN = 10.0
-"""The most seconds that the end of a consumer takes for its last commits and for leaving all groups."""
+"""The maximum number of seconds that closing a consumer takes for its last commits and for leaving all groups."""
 
 _OURS: Config = {"enable.auto.commit": False, "enable.auto.offset.store": False}
 
@@ -31,7 +31,7 @@ Partitions = Iterable[TopicPartition]
 
 
 class MemberOffsets(NamedTuple):
-    """The offsets of one member's levels as a transactional producer commits them, and the metadata of its group."""
+    """The offsets of one member's levels, to be committed in a transaction, and the metadata of its group."""
 
     levels: Collection[int]
     offsets: CommittedOffsets
@@ -39,9 +39,9 @@ class MemberOffsets(NamedTuple):
 
 
 class LevelConsumers:
-    """The members that read the levels, the member of the lowest level first, or the only member for all levels.
+    """The members that read the levels, beginning with the lowest level, or the only member for all levels.
 
-    Iteration yields members. A level as an index returns its member.
+    Iteration yields the members. Indexing by a level returns the member that reads it.
     """
 
     def __init__(self, members: Sequence[LevelConsumer]) -> None:
@@ -56,7 +56,7 @@ class LevelConsumers:
 
     def __getitem__(self, level: int) -> LevelConsumer:
         if level not in self._of_level:
-            raise ConfigError(f"Level {level} does not exist; the levels are 0 to {self.count - 1}.")
+            raise ConfigError(f"Level {level} does not exist; the levels are numbered from 0 to {self.count - 1}.")
         return self._of_level[level]
 
     @property
@@ -65,21 +65,24 @@ class LevelConsumers:
         return len(self._of_level)
 
     def highest_first(self) -> Iterator[tuple[int, LevelConsumer]]:
-        """Yield each level with its member, the highest first."""
+        """Yield each level and its member, beginning with the highest level."""
         return reversed(list(self._of_level.items()))
 
     def with_same_member(self, levels: Iterable[int]) -> set[int]:
-        """Return these levels and all levels that are read by the same members, and so have the same groups."""
+        """Return these levels, and all further levels that the same members read.
+
+        Levels with the same member also share a group.
+        """
         return {each for level in levels for each in self[level].levels}
 
     def subscribe(self, subscriptions: Sequence[LevelSubscription], listener: RebalanceListener) -> None:
-        """Join the groups for the topics of each level. A member without topics leaves its group."""
+        """Join the groups to read the topics of each level. A member without topics leaves its group."""
         parts = [GroupSubscription.of(member.levels, subscriptions) for member in self._members]
         for member, subscription in zip(self._members, parts, strict=True):
             member.subscribe(subscription, listener)
 
     def unsubscribe(self) -> None:
-        """Leave all groups at the same time, and wait until the listener was called."""
+        """Leave all groups at the same time, and wait until they were left and the listener was called."""
         self._leave(self._members, time.monotonic() + END_WITHIN)
 
     def _leave(self, members: Sequence[LevelConsumer], until: float) -> None:
@@ -94,32 +97,36 @@ class LevelConsumers:
             member.membership.forget_group()
 
     def close(self, until: float) -> None:
-        """Leave all groups at the same time, close everything, and wait for it until a time.
+        """Leave all groups at the same time, close all members, and wait for this until the time `until`.
 
-        If a group rebalances or its coordinator is away, this may take longer. It then continues in threads that end
-        with the process.
+        If a group is rebalancing or its coordinator cannot be reached, this may take longer. It then continues in
+        threads that end with the process.
         """
         try:
-            # After an interrupt this is called again, and a client that closes in its thread must not be used.
+            # After an interrupt, `close` is called again. A member that is already closing must not be used then.
             still_open = [member for member in self._members if not member.is_closing]
             self._leave([member for member in still_open if not member.membership.is_static], until)
             for member in still_open:
                 if member.membership.is_static:
                     member.membership.step_aside(until)
-        finally:  # after Ctrl-C, too
+        finally:  # also after Ctrl-C
             closing = [member.close() for member in self._members]
         for thread in closing:
             thread.join(max(0.0, until - time.monotonic()))
         of_each = zip(self._members, closing, strict=True)
         if left := [member.client.group for member, thread in of_each if thread.is_alive()]:
             log.warning(
-                "The coordinator of the %s %s has not confirmed in time that this consumer left. The consumer ends all "
-                "the same. If the coordinator does not know, its partitions stay unread for the session.timeout.ms.",
+                "The coordinator of the %s %s has not confirmed in time that this consumer left. The consumer closes "
+                "all the same. If the coordinator has not received the request, the consumer's partitions are not "
+                "read until its session.timeout.ms is over.",
                 *("group" if len(left) == 1 else "groups", ", ".join(left)),
             )
 
     def of(self, partition: TopicPartition) -> LevelConsumer:
-        """Return the member that has a partition. Raises `ConfigError` for a partition that is not assigned."""
+        """Return the member to which a partition is assigned.
+
+        Raises `ConfigError` if it is not assigned to this consumer.
+        """
         member = self[partition.level]
         if partition not in member.membership.assigned:
             raise ConfigError(
@@ -129,7 +136,7 @@ class LevelConsumers:
         return member
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions of all levels."""
+        """Return the assigned partitions of all levels."""
         return set().union(*(member.membership.assigned for member in self._members))
 
     def paused(self) -> set[TopicPartition]:
@@ -139,7 +146,11 @@ class LevelConsumers:
     def chosen(
         self, partitions: Partitions | None, level: int | None, topic: str | None = None
     ) -> dict[LevelConsumer, set[TopicPartition]]:
-        """Return these partitions by member, or otherwise all of a level and a topic, if those are given."""
+        """Return the selected partitions, grouped by member.
+
+        These are the given `partitions`, or otherwise all assigned partitions, limited to a level and a topic if those
+        are given.
+        """
         if partitions is None:
             members = self._members if level is None else [self[level]]
             fits = lambda one: topic in (None, one.topic) and level in (None, one.level)  # noqa: E731
@@ -150,7 +161,7 @@ class LevelConsumers:
         return by_member
 
     def positions(self, levels: Collection[int] | None = None) -> dict[TopicPartition, int]:
-        """Return the next offset to fetch of each partition, of these levels or of all."""
+        """Return the next offset to fetch of each partition, either of these levels or of all levels."""
         positions: dict[TopicPartition, int] = {}
         for member in self._members:
             if levels is None:
@@ -159,10 +170,10 @@ class LevelConsumers:
                 positions |= {each: offset for each, offset in member.positions().items() if each.level in levels}
         return positions
 
-    # Offsets and partitions in Kafka
+    # Requests for offsets and partitions
 
     def commit(self, offsets: Mapping[TopicPartition, int]) -> SentCommit:
-        """Send a commit to the groups of its levels."""
+        """Commit offsets to the groups of their levels, without waiting for the answers."""
         return SentCommit([client.commit(of_member) for client, of_member in self._by_client(offsets)])
 
     def committed(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, int | None]:
@@ -173,7 +184,10 @@ class LevelConsumers:
     def offsets_for_times(
         self, times: Mapping[TopicPartition, int], timeout: float
     ) -> dict[TopicPartition, int | None]:
-        """Return each partition's first offset at or after a time in milliseconds since the epoch, or None."""
+        """Return the offset of each partition's first record at or after a time, or None if there is no such record.
+
+        Times are in milliseconds since the epoch.
+        """
         return self._ask(times, lambda client, of_member: client.offsets_for_times(of_member, timeout))
 
     def bounds(self, partitions: Partitions, timeout: float) -> dict[TopicPartition, tuple[int, int]]:
@@ -182,7 +196,7 @@ class LevelConsumers:
         return {each: self[each.level].client.bounds(each, timeout) for each in partitions}
 
     def partitions_for(self, topic: str, timeout: float) -> list[TopicPartition]:
-        """Return the partitions of a topic, of all levels that read it."""
+        """Return the partitions of a topic on all levels on which this consumer reads it."""
         _require_names([topic])
         return [
             TopicPartition(topic, partition=partition, level=level)
@@ -191,7 +205,10 @@ class LevelConsumers:
         ]
 
     def for_transaction(self, commits: Mapping[TopicPartition, tuple[int, str]]) -> list[MemberOffsets]:
-        """Return each member's offsets for a transactional producer. Raises `ConfigError` for topics not read."""
+        """Return the offsets of each member for a transactional producer.
+
+        Raises `ConfigError` if the offsets include a topic that this consumer does not read.
+        """
         self.require_read(commits)
         return [
             MemberOffsets(
@@ -201,11 +218,15 @@ class LevelConsumers:
         ]
 
     def require_read(self, partitions: Partitions) -> None:
-        """Raise `ConfigError` for offsets that a group would store for a topic that its level does not read."""
+        """Raise `ConfigError` if the offsets include a topic that this consumer does not read on that level.
+
+        The group would store such offsets without an error.
+        """
         for each in partitions:
             member = self[each.level]
             is_read = member.client.addresses.subscription.reads(each.topic, each.level)
-            # A topic that is no longer subscribed to keeps its partitions until the group has rebalanced.
+            # After a topic was removed from the subscription, its partitions stay assigned until the group has
+            # rebalanced.
             if not is_read and each not in member.membership.assigned:
                 raise ConfigError(
                     f"Partition {each.partition} of {each.topic} at level {each.level} cannot be committed: this level "
@@ -234,11 +255,11 @@ def _require_names(topics: Iterable[str]) -> None:
     """Raise `ConfigError` for a name that no topic can have, because the binding might fail on its characters."""
     for topic in topics:
         if not is_topic_name(topic):
-            raise ConfigError(f"Kafka cannot be asked for the topic {topic!r}. {how_to_create(topic)}")
+            raise ConfigError(f"The topic {topic!r} cannot be looked up. {how_to_create(topic)}")
 
 
 def members_of(settings: ConsumerSettings | ParallelSettings, own: Config | None = None) -> LevelConsumers:
-    """Return the members for a consumer's settings: one for each level's group, or one for all levels."""
+    """Create the members for the settings of a consumer: one for the group of each level, or one for all levels."""
     groups = groups_of(settings.group, settings.levels, per_level=settings.group_per_level)
     numbers = range(settings.levels or 1)
     of_each = [[level] for level in numbers] if len(groups) == len(numbers) else [list(numbers)]
@@ -250,7 +271,7 @@ def members_of(settings: ConsumerSettings | ParallelSettings, own: Config | None
         for name, of_one in zip(groups, of_each, strict=True):
             members.append(LevelConsumer(of_one, {**config, "group.id": name}, readers, base))
     except BaseException:
-        # The error's traceback and a reference cycle would keep the members, and so their clients' threads.
+        # The error's traceback and a reference cycle would keep the members alive, and so their clients' threads.
         for member in members:
             member.close()
         raise
@@ -258,11 +279,11 @@ def members_of(settings: ConsumerSettings | ParallelSettings, own: Config | None
 
 
 def _client_id(config: Config) -> Config:
-    """Return a `client.id` that no other member has, which begins with the user's own.
+    """Return a setting with a `client.id` that no other member has, and that begins with the user's own `client.id`.
 
-    The ids that a classic group gives to its members begin with their `client.id`, and assignors sort members by id.
-    With a unique `client.id`, a member has the same rank in every level's group, and so the same partitions of all
-    levels. A member with a `group.instance.id` is sorted by that, and keeps its `client.id`.
+    In a classic group, the ids of the members begin with their `client.id`, and assignors sort members by their ids.
+    With a unique `client.id`, a consumer has the same rank in the group of every level, so it is assigned the same
+    partitions of all levels. A member with a `group.instance.id` is sorted by that, and keeps its `client.id`.
     """
     if config.get("group.instance.id"):
         return {}
