@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 
 _ANSWERED_WITHIN = 2.0  # seconds
 _CHECKED_EVERY = 0.01
-_PAUSE_AFTER_REFUSAL = 1.0  # seconds; the coordinator of a new group may not be ready at once
+_PAUSE_AFTER_REFUSAL = 1.0  # seconds; the coordinator of a new group needs a moment before it is ready
 
 
 class ExternalCommits:
@@ -70,7 +70,7 @@ class ExternalCommits:
             self.commit(offsets)
 
     def close(self) -> None:
-        """Close the connections. A commit that has no answer yet may or may not be stored."""
+        """Close the connections. For a commit without an answer, it is not known whether it is stored."""
         self._sent.forget()
         for consumer in self._consumers.values():
             consumer.close()

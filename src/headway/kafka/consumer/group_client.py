@@ -102,13 +102,13 @@ class GroupClient:
         self._unpacking = Unpacking(config)
         self._process = os.getpid()
         self._wake: Wakeup | None = None
-        self._commits: list[PendingCommit] = []  # the commits that may not be answered yet
+        self._commits: list[PendingCommit] = []  # the commits that might not be answered yet
         settings = {**_FETCH_DEFAULTS, **config}
         kilobytes = _integer(settings["queued.max.messages.kbytes"])
         self.buffer_size = kilobytes * 1024
         """The maximum size in bytes of the records of a level that are buffered for the caller."""
         self.fetch_wait = _integer(settings["fetch.wait.max.ms"]) / 1000
-        """The seconds for which librdkafka may not fetch from a partition whose queue was full."""
+        """The seconds for which librdkafka might not fetch from a partition whose queue was full."""
         if kilobytes:  # the user's value limits the buffer of each level instead of librdkafka's queue
             settings["queued.max.messages.kbytes"] = _QUEUE_KB
         # Any other value is passed on, and librdkafka refuses it.
