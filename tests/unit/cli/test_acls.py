@@ -109,7 +109,7 @@ def test_workers_need_what_they_are_declared_with(tmp_path: Path, monkeypatch: p
 @pytest.mark.parametrize(
     ("arguments", "code", "sentence"),
     [
-        (["producer", "orders"], 2, "Add --principal User:NAME to name the principal"),
+        (["producer", "orders"], 2, "Add --principal User:NAME, which gets the permissions"),
         (["producer", "orders", "--check", "--principal", "User:a"], 2, "Leave out --principal"),
         (["producer", "orders", "--principal", "app"], 1, "write it like User:app"),
         (["producer", "or/ders", "--principal", "User:a"], 1, "is not a valid name of a Kafka topic"),

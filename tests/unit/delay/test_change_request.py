@@ -24,7 +24,7 @@ def test_stored_returns_though_no_relay_has_answered() -> None:
 
 
 def test_stored_says_so_if_kafka_does_not_answer_in_time() -> None:
-    with pytest.raises(KafkaError, match=r"about the schedule 1 is not stored yet: .* within 0 s\. .*ask again"):
+    with pytest.raises(KafkaError, match=r"about the schedule 1 is not stored yet: .* within 0 s\. .*try again"):
         ChangeRequest("1", Future(), Future()).stored(0)
 
 
