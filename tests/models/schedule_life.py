@@ -1,7 +1,7 @@
 """The life of a schedule as a table: the state after each event that changes one.
 
 The drawing of docs/design/states.md is this table, and a test goes through it with public calls of the relay. No
-schedule stores its state: a relay that starts has only the stored changes and the lines, which hold millions of
+schedule stores its state: a relay that starts has only the stored changes and the delay topics, which hold millions of
 schedules that it has not seen. So the state is derived from the relay's parts.
 """
 
@@ -14,13 +14,13 @@ class ScheduleState(StrEnum):
     """A state in the life of a schedule, from when it is stored to its end."""
 
     IN_DELAY_TOPIC = "in_delay_topic"
-    """Its live copy is in a line, or on its way there. This includes schedules that the relay does not know of."""
+    """Its live copy is in a delay topic, or on its way there. This includes schedules that the relay does not know."""
     IN_MEMORY = "in_memory"
     """It waits in memory for its due time."""
     CHANGED = "changed"
-    """It has another time. The copy for that is written when the present one comes out of its line."""
+    """It has another time. The copy for that is written when the present one comes out of its delay topic."""
     SOUGHT = "sought"
-    """It has an earlier time, so its record is being searched for in its line."""
+    """It has an earlier time, so its record is being searched for in its delay topic."""
     LATE = "late"
     """Its command arrived when the record was about to come out, so it is not yet known whether it was delivered."""
     CANCELLED = "cancelled"
@@ -32,13 +32,13 @@ class ScheduleState(StrEnum):
 class ScheduleEvent(StrEnum):
     """An event in the life of a schedule."""
 
-    COMES_BY = "comes by, due much later"
-    COMES_BY_SOON = "comes by, due soon"
-    COMES_BY_CANCELLED = "comes by after all, to be cancelled"
-    COMES_BY_MOVED = "comes by after all, to be moved"
-    NEVER_CAME = "would have come by"
-    DUE = "its time comes"
-    FIRES = "its time comes, and it recurs"
+    COMES_BY = "released, due much later"
+    COMES_BY_SOON = "released, due soon"
+    COMES_BY_CANCELLED = "released, must be cancelled"
+    COMES_BY_MOVED = "released, must be moved"
+    NEVER_CAME = "all records due by then were read"
+    DUE = "due"
+    FIRES = "due, and it recurs"
     CANCEL = "cancel"
     DEFER = "reschedule to later"
     ADVANCE = "reschedule to sooner"

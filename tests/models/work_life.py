@@ -14,18 +14,18 @@ from headway.core.engine.work_states import WorkState
 class WorkEvent(StrEnum):
     """An event in the life of a work."""
 
-    RECEIVED_FIRST = "received, none before it"
-    RECEIVED_BEHIND = "received behind another"
+    RECEIVED_FIRST = "received at the head of its lane"
+    RECEIVED_BEHIND = "received behind another record"
     RECEIVED_EARLY = "received before its time"
-    TURN = "its turn"
-    TURN_EARLY = "its turn, before its time"
+    TURN = "becomes the head"
+    TURN_EARLY = "becomes the head before its time"
     TIME = "its time comes"
     TAKEN = "taken"
     TAKEN_ALONG = "taken in a batch"
     FINISHED = "reported done"
-    RETRIED = "to be tried again"
-    LEAVES = "its partition leaves"
-    GIVEN_UP = "given up, as its partition leaves"
+    RETRIED = "must be retried"
+    LEAVES = "its partition is revoked"
+    GIVEN_UP = "abandoned, because its partition is revoked"
     LOST = "its partition is lost"
 
 

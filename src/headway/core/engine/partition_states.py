@@ -33,7 +33,7 @@ class PartitionEvent(StrEnum):
     REWOUND = "offsets go back"
     FILLED = "memory or map is full"
     EASED = "there is buffer space again"
-    REVOKED = "to be revoked"
+    REVOKED = "revocation begins"
     ENDED = "revoked or lost"
 
 
