@@ -18,7 +18,7 @@ LADDER = Ladder.exponential(1, 2, 6)
 
 
 class Bare:
-    """What anybody would write: consume all lines at once, keep everything in a heap, produce what is due."""
+    """What anybody would write: consume all delay topics at once, keep everything in a heap, produce what is due."""
 
     def __init__(self, servers: str, name: str, mode: str) -> None:
         self._topics = [f"{name}.line-{delay_topic}" for delay_topic in (0, *LADDER.delays)]

@@ -227,7 +227,7 @@ def _percentile(late: list[int], part: float) -> float:
 
 
 def writes(report: Report) -> None:
-    """How often a record is written, its delivery included: with the default lines, and with fitted ones."""
+    """How often a record is written, its delivery included: with the default delay topics, and with fitted ones."""
     ladder = Ladder.exponential()
     fitted = fit({seconds * 1000: 1.0 for seconds in RESCANNING}, 8)
     for seconds, rescanning in RESCANNING.items():

@@ -1,4 +1,4 @@
-"""A relay that fits the lines, in a hurry: what else takes minutes takes it a second.
+"""A relay that fits the delay topics, in a hurry: what else takes minutes takes it a second.
 
 Run as a program: servers, and the scheduler's name.
 """

@@ -29,7 +29,7 @@ def cluster(headway_broker: LocalBroker) -> DelayCluster:
 
 
 def assert_not_early(messages: list, dues: dict[bytes, float], latest: float = 25.0) -> None:  # type: ignore[type-arg]
-    """Machines are busy, and how late is a benchmark's question; but no look at the lines was waited for (30 s)."""
+    """Machines are busy, and lateness is for a benchmark; but no check of the delay topics (30 s) was waited for."""
     for message in messages:
         late = message.timestamp()[1] / 1000 - dues[message.key()]
         assert 0 <= late + 1e-9 < latest
@@ -106,7 +106,7 @@ def test_one_key_and_one_due_time_keep_their_order(cluster: DelayCluster) -> Non
     due = datetime.now(UTC) + timedelta(seconds=2.5)
     with cluster.scheduler() as scheduler:
         for number in range(300):
-            if number % 100 == 0:  # each hundred goes to another line
+            if number % 100 == 0:  # each hundred goes to another delay topic
                 wait_until(lambda left=2.4 - number / 100: datetime.now(UTC) > due - timedelta(seconds=left))  # type: ignore[misc]
             scheduler.send_later("k", b"%d" % number, cluster.target, due)
         scheduler.flush()
@@ -118,7 +118,7 @@ def test_one_key_and_one_due_time_keep_their_order(cluster: DelayCluster) -> Non
 
 def test_what_was_stored_long_after_it_was_scheduled_keeps_its_order(cluster: DelayCluster) -> None:
     now = round(time.time() * 1000)
-    for number in range(6):  # the first three into a line in which they would stay until after they are due
+    for number in range(6):  # the first three into a delay topic in which they would stay until after they are due
         ago, delay_topic = (1000, 2000) if number < 3 else (0, 1000)
         schedule = Schedule(f"{number}", now + 1600, now - ago, number, cluster.target)
         cluster.put(cluster.names.delay_topic(delay_topic), b"k", b"%d" % number, [schedule.header()])

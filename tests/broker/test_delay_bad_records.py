@@ -77,7 +77,7 @@ def with_number(name: str, digits: str, field: bytes) -> bytes:
 
 
 def bad_headers(cluster: DelayCluster) -> list[bytes | None]:
-    """Headers of records in a line, each of which is one dead letter."""
+    """Headers of records in a delay topic, each of which is one dead letter."""
     good = schedule_to(cluster.target)
     names = cluster.names
     return [

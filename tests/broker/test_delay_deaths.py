@@ -46,8 +46,8 @@ def test_with_low_latency_a_relay_that_dies_at_any_step_loses_nothing(headway_br
         assert set(delivered) == set(scheduled), step
 
 
-# Some to be delivered from memory, some from a line, and those due in 8 seconds are moved from one line to another:
-# after 4 seconds, and also if a relay is late by more than 2, as many at once on a busy machine are.
+# Some to be delivered from memory, some from a delay topic, and those due in 8 seconds are moved from one delay topic
+# to another: after 4 seconds, and also if a relay is late by more than 2, as many at once on a busy machine are.
 DELAYS = [0.1, 0.1, 0.5, 1.2, 1.2, 7.8, 7.8, 7.85, 7.9, 7.9]
 ALL_ARE_DUE = 15.0
 ROUNDS = 6  # a relay that its group expelled just then, as on a busy machine it can, comes to its step in a later one

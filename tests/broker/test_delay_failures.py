@@ -242,7 +242,7 @@ def test_a_flood_due_in_one_instant_arrives_once_and_in_order_of_its_keys(cluste
     with cluster.scheduler() as scheduler:
         for number in range(10_000):
             scheduler.send_later(b"%d" % (number % 7), b"%d" % number, cluster.target, due)
-    wait_until(lambda: time.time() > due.timestamp() - 0.9)  # so that all go from one line to memory
+    wait_until(lambda: time.time() > due.timestamp() - 0.9)  # so that all go from one delay topic to memory
     with cluster.relay(mode=mode):
         found = cluster.wait_for(10_000)
     assert min(message.timestamp()[1] for message in found) >= due.timestamp() * 1000
@@ -365,7 +365,7 @@ def test_records_of_one_key_and_due_time_keep_their_order_though_the_broker_stop
                     scheduler.send_later(key, value, cluster.target, due)
                 scheduler.flush()
 
-            send(b"first")  # into the line of two seconds, to be moved on when 1.9 have passed
+            send(b"first")  # into the delay topic of two seconds, to be moved on when 1.9 have passed
             wait_until(lambda: time.time() >= began + 1)
             send(b"second")
             wait_until(lambda: time.time() >= began + 1.95)

@@ -1,4 +1,4 @@
-"""Relays fit the lines to the delays that come in, on a real Kafka, and lose, double and delay nothing meanwhile."""
+"""Relays fit the delay topics to the delays that come in, on a real Kafka. They lose, double and delay nothing."""
 
 import subprocess
 import sys
@@ -83,7 +83,7 @@ def test_lines_come_and_go_with_the_delays_while_relays_are_killed_and_each_reco
 
         relays.start()
         relays.start()
-        wait_until(lambda: ladder_of(cluster) == FIRST)  # no scheduler adds lines by itself any more
+        wait_until(lambda: ladder_of(cluster) == FIRST)  # no scheduler adds delay topics by itself any more
         schedule(15, 6)
         wait_until(lambda: 6000 in ladder_of(cluster))
         schedule(15, 6)

@@ -34,7 +34,7 @@ def test_the_same_id_again_replaces_what_is_pending_in_a_line_in_memory_and_befo
             scheduler.send_later("k", value, cluster.target, 0.5, id="due", headers=[("own", b"x")]).wait(30)
         with cluster.relay(mode=mode):
             cluster.wait_for(1)
-            for delay in (600, 0.8, 3):  # far away, in memory, and in a line again
+            for delay in (600, 0.8, 3):  # far away, in memory, and in a delay topic again
                 second.send_later("other key", b"3 %f" % delay, cluster.target, delay, id="no relay").wait(30)
             found = cluster.wait_for(2)
             wait_until(lambda: not cluster.pending())

@@ -41,7 +41,7 @@ class FreshCluster(DelayCluster):
 
     @property
     def delay_topics(self) -> list[int]:
-        """The lines that have topics."""
+        """The delay topics that exist."""
         return sorted(int(topic.removeprefix("line-")) for topic in self.own_topics if topic.startswith("line-"))
 
 
@@ -83,7 +83,7 @@ def test_records_are_delivered_once_and_on_time_while_schedulers_add_lines_under
                 dues[key.encode()] = schedulers[number].send_later(key, b"v", cluster.target, seconds).due
 
         with ThreadPoolExecutor(3) as threads:
-            for delay in (0.5, 17, 34):  # all at once need lines that nobody has made
+            for delay in (0.5, 17, 34):  # all at once need delay topics that nobody has made
                 for made in [threads.submit(schedule, number, delay) for number in range(3)]:
                     made.result()
         assert cluster.delay_topics == [0, 1000, 2000, 4000, 8000, 16_000, 32_000]
@@ -120,7 +120,7 @@ def test_a_schedule_in_a_line_that_no_relay_knows_yet_is_found_and_moved_earlier
 ) -> None:
     with cluster.scheduler() as scheduler, cluster.relay():
         scheduler.send_later("warm", b"", cluster.target, 0.1)
-        cluster.wait_for_keys([b"warm"])  # so a relay is at work, with the lines up to 8 s
+        cluster.wait_for_keys([b"warm"])  # so a relay is at work, with the delay topics up to 8 s
         moved = scheduler.send_later("moved", b"", cluster.target, 40)
         assert scheduler.reschedule(moved, 1).settled() is Settled.RESCHEDULED
         text = str(scheduler.send_later("by text", b"", cluster.target, 100))
@@ -215,14 +215,14 @@ def test_a_relay_that_waits_for_topics_can_be_stopped_and_closed(cluster: FreshC
 def test_to_list_what_is_pending_takes_as_few_requests_with_many_lines_as_with_few(cluster: FreshCluster) -> None:
     create_topics(cluster.config, cluster.name, partitions=2)
     with cluster.scheduler() as scheduler, cluster.relay():
-        for seconds in (1, 2, 4, 5):  # the markers of these transactions stay in the lines
+        for seconds in (1, 2, 4, 5):  # the markers of these transactions stay in the delay topics
             scheduler.send_later("k", b"v", cluster.target, seconds)
         cluster.wait_for(4)
         wait_until(lambda: not cluster.pending())
     with KafkaProxy(cluster.config["bootstrap.servers"]) as proxy:
         config = {"bootstrap.servers": proxy.bootstrap_servers}
         assert list(read_pending(config, cluster.name)) == []
-        assert len(proxy.of(LIST_OFFSETS)) < 15  # and not two for each partition of a line
+        assert len(proxy.of(LIST_OFFSETS)) < 15  # and not two for each partition of a delay topic
         assert len(proxy.requests) < 200
     with cluster.scheduler() as scheduler:
         days = [scheduler.send_later("k", b"v", cluster.target, 86_400 * 2**day) for day in range(5)]
@@ -239,7 +239,7 @@ def test_what_moves_while_lines_are_read_is_listed_at_least_once(
     moved: list[str] = []
 
     def move(inspector: GroupInspector, ranges: Any) -> Iterator[Any]:
-        """Let a record appear in a line that was looked at before; its line before is read without it."""
+        """Let a record appear in a delay topic that was looked at before; its delay topic before is read without it."""
         if not moved:
             with cluster.scheduler() as scheduler:
                 moved.append(str(scheduler.send_later("k", b"v", cluster.target, 9000)))

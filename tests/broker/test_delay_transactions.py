@@ -344,7 +344,7 @@ def test_other_schedulers_in_the_same_lines_are_not_kept_by_a_transaction_for_lo
     with producer_of(cluster) as producer, Scheduler(cluster.config, name=cluster.name) as other, cluster.relay():
         with producer.transaction():
             producer.send(cluster.target, b"inside", b"k", due=0.5).result(30)
-            handle = other.send_later(b"k", b"behind it", cluster.target, 0.5)  # in the same line and partition
+            handle = other.send_later(b"k", b"behind it", cluster.target, 0.5)  # in the same delay topic and partition
             handle.wait(30)
             assert cluster.pending() == []  # Kafka's readers do not see it yet
         cluster.wait_for(2)
@@ -440,6 +440,6 @@ def test_any_sequence_of_sends_commits_and_aborts_leaves_what_was_committed(clus
 
 
 def _stored(cluster: DelayCluster) -> Counter[bytes]:
-    """The values in the lines, and of schedules with an id, which are commands until a relay runs."""
+    """The values in the delay topics, and of schedules with an id, which are commands until a relay runs."""
     commands = [message.value() for message in cluster.read(cluster.names.commands)]
     return Counter([*(each.message.value() for each in cluster.pending()), *filter(None, commands)])

@@ -113,7 +113,7 @@ NOON = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
 def waiting(spark: SparkSession, *dues: tuple[int, float]) -> DataFrame:
-    """What is pending: its line, and when it is due in seconds after noon, scheduled an hour before that."""
+    """What is pending: its delay topic, and when it is due in seconds after noon, scheduled an hour before that."""
     rows = [
         (delay_topic, NOON + timedelta(seconds=due), NOON + timedelta(seconds=due - 3600.004))
         for delay_topic, due in dues

@@ -1,4 +1,4 @@
-"""Rows of a DataFrame that are due later: to the lines with the sink's guarantees, and from there by a relay."""
+"""Rows of a DataFrame that are due later: to the delay topics with the sink's guarantees, and from there by a relay."""
 
 import time
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Delay lines, due times, schedules, recurrence and the brokers' clock, on their own."""
+"""Delay topics, due times, schedules, recurrence and the brokers' clock, on their own."""
 
 import asyncio
 import random
@@ -305,7 +305,7 @@ def test_what_has_no_key_is_refused_likewise_where_a_key_is_missing() -> None:
 
 
 class ReadDelayTopics:
-    """What a search reads of Kafka: the lines that exist, all without a record; one has no leader."""
+    """What a search reads of Kafka: the delay topics that exist, all without a record; one has no leader."""
 
     def __init__(self, *delay_topics: int, away: int | None = None) -> None:
         self._delay_topics = dict.fromkeys(map(TopicNames("delay").delay_topic, delay_topics), 4)

@@ -26,7 +26,7 @@ LATE = 0.3  # the chance that what is there comes with a later turn only, where 
 
 @dataclass
 class Record:
-    """A record in a line's log."""
+    """A record in a delay topic's log."""
 
     appended: int
     header: bytes | None
@@ -40,7 +40,7 @@ class Transaction:
 
     ends: int
     tick: RelayTick
-    written: list[tuple[int, int]]  # lines and offsets
+    written: list[tuple[int, int]]  # delay topics and offsets
 
     def first(self, delay_topic: int) -> int | None:
         """Its first record's offset in a line."""
@@ -102,7 +102,7 @@ class World:
         return schedule
 
     def write(self, delay_topic: int, schedule: Schedule) -> None:
-        """Append to a line's log."""
+        """Append to a delay topic's log."""
         self.writes[schedule.id] += 1
         self.logs[delay_topic].append(Record(self.now, schedule.header()[1]))  # type: ignore[arg-type]
 
@@ -121,7 +121,7 @@ class World:
         return schedule, token
 
     def fetch(self, delay_topic: int) -> None:
-        """Let some of a line come in."""
+        """Let some of a delay topic come in."""
         log, position, end = self.logs[delay_topic], self.positions[delay_topic], self.end_of(delay_topic)
         records = log[position : min(end, position + self.at_once)]
         fetched = [fetched_as(position + i, each) for i, each in enumerate(records) if not each.aborted]
@@ -209,7 +209,7 @@ class World:
             self._apply(self.uncommitted.popleft().tick)
 
     def _append(self, tick: RelayTick) -> list[tuple[int, int]]:
-        """Write what moves; at which lines and offsets."""
+        """Write what moves; at which delay topics and offsets."""
         written = []
         for write in tick.writes:
             assert isinstance(write.record, Record)

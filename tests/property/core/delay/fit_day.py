@@ -1,4 +1,4 @@
-"""A simulated day of changing delays, with lines that fit themselves beside 27 fixed ones.
+"""A simulated day of changing delays, with delay topics that fit themselves beside 27 fixed ones.
 
 `python -m tests.property.core.delay.fit_day` writes the table of `docs/design/delay.md`.
 """
@@ -109,7 +109,7 @@ def simulate(hours: int, *, fits: bool, seed: int = 7, every: int = 2000) -> Day
     chance = random.Random(seed)
     world = World(Ladder((1000, 2000, 4000, 8000)) if fits else Ladder.exponential())
     day, order = world.day, count()
-    events: list[tuple[int, int, int, int]] = []  # (when, order, due, the line that it leaves; -1 for a new record)
+    events: list[tuple[int, int, int, int]] = []  # (when, order, due, the delay topic that it leaves; -1: new)
     evaluated = 0
     for hour in range(hours):
         for at in _arrivals(hour, every, chance):

@@ -1,4 +1,4 @@
-"""Lines that fit themselves come to rest, stay within their bound, and retire without a record in them."""
+"""Delay topics that fit themselves come to rest, stay within their bound, and retire without a record in them."""
 
 import itertools
 from itertools import pairwise
@@ -89,7 +89,7 @@ def test_a_line_is_deleted_only_when_it_is_empty_and_no_scheduler_knows_it_any_m
     written_at = dict.fromkeys(topics, 0)
     for wait, delay_topic, what in steps:
         now += wait
-        if what == "u" and delay_topic not in state.retiring:  # fitted never chooses a barred line
+        if what == "u" and delay_topic not in state.retiring:  # fitted never chooses a barred delay topic
             ladder ^= {delay_topic}
         if delay_topic in ladder and delay_topic not in topics:
             topics[delay_topic], inside[delay_topic], written_at[delay_topic] = 0, 0, now

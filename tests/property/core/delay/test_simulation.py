@@ -138,7 +138,7 @@ def test_records_of_one_due_time_keep_their_order_though_the_brokers_stop_for_se
 
 @pytest.mark.parametrize("fits", [True, False])
 def test_of_what_is_overdue_equal_due_times_keep_their_order_as_long_as_all_of_it_fits_in_memory(fits: bool) -> None:
-    count = 1500  # of 100 bytes each, in lines of all lengths
+    count = 1500  # of 100 bytes each, in delay topics of all lengths
     world = World(LADDER, random.Random(8), room=100 * count + 1 if fits else 10 * count)
     schedules = []
     for number in range(count):
@@ -375,7 +375,7 @@ def test_what_was_cancelled_stays_so_through_a_crash_amid_an_overdue_backlog() -
     world.now += 120_000  # no relay has run
     fetch, slow = world.fetch, world.ladder.delays[0]
     world.fetch = lambda delay_topic: None if delay_topic == slow else fetch(delay_topic)  # type: ignore[method-assign]
-    for _ in range(20):  # all leave their line, and wait for what that one may hold
+    for _ in range(20):  # all leave their delay topic, and wait for what that one may hold
         world.step()
     assert world.relay.held == len(others)
     world.fetch = fetch  # type: ignore[method-assign]

@@ -28,7 +28,7 @@ COMING_BY = {
 
 
 class World:
-    """A relay, whose lines and driver a test plays."""
+    """A relay, whose delay topics and driver a test plays."""
 
     def __init__(self, due_in: int, recurrence: Recurrence | None) -> None:
         self.now = START
