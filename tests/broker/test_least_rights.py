@@ -331,7 +331,8 @@ def test_a_right_on_a_group_that_is_missing_is_told_and_not_waited_for(broker: L
     user = user_with(broker, [Right("Read", "Topic", name)])
     said = headway(user, "dead", "list", name, code=1).output
     assert (
-        f"The group headway-dead-{name} cannot be described: this client lacks the right. Grant Describe on it" in said
+        f"The group headway-dead-{name} cannot be described: this client is not authorized. Grant Describe on it"
+        in said
     )
     assert 1 <= len(user.denied()) < 5
 

@@ -231,7 +231,7 @@ def test_levels_that_are_not_named_and_cannot_be_seen_are_no_levels_that_are_not
         cli.headway, ["consume", user.name, "--group", user.name, "--config-file", str(user.file)]
     )
     assert done.exit_code == 1
-    assert f"The topic {user.name}-1 cannot be read: this client lacks the right." in done.output
+    assert f"The topic {user.name}-1 cannot be read: this client is not authorized." in done.output
     assert "as --levels 1" in done.output
 
 

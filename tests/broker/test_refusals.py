@@ -268,7 +268,7 @@ def test_a_dead_letter_topic_that_cannot_be_written_is_told_before_the_run_begin
     said = (
         "does not exist. Create it with"
         if way == "missing"
-        else "cannot be written: this client lacks the right. Grant Write"
+        else "cannot be written: this client is not authorized. Grant Write"
     )
     with run.consumer, pytest.raises(ConfigError, match=f"Dead letters cannot be stored. The topic {dead} {said}"):
         run.consumer.run(run.fail_some)
@@ -420,6 +420,7 @@ def test_rows_of_a_transaction_that_may_not_be_written_are_refused_for_their_top
             rows.commit()
 
     with pytest.raises(
-        TransactionError, match=f"The topic {topics[which]} cannot be written: this client lacks the right. Grant Write"
+        TransactionError,
+        match=f"The topic {topics[which]} cannot be written: this client is not authorized. Grant Write",
     ):
         write()

@@ -101,18 +101,24 @@ def asking(to_request: Any = lambda record: Request("GET", "http://h"), **option
 REFUSED: list[tuple[Callable[[], Any], str]] = [
     # Retries
     (lambda: Retries(0.1), "backoff is 0.1; it must be a function, called with (attempt, random_number). Give fixed"),  # type: ignore[arg-type]
-    (lambda: Retries(exponential_shares), "backoff is exponential_shares, which splits a capacity over levels but"),  # type: ignore[arg-type]
-    (lambda: Retries(linear_shares), "backoff is linear_shares, which splits a capacity over levels"),  # type: ignore[arg-type]
-    (lambda: Retries(weighted_shares(1, 2)), "capacity over levels but gives no delays. Give exponential_backoff()"),  # type: ignore[arg-type]
+    (lambda: Retries(exponential_shares), "backoff is exponential_shares, which divides a capacity among levels and"),  # type: ignore[arg-type]
+    (lambda: Retries(linear_shares), "backoff is linear_shares, which divides a capacity among levels"),  # type: ignore[arg-type]
+    (
+        lambda: Retries(weighted_shares(1, 2)),
+        "capacity among levels and does not return delays. Give exponential_backoff()",
+    ),  # type: ignore[arg-type]
     (lambda: Retries(lambda attempt: 1.0), "<lambda>, which cannot be called with (attempt, random_number)"),  # type: ignore[misc, arg-type]
     (lambda: Retries(later), "backoff is later, an async def or a generator function, so a call would run nothing"),  # type: ignore[arg-type]
     (
         lambda: Retries(lambda attempt, chance: -1.0),
-        "<lambda>, which gave -1.0 for attempt 1 and the random number 0; a delay is",
+        "<lambda>, which returned -1.0 for attempt 1 and the random number 0; it must return",
     ),
-    (lambda: Retries(lambda attempt, chance: 0.5 - chance), "which gave -0.5 for attempt 1 and the random number 1"),
-    (lambda: Retries(lambda attempt, chance: math.inf), "which gave inf for attempt 1"),
-    (lambda: Retries(lambda attempt, chance: "soon"), "which gave 'soon' for attempt 1"),  # type: ignore[arg-type, return-value]
+    (
+        lambda: Retries(lambda attempt, chance: 0.5 - chance),
+        "which returned -0.5 for attempt 1 and the random number 1",
+    ),
+    (lambda: Retries(lambda attempt, chance: math.inf), "which returned inf for attempt 1"),
+    (lambda: Retries(lambda attempt, chance: "soon"), "which returned 'soon' for attempt 1"),  # type: ignore[arg-type, return-value]
     (lambda: Retries(share=0), "share is 0; it must be a number above 0, and at most 1."),
     (lambda: Retries(share=1.5), "share is 1.5; it must be a number above 0, and at most 1."),
     (lambda: Retries(max_attempts=0), "max_attempts is 0; it must be a whole number, at least 1, or None to try forev"),
@@ -123,16 +129,16 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Retries(fatal=("KeyError",)), "fatal is ('KeyError',); it must be a tuple of exception"),  # type: ignore[arg-type]
     (lambda: Retries(delay=5), "delay is 5; it must be a function, called with (record, attempt, error)"),  # type: ignore[arg-type]
     (lambda: Retries(delay=lambda record: 5.0), "which cannot be called with (record, attempt, error)"),  # type: ignore[misc, arg-type]
-    (lambda: fixed_backoff(-1), "seconds is -1; a delay is a number of seconds, at least 0 and finite"),
-    (lambda: fixed_backoff(timedelta(seconds=5)), "seconds is datetime.timedelta(seconds=5); a delay is a number"),  # type: ignore[arg-type]
-    (lambda: exponential_backoff(first=0), "first is 0; it must be the seconds of the first delay, above 0"),
+    (lambda: fixed_backoff(-1), "seconds is -1; it must be a number of seconds, at least 0 and finite"),
+    (lambda: fixed_backoff(timedelta(seconds=5)), "seconds is datetime.timedelta(seconds=5); it must be a number"),  # type: ignore[arg-type]
+    (lambda: exponential_backoff(first=0), "first is 0; it must be a number of seconds, above 0"),
     (lambda: exponential_backoff(factor=0.5), "factor is 0.5; it must be a number, at least 1"),
-    (lambda: exponential_backoff(longest=math.inf), "longest is inf; a delay is a number of seconds"),
-    (lambda: exponential_backoff(jitter=2), "jitter is 2; it must be from 0, for none, to 1"),
+    (lambda: exponential_backoff(longest=math.inf), "longest is inf; it must be a number of seconds"),
+    (lambda: exponential_backoff(jitter=2), "jitter is 2; it must be a number from 0, for no jitter, to 1"),
     (lambda: Retries(by_exception=[TimeoutError]), "it must be a mapping of exception classes to back-offs"),  # type: ignore[arg-type]
     (lambda: Retries(by_exception={"TimeoutError": fixed_backoff(1)}), "it must be a mapping of exception classes"),  # type: ignore[dict-item]
     (lambda: Retries(by_exception={TimeoutError: 5}), "by_exception[TimeoutError] is 5; it must be a function"),  # type: ignore[dict-item]
-    (lambda: Retries(by_exception={OSError: linear_shares}), "by_exception[OSError] is linear_shares, which splits"),  # type: ignore[dict-item]
+    (lambda: Retries(by_exception={OSError: linear_shares}), "by_exception[OSError] is linear_shares, which divides"),  # type: ignore[dict-item]
     # Levels
     (weighted_shares, "No weights were given"),
     (lambda: weighted_shares(1, 2.5), "The weight 2.5 is not a whole number"),  # type: ignore[arg-type]

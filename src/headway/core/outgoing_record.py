@@ -7,13 +7,13 @@ import msgspec
 from headway.records.record_types import Header
 
 ANY_PARTITION = -1
-"""Means that the key chooses the partition."""
+"""As a partition, this means that the key decides the partition."""
 NOW = 0
-"""Means the time at which librdkafka takes the record."""
+"""As a timestamp, this means the time at which librdkafka accepts the record."""
 
 
 class OutgoingRecord(msgspec.Struct):
-    """A record with its topic: `value` and `key` are bytes, strings or None."""
+    """A record to send, with its topic. `value` and `key` are bytes, strings or None."""
 
     topic: str
     value: Any

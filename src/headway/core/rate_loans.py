@@ -1,19 +1,21 @@
-"""One member's fraction of its group's rates: its base, minus its loans to other members, plus its loans from them.
+"""Computes which fraction of a group's rate limits one member may use.
 
-The base is the member's fraction of the group's partitions. All bases together are at most the whole rate, so a group
-whose members cannot reach each other keeps its limit. A member that needs more sends a request to all others. Each of
-them lends the fraction that it does not use, for `LEASE` seconds, and renews the loan while it is requested.
+This is its base, minus its loans to other members, plus its loans from them. The base is the member's fraction of the
+group's partitions. All bases together are at most the whole rate, so the group keeps its limit even if its members
+cannot reach each other. A member that needs more sends a request to all others. Each of them lends the fraction that it
+does not use, for `LEASE` seconds, and renews the loan while it is requested.
 
-Invariant: at any moment all members together have at most the whole rate, even if messages are lost, late, repeated or
-out of order, and if members die, sleep or join. Three rules ensure it:
-- For its lender, a loan begins when the lender answers. For its borrower, it begins when the borrower sent its request,
-  which was earlier. So it ends for the borrower first, without a common clock.
-- A lender's later loan does not end its earlier one: the borrower uses the largest loan that has not ended, and the
-  lender withholds the largest, because it cannot know which of them has arrived.
-- A base that grows counts only after `LEASE` seconds, because the member that had it before could lend it until then.
+Invariant: at any moment, all members together have at most the whole rate, even if messages are lost, late, repeated or
+out of order, and if members die, sleep or join. Three rules ensure this:
+- For the lender, a loan begins when it answers the request. For the borrower, it begins when it sent the request, which
+  was earlier. So the loan ends for the borrower first, without a common clock.
+- A later loan does not end an earlier loan of the same lender. The borrower uses the largest loan that has not ended.
+  The lender withholds the largest one, because it cannot know which of them have arrived.
+- If a base grows, the higher base counts only after `LEASE` seconds, because the member that had this fraction before
+  could still lend it until then.
 
-A loan is tied to one name: the group's own rate, or that of a tenant. Bases and loans are fractions of a rate, so all
-names have the same base.
+Each loan is for one named rate: the rate of the group, or that of a tenant. Bases and loans are fractions of a rate, so
+a member has the same base for all names.
 """
 
 from collections.abc import Mapping, Sequence
@@ -24,18 +26,18 @@ from typing import Final
 from headway.core.levels.naming import is_topic_name
 
 LEASE: Final = 2.0
-"""The seconds that a loan lasts. After that the lender has its whole base again."""
+"""How many seconds a loan lasts. After that, the lender has its whole base again."""
 
 _KEEPS = 0.02  # the fraction of its base that a lender always keeps, so that its first record needs no loan
-_SMALLEST = 0.001  # the smallest fraction of a rate that is worth a message
-_MOST_ASKED = 200  # names in a message, of the greatest needs; thousands would make a message megabytes large
+_SMALLEST = 0.001  # the smallest fraction of a rate for which a message is sent
+_MOST_ASKED = 200  # the most rates requested in a message; thousands would make it megabytes large
 
 Fractions = Mapping[str, float]
-"""Fractions of rates, by the names of the rates."""
+"""Maps the names of rates to fractions of these rates."""
 
 
 def rates_topic(group: str) -> str:
-    """Return the topic for a group's messages. A group's name that is not valid in a topic is hashed.
+    """Return the topic for the messages of a group. If the group's name is not valid in a topic's name, it is hashed.
 
     >>> rates_topic("billing"), rates_topic("billing: EU")
     ('headway-rates-billing', 'headway-rates-6857ce9c52bb3574')
@@ -46,7 +48,7 @@ def rates_topic(group: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The fractions of a rate that a member uses now, and that it would use if it could."""
+    """The fraction of a rate that a member uses now, and the fraction that it would use if it could."""
 
     used: float
     wanted: float
@@ -54,9 +56,10 @@ class Need:
 
 @dataclass(frozen=True, slots=True)
 class LoanMessage:
-    """A member's message to all others: its requests beyond its base, and its loans, by the borrowers' names.
+    """A member's message to all other members: its requests and its loans.
 
-    A loan has the number of the request that it answers.
+    `asks` has the fractions that it needs in addition to its base. `lends` maps each borrower to the number of the
+    request that is answered and the lent fractions.
     """
 
     member: str
@@ -72,25 +75,28 @@ class _Loan:
 
 
 class Loans:
-    """The loans of one member. `receive` takes in messages, and `next_message` returns the one to send. No I/O."""
+    """The loans of one member. `receive` takes in messages, and `next_message` returns the message to send.
+
+    This class does no I/O.
+    """
 
     def __init__(self, member: str) -> None:
         self._member = member
         self._number = 0
-        # Pairs of a time and the base since then: those of the last two LEASEs, and the one before them.
+        # Pairs of a time and the base since then. Kept are the pairs of the last `2 * LEASE` seconds, and one before.
         self._bases: list[tuple[float, float]] = []
-        self._asked_at: dict[int, float] = {}  # the member's own messages that can still be answered
+        self._asked_at: dict[int, float] = {}  # when this member sent its requests that can still be answered
         self._heard: dict[str, int] = {}  # the number of the last message from each member
         self._requests: dict[str, tuple[int, Fractions]] = {}  # requests that are not answered yet
-        self._lent: dict[str, list[_Loan]] = {}  # to each member, loans that have not ended
-        self._borrowed: dict[str, list[_Loan]] = {}  # from each member, loans that have not ended
+        self._lent: dict[str, list[_Loan]] = {}  # the loans to each member that have not ended
+        self._borrowed: dict[str, list[_Loan]] = {}  # the loans from each member that have not ended
 
     def rebase(self, base: float, now: float) -> None:
-        """Set the fraction of the partitions that this member has from now on."""
+        """Set the base: the fraction of the group's partitions that this member has from now on."""
         self._bases.append((now, base))
 
     def base(self, now: float) -> float:
-        """Return the base that counts now: the lowest of the last `LEASE` seconds."""
+        """Return the base that counts now: the lowest base of the last `LEASE` seconds."""
         return self._least_since(now - LEASE)
 
     def _least_since(self, since: float) -> float:
@@ -100,7 +106,7 @@ class Loans:
         return least
 
     def receive(self, message: LoanMessage, now: float) -> None:
-        """Take in another member's message. It is ignored if it is older than that member's last one."""
+        """Take in a message from another member. A message older than the last one from this member is ignored."""
         sender = message.member
         if sender == self._member or message.number <= self._heard.get(sender, -1):
             return
@@ -115,9 +121,9 @@ class Loans:
             self._borrowed.setdefault(sender, []).append(_Loan(asked_at + LEASE, fractions))
 
     def next_message(self, needs: Mapping[str, Need], now: float) -> LoanMessage | None:
-        """Return the message to send now, or None if there are no requests and no loans.
+        """Return the message to send now, or None if it would have no requests and no loans.
 
-        From now on `share` withholds the loans of the message, even before it has been sent.
+        From now on, `share` withholds the loans in the message, even if it has not been sent yet.
         """
         self._expire(now)
         base = self.base(now)
@@ -133,13 +139,13 @@ class Loans:
         return LoanMessage(self._member, self._number, asks, lends)
 
     def share(self, name: str, now: float) -> float:
-        """Return the fraction of a rate that this member has now."""
+        """Return the fraction of a rate that this member may use now."""
         lent = sum(_largest(loans, name, now) for loans in self._lent.values())
         borrowed = sum(_largest(loans, name, now) for loans in self._borrowed.values())
         return max(0.0, self.base(now) - lent) + borrowed
 
     def names(self, now: float) -> set[str]:
-        """Return the names of the rates that are partly lent or borrowed now."""
+        """Return the names of the rates of which this member has lent or borrowed a fraction now."""
         return {name for loan in self._loans() if loan.until > now for name in loan.fractions}
 
     def next_change(self, now: float) -> float | None:
@@ -150,7 +156,8 @@ class Loans:
 
     def _answer(self, needs: Mapping[str, Need], base: float, now: float) -> dict[str, tuple[int, Fractions]]:
         lends: dict[str, tuple[int, Fractions]] = {}
-        # The lowest base of a longer time, because the needs of new partitions are not known yet.
+        # Lend only from a base that the member has had for a longer time, because the needs of its new partitions are
+        # not known yet.
         lendable = self._least_since(now - 2 * LEASE)
         requests, self._requests = self._requests, {}
         sharing = {name: sum(name in asks for _, asks in requests.values()) for _, a in requests.values() for name in a}
@@ -180,7 +187,7 @@ class Loans:
 
 
 def _largest(loans: Sequence[_Loan], name: str, now: float) -> float:
-    """Return the largest fraction of a rate among the loans that have not ended."""
+    """Return the largest fraction of a rate among those loans that have not ended."""
     return max((loan.fractions.get(name, 0.0) for loan in loans if loan.until > now), default=0.0)
 
 

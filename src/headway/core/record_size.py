@@ -1,19 +1,20 @@
-"""The size of a record in memory, which all memory budgets use.
+"""Computes the size of a record in memory, for all memory budgets.
 
-A record takes the bytes of its value, its key, and its headers with their names. Added to these are the objects that
-hold them, in Python, the binding and librdkafka, at the rates below. All records of a topic share its name.
+A record takes the bytes of its value, its key, and the names and values of its headers. The objects that hold these in
+Python, in the binding and in librdkafka take more bytes, which are estimated by the constants below. The name of the
+topic is not counted, because all records of a topic share it.
 """
 
 from collections.abc import Iterable
 
 RECORD_TAKES = 512
-"""The bytes of a record's objects, without those of its headers."""
+"""The bytes of the objects of one record, not including its headers."""
 
 HEADER_TAKES = 160
 """The bytes of the objects of one header: a pair, a name, a value, and its slot in the list."""
 
 Field = str | bytes | None
-"""A key, a value or the value of a header, as librdkafka accepts it."""
+"""The type of a key, a value, or the value of a header, as librdkafka accepts it."""
 
 
 def size_of(value: Field, key: Field, headers: Iterable[tuple[str, Field]] | None = ()) -> int:
@@ -22,7 +23,8 @@ def size_of(value: Field, key: Field, headers: Iterable[tuple[str, Field]] | Non
     >>> size_of(b"value", b"key"), size_of(None, None, [("name", b"12")])
     (520, 678)
     """
-    # Nearly all fields are bytes; a call for each would double the time, and a relay asks this twice a record.
+    # Nearly all fields are bytes, so these are handled without a call of `bytes_of`, which would double the time. A
+    # relay calls this function twice per record.
     size = RECORD_TAKES + (len(value) if value.__class__ is bytes else bytes_of(value))
     size += len(key) if key.__class__ is bytes else bytes_of(key)
     return size + size_of_headers(headers) if headers else size
@@ -38,7 +40,7 @@ def size_of_headers(headers: Iterable[tuple[str, Field]] | None) -> int:
 
 
 def bytes_of(field: Field) -> int:
-    """Return the bytes of one field; text counts as UTF-8.
+    """Return the number of bytes of one field. Text counts as UTF-8.
 
     >>> bytes_of("plain"), bytes_of("€"), bytes_of(None)
     (5, 3, 0)

@@ -1,22 +1,23 @@
-"""A growing pause for calls that are refused as a whole, for example because the right to write to a topic is missing.
+"""A growing pause after calls that Kafka refuses, for example because the client is not authorized to write to a topic.
 
-Invariants: nothing is tried during a back-off, and the back-off doubles with each refusal in a row, up to a bound. The
-refusals of calls that were under way at the same time count as one. The first refusal is logged as a warning, and then
-one every `_WARN_EVERY` seconds at most.
+Invariants: no call is tried during a back-off. The back-off doubles with each refusal in a row, up to a bound. If
+several calls that were in progress at the same time are refused, this counts as one refusal. The first refusal is
+logged as a warning, and after that at most one every `_WARN_EVERY` seconds.
 """
 
 import math
 
 from headway.core.retry import exponential_backoff
 
-_FIRST_BACK_OFF = 0.2  # seconds
+# All constants are in seconds.
+_FIRST_BACK_OFF = 0.2
 _LONGEST_BACK_OFF = 10.0
 _WARN_EVERY = 10.0
-_IN_A_ROW = 2 * _LONGEST_BACK_OFF  # seconds; a refusal later than this after a back-off counts as a first one
+_IN_A_ROW = 2 * _LONGEST_BACK_OFF  # a refusal that comes later than this after a back-off counts as the first one
 
 
 class RefusalPause:
-    """Holds calls back while they are refused, for at most `longest` at a time; times are in seconds.
+    """Tells callers to wait while calls are refused, for at most `longest` at a time. All times are in seconds.
 
     >>> pause = RefusalPause()
     >>> pause.refused(100.0, random_number=0.0), pause.allows(100.1), pause.allows(100.2)
@@ -28,7 +29,7 @@ class RefusalPause:
     def __init__(self, longest: float = _LONGEST_BACK_OFF) -> None:
         self._back_off = exponential_backoff(_FIRST_BACK_OFF, longest=longest)
         self.again_at = -math.inf
-        self._refusals = 0  # in a row
+        self._refusals = 0  # the number of refusals in a row
         self._warned_at = -math.inf
 
     def allows(self, now: float) -> bool:
@@ -36,10 +37,10 @@ class RefusalPause:
         return now >= self.again_at
 
     def refused(self, now: float, random_number: float) -> bool:
-        """Note a refusal, and return whether to log a warning.
+        """Record that a call was refused, and return whether to log a warning.
 
-        A random number from 0 to 1 shortens the back-off, so that clients that were refused together do not try again
-        together.
+        A random number from 0 to 1 shortens the back-off, so that clients that were refused at the same time do not all
+        try again at the same time.
         """
         if self.allows(now):
             in_a_row = now - self.again_at < _IN_A_ROW

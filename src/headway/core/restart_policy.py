@@ -1,19 +1,19 @@
-"""Decides when a member that died is started again, and when to give up; the caller passes the time."""
+"""Decides when a member that died is started again, and when the supervisor gives up."""
 
 from headway.core.retry import exponential_backoff
 
 MOST_DEATHS = 5
-# Seconds. A new member can wait for a session timeout while its group still counts on the killed one. A life that
-# was only such a wait must not count as healthy.
+# A member that lives for this many seconds counts as healthy. This is longer than a session timeout, because a new
+# member can wait that long while its group still expects the killed member.
 _HEALTHY_AFTER = 120.0
 _delay = exponential_backoff(first=0.5, longest=30.0)
 
 
 class RestartPolicy:
-    """Counts the deaths in a row of one member, each after a short life.
+    """Counts the deaths of one member in a row, each after a short life.
 
-    Deaths while records were running make the wait longer, but are not a reason to give up. They end by themselves,
-    because a record that kills its process becomes a dead letter in the end.
+    Deaths while records were running make the next wait longer, but are not a reason to give up. They end by
+    themselves, because a record that kills its process becomes a dead letter in the end.
     """
 
     def __init__(self) -> None:
@@ -21,7 +21,11 @@ class RestartPolicy:
         self._without_cause = 0
 
     def delay(self, lived: float, *, by_records: bool = False) -> float | None:
-        """Return how many seconds to wait before the next start; None means to give up."""
+        """Return how many seconds to wait before the next start, or None to give up.
+
+        `lived` is the number of seconds for which the member lived. `by_records` is True if records were running when
+        it died.
+        """
         if lived >= _HEALTHY_AFTER:
             self._in_a_row = self._without_cause = 0
         self._in_a_row += 1

@@ -1,10 +1,11 @@
 """Decides whether and when a failed record is tried again.
 
-The attributes of an exception are read here, once, and put into the verdict. Later code uses the verdict alone.
+The attributes of an exception are read only in this module, once, and put into the verdict. Later code uses only the
+verdict.
 
-Invariants: a decision depends only on its arguments, which include the time and a random number. Whatever the user's
-functions and the exception itself do, every record gets a decision. A delay is never negative, and never shorter than
-the one that a `RetriableError` asks for, up to a day.
+Invariants: a decision depends only on its arguments, which include the time and a random number. Every record gets a
+decision, whatever the user's functions and the exception itself do. A delay is never negative. It is also never shorter
+than the delay that a `RetriableError` requests, up to a day.
 """
 
 import math
@@ -18,22 +19,22 @@ from headway.errors import ConfigError, FatalError, RetriableError, RetryLater
 
 
 def failure_behind(error: BaseException) -> BaseException:
-    """Return the error that made an attempt fail: the one behind a `RetryLater`, or the error itself."""
+    """Return the error that made an attempt fail. For a `RetryLater`, this is its cause or context, if it has one."""
     if not issubclass(type(error), RetryLater):
         return error
-    sent = attribute(error, REASON)  # set if the error came from another process, which sends no causes
+    sent = attribute(error, REASON)  # is set if the error is from another process, because causes are not sent
     return sent if is_error(sent) else cause_or_context(error) or error
 
 
 REASON = "_reason"
-"""The attribute of a `RetryLater` from another process that holds the error behind it."""
+"""The attribute in which a `RetryLater` from another process has the error that made the attempt fail."""
 
 
 class Again(NamedTuple):
     """The verdict to try again, not before the time `at`.
 
-    If the user's delay function raised an error, the default decided, and `delay_error` is that error. An `untried`
-    attempt does not count.
+    If the user's back-off or delay function raised an error, the next rule decided, and `delay_error` is that error. If
+    `untried` is True, the attempt does not count.
     """
 
     at: float
@@ -42,9 +43,9 @@ class Again(NamedTuple):
 
 
 class GiveUp(NamedTuple):
-    """The verdict not to try again, with a reason to show.
+    """The verdict not to try again, with the reason.
 
-    `tried_out` is True if the number of attempts is the only reason.
+    `tried_out` is True if the only reason is that all allowed attempts have failed.
     """
 
     reason: str
@@ -52,7 +53,10 @@ class GiveUp(NamedTuple):
 
 
 class Later(NamedTuple):
-    """The verdict to store the record for a later attempt, as a `RetryLater` asks. Its delay is not checked yet."""
+    """The verdict to store the record for a later attempt, as a `RetryLater` requests.
+
+    `delay` is the value from the exception, which has not been checked yet.
+    """
 
     delay: Any
     reason: str = "it is tried again later"
@@ -61,35 +65,35 @@ class Later(NamedTuple):
 Verdict = Again | GiveUp | Later
 
 Backoff = Callable[[int, float], float]
-"""(failed attempt, counted from 1; random number from 0 to 1) -> seconds to wait."""
+"""A function of the failed attempt, counted from 1, and a random number from 0 to 1. It returns seconds to wait."""
 
 Delay = Callable[[Any, int, BaseException], float]
-"""(record, failed attempt, error) -> seconds to wait: a user's own function."""
+"""A user's function of the record, the failed attempt, counted from 1, and the error. It returns seconds to wait."""
 
 
 def _check_backoff(name: str, backoff: Any) -> None:
-    """Raise `ConfigError` if this is not a back-off, judging by its arguments and its result for attempt 1."""
+    """Raise `ConfigError` if this is not a back-off. Its arguments and its results for attempt 1 are checked."""
     check_function(name, backoff, ("attempt", "random_number"), "Give fixed_backoff(0.1), for example.")
     for random_number in (0.0, 1.0):
         try:
             seconds = backoff(1, random_number)
         except ConfigError as error:
             raise ConfigError(
-                f"{name} is {called(backoff)}, which splits a capacity over levels but gives no delays. Give "
+                f"{name} is {called(backoff)}, which divides a capacity among levels and does not return delays. Give "
                 "exponential_backoff() or fixed_backoff(0.1), for example."
             ) from error
-        except Exception:  # it might need something that does not exist yet; if it raises later, the default decides
+        except Exception:  # it may need something that does not exist yet; if it raises later, the default decides
             return
         if not is_number(seconds) or not 0 <= seconds < math.inf:
             raise ConfigError(
-                f"{name} is {called(backoff)}, which gave {shown(seconds)} for attempt 1 and the random number "
-                f"{random_number:g}; a delay is a number of seconds, at least 0 and finite."
+                f"{name} is {called(backoff)}, which returned {shown(seconds)} for attempt 1 and the random number "
+                f"{random_number:g}; it must return a number of seconds, at least 0 and finite."
             )
 
 
 def _check_delay(name: str, seconds: Any) -> None:
     if not is_number(seconds) or not 0 <= seconds < math.inf:
-        raise ConfigError(f"{name} is {shown(seconds)}; a delay is a number of seconds, at least 0 and finite.")
+        raise ConfigError(f"{name} is {shown(seconds)}; it must be a number of seconds, at least 0 and finite.")
 
 
 def _is_exception_class(kind: object) -> bool:
@@ -97,7 +101,7 @@ def _is_exception_class(kind: object) -> bool:
 
 
 def fixed_backoff(seconds: float) -> Backoff:
-    """Return a back-off that always waits for the same number of seconds.
+    """Return a back-off whose delay is the same number of seconds after each attempt.
 
     >>> fixed_backoff(1.5)(7, 0.5)
     1.5
@@ -107,10 +111,10 @@ def fixed_backoff(seconds: float) -> Backoff:
 
 
 def exponential_backoff(first: float = 1.0, factor: float = 2.0, longest: float = 60.0, jitter: float = 0.5) -> Backoff:
-    """Return a back-off whose delays, in seconds, grow by a factor up to the longest.
+    """Return a back-off whose delays start at `first` seconds and grow by a factor, up to `longest` seconds.
 
-    A random number shortens each delay, by at most the fraction `jitter`, so that records that failed together are
-    tried at different times.
+    A random number shortens each delay by at most the fraction `jitter`, so that records which failed at the same time
+    are tried at different times.
 
     >>> backoff = exponential_backoff(first=1, longest=60, jitter=0.5)
     >>> [backoff(attempt, 0) for attempt in (1, 2, 3, 1000)], backoff(3, 1)
@@ -118,11 +122,11 @@ def exponential_backoff(first: float = 1.0, factor: float = 2.0, longest: float 
     """
     _check_delay("longest", longest)
     if not is_number(first) or not 0 < first < math.inf:
-        raise ConfigError(f"first is {shown(first)}; it must be the seconds of the first delay, above 0 and finite.")
+        raise ConfigError(f"first is {shown(first)}; it must be a number of seconds, above 0 and finite.")
     if not is_number(factor) or not 1 <= factor < math.inf:
         raise ConfigError(f"factor is {shown(factor)}; it must be a number, at least 1 and finite.")
     if not is_number(jitter) or not 0 <= jitter <= 1:
-        raise ConfigError(f"jitter is {shown(jitter)}; it must be from 0, for none, to 1.")
+        raise ConfigError(f"jitter is {shown(jitter)}; it must be a number from 0, for no jitter, to 1.")
 
     def delay(attempt: int, random_number: float) -> float:
         try:
@@ -135,7 +139,7 @@ def exponential_backoff(first: float = 1.0, factor: float = 2.0, longest: float 
 
 
 _DEFAULT_BACKOFF = exponential_backoff()
-_LONGEST_ASKED_FOR = 86_400.0  # seconds; an error that asks for more is more likely a mistake
+_LONGEST_ASKED_FOR = 86_400.0  # the longest `retry_after` in seconds, because a longer one is probably a mistake
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,20 +147,21 @@ class Retries:
     """The rules by which failed records are retried.
 
     Args:
-        backoff: The delay after each attempt: `fixed_backoff`, `exponential_backoff`, or a function of the attempt,
-            counted from 1, and a random number from 0 to 1. If it raises, the default decides.
-        max_attempts: The number of attempts after which a record becomes a dead letter, even for `RetriableError` and
-            `RetryLater`; None tries forever.
-        fatal: Errors that are not retried, in addition to `FatalError`. A `RetriableError` is retried anyway, up to
-            `max_attempts`.
-        by_exception: The back-offs of certain errors: that of the error's class, or of its nearest base class.
-        delay: A function of (record, attempt, error) to use instead of the backoff. If it raises, or does not return a
-            number of seconds, the backoff decides.
-        share: The fraction of the slots, up to 1, for records that failed before, while others wait. Records that keep
-            failing hold up healthy ones by no more than that.
+        backoff: The delay after each attempt. It can be `fixed_backoff(…)`, `exponential_backoff(…)`, or a function of
+            the attempt, counted from 1, and a random number from 0 to 1. If the function raises, the default decides.
+        max_attempts: The number of attempts after which a record becomes a dead letter, even if the error is a
+            `RetriableError` or `RetryLater`. With None, records are tried forever.
+        fatal: The classes of errors that are not retried, in addition to `FatalError`. A `RetriableError` is retried in
+            any case, up to `max_attempts`.
+        by_exception: The back-offs for certain classes of errors. The one of the error's class is used, or of its
+            nearest base class.
+        delay: A function of (record, attempt, error) that is used instead of the back-off. If it raises, or does not
+            return a number of seconds, the back-off decides.
+        share: The fraction of the slots that records which failed before get while other records wait; at most 1. So
+            records that keep failing do not take more slots from the others.
 
-    In each case the delay is at least the `retry_after` of a `RetriableError`. Raises `ConfigError` for other
-    arguments. A back-off is called once when it is declared, with attempt 1.
+    The delay is always at least the `retry_after` of a `RetriableError`. Raises `ConfigError` for arguments that are
+    not valid. To check a back-off, it is called for attempt 1 when the rules are created.
 
     >>> Retries(fixed_backoff(2), max_attempts=2).decide("record", 1, OSError(), now=100.0, random_number=0.5)
     Again(at=102.0, delay_error=None, untried=False)
@@ -197,8 +202,12 @@ class Retries:
     def decide(
         self, record: object, attempt: int, error: BaseException, now: float, random_number: float, untried: int = 0
     ) -> Verdict:
-        """Decide what to do after an attempt has failed; `untried` earlier ones ended before anything was tried."""
-        kind = type(error)  # `isinstance` would also ask the object for its class
+        """Decide what to do after an attempt has failed.
+
+        `attempt` is its number, counted from 1. `untried` is the number of earlier attempts that ended before anything
+        was tried.
+        """
+        kind = type(error)  # not `isinstance`, which would also read the attribute `__class__` of the error
         is_later = issubclass(kind, RetryLater)
         is_retriable = issubclass(kind, RetriableError)
         if not is_retriable and not is_later and self._is_fatal(kind):
@@ -229,7 +238,7 @@ class Retries:
     def _seconds(
         self, record: object, attempt: int, error: BaseException, random_number: float
     ) -> tuple[float, BaseException | None]:
-        # Whatever the user's functions raise, a record without a verdict would block its lane forever.
+        # Everything that the user's functions raise is caught: a record without a verdict would block its lane forever.
         try:
             default = _checked(self._backoff_of(type(error))(attempt, random_number))
         except BaseException as delay_error:
@@ -250,7 +259,7 @@ def _is_true(untried: object) -> bool:
 
 
 def _asked_for(seconds: object) -> float:
-    """Return the shortest wait, in seconds, that an error asks for; 0 if it is not a number."""
+    """Return the shortest wait in seconds that an error requests. It is 0 if the value is not a number."""
     try:
         return float(min(max(0.0, seconds), _LONGEST_ASKED_FOR)) if isinstance(seconds, int | float) else 0.0
     except BaseException:
@@ -260,5 +269,5 @@ def _asked_for(seconds: object) -> float:
 def _checked(seconds: float) -> float:
     seconds = float(seconds)
     if not math.isfinite(seconds):
-        raise ValueError(f"It gave {seconds} seconds.")
+        raise ValueError(f"The delay is {seconds} seconds; it must be finite.")
     return max(0.0, seconds)

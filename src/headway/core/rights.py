@@ -1,6 +1,6 @@
-"""Rights on a Kafka that denies access by default, as `kafka-acls` names them, and the errors for missing ones.
+"""The permissions (ACLs) that a client needs on a Kafka with authorization, and the errors if it does not have them.
 
-Read, Write, Delete and Alter include Describe.
+Operations and resources have the names that `kafka-acls` uses. Read, Write, Delete and Alter include Describe.
 """
 
 import shlex
@@ -16,7 +16,7 @@ _GROUP = "GROUP_AUTHORIZATION_FAILED"
 _TRANSACTIONAL_ID = "TRANSACTIONAL_ID_AUTHORIZATION_FAILED"
 _CLUSTER = "CLUSTER_AUTHORIZATION_FAILED"
 
-# Participles for error messages: "The topic orders cannot be read".
+# Participles for error messages, such as "The topic orders cannot be read".
 _DONE = {
     "Create": "created",
     "Delete": "deleted, and neither can its records",
@@ -27,13 +27,13 @@ _DONE = {
 _NAMES = {"Topic": "topic", "Group": "group", "TransactionalId": "transactional id", "Cluster": "cluster"}
 _OPTIONS = {"Topic": "--topic", "Group": "--group", "TransactionalId": "--transactional-id"}
 _PLACEHOLDER = "User:…"
-# The mechanisms whose principal is the user name.
+# With these SASL mechanisms, the name of the principal is the user name.
 _WITH_USER_NAME = ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512")
 
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """One operation on one resource, or on all resources whose names begin with `name`."""
+    """A permission for one operation on one resource, or on all resources whose names begin with `name`."""
 
     operation: str
     resource: str
@@ -42,7 +42,7 @@ class Right:
 
     @classmethod
     def parse(cls, text: str) -> "Right":
-        """Return the right that a text names; a name that ends with `*` stands for all names with that beginning.
+        """Return the permission that a text describes. A name that ends with `*` means all names with this prefix.
 
         >>> Right.parse("Write Topic orders-*")
         Right(operation='Write', resource='Topic', name='orders-', prefixed=True)
@@ -55,11 +55,11 @@ class Right:
 
     @property
     def shown_name(self) -> str:
-        """The name, followed by `*` if it is the beginning of names."""
+        """The name, followed by `*` if it is a prefix."""
         return self.name + "*" * self.prefixed
 
     def covers(self, other: "Right") -> bool:
-        """Return whether this right includes the other one.
+        """Return whether this permission includes another one.
 
         >>> Right.parse("Read Topic orders-*").covers(Right.parse("Describe Topic orders-1"))
         True
@@ -75,10 +75,12 @@ class Right:
         return named and (self.operation == other.operation or implied)
 
     def missing(self, config: Mapping[str, Any] | None = None) -> str:
-        """Return an error text that names this missing right, the principal that needs it, and the command to grant it.
+        """Return an error text for a client without this permission.
+
+        It names the resource, the principal that needs the permission, and the command that grants it.
 
         >>> print(Right("Read", "Topic", "orders-0").missing())
-        The topic orders-0 cannot be read: this client lacks the right. Grant Read on it to the principal of \
+        The topic orders-0 cannot be read: this client is not authorized. Grant Read on it to the principal of \
 this client (kafka-acls --add --allow-principal 'User:…' --operation Read --topic orders-0).
         """
         user = principal_of(config or {})
@@ -91,17 +93,19 @@ this client (kafka-acls --add --allow-principal 'User:…' --operation Read --to
     def _forbidden(self) -> str:
         named = f"The {_NAMES[self.resource]} {self.name}"
         if self.resource in ("Group", "TransactionalId") and self.operation != "Describe":
-            return f"{named} cannot be used: this client lacks the right"
-        return f"{named} cannot be {_DONE.get(self.operation, self.operation)}: this client lacks the right"
+            return f"{named} cannot be used: this client is not authorized"
+        return f"{named} cannot be {_DONE.get(self.operation, self.operation)}: this client is not authorized"
 
 
 def topic_rights(operation: str, *topics: str) -> list[Right]:
-    """Return the same right on each of these topics."""
+    """Return the permissions for an operation on each of these topics."""
     return [Right(operation, "Topic", topic) for topic in topics]
 
 
 def principal_of(config: Mapping[str, Any]) -> str | None:
-    """Return the principal of a client, if its settings show it. A broker's own mapping can change it.
+    """Return the principal of a client, or None if its settings do not show it.
+
+    A broker can be configured to map it to another principal.
 
     >>> principal_of({"sasl.mechanism": "SCRAM-SHA-512", "sasl.username": "app"})
     'User:app'
@@ -119,9 +123,10 @@ def right_for(
     group: str | None = None,
     transactional_id: str | None = None,
 ) -> Right | None:
-    """Return the right that is missing, from the name of Kafka's error; None if the error is not about a right.
+    """Return the permission that a client needs, judging by the name of Kafka's error.
 
-    `operation` is the one on the topic. For a group the right is Describe or Read, for a transactional id Write.
+    It is None if the error is not an authorization error. `operation` is the operation on the topic. On a group, the
+    permission is Describe or Read; on a transactional id, it is Write.
 
     >>> right_for("GROUP_AUTHORIZATION_FAILED", "Read", group="billing")
     Right(operation='Read', resource='Group', name='billing', prefixed=False)
@@ -138,13 +143,13 @@ def right_for(
 
 
 def least(rights: Iterable[Right]) -> list[Right]:
-    """Return the rights in their order, each once, without those that others include."""
+    """Return the permissions in their order, without duplicates and without those that others include."""
     found = list(dict.fromkeys(rights))
     return [each for each in found if not any(other.covers(each) for other in found if other != each)]
 
 
 def kafka_acls(rights: Iterable[Right], principal: str) -> list[list[str]]:
-    """Return the arguments of `kafka-acls --add` that grant these rights, in as few commands as possible.
+    """Return the arguments of `kafka-acls --add` commands that grant these permissions, in as few commands as possible.
 
     >>> for line in kafka_acls([Right("Read", "Topic", "a"), Right("Read", "Topic", "b")], "User:app"):
     ...     print(*line)
@@ -168,7 +173,7 @@ def kafka_acls(rights: Iterable[Right], principal: str) -> list[list[str]]:
 
 
 def check_principal(principal: str) -> str:
-    """Return a principal unchanged. Raises `ConfigError` for one that `kafka-acls` does not accept."""
+    """Return the principal unchanged. Raises `ConfigError` if `kafka-acls` does not accept it."""
     kind, colon, name = principal.partition(":")
     if not (kind and colon and name):
         raise ConfigError(f"The principal is {principal!r}; write it like User:app.")

@@ -1,4 +1,7 @@
-"""The rights that each role needs. This table is the only source for the page, the command and the tests."""
+"""The permissions that each role needs.
+
+This table is the only source for the documentation, the command `headway acls` and the tests.
+"""
 
 import re
 from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -10,7 +13,10 @@ _PLACEHOLDER = re.compile(r"<([^>]+)>")
 
 
 class RolePart(NamedTuple):
-    """The rights that a role needs in one case. `case` is empty for the rights that it always needs."""
+    """The permissions that a role needs in one case.
+
+    `case` is empty for the permissions that the role always needs. `said` describes the case in the documentation.
+    """
 
     case: str
     said: str
@@ -18,7 +24,7 @@ class RolePart(NamedTuple):
 
 
 class Role(NamedTuple):
-    """A role: its title on the page, and its parts. Names in `<>` are placeholders."""
+    """A role: its title in the documentation, and its parts. In the permissions, names in `<>` are placeholders."""
 
     title: str
     parts: tuple[RolePart, ...]
@@ -52,7 +58,7 @@ _PARALLEL = (
     _IDS,
 )
 _CONTROL = (
-    RolePart("control", "to be told to stop", ("Read Topic headway-control", "Write Topic headway-control")),
+    RolePart("control", "to receive requests to stop", ("Read Topic headway-control", "Write Topic headway-control")),
     RolePart("create", "on first use", ("Create Topic headway-control",)),
 )
 
@@ -160,13 +166,14 @@ ROLES: Final[Mapping[str, Role]] = {
         ),
     ),
 }
-"""Each role with its rights; the names are those of `headway acls`."""
+"""The roles and their permissions, by the names that `headway acls` uses."""
 
 
 def rights_of(role: str, cases: Collection[str], names: Mapping[str, Sequence[str]]) -> list[Right]:
-    """Return the rights of a role in some of its cases, each once, without those that another right includes.
+    """Return the permissions that a role needs in these cases, and those that it always needs.
 
-    `names` has the values of each placeholder. A value that ends with `*` stands for all names with that beginning.
+    There are no duplicates, and no permissions that others include. `names` has the values of each placeholder. A value
+    that ends with `*` means all names with this prefix.
 
     >>> [str(right) for right in rights_of("consumer", [], {"topic": ["orders-0", "orders-1"], "group": ["billing"]})]
     ['Read on Topic orders-0', 'Read on Topic orders-1', 'Read on Group billing']
@@ -185,7 +192,7 @@ def _filled(text: str, names: Mapping[str, Sequence[str]]) -> Iterator[str]:
 
 
 def literal_beginning(pattern: str) -> str:
-    """Return the name for a right on all topics that match a pattern: the common beginning of their names, and `*`.
+    """Return the name for a permission on all topics that match a pattern: their common prefix, followed by `*`.
 
     >>> literal_beginning("^shop_.*"), literal_beginning("^(a|b)c"), literal_beginning("^orders$")
     ('shop_*', '*', 'orders')
@@ -196,7 +203,7 @@ def literal_beginning(pattern: str) -> str:
     rest = text[len(beginning) :]
     if rest == "$":
         return beginning.replace("\\", "")
-    if rest[:1] in ("*", "?", "{"):  # a quantifier, which belongs to the character before it
+    if rest[:1] in ("*", "?", "{"):  # a quantifier, so that the character before it is optional
         beginning = beginning[:-1]
     if "|" in _without_groups(rest):
         beginning = ""

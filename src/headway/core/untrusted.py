@@ -1,7 +1,8 @@
-"""Reads JSON from Kafka's topics. It is not trusted, because anybody with the right to write there can have written it.
+"""Reads JSON from Kafka's topics. The JSON is not trusted: anybody who is authorized to write to a topic can write it.
 
-Invariants: only `UnreadableError` is raised, whatever the bytes are. Time and memory are bounded by the number of
-bytes, which `most` bounds. Every number, and every text that becomes a key or stays in memory, has a type with bounds.
+Invariants: only `UnreadableError` is raised, whatever the bytes are. The number of bytes bounds time and memory, and
+`most` bounds the number of bytes. Every number, and every text that becomes a key or stays in memory, has a type with
+bounds.
 """
 
 from typing import Annotated, TypeVar
@@ -16,7 +17,7 @@ LATEST = 253_402_300_799_000
 """The last second of the year 9999, in milliseconds since the epoch."""
 
 LONGEST_TEXT = 1000
-"""The most characters of an id, a token or a cron expression."""
+"""The highest number of characters of an id, a token or a cron expression."""
 
 Time = Annotated[int, msgspec.Meta(ge=0, le=LATEST)]
 Number = Annotated[int, msgspec.Meta(ge=0, lt=2**31)]
@@ -24,7 +25,7 @@ Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Text = Annotated[str, msgspec.Meta(max_length=LONGEST_TEXT)]
 
 _MOST_BYTES = 65_536
-_MOST_SAID = 500  # characters of the decoder's error, which can quote the refused value
+_MOST_SAID = 500  # the most characters of the decoder's error to show, because it can quote the refused value
 
 
 def read_json(
@@ -34,10 +35,10 @@ def read_json(
     error: type[UnreadableError] = UnreadableError,
     most: int = _MOST_BYTES,
 ) -> T:
-    """Return the value of a JSON text. The text of an error begins with `whose`.
+    """Decode a JSON text. `whose` names the text at the beginning of an error message.
 
     Raises:
-        UnreadableError: There is no value, it has more than `most` bytes, or it is not JSON of the decoder's type.
+        UnreadableError: `value` is None, has more than `most` bytes, or is not JSON of the decoder's type.
     """
     if value is None:
         raise error(f"{whose} cannot be read: it has no value.")

@@ -1,13 +1,13 @@
-"""Access to exceptions from users' code that is safe from anything they do.
+"""Functions that read exceptions from users' code safely, whatever these exceptions do.
 
-An exception is an object of an unknown class. Its attributes can be properties that raise, its text can raise or be
-endless, and it can refuse assignments. So everything here asks the type, or bypasses the class for the state that
-`BaseException` itself keeps. Nothing that an exception raises escapes from these functions.
+An exception is an object of an unknown class. Its attributes can be properties that raise, computing its text can raise
+or return a huge string, and it can refuse assignments. So these functions use the type of the exception, and access the
+attributes of `BaseException` directly instead of through the class. They never raise an error because of an exception.
 """
 
 from typing import Any
 
-LONGEST_TEXT = 10_000  # characters
+LONGEST_TEXT = 10_000  # the most characters of an error's text
 
 _cause_of = BaseException.__dict__["__cause__"].__get__
 _context_of = BaseException.__dict__["__context__"].__get__
@@ -23,7 +23,7 @@ def is_error(value: object) -> bool:
 
 
 def attribute(error: BaseException, name: str) -> Any:
-    """Return an attribute of an error; None if it has none, or if reading it raises."""
+    """Return an attribute of an error, or None if the error does not have it or reading it raises."""
     try:
         return getattr(error, name)
     except BaseException:
@@ -31,7 +31,7 @@ def attribute(error: BaseException, name: str) -> Any:
 
 
 def text_of(error: BaseException) -> str:
-    """Return the text of an error, cut to `LONGEST_TEXT` characters; empty if making it raises."""
+    """Return the text of an error, cut to `LONGEST_TEXT` characters. It is empty if computing it raises."""
     try:
         return _shortened(str(error))
     except BaseException:
@@ -39,7 +39,7 @@ def text_of(error: BaseException) -> str:
 
 
 def description_of(error: BaseException) -> str:
-    """Return an error's `repr`, cut to `LONGEST_TEXT` characters; the name of its class if making it raises."""
+    """Return the `repr` of an error, cut to `LONGEST_TEXT` characters, or its class name if computing that raises."""
     try:
         return _shortened(repr(error))
     except BaseException:
@@ -47,7 +47,7 @@ def description_of(error: BaseException) -> str:
 
 
 def cause_or_context(error: BaseException) -> BaseException | None:
-    """Return the error that this one was raised from, or during whose handling; None if there is none."""
+    """Return the error that Python shows before this one: its cause, or its context unless that is suppressed."""
     cause: BaseException | None = _cause_of(error)
     return _context_of(error) if cause is None and not _hides_context(error) else cause
 
@@ -66,10 +66,10 @@ def class_name(kind: type) -> str:
 
 
 def without_frames(error: BaseException) -> BaseException:
-    """Drop the frames of an error, and of all errors behind it; return the same error.
+    """Drop the tracebacks of an error and of all its causes, contexts and members. Returns the same error.
 
-    Frames keep their variables alive, among them the previous attempt with its error. With the frames, every earlier
-    failure would stay in memory.
+    The frames of a traceback keep their variables alive, and among them is the previous attempt with its error. With
+    the tracebacks, all earlier failures would stay in memory.
     """
     seen = set[int]()
     chain = [error]
@@ -84,5 +84,5 @@ def without_frames(error: BaseException) -> BaseException:
 
 
 def _shortened(text: str) -> str:
-    exact = str.__getitem__(text, slice(LONGEST_TEXT))  # `text` can be of a subclass of `str`
+    exact = str.__getitem__(text, slice(LONGEST_TEXT))  # `text` can be an instance of a subclass of `str`
     return exact if str.__len__(text) <= LONGEST_TEXT else f"{exact} …"

@@ -57,7 +57,7 @@ def test_who_may_read_the_topics_and_not_the_group_reads_all(
 def test_what_may_not_be_read_is_not_skipped_as_lost(brokers: MockBrokers) -> None:
     fill(brokers, 100)
     brokers.refuse(FETCH, ck.KafkaError.TOPIC_AUTHORIZATION_FAILED)
-    with pytest.raises(KafkaError, match=r"^The topic orders-0 cannot be read: .* right\. Grant Read"):
+    with pytest.raises(KafkaError, match=r"^The topic orders-0 cannot be read: .* authorized\. Grant Read"):
         count(brokers, [Range(ORDERS, 0, 100)], skip_lost=True)
 
 

@@ -33,7 +33,7 @@ UNKNOWN = "kafka:9093/bootstrap: Failed to resolve 'kafka:9093': Name or service
         (AUTHORITY, True, "Check ssl.ca.location"),
         (ALERT, True, "Check ssl.certificate.location"),
         (CLOSED, False, "check security.protocol"),
-        (PLAIN, False, "one for plain text"),
+        (PLAIN, False, "be for plain text"),
     ],
 )
 def test_what_is_said_again_and_again_is_a_refusal(text: str, certain: bool, advice: str) -> None:

@@ -1,4 +1,4 @@
-"""Decides the commands of one partition, and keeps those that cannot be answered before more is known.
+"""Carries out and answers the commands of one partition, and keeps the commands that cannot be answered yet.
 
 Invariants:
 - A command is done when it is answered. After a restart, commands that are not done are read again.

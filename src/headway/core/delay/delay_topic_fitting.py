@@ -1,7 +1,7 @@
 """Fits the ladder to recent records: it decides which delay topics pay off, and when to change them.
 
-A delay topic saves writes, but Kafka has one more topic. Its price is set to a tenth of a write per record. So the cost
-of a ladder is the average number of writes per record, plus a tenth for each delay topic.
+A delay topic saves writes, but is one more topic for Kafka. Its price is set to a tenth of a write per record. So the
+cost of a ladder is the average number of writes per record, plus a tenth for each delay topic.
 
 Invariants:
 - The shortest delay stays, because it bounds how many records wait in memory.

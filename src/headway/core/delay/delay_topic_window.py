@@ -22,8 +22,8 @@ from headway.core.offsets.offset_map import OffsetMap
 from headway.core.offsets.progress import Progress
 from headway.errors import ScheduleError
 
-# Milliseconds. Records leave in groups, at most `LEAVES_WITHIN` late, so that one transaction handles many of them. A
-# record that entered its delay topic quickly leaves it at least `_DUE_AFTER` before it is due.
+# Records leave in groups, at most `LEAVES_WITHIN` milliseconds late, so that one transaction handles many of them. A
+# record that entered its delay topic quickly leaves it at least `_DUE_AFTER` milliseconds before it is due.
 LEAVES_WITHIN = 20
 _DUE_AFTER = 25
 
@@ -195,9 +195,10 @@ class DelayTopicWindow:
         return math.inf if self.ended else self._left
 
     def leave(self, until: float, now: int, most: int, most_bytes: float) -> list[Fetched]:
-        """Remove the records that may leave at the time `until`, from the first up to about `most` and `most_bytes`.
+        """Remove the first records, as far as they may leave at the time `until`.
 
-        Returns the records that must be handled. The other removed records were handled before a restart.
+        About `most` records with `most_bytes` bytes are removed at most. Returns those of them that must be handled;
+        the others were handled before a restart.
         """
         window, latest, ahead, belated = self._window, until - self._time, now + _AHEAD, self._last_belated(until)
         left: list[Fetched] = []

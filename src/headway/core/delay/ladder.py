@@ -35,8 +35,9 @@ A running relay notices a new topic within about five seconds. That is early eno
 topics keeps its first record for 16 seconds.
 """
 
-# Milliseconds. A record leaves a delay topic a little before the topic's delay is over, and can enter the topic a
-# little late. So a delay of exactly one minute is made of 32, 16, 8 and 4 seconds, although each move takes some time.
+# Both times are in milliseconds. A record leaves a delay topic a little before the topic's delay is over, and can enter
+# the topic a little late. So a delay of exactly one minute is made of 32, 16, 8 and 4 seconds, although each move takes
+# some time.
 _LEAVES_EARLIER = 100
 MAY_ENTER_LATER = 50
 _SHORTEST = range(500, 60_001)
@@ -183,7 +184,7 @@ class Ladder:
         return max(1, sum(times for _, _, times in self._stays(delay))) + 1
 
     def __str__(self) -> str:
-        # Whole seconds are printed exactly, because users copy these delays into the option --lines.
+        # Whole seconds are printed exactly, because users copy these delays into the option --delays.
         return ", ".join(f"{delay_topic / 1000:.12g} s" for delay_topic in self.delays)
 
 

@@ -48,7 +48,7 @@ _MOST_HELD_OF_A_DELAY_TOPIC = 20_000
 
 # How many records may leave their delay topics while others are due. Handling them takes about a millisecond.
 LEAVE_BESIDE = 200
-# Milliseconds. By then, another relay, which has data about the time zone, may have taken over the partition.
+# In this many milliseconds, another relay, which has data about the time zone, may take over the partition.
 _LOOK_FOR_ZONE_AGAIN_AFTER = 60_000
 _FORGET_AT_ONCE = 2_000  # the most changes to forget in one tick; for each, a record is written
 

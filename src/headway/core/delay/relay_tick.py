@@ -19,7 +19,7 @@ class Write(msgspec.Struct, gc=False):
 
 
 class RefusedRecord(NamedTuple):
-    """A record that becomes a dead letter, and the error because of which it does."""
+    """A record that becomes a dead letter, and the error that is the reason."""
 
     record: Any
     error: ScheduleError

@@ -1,1 +1,1 @@
-"""The accumulator of a producer: records between their sending and their delivery reports."""
+"""The accumulator of a producer: it keeps records from the time they are sent until their delivery is reported."""

@@ -1,25 +1,30 @@
-"""The accumulator of a producer: tracks records until they are reported, limits their memory, and orders their sending.
+"""The accumulator of a producer. It tracks records until their delivery is reported, and limits the memory they take.
 
-Most records never wait. Their queue is *admitted* to hand over at once, on *credit* for roughly one request, and the
-accumulator only counts their sizes. A record waits if it would overtake another record, or if its queue's window or the
-buffer is full. It waits in the queue of its partition, or, if any partition will do, in its topic's *undesignated*
-queue. A *raw* record, which is not serialised yet, waits in its topic's raw queue until it is sorted into one of these.
-Records that were handed over are *in flight* until they are reported; the window of their queue limits them
-(`FlowControl`). librdkafka finds the partition of a key faster than Python code. So records with a key are *unplaced*:
-they go through one common queue, as long as that has space and no record of the topic is waiting.
+It also decides the order in which records are handed over to librdkafka.
 
-Each level has an equal share of the memory to itself. Of the space that it would find if it were alone, a topic may use
-at most `1 - reserve`, and so may each queue of the topic. A flood therefore leaves space for the next sender, and two
-floods leave space for a third. (Dynamic thresholds, Choudhury and Hahne 1998, which work for any number of topics.)
+Most records never wait. Their queue is *admitted*: it gets *credit* for about one request, so that records can be
+handed over at once and the accumulator only counts their sizes. A record waits if it would overtake another record, or
+if the window of its queue or the buffer is full. It waits in the queue of its partition. If it can go to any partition,
+it waits in the *undesignated* queue of its topic. A *raw* record, which is not serialised yet, waits in the raw queue
+of its topic until it is sorted into one of these queues. Records that were handed over are *in flight* until their
+delivery is reported; the window of their queue limits their bytes (`FlowControl`). librdkafka finds the partition of a
+key faster than Python code. So records with a key are *unplaced*: they go through one common queue of their topic, as
+long as this queue has space and no record of the topic is waiting.
+
+Each level has an equal share of the memory of its own. A topic may use at most the fraction `1 - reserve` of the space
+that it would have if it were alone, and the same holds for each queue of the topic. So a flood of records leaves space
+for the next sender, and two floods leave space for a third. (Dynamic thresholds, Choudhury and Hahne 1998. They work
+for any number of topics.)
 
 Invariants:
 - A level never uses more than its share of the memory.
-- The records of a partition leave in the order in which they arrived, even if they were raw.
+- The records of a partition are handed over in the order in which they arrived, even if they were raw.
 - A partition that cannot send delays only its own records.
-- Levels get their shares of the bytes that are handed over. Topics of a level, and queues of a topic, take turns.
-- The cost is per record or per turn, never per queue.
-- A queue with nothing in flight holds no credit.
-- While a broker throttles the client, no queue holds credit, and little is in flight: see `Throttle`.
+- Levels get their shares of the bytes that are handed over. The topics of a level take turns, and so do the queues of a
+  topic.
+- Each operation costs time per record or per turn, never per queue.
+- A queue without records in flight holds no credit.
+- While a broker throttles the client, no queue holds credit, and few bytes are in flight; see `Throttle`.
 """
 
 import math
@@ -33,29 +38,29 @@ from headway.core.producer.queues import NOTHING, Batch, Level, Queue, R, TopicQ
 from headway.core.producer.throttle import AVERAGED_OVER, Throttle
 from headway.core.producer.turn_policies import TurnPolicy, Turns
 
-# The size of a credit in bytes, which is at most a level's memory divided by _CREDITS. A record that has to ask for
-# credit takes ten times as long as one that finds some.
+# A credit has this many bytes, but at most the memory of a level divided by _CREDITS. Handing over a record takes ten
+# times as long if its queue must first be admitted.
 _CREDIT = 256 * 1024
 _CREDITS = 64
-# The seconds without a report of any unplaced record after which these records count as stuck.
+# If no unplaced record was reported for this many seconds, these records count as stuck.
 STUCK_AFTER = 0.5
 
 
 class Limits(NamedTuple):
-    """The limits of an accumulator: in bytes, and for `patience` in seconds."""
+    """The limits of an accumulator."""
 
-    memory: int = 64 * 1024 * 1024
-    reserve: float = 0.2  # the fraction of the free space that each topic or queue leaves to the others
-    window: int = 4 * 1024 * 1024  # in flight for one partition; the last record can exceed it
-    patience: float = 300.0
+    memory: int = 64 * 1024 * 1024  # the bytes of all levels together
+    reserve: float = 0.2  # the fraction of the free space that each topic and each queue leaves to the others
+    window: int = 4 * 1024 * 1024  # the bytes in flight for one partition; the last record can exceed this
+    patience: float = 300.0  # the seconds that a record may wait
 
 
 class Accumulator(Generic[R]):
-    """The records of several levels, taken one by one and returned in batches. Only one thread at a time may use it.
+    """Takes in records of several levels one by one, and returns them in batches. Only one thread at a time may use it.
 
-    The caller sets `size` and `since` of its records, and gets the `TopicQueues` of each topic once. It hands over a
-    record whose queue has credit or is admitted, and puts any other record into its queue. Then it calls `drain` for
-    the waiting records, and `settle` for the reports.
+    The caller sets `size` and `since` of its records, and gets the `TopicQueues` of each topic once. If the queue of a
+    record has credit or is admitted, the caller hands the record over itself. Otherwise, it puts the record into the
+    queue. It calls `drain` to get waiting records, and `settle` after delivery reports.
     """
 
     def __init__(self, levels: int, turns: TurnPolicy, limits: Limits = Limits()) -> None:  # noqa: B008 - immutable
@@ -68,7 +73,8 @@ class Accumulator(Generic[R]):
         self._turns = turns
         self._wire: FlowControl[R] = FlowControl()
         self._throttle: Throttle | None = None
-        # The bytes that each level had delivered, recorded once a second for as long as a quota averages.
+        # The total bytes that each level had delivered, recorded once a second and kept for the time over which a quota
+        # averages.
         self._delivered_by: deque[tuple[float, list[int]]] = deque([(-math.inf, [0] * levels)])
         self._topics: dict[str, TopicQueues[R]] = {}
         self._raw: deque[TopicQueues[R]] = deque()
@@ -77,7 +83,7 @@ class Accumulator(Generic[R]):
         self.reported: list[Queue[R]] = []  # the queues whose `returned` is not 0
 
     def topic(self, kafka_topic: str, level: int) -> TopicQueues[R]:
-        """Return the queues of a topic, which the first call creates."""
+        """Return the queues of a topic. The first call for a topic creates them."""
         found = self._topics.get(kafka_topic)
         if found is None:
             found = self._topics[kafka_topic] = TopicQueues(
@@ -97,15 +103,16 @@ class Accumulator(Generic[R]):
 
     @property
     def waiting(self) -> int:
-        """The number of records that are not handed over yet."""
+        """The number of records that have not been handed over yet."""
         return sum(topic.waiting for topic in list(self._topics.values()))
 
     # At once
 
     def admit(self, queue: Queue[R], size: int, now: float) -> bool:
-        """Return whether a record may be handed over directly; its queue then has credit for it and for more records.
+        """Return whether a record may be handed over directly. Then its queue gets credit for this and further records.
 
-        A record is not admitted if it would overtake a waiting one, or if the window or the buffer is full.
+        A record is not admitted if it would overtake a waiting record, if the window or the buffer is full, or while a
+        broker throttles the client.
         """
         topic = queue.topic
         if self._throttle is not None or (
@@ -126,7 +133,7 @@ class Accumulator(Generic[R]):
         return True
 
     def admit_any(self, topic: TopicQueues[R], size: int, now: float) -> Queue[R] | None:
-        """Return a queue that admits a record for any partition, as `admit` does; None if there is none."""
+        """Return a queue that admits a record for any partition, as `admit` does, or None if no queue does."""
         if not topic.partition_count:
             return topic.unplaced if self.admit(topic.unplaced, size, now) else None
         queue = None if topic.undesignated.records else sticky_queue(topic)
@@ -144,9 +151,10 @@ class Accumulator(Generic[R]):
         now: float,
         partition_of: Callable[[str | bytes, int], int],
     ) -> tuple[Queue[R], bool]:
-        """Choose the queue of a record for which `queue` has no credit, and return whether it can be handed over now.
+        """Choose a queue for a record because `queue` has no credit for it.
 
-        A record that `is_placed` has a given partition, which can also be the sticky one.
+        Returns the queue, and whether the record can be handed over now. `is_placed` is True if the partition of the
+        record is already decided, by the user or because it is the sticky partition.
         """
         topic = queue.topic
         if key is None and not is_placed:
@@ -162,19 +170,19 @@ class Accumulator(Generic[R]):
         return queue, self.admit(queue, size, now)
 
     def has_space_soon(self, queue: Queue[R], size: int, now: float) -> bool:
-        """Return whether a record with a key should wait for space in the unplaced queue, not in its partition's.
+        """Return whether a record with a key should wait for space in the unplaced queue, not in that of its partition.
 
-        A flood fills the unplaced queue, and frees its space record by record. Finding the partitions of all records
-        that arrive meanwhile would double the cost of the flood. So each partition accepts only one credit's worth of
-        them, which is enough for a sender of few records. If unplaced records are no longer reported, they are stuck,
-        and the partitions may use all of their own space.
+        A flood fills the unplaced queue, and frees its space record by record. If Python code had to find the partition
+        of each record that arrives in the meantime, the flood would cost twice as much. So the queue of a partition
+        accepts only one credit's worth of these records, which is enough for a sender of few records. If no unplaced
+        records are reported any more, they are stuck. Then the queues of partitions may use all of their own space.
         """
         unplaced = queue.topic.unplaced
         is_full = not queue.topic.waiting and self._space_of(unplaced) < size
         return is_full and queue.used >= self._credit and now - unplaced.reported_at < STUCK_AFTER
 
     def throttled(self, seconds: float, now: float) -> None:
-        """Keep little in flight from now on, because a broker will ignore this client for this many seconds."""
+        """Keep few bytes in flight from now on, because a broker throttles this client for this many seconds."""
         self._forget_delivered(now)
         before = self._delivered_by[0][1]
         delivered = [level.delivered - size for level, size in zip(self._levels, before, strict=True)]
@@ -190,23 +198,23 @@ class Accumulator(Generic[R]):
                 turns.charge(topic.level.index, self._throttle.counted(queue, now))
 
     def _forget_delivered(self, now: float) -> None:
-        """Drop old sums, so that the first one is about ten seconds old."""
+        """Drop old totals of delivered bytes, so that the first one is about ten seconds old."""
         while len(self._delivered_by) > 1 and now - self._delivered_by[1][0] >= AVERAGED_OVER:
             self._delivered_by.popleft()
 
     def take_back(self, queue: Queue[R], size: int) -> None:
-        """Subtract bytes that are no longer in flight, for example because librdkafka refused the record at once."""
+        """Release bytes that are no longer in flight, for example because librdkafka refused the record at once."""
         queue.in_flight -= size
         self._charge(queue, -size)
 
     def revoke_all(self) -> None:
-        """Revoke all credit, so that every queue must be admitted again before it hands over."""
+        """Revoke all credit, so that every queue must be admitted again before its records are handed over."""
         for topic in self._topics.values():
             for queue in topic.queues():
                 self._revoke(queue)
 
     def _revoke(self, queue: Queue[R]) -> None:
-        """Revoke a queue's credit, so that no record overtakes those that wait from now on."""
+        """Revoke a queue's credit, so that no record can overtake the records that wait from now on."""
         if queue.credit:
             self.take_back(queue, queue.credit)
             queue.credit = 0
@@ -220,8 +228,8 @@ class Accumulator(Generic[R]):
     def put(self, queue: Queue[R], record: R, *, raw: bool = False) -> bool:
         """Put a record into a queue and return True, or return False if the queue has no space.
 
-        The size of a raw record is counted for the queue, but the record waits to be sorted. While its topic `has_raw`,
-        every record for a partition must be put as a raw one, too.
+        The size of a raw record counts for this queue, but the record waits in the raw queue of its topic. While the
+        topic `has_raw`, all records for partitions must be put with `raw=True`, too.
         """
         topic, size = queue.topic, record.size
         self._revoke(queue)
@@ -247,7 +255,10 @@ class Accumulator(Generic[R]):
         queue.topic.level.used += size
 
     def learn(self, topic: TopicQueues[R], partition_count: int, leaders: Collection[int]) -> list[R]:
-        """Note the partitions of a topic, and those with a leader; return the waiting records of missing partitions."""
+        """Set the number of partitions of a topic, and the partitions that have a leader.
+
+        Returns the records that waited for partitions which do not exist.
+        """
         topic.partition_count = partition_count
         topic.leaders = frozenset(leaders)
         if topic.sticky is not None and topic.sticky.partition not in topic.leaders:
@@ -260,7 +271,10 @@ class Accumulator(Generic[R]):
     # Sorting
 
     def take_raw(self, limit: int) -> list[R]:
-        """Return up to `limit` raw records of topics with known partitions. Then `sort` or `drop` each of them."""
+        """Return up to `limit` raw records of topics whose partitions are known.
+
+        The caller must then call `sort` or `drop` for each of them.
+        """
         taken: list[R] = []
         for _ in range(len(self._raw)):
             topic = self._raw.popleft()
@@ -274,10 +288,10 @@ class Accumulator(Generic[R]):
         return taken
 
     def sort(self, record: R, partition: int | None, size: int) -> None:
-        """Put a raw record with its serialised size into the queue of its partition, behind those sorted before.
+        """Put a raw record at the end of the queue of its partition. `size` is its serialised size.
 
-        While one record for a queue is raw, all later ones are raw, too. So the records of a queue are in order, and
-        the first one is the first to expire. A record that was purged after `take_raw` is ignored.
+        While a record for a queue is raw, all later records for this queue are raw, too. So the records of a queue stay
+        in order, and the first one expires first. A record that was purged after `take_raw` is ignored.
         """
         topic = record.queue.topic
         if record not in topic.sorting:
@@ -287,7 +301,7 @@ class Accumulator(Generic[R]):
         record.size = size
         record.queue = queue = topic.queue(partition)
         self._charge(queue, size)
-        # The record was in no queue when `expired` last checked them.
+        # The last call of `expired` did not see this record, because it was in no queue.
         self._check_at = min(self._check_at, record.since + self._limits.patience)
         if queue.records is NOTHING:
             queue.records = deque()
@@ -295,7 +309,7 @@ class Accumulator(Generic[R]):
         list_queue(queue)
 
     def drop(self, record: R) -> bool:
-        """Give up a raw record from `take_raw`; return False if it was purged in the meantime."""
+        """Forget a raw record from `take_raw`. Returns False if it was purged in the meantime."""
         if record not in record.queue.topic.sorting:
             return False
         del record.queue.topic.sorting[record]
@@ -305,7 +319,7 @@ class Accumulator(Generic[R]):
     # Out
 
     def drain(self, limit: int, now: float) -> list[Batch[R]]:
-        """Return the batches to hand over now, turn by turn, up to `limit` bytes or until no queue can send."""
+        """Return the batches to hand over now, in turns, until they have `limit` bytes or no queue can send."""
         batches: list[Batch[R]] = []
         turns: Turns = self._turns
         if self._throttle is not None:
@@ -323,7 +337,7 @@ class Accumulator(Generic[R]):
         return batches
 
     def _take_turn(self, level: Level[R], now: float) -> Batch[R] | None:
-        """Give a level its turn, which goes to its next topic, and there to the next queue."""
+        """Give a level its turn. It goes to the level's next topic, and to the topic's next queue."""
         topic = level.turns.popleft()
         queue = topic.turns.popleft()
         queue.listed = False
@@ -362,7 +376,7 @@ class Accumulator(Generic[R]):
         return Batch(target, taken, size)
 
     def settle(self, now: float) -> None:
-        """Count the reported bytes as no longer in flight, which frees their space, and the credit of idle queues."""
+        """Release the bytes whose delivery has been reported, and the credit of queues that are idle now."""
         queues = self.reported[:]
         self.reported.clear()
         for queue in queues:
@@ -388,11 +402,11 @@ class Accumulator(Generic[R]):
 
     @property
     def next_permit(self) -> float:
-        """The time from which a quota permits records to be handed over; infinite without a quota."""
+        """When a broker's quota next permits records to be handed over; infinite if no broker throttles the client."""
         return math.inf if self._throttle is None else self._throttle.next_permit
 
     def next_expiry(self) -> float:
-        """Return the time before which no record expires, when `expired` should be called."""
+        """Return when `expired` should be called next. No record expires before this time."""
         return self._check_at
 
     def expired(self, now: float) -> list[R]:
@@ -409,9 +423,9 @@ class Accumulator(Generic[R]):
         return expired
 
     def purge(self, topics: Iterable[TopicQueues[R]]) -> list[R]:
-        """Remove and return the records of some topics that wait, or are being sorted.
+        """Remove and return the records of these topics that are waiting or being sorted.
 
-        Records in flight will still be reported.
+        The delivery of records in flight will still be reported.
         """
         purged: list[R] = []
         for topic in topics:

@@ -1,18 +1,19 @@
-"""The window of each queue, which limits its bytes in flight, so that a quiet sender need not wait behind a flood.
+"""Sets the window of each queue, which limits its bytes in flight, so that a quiet sender does not wait behind a flood.
 
-All records for a broker go over one connection, in order. While a flood is alone, it may have its whole window in
-flight. Beside a quiet neighbour, its window shrinks to little more than what keeps the connection busy: `_GAIN` times
-the bytes that are reported of it within the shortest time that a report takes. At that point throughput divided by
-delay is highest (Kleinrock 1979), and TCP's BBR finds it in the same way (Cardwell et al. 2016).
+All records for a broker go over one connection, in order. While no other queue sends, a flood may have its whole window
+in flight. If a quiet neighbour sends too, the window of the flood shrinks to little more than what keeps the connection
+busy: `_GAIN` times the flood's rate times the shortest time in which a delivery was reported. With this window,
+throughput divided by delay is highest (Kleinrock 1979). TCP's BBR finds it in the same way (Cardwell et al. 2016).
 
-The shortest time of a report can be measured only while little is in flight. So a narrowed queue starts with a window
-of `_MIN_WINDOW` until that time is measured, and again every ten seconds, because the route to a broker may change.
+The shortest time can be measured only while few bytes are in flight. So the window of a narrowed queue is `_MIN_WINDOW`
+until this time has been measured. The measurement is repeated every ten seconds, because the route to a broker may
+change.
 
 Invariants:
-- A queue is narrowed only beside a neighbour that sends far less, and has sent repeatedly in the last seconds.
+- A queue is narrowed only if a neighbour sends far less and has sent repeatedly in the last seconds.
 - Two floods do not narrow each other.
 - A window is at least `_MIN_WINDOW`.
-- Nothing here is done per record.
+- Nothing in this module runs for each record.
 """
 
 import math
@@ -20,33 +21,38 @@ from typing import Generic
 
 from headway.core.producer.queues import Queue, R
 
-# All times are in seconds.
-_TICK = 0.1
-_TICKS = 5  # a neighbour must have sent in this many ticks,
-_REMEMBERED = 10.0  # and in one tick within this time
-_FAR_LESS = 8
+_TICK = 0.1  # the shortest time between two updates of the windows, in seconds
+_TICKS = 5  # a queue counts as a neighbour if it has sent in this many ticks
+_REMEMBERED = 10.0  # a queue that has not sent for this many seconds is no longer active
+_FAR_LESS = 8  # a queue is narrowed if it sends more than this many times as much as the quietest neighbour
 _GAIN = 1.25
-_MIN_WINDOW = 128 * 1024
-_SMOOTH = 4
-_MEASURED_FOR = 10.0
+_MIN_WINDOW = 128 * 1024  # the smallest window in bytes
+_SMOOTH = 4  # the last tick counts for one of this many parts of a rate
+_MEASURED_FOR = 10.0  # seconds after which the shortest time of a report is measured again
 
 
 class FlowControl(Generic[R]):
-    """Sets the `window` of each queue. It is called when a queue hands records over, and for each batch of reports."""
+    """Sets the `window` of each queue from what it hands over and what is reported."""
 
     def __init__(self) -> None:
         self._active: dict[Queue[R], None] = {}
         self._since = 0.0
 
     def handed_over(self, queue: Queue[R], size: int, now: float) -> None:
-        """Record that a queue hands over a record, and measure its time if little is in flight before it."""
+        """Record that a queue hands over a record.
+
+        If few bytes are in flight before this record, the time until its delivery is reported is measured.
+        """
         ahead = queue.in_flight - queue.credit
         if queue.timed <= 0 and ahead <= _MIN_WINDOW:
             queue.timed = ahead + size
             queue.timed_since = now
 
     def reported(self, queue: Queue[R], size: int, now: float) -> None:
-        """Record that this many bytes of a queue were reported, which may include the record whose time is measured."""
+        """Record that the delivery of this many bytes of a queue was reported.
+
+        If they include the record whose time is measured, the measurement ends.
+        """
         self._active[queue] = None
         queue.delivered += size
         if queue.timed > 0:
@@ -55,7 +61,7 @@ class FlowControl(Generic[R]):
                 queue.quickest = min(queue.quickest, now - queue.timed_since)
 
     def share(self, now: float) -> None:
-        """Set the windows by the bytes that each queue has sent, at most ten times a second."""
+        """Set the windows from the bytes that each queue has sent. This happens at most ten times a second."""
         seconds = min(now - self._since, 1.0)
         if seconds < _TICK:
             return
@@ -76,7 +82,7 @@ class FlowControl(Generic[R]):
         queue.window = min(queue.widest, max(_MIN_WINDOW, busy))
 
     def _measure(self, queue: Queue[R], seconds: float, now: float) -> None:
-        """Update a queue's rate, but only in ticks in which it sent: a queue that has just stopped is not quiet."""
+        """Update the rate of a queue, but only if it has sent in this tick: a queue that just stopped is not quiet."""
         if queue.delivered:
             if not queue.narrowed or queue.quickest < math.inf:
                 queue.rate += (queue.delivered / seconds - queue.rate) / (_SMOOTH if queue.ticks else 1)

@@ -1,12 +1,16 @@
 """Lists the queues that can send, so that they take turns within their topic and level.
 
-A queue is listed once while it has records that can be sent. The cost is per record or per turn, never per queue.
+A queue is listed once while it has records that can be sent. Each operation costs time per record or per turn, never
+per queue.
 """
 
 from headway.core.producer.queues import ANY_PARTITION, Queue, R, TopicQueues
 
 TURN = 64 * 1024
-"""The size of a turn in bytes, about one request. Records without a partition stay with one for this many bytes."""
+"""The size of a turn in bytes, about one request.
+
+Records that can go to any partition go to the same partition for this many bytes.
+"""
 
 
 def can_send(queue: Queue[R]) -> bool:
@@ -15,7 +19,10 @@ def can_send(queue: Queue[R]) -> bool:
 
 
 def sticky_queue(topic: TopicQueues[R]) -> Queue[R] | None:
-    """Return the queue for records without a partition: the last one until it got a batch, then the emptiest."""
+    """Return the queue of the partition for records that can go to any partition, or None if no partition can send.
+
+    It stays the same until the queue has got `TURN` bytes or cannot send. Then it is the queue with the fewest bytes.
+    """
     sticky = topic.sticky
     if sticky is None or topic.sticky_left <= 0 or not can_send(sticky):
         last = ANY_PARTITION if sticky is None else sticky.partition
@@ -27,7 +34,7 @@ def sticky_queue(topic: TopicQueues[R]) -> Queue[R] | None:
 
 
 def list_queue(queue: Queue[R]) -> None:
-    """List a queue for turns, if it has records and can send."""
+    """List a queue for turns if it has records and can send."""
     topic = queue.topic
     if queue.listed or not queue.records or queue is topic.raw:
         return
@@ -40,7 +47,7 @@ def list_queue(queue: Queue[R]) -> None:
 
 
 def relist(topic: TopicQueues[R]) -> None:
-    """List all queues of a topic again, after a rare change."""
+    """List all queues of a topic again. This is done only after rare changes."""
     if topic.listed:
         topic.level.turns.remove(topic)
         topic.listed = False

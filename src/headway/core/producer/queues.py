@@ -7,19 +7,22 @@ from dataclasses import dataclass, field
 from operator import index
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-ANY_PARTITION = -1  # the Kafka client's number for it
+ANY_PARTITION = -1  # librdkafka's number for a partition that it chooses
 
 
 NOTHING: deque[Any] = deque()
-"""The `records` of every queue in which no record has waited yet, because each empty deque takes 620 bytes."""
+"""The `records` of every queue in which no record has waited yet.
+
+One deque is shared, because each empty deque takes 620 bytes.
+"""
 
 
 class Waiting(Protocol):
-    """A record as the accumulator sees it: its size in bytes, the time at which it started to wait, and its queue."""
+    """The attributes of a record that the accumulator uses."""
 
-    size: int
-    since: float
-    queue: Any  # a Queue, set by the accumulator
+    size: int  # bytes
+    since: float  # the time at which the record started to wait
+    queue: Any  # the record's `Queue`, which the accumulator sets
 
 
 R = TypeVar("R", bound=Waiting)
@@ -27,25 +30,25 @@ R = TypeVar("R", bound=Waiting)
 
 @dataclass(slots=True, eq=False)
 class Queue(Generic[R]):
-    """The records that wait for one partition, or for any partition, and the number of its bytes in flight.
+    """The records that wait for one partition, or for any partition, and the bytes that are in flight.
 
-    Whoever is the first to append to `records` must replace `NOTHING`.
+    Code that appends to `records` must first replace `NOTHING` by a new deque.
 
-    A caller that hands a record over on credit subtracts its size from `credit`. A caller that takes a report adds the
-    size to `returned`, and appends the queue to `reported` if `returned` was 0.
+    A caller that hands over a record on credit subtracts its size from `credit`. A caller that receives a delivery
+    report adds the size to `returned`, and appends the queue to `reported` if `returned` was 0.
     """
 
     topic: "TopicQueues[R]"
     partition: int
     widest: float
     records: deque[R] = field(default_factory=lambda: NOTHING)
-    used: int = 0  # bytes, in flight or waiting
-    in_flight: int = 0  # bytes
-    credit: int = 0  # the bytes of `in_flight` that are not handed over yet
-    returned: int = 0
+    used: int = 0  # the bytes that wait or are in flight
+    in_flight: int = 0  # the bytes that are in flight, including credit
+    credit: int = 0  # the part of `in_flight` that has not been handed over yet
+    returned: int = 0  # the bytes whose delivery was reported since the last `settle`
     reported_at: float = -math.inf
     listed: bool = False
-    # The measurements on which its window is based: see `FlowControl`.
+    # The measurements from which `FlowControl` computes the window.
     delivered: int = 0
     timed: int = 0
     timed_since: float = 0.0
@@ -65,20 +68,20 @@ class Queue(Generic[R]):
 
 @dataclass(slots=True, eq=False)
 class TopicQueues(Generic[R]):
-    """The queues of one level of a topic; `kafka_topic` names it."""
+    """The queues of one Kafka topic, which has one level of a topic."""
 
     kafka_topic: str
     level: "Level[R]"
     reported: list[Queue[R]]
     window: float
     partitions: dict[int, Queue[R]] = field(default_factory=dict)
-    partition_count: int = 0  # 0 if not known yet
+    partition_count: int = 0  # 0 if it is not known yet
     leaders: Collection[int] = frozenset()  # the partitions that have a leader
     turns: deque[Queue[R]] = field(default_factory=deque)
     listed: bool = False
     used: int = 0
     waiting: int = 0  # the number of records that are not handed over
-    sorting: dict[R, None] = field(default_factory=dict)  # raw records that were taken and are in no queue, in order
+    sorting: dict[R, None] = field(default_factory=dict)  # in order, the raw records that were taken to be sorted
     sticky_left: int = 0
     undesignated: Queue[R] = field(init=False)
     unplaced: Queue[R] = field(init=False)
@@ -101,12 +104,12 @@ class TopicQueues(Generic[R]):
             return self.undesignated
         found = self.partitions.get(partition)
         if found is None:
-            number = index(partition)  # raises for 3.0, an equal key that librdkafka would refuse
+            number = index(partition)  # raises for 3.0, which equals the key 3 but which librdkafka would refuse
             found = self.partitions[number] = Queue(self, number, self.window)
         return found
 
     def queues(self) -> Iterator[Queue[R]]:
-        """Yield all queues."""
+        """Yield all queues of the topic."""
         yield self.raw
         yield self.unplaced
         yield self.undesignated
@@ -115,7 +118,7 @@ class TopicQueues(Generic[R]):
 
 @dataclass(slots=True, eq=False)
 class Level(Generic[R]):
-    """The state of a level: its bytes in the buffer, its bytes delivered, and its topics in round-robin order."""
+    """The state of a level: its bytes in the buffer, its delivered bytes, and its topics in the order of turns."""
 
     index: int
     used: int = 0
@@ -123,7 +126,10 @@ class Level(Generic[R]):
     turns: deque[TopicQueues[R]] = field(default_factory=deque)
 
     def oldest(self) -> float | None:
-        """Return when the next record started to wait. It is the oldest one, give or take one round of turns."""
+        """Return when the next record started to wait, or None if no record can be sent.
+
+        This record is about the oldest one: older records can be sent in the same round of turns.
+        """
         return self.turns[0].turns[0].records[0].since if self.turns else None
 
 

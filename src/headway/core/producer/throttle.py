@@ -1,16 +1,17 @@
-"""A broker's quota: limits the hand-over while the broker throttles this client.
+"""Limits the hand-over of records while a broker throttles this client because of a quota.
 
-A throttled broker answers, and then reads nothing from the client for a while. Records that were handed over wait for
-it in the order of their hand-over, so the levels' weights can only affect the records that were not. A quota also
-averages over about ten seconds, so after a burst its sender gets nothing for as long. While a broker throttles, records
-are therefore handed over at the rate that the quota permits, with little in flight.
+A broker that throttles a client answers a request, and then reads nothing from the client for a while. Records that
+were already handed over wait in the order of their hand-over, so the shares of the levels can only affect records that
+were not handed over yet. Also, a quota is averaged over about ten seconds, so after a burst its sender gets nothing for
+up to ten seconds. While a broker throttles the client, records are therefore handed over at the rate that the quota
+permits, and few bytes are in flight.
 
-The rate is the average rate of delivery in the ten seconds before a throttled answer, because the quota limits that
-average. Without further throttled answers the rate grows, so it follows a quota that is raised. What could not be
-handed over during a pause is made up for, up to two seconds' worth.
+The rate is the average rate of delivery in the ten seconds before a throttled answer, because the quota limits this
+average. While there are no further throttled answers the rate grows, so that it follows a quota that was raised. Bytes
+that could not be handed over during a pause are made up for, up to those of two seconds.
 
-Invariants:
-- Bytes in flight of a queue whose reports have stopped do not count: its broker is away, and the other queues go on.
+Invariant: the bytes in flight of a queue whose delivery reports have stopped do not count. Its broker cannot be
+reached, and the other queues must be able to continue.
 """
 
 from headway.core.producer.queues import Queue, R
@@ -19,23 +20,23 @@ from headway.core.producer.turn_policies import Turns
 AVERAGED_OVER = 10.0
 """The seconds over which a quota averages (the brokers' `quota.window.num` and `quota.window.size.seconds`)."""
 
-_LEAST_RATE = 4 * 1024  # bytes a second
-_LEAST = 64 * 1024
-_WORTH_A_REQUEST = 8 * 1024  # a throttled broker may read one request a second
-_AHEAD = 0.25  # seconds' worth of the rate that may be in flight
-_SAVED = 2.0  # seconds' worth of the rate that a pause can save up
-_LASTS = 30.0  # seconds without a throttled answer after which there is no limit any more
-_ADJUSTED_EVERY = 1.0
-_MORE = 1.2
-_STUCK_AFTER = 2.0  # seconds without a report, in addition to those for which the broker reads nothing
+_LEAST_RATE = 4 * 1024  # the lowest rate, in bytes per second
+_LEAST = 64 * 1024  # this many bytes may always be in flight or saved, even if the rate is low
+_WORTH_A_REQUEST = 8 * 1024  # fewer bytes are not handed over, because the broker may read only one request per second
+_AHEAD = 0.25  # the bytes of this many seconds, at the current rate, may be in flight
+_SAVED = 2.0  # a pause can save up the bytes of this many seconds
+_LASTS = 30.0  # this many seconds after the pause of the last throttled answer, the limit ends
+_ADJUSTED_EVERY = 1.0  # seconds between two increases of the rate
+_MORE = 1.2  # each increase multiplies the rate by this
+_STUCK_AFTER = 2.0  # seconds without a report, in addition to the broker's pause, after which reports have stopped
 
 
 class Throttle:
     """Limits the hand-over, from the first throttled answer of a broker until some time after the last one.
 
     Args:
-        rate: The bytes a second that the quota seems to permit.
-        seconds: The time for which the broker reads nothing from this client.
+        rate: The bytes per second that the quota seems to permit.
+        seconds: How long the broker reads nothing from this client.
         turns: The policy by which the levels take turns under the quota.
     """
 
@@ -46,14 +47,14 @@ class Throttle:
         self.again(rate, seconds, now)
 
     def again(self, rate: float, seconds: float, now: float) -> None:
-        """Note another throttled answer; the arguments are as for the first one."""
+        """Take in another throttled answer. The arguments have the same meaning as in the constructor."""
         self._rate = max(_LEAST_RATE, rate)
         self._pause = seconds
         self._until = now + seconds + _LASTS
         self._adjusted = now
 
     def is_over(self, now: float) -> bool:
-        """Return whether no broker has throttled the client recently."""
+        """Return whether the limit has ended, because no broker has throttled the client recently."""
         return now > self._until
 
     def space(self, in_flight: int, now: float) -> int:
@@ -72,10 +73,10 @@ class Throttle:
 
     @property
     def next_permit(self) -> float:
-        """The time from which records may be handed over again, if little is in flight."""
+        """The time at which records may be handed over again, if few bytes are in flight then."""
         return self._saved_at + max(0.0, _WORTH_A_REQUEST - self._saved) / self._rate
 
     def counted(self, queue: Queue[R], now: float) -> int:
-        """Return the bytes in flight of a queue, or 0 if its reports have stopped."""
+        """Return the bytes of a queue that are in flight, or 0 if its delivery reports have stopped."""
         last = max(queue.reported_at, queue.timed_since)
         return 0 if now - last > self._pause + _STUCK_AFTER else queue.in_flight - queue.credit

@@ -1,8 +1,8 @@
-"""The policies that decide which level hands over next. A turn can move any number of bytes.
+"""The policies that decide which level hands over records next. Any number of bytes can be handed over in a turn.
 
-Invariants: a level is picked whenever any level is waiting, and only waiting levels are picked. Under `fair`, levels
-that always wait get their shares of the bytes, to within one turn. Under `strict`, the highest waiting level is picked,
-unless another level has waited too long.
+Invariants: if any level has waiting records, one of the levels with waiting records is picked. Under `fair`, levels
+that always have waiting records get their shares of the bytes, to within one turn. Under `strict`, the highest level
+with waiting records is picked, unless another level has waited too long.
 """
 
 import math
@@ -12,18 +12,21 @@ from typing import Protocol
 from headway.core.levels.capacity import Distributor, distribute, strides
 from headway.core.levels.policies import PolicyName, check_policy, highest_and_overdue
 
-_CAPACITY = 1_000  # the capacity that a distributor splits
+_CAPACITY = 1_000  # the capacity that a distributor divides; only the proportions of the shares matter
 
 
 class Turns(Protocol):
     """Decides the turns of the levels."""
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
-        """Return the level whose turn it is, or None. `oldest` has the time since which each level waits, or None."""
+        """Return the level whose turn it is, or None if no level has waiting records.
+
+        `oldest` has, for each level, the time since when its next record waits, or None if no record waits.
+        """
         ...
 
     def charge(self, level: int, size: int) -> None:
-        """Record that a level moved this many bytes in its turn."""
+        """Record that this many bytes of a level were handed over in its turn."""
         ...
 
 
@@ -31,15 +34,17 @@ class TurnPolicy(Turns, Protocol):
     """A policy for the turns of the levels."""
 
     def under_quota(self, moved: Sequence[int], now: float) -> Turns:
-        """Return the policy while a broker throttles; `moved` has the bytes that each level moved recently."""
+        """Return the policy to use while a broker throttles the client.
+
+        `moved` has the bytes that each level delivered recently.
+        """
         ...
 
 
 class FairTurns:
-    """The policy that gives each turn to the level furthest behind its share.
+    """The policy that gives each turn to the level that is furthest behind its share.
 
-    A level that was idle has neither debts nor savings. (Start-time fair queueing, Goyal, Vin and Cheng 1996, in whole
-    numbers.)
+    Idle time earns no credit. (Start-time fair queueing, Goyal, Vin and Cheng 1996, in whole numbers.)
     """
 
     def __init__(self, shares: Sequence[int]) -> None:
@@ -49,7 +54,7 @@ class FairTurns:
         self._virtual_time = 0
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
-        """Return the level with the earliest start time; the highest one among equals."""
+        """Return the waiting level with the earliest start time. On a tie, it is the highest level."""
         chosen, starts = None, self._starts
         for level, since in enumerate(oldest):
             if since is None:
@@ -65,26 +70,29 @@ class FairTurns:
         return chosen
 
     def charge(self, level: int, size: int) -> None:
-        """Postpone the level's start time by the bytes, divided by its share."""
+        """Move the start time of a level forward by the number of bytes, divided by the level's share."""
         self._starts[level] += size * self._strides[level]
 
     def under_quota(self, moved: Sequence[int], now: float) -> "QuotaTurns":
-        """Return a policy with the same shares, which also counts the bytes that were moved before."""
+        """Return a policy with the same shares that also counts the bytes which were delivered recently."""
         return QuotaTurns(self._strides, moved, now)
 
 
 class QuotaTurns:
-    """The policy under a quota: the level that has moved least of its share in the last half minute goes first.
+    """The policy under a quota: the level that has recently sent least in proportion to its share goes first.
 
-    A quota averages over about ten seconds, so the bytes that one level has sent are not available to the others
-    afterwards. `FairTurns` would charge that to all levels alike. Here a level that used more than its share waits
-    until the others have caught up. Older bytes count less, so a level is neither shut out for long, nor can it save up
-    for long.
+    A quota is averaged over about ten seconds. So if one level has sent a burst, all levels can send less afterwards,
+    and with `FairTurns` all of them would suffer equally. With this policy, a level that has used more than its share
+    waits until the other levels have caught up. Older bytes count less, so a level is not shut out for long, and cannot
+    save up credit for long.
     """
 
     REMEMBERED = 30.0
-    """The seconds after which moved bytes count for 1/e. Levels that a burst held up need longer than the quota's ten
-    seconds to catch up, because they can only use what is left of the quota."""
+    """The number of seconds after which the weight of sent bytes is 1/e.
+
+    After a burst of one level, the other levels need more than the quota's ten seconds to catch up, because they can
+    use only the rest of the quota.
+    """
 
     _DECAY_INTERVAL = 1.0
 
@@ -94,7 +102,7 @@ class QuotaTurns:
         self._decayed = now
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
-        """Return the waiting level that has moved least of its share; the highest one among equals."""
+        """Return the waiting level that has sent least in proportion to its share. On a tie, it is the highest."""
         if now - self._decayed >= self._DECAY_INTERVAL:
             kept = math.exp((self._decayed - now) / self.REMEMBERED)
             self._moved = [size * kept for size in self._moved]
@@ -103,38 +111,38 @@ class QuotaTurns:
         return min(waiting, key=lambda level: (self._moved[level] * self._strides[level], -level), default=None)
 
     def charge(self, level: int, size: int) -> None:
-        """Count the bytes that a level has moved."""
+        """Count bytes that were handed over for a level."""
         self._moved[level] += size
 
 
 class StrictTurns:
-    """The policy that gives each turn to the highest waiting level.
+    """The policy that gives each turn to the highest level with waiting records.
 
-    If a level has waited for more than `max_wait` seconds, the one that has waited longest goes first.
+    If levels have waited longer than `max_wait` seconds, the level that has waited longest goes first.
     """
 
     def __init__(self, max_wait: float) -> None:
         self._max_wait = max_wait
 
     def pick(self, oldest: Sequence[float | None], now: float) -> int | None:
-        """Return the level that is overdue for longest, or else the highest waiting level."""
+        """Return the overdue level that has waited longest, or the highest waiting level if no level is overdue."""
         highest, overdue = highest_and_overdue(oldest, now - self._max_wait)
         return highest if overdue is None else overdue
 
     def charge(self, level: int, size: int) -> None:
-        """Do nothing, because this policy ignores the bytes."""
+        """Do nothing, because this policy does not depend on bytes."""
 
     def under_quota(self, moved: Sequence[int], now: float) -> "StrictTurns":
-        """Return this policy, which ignores quotas."""
+        """Return this policy, which does not depend on quotas."""
         return self
 
 
 def make_turn_policy(
     policy: PolicyName, distributor: Distributor | None, levels: int, *, max_wait: float
 ) -> TurnPolicy:
-    """Return the policy with this name. By default each level has twice the share of the level below.
+    """Return the policy with this name. By default, each level has twice the share of the level below it.
 
-    Raises `ConfigError` for an unknown name, and for a distributor if the policy has no shares.
+    Raises `ConfigError` if there is no policy with this name, or if a distributor is given with `strict`.
     """
     check_policy(policy, distributor, known=("fair", "strict"))
     if policy == "strict":

@@ -58,7 +58,7 @@ class Client:
 
 def writer_of(client: Client, silent_for: float = FOR_EVER) -> TransactionalWriter:
     def why_not(topic: str) -> str | None:
-        return "The topic bills cannot be written: this client lacks the right." if topic == "bills" else None
+        return "The topic bills cannot be written: this client is not authorized." if topic == "bills" else None
 
     writer = TransactionalWriter(cast(Any, client), why_not, silent_for)
     writer.transactions = cast(Any, client)
@@ -102,7 +102,7 @@ def test_a_forbidden_topic_is_found_though_all_records_are_reported_as_given_up(
     client = Client(dict.fromkeys([b"0", b"1", b"2"], PURGED))
     client.aborted = _caused_by(ck.KafkaError.TOPIC_AUTHORIZATION_FAILED)
     rejection = writer_of(client).write(RECORDS, ignore)
-    assert rejection == Rejection(1, FORBIDDEN, "The topic bills cannot be written: this client lacks the right.")
+    assert rejection == Rejection(1, FORBIDDEN, "The topic bills cannot be written: this client is not authorized.")
 
 
 def test_records_given_up_for_another_cause_are_not_stored_for_that_cause() -> None:
