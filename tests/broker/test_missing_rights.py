@@ -544,7 +544,7 @@ def test_a_relay_that_may_not_delete_what_has_left_its_lines_says_so(
     cluster.with_delays()
     user.grant(*RELAY.values(), *CAN_DO_WITHOUT[:3])
     with caplog.at_level(logging.WARNING, "headway"), relay(user, "exactly-once").running():
-        wait_until(lambda: "are not deleted, and take up space forever" in caplog.text, SOON)
+        wait_until(lambda: "are not deleted, so they take up disk space permanently" in caplog.text, SOON)
     assert user.sentence(Grant("Delete", "Topic", "{}.line-")) in caplog.text
 
 

@@ -101,7 +101,7 @@ def test_partitions_begin_after_an_unexpected_error_which_is_logged(
         store_in_each_partition({"bootstrap.servers": brokers.bootstrap_servers}, "orders-0", 1)
         with reading("priority", config, "orders-0") as read:
             wait_for(lambda: read == dict.fromkeys(PARTITIONS, 1))
-    assert "Asking where partitions begin raised an unexpected error" in caplog.text
+    assert "The look-up of start offsets raised an unexpected error" in caplog.text
 
 
 @pytest.mark.kafka

@@ -1,4 +1,4 @@
-"""A membership in the group of one level, or of all levels: joining, leaving, and the assigned partitions.
+"""The membership of one consumer in the group of one level, or of all levels: joining, leaving, and its partitions.
 
 No exception must leave a rebalance callback, because the binding would drop the records that the same call has fetched.
 """
@@ -30,7 +30,7 @@ from headway.settings.config import Config
 log = logging.getLogger(__name__)
 
 SERVE_EVERY = 0.1
-"""The seconds after which a member that gets no records answers its group again."""
+"""The seconds after which a member that fetches no records answers its group again."""
 _LEAVE_WITHIN = 10.0
 _END_MEMBERSHIP_WITHIN = 1.0
 _BOUNDS_ANSWERED_WITHIN = 1.0
@@ -38,7 +38,7 @@ _FIND_PLACES_AGAIN_AFTER = 0.5
 
 
 class RebalanceListener(Protocol):
-    """The receiver of a member's gained and lost partitions. Its methods are called while the member fetches."""
+    """Is called when a member gains or loses partitions. The calls happen while the member fetches."""
 
     def assigned(self, partitions: list[TopicPartition]) -> None: ...
     def revoked(self, partitions: list[TopicPartition]) -> None: ...
@@ -46,24 +46,27 @@ class RebalanceListener(Protocol):
 
 
 class PartitionReader(Protocol):
-    """The reader of a member's partitions, which keeps records and queues for them."""
+    """Reads the member's partitions, and keeps records and queues for them."""
 
     def begun(self, partitions: Collection[TopicPartition], restarted: Collection[TopicPartition]) -> None:
-        """Record that the client reads these partitions from now on, and `restarted` from their starts again."""
+        """Note that the client now reads these partitions.
+
+        The `restarted` ones were assigned to librdkafka again, and continue from their start offsets.
+        """
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Drop the records and the state of partitions that leave this member."""
+        """Drop the records and the state of partitions that are taken from this member."""
 
     def begin_again(self) -> None:
-        """Drop the state that belongs to the client of librdkafka, because the client is replaced."""
+        """Drop the state that belongs to librdkafka's consumer, because another consumer is about to replace it."""
 
 
 class Membership:
-    """A membership in a group, with its assigned partitions and the offsets at which they begin.
+    """A membership in a group, with the assigned partitions and the offsets at which they begin.
 
-    Not thread-safe: the rebalance callbacks run within the calls of one thread. `callback_errors` gets the errors that
-    the listener's methods raise. `base_group` is the group's name without the number of a level. Without `base_group`,
-    the commits of other groups are not checked.
+    Not thread-safe: the rebalance callbacks run within calls on one thread. `callback_errors` gets the errors that the
+    listener's methods raise. `base_group` is the group's name without the number of a level. Without `base_group`, the
+    commits of other groups are not checked.
     """
 
     def __init__(self, client: GroupClient, reader: PartitionReader, base_group: str | None) -> None:
@@ -71,32 +74,37 @@ class Membership:
         self._reader = reader
         self._listener: RebalanceListener | None = None
         self._partitions: AssignedPartitions[TopicPartition] = AssignedPartitions()
-        self._found: dict[TopicPartition, StartOffset] = {}  # where they begin, as Kafka answered
-        self._unwanted: dict[TopicPartition, int] = {}  # the first record of each that arrived during the leave
+        # The start offsets of the partitions, as Kafka has returned them.
+        self._found: dict[TopicPartition, StartOffset] = {}
+        # The offset of each partition's first record that was dropped while leaving the group.
+        self._unwanted: dict[TopicPartition, int] = {}
         self._find_places_at = 0.0
         self._reset = RESETS.get(str(client.config.get("auto.offset.reset", "latest")).lower(), Reset.LATEST)
         self.callback_errors: deque[BaseException] = deque()
         self.deleted_unread = dict.fromkeys(client.levels, 0)
-        """The number of each level's records that were deleted before they were read."""
-        self._has_met = False  # whether the group has rebalanced since the last fetched messages
+        """The number of records on each level that Kafka had deleted before they were read."""
+        self._has_met = False  # True if the group has rebalanced since the last fetch
         self._rejoining = False
-        self._member_id = ""  # as it was at the last assignment
+        self._member_id = ""  # this member's id at the last assignment
         self._is_incremental = _is_incremental(client.config)
         self._is_classic = client.config.get("group.protocol", "classic") != "consumer"
         self.is_static = "group.instance.id" in client.config
-        """True for a static member, which does not leave at its end, so that its partitions wait for its return."""
+        """True for a static member.
+
+        A static member does not leave the group when it closes, so that its partitions wait for its return.
+        """
         self._has_stepped_aside = False
         self._others = OtherCommits(client, base_group) if base_group else None
         self._starts = StartOffsets(client, self._others)
 
     @property
     def assigned(self) -> KeysView[TopicPartition]:
-        """The partitions of this member, as a view that follows later changes."""
+        """The partitions of this member, as a view that reflects later changes."""
         return self._partitions.all
 
     @property
     def was_member(self) -> bool:
-        """True if its group has ever given it an assignment, even an empty one."""
+        """True if the group has ever given this member an assignment, even an empty one."""
         return bool(self._member_id)
 
     @property
@@ -106,9 +114,9 @@ class Membership:
     # Joining and leaving
 
     def subscribe(self, subscription: GroupSubscription, listener: RebalanceListener) -> None:
-        """Join the group for these topics instead of the earlier ones. Without topics, leave the group."""
+        """Join the group to read these topics, which replace the earlier ones. Without topics, leave the group."""
         had = self._addresses.subscription
-        # The names of partitions in Kafka cannot change while they are read, so the member leaves first.
+        # The Kafka names of partitions must not change while they are read, so the member leaves the group first.
         if had.topics and not (subscription.topics and subscription.keeps_addresses_of(had)):
             self._leave()
             self.forget_group()
@@ -133,10 +141,10 @@ class Membership:
             self._client.report_failure(missing_topic(topic), topic)
 
     def rejoin(self) -> None:
-        """Give up all partitions as lost, call the listener, leave the group and join it again, without waiting.
+        """Give up all partitions as lost, and then leave the group and join it again, without waiting.
 
-        Records of these partitions that are on their way are dropped. If librdkafka has noticed the loss itself, it is
-        already joining again, and the next fetch calls the listener.
+        The listener is called. Records of these partitions whose fetch is under way are dropped. If librdkafka has
+        noticed the loss itself, it is already joining again, and the next fetch calls the listener.
         """
         consumer = self._client.consumer
         if self._listener is None or not self._addresses.subscription.topics or consumer.memberid() != self._member_id:
@@ -156,30 +164,35 @@ class Membership:
         self._forget(list(self.assigned))
 
     def begin_to_leave(self) -> None:
-        """Begin to leave the group. Call `has_left` until it returns True, and then `forget_group`."""
+        """Begin to leave the group. Call `has_left` until it returns True, and then call `forget_group`."""
         self._client.consumer.unsubscribe()
 
     def has_left(self, waited: float, patience: float = SERVE_EVERY) -> bool:
-        """Serve librdkafka's queue, and return whether the group was left.
+        """Process one event of librdkafka's queue, and return whether the member has left the group.
 
-        An earlier assignment may still be in the queue, and its revocation then follows. An assignment may be empty, so
-        having no partitions is not enough. A member of a classic group has an id until it has left. But while the group
-        waits for other members to join, leaving waits, too, and then nothing is queued.
+        The queue may still contain an assignment, which is followed by its revocation. The assignment can be empty, so
+        it is not enough that the member has no partitions. A member of a classic group has an id until it has left. But
+        while the group waits for other members to join, leaving waits, too, and the queue stays empty. So the id is
+        checked only for the first second.
         """
         may_be_member = self._is_classic and waited < _END_MEMBERSHIP_WITHIN
         is_member = bool(self.assigned or (may_be_member and self._client.consumer.memberid()))
-        with defer_signals():  # an interrupted rebalance would never be answered, and the group never left
+        # A rebalance that is interrupted would never be answered, and the member would never leave.
+        with defer_signals():
             has_come = self._drop_one(patience if is_member else 0)
         return not has_come and not is_member
 
     def forget_group(self) -> None:
-        """Drop the partitions and topics of a group that was left."""
+        """Drop the partitions and the topics of a group that the member has left."""
         self._forget(list(self.assigned))
         self._client.addresses = Addresses(self._client.levels)
 
     def step_aside(self, until: float) -> None:
-        """Give up the partitions, which wait for this member to return within the session timeout (KIP-345)."""
-        # From the pause on, only rebalances come into the queue.
+        """Give up the partitions without leaving the group (KIP-345).
+
+        Until the session timeout, the partitions wait for this member to return.
+        """
+        # After this call, the queue receives only rebalances.
         self._client.consumer.pause(self._addresses.to_kafka(self._partitions.begun()))
         with defer_signals():
             while self._drop_one(0) and time.monotonic() < until:
@@ -190,7 +203,10 @@ class Membership:
         self._forget(list(self.assigned))
 
     def _drop_one(self, timeout: float) -> bool:
-        """Drop the next record, before which commits must stop. Returns whether there was one."""
+        """Drop the next record of the queue, and limit commits to the offsets before it.
+
+        Returns whether there was a record.
+        """
         messages = self._client.fetch(1, timeout).messages
         for message in messages:
             partition = self._addresses.of(message.topic(), message.partition())
@@ -199,13 +215,13 @@ class Membership:
         return bool(messages)
 
     def close(self) -> None:
-        """Wait until no thread uses the client, before it is closed."""
+        """Wait until no thread uses the client any more, so that it can be closed."""
         self._starts.close()
 
-    # In each fetch
+    # Work before each fetch
 
     def advance(self, now: float) -> None:
-        """Do what is due: begin partitions whose starts are known, check topics, and find lost places."""
+        """Start partitions whose start offsets are known, check the topics, and find new positions for lost ones."""
         if found := self._starts.take():
             self._locate(found)
         if self._client.ids.is_due(now):
@@ -215,7 +231,9 @@ class Membership:
         if self._partitions.ready and self._client.ids.is_settled(now):
             self._begin()
         if self._client.watch.is_on and self._has_fallen_behind(now):
-            log.warning("%s has missed an assignment of its group, and joins the group again.", self._client.who)
+            log.warning(
+                "%s has missed an assignment of its group, so it leaves the group and joins it again.", self._client.who
+            )
             self.rejoin()
 
     def _has_fallen_behind(self, now: float) -> bool:
@@ -223,7 +241,10 @@ class Membership:
         return self._client.watch.finds_behind(self._client.consumer.memberid(), ours, now)
 
     def has_met(self) -> bool:
-        """Return whether the group rebalanced since the last call. Fetched records may then be of lost partitions."""
+        """Return whether the group has rebalanced since the last call.
+
+        Fetched records may then be of lost partitions.
+        """
         has_met, self._has_met = self._has_met, self._rejoining
         return has_met
 
@@ -233,10 +254,12 @@ class Membership:
         partitions = self._addresses.from_kafka(kafka_partitions)
         self._has_met, self._rejoining = True, False
         self._member_id = self._client.consumer.memberid()
-        self._answer(self._assign, [])  # at once, so that the group does not wait until the starts are known
+        # Answers at once, so that the group does not wait until the start offsets are known.
+        self._answer(self._assign, [])
         self._partitions.assign(partitions)
-        self._guard(listener.assigned, partitions)  # the listener may set a start
-        # It asks also about topics of which it has no partition yet, to recognise partitions that are added later.
+        self._guard(listener.assigned, partitions)  # the listener may choose a start offset
+        # The ids of topics without an assigned partition are requested, too, to recognise partitions that are added
+        # later.
         topics = {topic for topic in self._addresses.subscription.topics if not topic.startswith("^")}
         topics |= self._addresses.topics(self.assigned - set(self._partitions.begun()))
         self._client.ids.ask_before_start(topics, time.monotonic(), self._client.wake_fd)
@@ -260,21 +283,21 @@ class Membership:
         partitions: list[TopicPartition],
         tell: Callable[[list[TopicPartition]], None],
     ) -> None:
-        # The listener already knows of partitions that were released as lost, or by `step_aside`.
+        # If partitions were given up as lost or by `step_aside`, the listener has already been called.
         if partitions and not self._has_stepped_aside:
             self._guard(tell, partitions)
         self._answer(self._unassign, kafka_partitions)
         self._forget(partitions)
 
     def _answer(self, call: Callable[[list[ck.TopicPartition]], None], partitions: list[ck.TopicPartition]) -> None:
-        """Answer a rebalance, and report an error of librdkafka instead of raising it.
+        """Answer a rebalance. An error of librdkafka is reported instead of raised.
 
-        librdkafka refuses the answer of a client that has failed for good, and also reports that failure itself.
+        librdkafka refuses the answer of a client with a fatal error, and also reports the fatal error itself.
         """
         try:
             call(partitions)
         except ck.KafkaException as error:
-            reason = f"a rebalance was not answered: {error.args[0].str()}"
+            reason = f"a rebalance could not be answered: {error.args[0].str()}"
             self._client.errors.append(FetchError(self._addresses.level_of(None), reason))
 
     def _assign(self, partitions: list[ck.TopicPartition]) -> None:
@@ -282,7 +305,7 @@ class Membership:
         (consumer.incremental_assign if self._is_incremental else consumer.assign)(partitions)
 
     def _unassign(self, kafka_partitions: list[ck.TopicPartition]) -> None:
-        """Unassign partitions. librdkafka accepts only partitions that were assigned to it."""
+        """Unassign partitions, except those that were not assigned to librdkafka, because it would refuse these."""
         consumer = self._client.consumer
         if not self._is_incremental:
             consumer.unassign()
@@ -305,7 +328,7 @@ class Membership:
             self._found.pop(partition, None)
             self._unwanted.pop(partition, None)
 
-    # Where partitions begin
+    # Start offsets
 
     def _locate(self, found: Mapping[capi.Partition, StartOffset]) -> None:
         starts = {self._addresses.of(*name): start for name, start in found.items()}
@@ -313,14 +336,15 @@ class Membership:
             self._found[partition] = starts[partition]
 
     def start_of(self, partition: TopicPartition) -> StartOffset | None:
-        """Return where an assigned partition begins, or None until Kafka has answered."""
+        """Return the start of an assigned partition, or None if Kafka has not returned it yet."""
         return self._found.get(partition)
 
     def _begin(self) -> None:
-        """Assign the partitions whose starts are known to librdkafka."""
+        """Assign those partitions to librdkafka whose start offsets are known."""
         new = set(self._partitions.ready)
         restarted = new
-        if not self._is_incremental:  # then the call replaces the whole assignment, so it names all partitions again
+        # This call then replaces the whole assignment, so it has to name all partitions again.
+        if not self._is_incremental:
             before = self._partitions.begun()
             self._partitions.note_starts(self.read_to(before))
             restarted = new.union(before)
@@ -329,14 +353,14 @@ class Membership:
         self._answer(self._assign, self._addresses.places(starts))
         self._reader.begun(new, restarted)
 
-    # Places in the log
+    # Positions in the logs
 
     def begun(self, among: Collection[TopicPartition] | None = None) -> list[TopicPartition]:
-        """Return the partitions that the client reads, among these or among all."""
+        """Return the partitions that librdkafka reads, either among these or among all."""
         return self._partitions.begun(among)
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Begin or continue a partition at this offset. Raises `KafkaError` if the client cannot seek."""
+        """Start or continue a partition at this offset. Raises `KafkaError` if the client cannot seek."""
         before, state = self._partitions.starts([partition]), self._partitions.state_of(partition)
         self._partitions.seek(partition, offset)
         if state is AssignmentState.READING:
@@ -352,12 +376,19 @@ class Membership:
         self._client.wake()
 
     def read_from(self, partition: TopicPartition, offset: int) -> None:
-        """Have the client continue at its own offset or an earlier one. Raises `KafkaException`."""
-        self._partitions.note_starts({partition: offset})  # librdkafka forgets its own position in a seek
+        """Let librdkafka continue a partition at its current position or at an earlier offset.
+
+        Raises `KafkaException`.
+        """
+        # After a seek, librdkafka no longer reports its earlier position.
+        self._partitions.note_starts({partition: offset})
         self._client.consumer.seek(ck.TopicPartition(*self._addresses.name(partition), offset))
 
     def read_to(self, partitions: Collection[TopicPartition]) -> dict[TopicPartition, int]:
-        """Return the next offset of each partition: librdkafka's position, or the start if nothing has arrived."""
+        """Return the next offset of each partition.
+
+        This is librdkafka's position, or the start offset if no record has arrived.
+        """
         known = self._partitions.starts(partitions)
         begun = self._partitions.begun(partitions)
         for place in self._client.consumer.position(self._addresses.to_kafka(begun)) if begun else ():
@@ -366,13 +397,16 @@ class Membership:
         return known
 
     def positions(self) -> dict[TopicPartition, int]:
-        """Return the next offset of each partition. It stops before records that were dropped during a leave."""
+        """Return the next offset of each partition.
+
+        A partition's position stops before the first record that was dropped while leaving the group.
+        """
         return self.read_to(self.assigned) | self._unwanted
 
-    # An offset that the log lacks
+    # Positions that a log does not have
 
     def lose_places(self, places: Mapping[TopicPartition, int]) -> None:
-        """Find offsets at which to continue, because the logs do not have these."""
+        """Note that the logs do not have these offsets, so that other offsets are found at which to continue."""
         self._partitions.lose_places(places)
         if self._partitions.adrift:
             self._client.wake()
@@ -405,7 +439,7 @@ class Membership:
         self._stop_reading(partition)
         if start is None or self._listener is None:
             self._partitions.place(partition, None)
-        elif start < lost.offset:  # the state of the partition is about offsets that the log does not have
+        elif start < lost.offset:  # the partition's state belongs to offsets that the log does not have any more
             self._guard(self._listener.lost, [partition])
             self._found[partition] = StartOffset(start, b"")
             self._partitions.place(partition, start)
@@ -417,10 +451,10 @@ class Membership:
         if self._is_incremental:  # librdkafka continues a stopped partition only if it is assigned again
             self._answer(self._unassign, self._addresses.to_kafka([partition]))
 
-    # A topic that was created again
+    # Topics that were deleted and created again
 
     def _look_at_topics(self, now: float) -> None:
-        """Check whether topics were deleted or created again. If one was created again, replace the client."""
+        """Check whether topics were deleted or created again. If a topic was created again, replace the client."""
         ids = self._client.ids
         topics = self._addresses.topics(self.assigned) | (ids.known & set(self._addresses.subscription.topics))
         changes = ids.look(topics, now, self._client.wake_fd)
@@ -430,7 +464,7 @@ class Membership:
             self._renew(changes.recreated)
 
     def _renew(self, recreated: Collection[str]) -> None:
-        """Leave the group, and join it with another client, because these topics were deleted and created again.
+        """Leave the group and join it with another client, because these topics were deleted and created again.
 
         librdkafka keeps the metadata of the deleted topics. If a new topic has a lower leader epoch, for example after
         a restart of its broker, librdkafka ignores all metadata of the new topic, and never reads it.
@@ -438,7 +472,7 @@ class Membership:
         if self._listener is None:
             return
         try:
-            replacement = self._client.make()  # first, so that the old client stays in use if this fails
+            replacement = self._client.make()  # comes first, so that the old client stays in use if this fails
         except HeadwayError as error:
             self._client.errors.append(error)
             return
@@ -446,7 +480,7 @@ class Membership:
         if others := self._without_recreated(list(self.assigned), recreated):
             self._guard(self._listener.revoked, others)
         self._leave()
-        with defer_signals():  # an interrupt in between would leave the member without a client
+        with defer_signals():  # an interrupt within this block would leave the member without a client
             self._reader.begin_again()
             before, starts = self._client.replace(*replacement), self._starts
             self._starts = StartOffsets(self._client, self._others)
@@ -454,21 +488,22 @@ class Membership:
         self._join(self._listener)
 
     def _without_recreated(self, leaving: list[TopicPartition], recreated: Collection[str]) -> list[TopicPartition]:
-        """Give up the partitions of topics that were created again, before their positions are committed.
+        """Give up the partitions of topics that were created again, before their old positions are committed.
 
-        Returns the other partitions. The group continues at the beginning of the new topics.
+        Returns the other partitions. The group will continue at the beginning of the new topics.
         """
         gone = [partition for partition in leaving if self._addresses.topic(partition) in recreated]
         if not gone or self._listener is None:
             return leaving
         log.warning(
             "%s was deleted and created again, with another id. %s continues at the beginning of the new topic. "
-            "Records of the old topic that were not handled are lost, and running ones will not be committed.",
+            "Records of the old topic that were not handled are lost, and those that are being handled will not be "
+            "committed.",
             *(" and ".join(sorted(recreated)), self._client.who),
         )
         self._guard(self._listener.lost, gone)
         self._forget(gone)
-        # After the topic was created, positions of the old topic may have been committed for the new one.
+        # After the new topic was created, positions in the old topic may have been committed for it.
         self._commit_beginnings(gone)
         return [partition for partition in leaving if partition not in gone]
 
@@ -479,19 +514,23 @@ class Membership:
         topic, number = self._addresses.name(next(iter(partitions)))
         group = self._client.group
         log.error(
-            "The start of partition %d of %s could not be committed in the group %s. If the group has a commit of the "
-            "old topic there, it may skip records of the new one: see `headway offsets show %s`. The reason: %s",
+            "The start of partition %d of %s could not be committed in the group %s. If the group has a commit of "
+            "the old topic there, it may skip records of the new one: see `headway offsets show %s`. The commit "
+            "failed because of: %s",
             *(number, topic, group, group, next(iter(refusals.values())) if refusals else "no answer."),
         )
 
 
 def _close(starts: StartOffsets, consumer: ck.Consumer) -> None:
-    """Close a client that was replaced, once no thread uses it. It may wait for a group that cannot be reached."""
+    """Close a client that was replaced, after no thread uses it any more.
+
+    This can take long if the group's coordinator cannot be reached.
+    """
     starts.close()
     consumer.close()
 
 
 def _is_incremental(config: Config) -> bool:
-    """Return whether rebalances add and remove single partitions (KIP-429, KIP-848)."""
+    """Return whether rebalances add and remove individual partitions (KIP-429, KIP-848)."""
     strategy = str(config.get("partition.assignment.strategy", ""))
     return "cooperative" in strategy or config.get("group.protocol") == "consumer"

@@ -1,7 +1,7 @@
-"""A check for subscribed topics that do not exist.
+"""Reports subscribed topics that do not exist.
 
-In a classic group librdkafka checks that itself. In a group of KIP-848 the brokers do not report it, and a member would
-wait for a misspelt topic in silence.
+In a classic group, librdkafka itself reports them. In a group of KIP-848, the brokers do not report them, so a member
+with a misspelt topic would wait silently.
 """
 
 import contextlib
@@ -16,10 +16,10 @@ _BROKERS_ANSWER_WITHIN = 30.0
 
 
 def look_for_missing(topics: Collection[str], config: Config, tell: Callable[[str], None]) -> None:
-    """Call `tell` with each topic that does not exist, in a separate thread, and return at once.
+    """Find the topics that do not exist in a background thread, and call `tell` with each of them.
 
-    Patterns are skipped. If no broker answers, or the right to see a topic is missing, `tell` is not called, because
-    the member itself then reports the same problem.
+    Patterns are not checked. If no broker answers, or the client is not permitted to see a topic, `tell` is not called,
+    because the member itself reports this problem.
     """
     named = [topic for topic in topics if not topic.startswith("^")]
 
@@ -42,8 +42,8 @@ def missing_topic(kafka_topic: str | None) -> str:
 
 
 def deleted_topic(kafka_topic: str) -> str:
-    """Return the sentence about a topic that was read and was deleted."""
+    """Return the sentence about a topic that was deleted while it was being read."""
     return (
-        f"Kafka has no topic {kafka_topic} any more: it was deleted, with all records that were not read. If it is "
-        f"created again, it is read from its beginning. `headway topics create {kafka_topic}` creates it."
+        f"The topic {kafka_topic} was deleted, together with all records that had not been read. If it is created "
+        f"again, for example with `headway topics create {kafka_topic}`, it is read from its beginning."
     )

@@ -1,8 +1,8 @@
-"""Warnings about open transactions in the input, after which nothing can be read. Kafka's own clients do not warn.
+"""Warns about transactions in the input that stay open, because no later record of their partitions can be read.
 
-If a producer dies, the brokers abort its transaction after its `transaction.timeout.ms`. But a hanging transaction,
-which the brokers have lost track of, never ends by itself. It hides all later records of its partitions from every
-consumer with `read_committed`.
+Kafka's own clients do not warn. If a producer dies, the brokers abort its transaction after its
+`transaction.timeout.ms`. But a hanging transaction, which the brokers have lost track of, never ends by itself. It
+hides all later records of its partitions from every consumer with `read_committed`.
 """
 
 import logging
@@ -16,44 +16,46 @@ from headway.records.record_types import TopicPartition
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0
-"""The seconds after which a member checks again whether a partition with more records stands still."""
+"""The seconds between two checks whether a partition with unread records makes no progress."""
 _OPEN_FOR = 10.0  # seconds; shorter transactions are normal
 _WARN_AGAIN_AFTER = 60.0
 _ANSWERED_WITHIN = 5.0
 _COMMITTED, _UNCOMMITTED = "read_committed", "read_uncommitted"
 
 Ask = Callable[[TopicPartition, int, float, str], Question[FoundOffsets]]
-"""The question for the offset of a place in a partition, in a time, at an isolation level."""
+"""A function (partition, place in the log, time limit in seconds, isolation level) that requests an offset."""
 
 
 @dataclass(slots=True)
 class _Standstill:
-    """A partition whose position has not moved since a time, although its log has more."""
+    """A partition whose position has not moved since the time `since`, although its log has unread records."""
 
     position: int
     since: float
     asked: dict[str, Question[FoundOffsets]]
     ends: dict[str, int]
     warned_at: float | None = None
-    no_transaction_before: int | None = None  # the log end before which no transaction was open
+    no_transaction_before: int | None = None  # the end offset up to which no transaction was open at the last check
 
 
 class OpenTransactions:
-    """A periodic check of the partitions that stand still although their logs have more. Not thread-safe.
+    """Checks periodically for partitions that make no progress although their logs have unread records.
 
-    Without such a partition it asks nothing, because the end of each log is known from the latest fetch.
+    Not thread-safe.
+
+    As long as every partition makes progress, it sends no requests, because each fetch returns the end of the log.
     """
 
     def __init__(self, ask: Ask) -> None:
         self._ask = ask
         self._standing: dict[TopicPartition, _Standstill] = {}
         self.look_at = 0.0
-        """When to call `look` again."""
+        """The time at which to call `look` again."""
 
     def look(
         self, positions: Mapping[TopicPartition, int], end_of: Callable[[TopicPartition], int | None], now: float
     ) -> None:
-        """Warn about each partition that has stood before an open transaction for long, without waiting."""
+        """Warn about each partition that has been waiting for an open transaction for too long. This never waits."""
         self.look_at = now + LOOK_EVERY
         self.forget([each for each in self._standing if each not in positions])
         for partition, position in positions.items():
@@ -63,7 +65,7 @@ class OpenTransactions:
                 self.forget([partition])
             if end is not None and end > position:
                 standing = self._standing.setdefault(partition, _Standstill(position, now, {}, {}))
-                if end != standing.no_transaction_before:  # a log may end with the marker of an ended transaction
+                if end != standing.no_transaction_before:  # the log may only contain the end marker of a transaction
                     self._consider(partition, standing, end, now)
 
     def _consider(self, partition: TopicPartition, standing: _Standstill, end: int, now: float) -> None:
@@ -73,7 +75,7 @@ class OpenTransactions:
             try:
                 answer = question.answer()
             except KafkaError:
-                answer = {}  # asked again
+                answer = {}  # the request is sent again below
             if answer is None:
                 continue
             del standing.asked[level]
@@ -99,14 +101,17 @@ class OpenTransactions:
         standing.warned_at = now
         log.warning(
             "Nothing can be read from %s from offset %d on, because a transaction that began there has been open for "
-            "at least %.0f s. %d offsets wait after it, until its producer ends it, or the brokers abort it after its "
-            "transaction.timeout.ms. If that does not happen, Kafka's own kafka-transactions.sh names the producer "
-            "(describe-producers), and ends the transaction (abort).",
+            "at least %.0f s. The %d offsets after it can be read only when its producer ends it, or when the "
+            "brokers abort it after its transaction.timeout.ms. If neither happens, find the producer with "
+            "`kafka-transactions.sh describe-producers`, and end the transaction with `kafka-transactions.sh abort`.",
             *(partition, standing.position, open_for, end - standing.position),
         )
 
     def forget(self, partitions: Iterable[TopicPartition] | None = None) -> None:
-        """Abandon the questions about these partitions, or all questions before the client is closed."""
+        """Abandon the requests about these partitions.
+
+        Without `partitions`, abandon all requests, before the client is closed.
+        """
         for partition in list(self._standing if partitions is None else partitions):
             if standing := self._standing.pop(partition, None):
                 for question in standing.asked.values():

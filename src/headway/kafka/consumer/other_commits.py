@@ -1,8 +1,8 @@
-"""A check for commits that a start would skip, because they are in another group of the same consumer.
+"""Checks whether a new group would skip commits that the same consumer has made in another group.
 
 A consumer has either a group for each level (`billing-0` …), or one group for all levels (`billing`). After a change
-from one to the other, or when existing topics get levels, the commits are in the other group. Without a check, records
-would be handled twice, or never.
+from one to the other, or when an existing topic gets levels, the commits are in the other group. Without this check,
+records would be handled twice, or never.
 """
 
 import logging
@@ -34,14 +34,15 @@ _ANSWERS_WITHIN = 5.0
 
 
 class OtherCommits:
-    """Checks the commits of the other group, which reads the same partitions if `group.per.level` is changed.
+    """Checks for commits in the group that would read the same partitions if `group.per.level` were changed.
 
-    Its own group is that of the client, which has no commit. It is either the group `base` as the user named it, or the
-    group of a level.
+    The client's own group has no commits of these partitions. If it is the group `base` as the user named it, the
+    groups of the levels are checked, and the other way round.
 
-    All topics of the consumer are checked, also those of levels that other members read. Otherwise one level would
-    begin before the commits of another one are found. Level topics in a group for each level, the default, are not
-    checked, because most of their users never had another group, and would need a right to it.
+    All topics of the consumer are checked, including those of levels that other members read. Otherwise one level might
+    start before the commits of another level are found. Topics with levels that are read with a group for each level,
+    which is the default, are not checked, because most of their users never had another group, and would need a further
+    permission.
     """
 
     def __init__(self, client: GroupClient, base: str) -> None:
@@ -49,12 +50,13 @@ class OtherCommits:
         self._config = settings_beside(client.config)
         self._base = base
         self._per_level = client.group != base
-        self._seen: set[str] = set()  # topics of which no commit would be skipped
+        self._seen: set[str] = set()  # topics for which no commit would be skipped
 
     def check(self, missing: Collection[Partition]) -> None:
-        """Raise `ConfigError` if a start of these partitions, which have no commit, would skip other commits.
+        """Raise `ConfigError` if other groups have commits that would be skipped.
 
-        Raises `KafkaError` if that is not known yet.
+        `missing` are partitions that have no commit and are about to start. Raises `KafkaError` if that is not known
+        yet.
         """
         subscription = self._client.addresses.subscription
         if self._per_level and subscription.has_level_topics:
@@ -77,23 +79,26 @@ class OtherCommits:
         return self._base if self._per_level else level_group(self._base, level)
 
     def _topics_committed(self, group: str, topics: Collection[str]) -> set[str]:
-        """Return the topics for which a group has commits."""
+        """Return those of the topics for which a group has commits."""
         client = make_client(ck.Consumer, {**self._config, "group.id": group, "enable.auto.commit": False})
         try:
             told = [client.list_topics(topic, timeout=_ANSWERS_WITHIN).topics[topic] for topic in topics]
             partitions = [(str(each.topic), number) for each in told for number in each.partitions]
             committed = capi.committed(client, partitions, _ANSWERS_WITHIN) if partitions else {}
         except ck.KafkaException as error:
-            raise KafkaError(f"The number of partitions is not known: {error.args[0].str()}.") from error
+            raise KafkaError(
+                f"The number of partitions of the topics could not be read: {error.args[0].str()}."
+            ) from error
         finally:
             client.close()
         return {topic for (topic, _), commit in committed.items() if commit is not None}
 
     def _existing(self, groups: Collection[str]) -> list[str]:
-        """Return the groups that may have commits, without those that this client has no right to see."""
+        """Return the groups that exist, without those that this client is not permitted to see."""
         if not groups:
             return []
-        client = coordinator_client(self._config)  # it, and its request, end with its last reference
+        # The request ends when the client is destroyed, so this variable keeps it alive.
+        client = coordinator_client(self._config)
         deadline = time.monotonic() + _ANSWERS_WITHIN
         answers = ask_for_members_of(client, groups)
         return [group for group, asked in answers.items() if _exists(group, asked, deadline - time.monotonic())]
@@ -103,10 +108,10 @@ class OtherCommits:
         owner, other = ("level's group", "group") if self._per_level else ("group", "level's group")
         if self._per_level:
             of_levels = " ".join(f"--topic {topic}={level}" for topic, level in levels.items())
-            keep = f"group.per.level to false to read all levels in the group {group} as it is"
+            keep = f"group.per.level to false to continue with the one group {group} for all levels"
             copy = f"{group} {self._base} --to-levels {of_levels}"
         else:
-            keep = "group.per.level to true to go on with a group for each level"
+            keep = "group.per.level to true to continue with a group for each level"
             copy = f"{self._base} {self._base} --from-levels"
         resets = [
             f"`headway offsets reset {name} {' '.join(f'--topic {topic}' for topic in of_one)} --earliest`"
@@ -114,8 +119,8 @@ class OtherCommits:
         ]
         return (
             f"The {other} {group} has commits of {' and '.join(levels)}, and the {owner} {own} has none, so a start "
-            f"would skip them. Set {keep}; or copy the commits with `headway offsets copy {copy}`; or begin again with "
-            f"{' and '.join(resets)}."
+            f"would skip these commits. Set {keep}, or copy the commits with `headway offsets copy {copy}`, or start "
+            f"from the beginning with {' and '.join(resets)}."
         )
 
 
@@ -125,7 +130,7 @@ def _level_of(topic: str, subscription: GroupSubscription) -> int:
 
 
 def _by_group(levels: Mapping[str, int], group_of: Callable[[int], str]) -> dict[str, list[str]]:
-    """Return the topics of each group, which depends on the topic's level."""
+    """Group the topics by their consumer group, which depends on a topic's level."""
     by_group: dict[str, list[str]] = {}
     for topic, level in levels.items():
         by_group.setdefault(group_of(level), []).append(topic)
@@ -142,6 +147,9 @@ def _exists(group: str, asked: "Future[ConsumerGroupDescription]", timeout: floa
         if cause.code() in NO_GROUP:
             return False
         if is_refusal(cause):
-            log.info("The commits of the group %s were not checked: the right to see the group is missing.", group)
+            log.info(
+                "The commits of the group %s were not checked, because this client is not permitted to see the group.",
+                group,
+            )
             return False
-        raise KafkaError(f"The group {group} could not be described: {cause.str().rstrip('.')}.") from error
+        raise KafkaError(f"The coordinator could not describe the group {group}: {cause.str().rstrip('.')}.") from error

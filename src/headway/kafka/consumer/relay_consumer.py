@@ -1,7 +1,7 @@
-"""A relay's member of its group, which reads the partitions with the same number of all topics of a scheduler.
+"""A relay's consumer, which gets the same partition numbers of all topics of a scheduler.
 
-It begins at the offsets that the relay has stored, not at those that the group has committed. So an assignment is only
-noted, and reading begins with a call of `begin`.
+It reads from the offsets that the relay has stored, not from those that the group has committed. So an assignment is
+only noted, and reading begins with a call of `begin`.
 """
 
 import logging
@@ -44,29 +44,29 @@ _DEFAULTS: Config = {
     "heartbeat.interval.ms": 1000,
     "fetch.queue.backoff.ms": 1,
     "queued.max.messages.kbytes": 16_384,
-    # Records for which a window has no space are fetched again later, so each fetch is small.
+    # A record for which a window has no space is fetched again later, so each fetch is small.
     "fetch.message.max.bytes": 131_072,
     "fetch.wait.max.ms": 100,
 }
 _CLOSE_WITHIN = 10.0
 
-NOT_DELETED = "Records that have left the delay topics are not deleted, and take up space forever."
+NOT_DELETED = "Records that have left the delay topics are not deleted, so they take up disk space permanently."
 
 
 class RelayConsumer:
-    """A consumer of the delay topics. `rebalanced` is True after its partitions have changed."""
+    """A consumer of the delay topics. `rebalanced` is set to True when its partitions have changed."""
 
     def __init__(self, config: Config, wake: Wakeup) -> None:
         self._unpacking = Unpacking(config)
         self._wake = wake
         self._subscribe: Callable[[], None] = lambda: None
         self._paused: set[Partition] = set()
-        self._member_id = ""  # as it was at the last assignment
+        self._member_id = ""  # this member's id at the last assignment
         self._config = config
         self.assigned: set[Partition] = set()
         self.rebalanced = False
-        self.refusal: AuthorizationError | None = None  # a missing right: nothing is read until it is set to None
-        self.ends: dict[Partition, int] = {}  # the end offsets of partitions that were fetched to their ends
+        self.refusal: AuthorizationError | None = None  # the missing permission; while it is set, nothing is read
+        self.ends: dict[Partition, int] = {}  # the end offsets of the partitions that were fetched to their ends
         self._make_client()
 
     def _make_client(self) -> None:
@@ -76,20 +76,23 @@ class RelayConsumer:
 
     @property
     def group_metadata(self) -> bytes:
-        """The group's metadata, which fences a transactional producer with this member."""
+        """The group's metadata.
+
+        With these, Kafka fences off this member's transactional producer after a rebalance.
+        """
         metadata: bytes = self._consumer.consumer_group_metadata()
         return metadata
 
     def subscribe(self, topics: list[str], before_leaving: Callable[[], None]) -> None:
-        """Join the group for these topics, or change them.
+        """Join the group to read these topics. If the member has joined already, change its topics.
 
         `before_leaving` is called before revoked partitions go to another member, but not for lost partitions.
         """
 
         def on_revoke(consumer: ck.Consumer, partitions: list[ck.TopicPartition]) -> None:
             before_leaving()
-            # If `before_leaving` assigns partitions, for example none after a failure, the binding does not answer the
-            # rebalance itself. The group would then wait forever, so the partitions are released here.
+            # If `before_leaving` calls `assign`, even with no partitions after a failure, the binding does not answer
+            # the rebalance itself. The group would then wait forever, so this releases the partitions.
             consumer.unassign()
             self._on_leave(consumer, partitions)
 
@@ -99,7 +102,7 @@ class RelayConsumer:
         self._subscribe()
 
     def rejoin(self) -> None:
-        """Leave and join the group again after this member was expelled, unless librdkafka already does so."""
+        """Leave the group and join it again after this member was expelled, unless librdkafka is already doing so."""
         if self._consumer.memberid() != self._member_id:
             return
         self.leave()
@@ -135,17 +138,20 @@ class RelayConsumer:
         self.rebalanced = True
 
     def begin(self, starts: Mapping[Partition, int]) -> None:
-        """Read these partitions, and no others, from these offsets on."""
+        """Read these partitions from these offsets on, and no other partitions."""
         self._paused.clear()
         self.ends.clear()
         self._consumer.assign([ck.TopicPartition(topic, number, offset) for (topic, number), offset in starts.items()])
 
     def fetch(self, most: int) -> list[ck.Message]:
-        """Return the records that have arrived, without waiting. Rebalance callbacks run in this call."""
+        """Return at most `most` records that have arrived, without waiting.
+
+        Rebalance callbacks run within this call.
+        """
         try:
             messages = self._consumer.consume(most, 0)
         except ck.KafkaException as error:
-            log.warning("Fetching failed, and is tried again: %s", error.args[0].str())
+            log.warning("Fetching failed, and will be tried again: %s", error.args[0].str())
             return []
         if self.rebalanced:  # these messages belong to the previous assignment
             return []
@@ -153,7 +159,7 @@ class RelayConsumer:
         if len(records) < len(messages):
             self._note_events(messages)
             if len(messages) == most:
-                self._wake.set()  # librdkafka does not report the records that are still there
+                self._wake.set()  # librdkafka does not signal again for records that remain in its queue
         return records
 
     def _note_events(self, messages: list[ck.Message]) -> None:
@@ -171,14 +177,14 @@ class RelayConsumer:
                 if self._unpacking.is_due(message, time.monotonic()):
                     log.warning("%s", self._unpacking.sentence(message))
             else:
-                log.warning("Fetching failed, and is tried again: %s", error.str())
+                log.warning("Fetching failed, and will be tried again: %s", error.str())
 
     def check(self) -> None:
-        """Raise `AuthenticationError` if the brokers refuse the login of this member."""
+        """Raise `AuthenticationError` if the brokers refuse this member's login."""
         self._connection.check(self._consumer)
 
     def hold(self, partitions: Collection[Partition]) -> None:
-        """Stop fetching from these partitions, and fetch from all others."""
+        """Pause these partitions, and fetch from all others."""
         wanted = self._paused.difference(partitions)
         unwanted = set(partitions).difference(self._paused)
         if unwanted:
@@ -188,7 +194,7 @@ class RelayConsumer:
         self._paused = set(partitions)
 
     def close(self) -> None:
-        """Leave the group. Waits for its coordinator for at most 10 s."""
+        """Leave the group, and close the consumer. This waits for the group's coordinator for at most 10 s."""
         until = time.monotonic() + _CLOSE_WITHIN
         self.leave()
         wake_on_events(self._consumer, None)
@@ -197,7 +203,7 @@ class RelayConsumer:
         closing.join(max(0.0, until - time.monotonic()))
 
     def leave(self) -> None:
-        """Leave the group, until `subscribe` is called again."""
+        """Leave the group. The member can join again with `subscribe`."""
         self._consumer.unsubscribe()
         deadline = time.monotonic() + _CLOSE_WITHIN
         while self.assigned and time.monotonic() < deadline:
@@ -205,9 +211,9 @@ class RelayConsumer:
 
 
 class Deletion:
-    """Deletes records that have left a delay topic, which are at the beginnings of its partitions.
+    """Deletes records that have left a delay topic. These are at the beginning of each partition.
 
-    `refused` is the right that was missing according to the latest answers, or None.
+    `refused` is the permission that was missing according to the latest answers, or None.
     """
 
     def __init__(self) -> None:
@@ -216,7 +222,10 @@ class Deletion:
         self.refused: Right | None = None
 
     def delete_before(self, offsets: Mapping[Partition, int], admin: Admin) -> None:
-        """Request a deletion without waiting. A refused one is requested again next time. Raises `KafkaError`."""
+        """Request a deletion of the records before these offsets, without waiting.
+
+        A deletion that was refused is requested again by the next call. Raises `KafkaError`.
+        """
         self._take_answers()
         fresh = {each: offset for each, offset in offsets.items() if offset > self._deleted.get(each, 0)}
         if not fresh:
@@ -226,7 +235,7 @@ class Deletion:
             answers = admin.client.delete_records(asked)
         except ck.KafkaException as error:
             raise KafkaError(
-                f"Records that have left the delay topics cannot be deleted: {error.args[0].str()}."
+                f"Records that have left the delay topics could not be deleted: {error.args[0].str()}."
             ) from error
         self._asked |= {(each.topic, each.partition): answer for each, answer in answers.items()}
         self._deleted.update(fresh)

@@ -1,8 +1,8 @@
-"""The standing of a group's member, which follows from the answer to its commit.
+"""Determines a member's standing in its group from the answer to a commit.
 
-Kafka refuses a commit for three reasons. The member was expelled: others have its partitions, and it must join again.
-Or it was replaced by another member with the same `group.instance.id`, and must not come back. Or it is behind: the
-group rebalances or has done so, and the commit may succeed once the member knows.
+Kafka refuses a commit for one of three reasons. The member was expelled: other members have its partitions, and it must
+join again. Or it was replaced by another member with the same `group.instance.id`, and must not join again. Or it is
+behind: the group is rebalancing or has rebalanced, and the commit may succeed when the member has noticed this.
 """
 
 from enum import Enum
@@ -26,7 +26,7 @@ _STANDINGS = {
     ck.KafkaError.UNKNOWN_MEMBER_ID: Standing.EXPELLED,
     ck.KafkaError.FENCED_MEMBER_EPOCH: Standing.EXPELLED,
     ck.KafkaError.FENCED_INSTANCE_ID: Standing.REPLACED,
-    # The member's heartbeat may be on its way with the new generation.
+    # The answer to the member's heartbeat, with the new generation, may be on its way.
     ck.KafkaError.ILLEGAL_GENERATION: Standing.BEHIND,
     ck.KafkaError.STALE_MEMBER_EPOCH: Standing.BEHIND,
     ck.KafkaError.REBALANCE_IN_PROGRESS: Standing.BEHIND,
@@ -34,13 +34,13 @@ _STANDINGS = {
 
 
 def standing(error: HeadwayError) -> Standing:
-    """Return the member's standing that follows from a refused commit, or `UNKNOWN` after any other error."""
+    """Return the standing of a member whose commit failed with this error. Errors with other causes give `UNKNOWN`."""
     cause = librdkafka_error(error)
     return Standing.UNKNOWN if cause is None else _STANDINGS.get(cause.code(), Standing.UNKNOWN)
 
 
 def not_a_member(who: str) -> KafkaError:
-    """Return the error for a consumer that is not in its group at the moment, so that it must not commit."""
-    error = KafkaError(f"{who} is not a member of its group now.")
+    """Return the error for a consumer that must not commit, because it is currently not a member of its group."""
+    error = KafkaError(f"{who} is currently not a member of its group.")
     error.__cause__ = ck.KafkaException(ck.KafkaError(ck.KafkaError.ILLEGAL_GENERATION))
     return error

@@ -1,7 +1,7 @@
-"""The offsets at which newly assigned partitions begin, which Headway reads in its own thread.
+"""Finds the offsets at which newly assigned partitions begin, in a separate thread.
 
-If librdkafka 2.16 reads committed offsets itself and an OffsetFetch fails at a bad moment, it never reads that
-partition, and also loses later revocations. So Headway assigns every partition with its start offset.
+If librdkafka 2.16 itself requests committed offsets and the request fails at the wrong moment, it never reads that
+partition, and also loses later revocations. So Headway passes a start offset with every partition that it assigns.
 """
 
 import logging
@@ -21,41 +21,43 @@ from headway.runtime.wakeup import Wakeup
 
 log = logging.getLogger(__name__)
 
-_SILENT_FOR = 5.0  # seconds before a transient error is reported, so that the restart of a broker is not
+_SILENT_FOR = 5.0  # seconds before a transient error is reported, so that the restart of a broker is not reported
 _REPORT_AGAIN_AFTER = 10.0
 _ASK_AGAIN_AFTER = 1.0  # seconds after an unexpected error
 
 
 class StartOffsets:
-    """Finds the start of each partition: its committed offset, or without a commit the one of `auto.offset.reset`.
+    """Finds the start of each partition: its committed offset or, without a commit, the offset of `auto.offset.reset`.
 
-    A partition that was added to a topic while the member reads it begins at its first record. With "latest", records
-    that are sent to it before the next rebalance would be skipped.
+    A partition that was added to a topic while the member was reading the topic begins at its first record. With
+    "latest", records that are sent to it before the next rebalance would be skipped.
 
-    Its thread runs only while there are questions. It asks until it has an answer or the partition is forgotten, and a
-    partition without an answer delays no other. An answer wakes the client's user. A refusal is reported to the client
-    at once and a transient error after some seconds, each at most every ten seconds. The client also gets the reason if
-    a partition never begins: `others` have commits that would be skipped, or the user wants an error for a partition
+    The thread runs only while starts are being looked for. It tries until it has an answer or the partition is
+    forgotten, and a partition without an answer does not delay the others. An answer wakes the client's user.
+
+    The client gets a report if a permission is missing, at once, and after a transient error, when some seconds have
+    passed. There is at most one report every ten seconds. The client also gets the reason if a partition cannot begin
+    at all: either `others` have commits that would be skipped, or `auto.offset.reset` demands an error for a partition
     without a commit.
     """
 
     def __init__(self, client: GroupClient, others: OtherCommits | None = None) -> None:
         self._client = client
-        self._consumer = client.consumer  # if it is replaced, this object is replaced, too
+        self._consumer = client.consumer  # if the client replaces this consumer, it also replaces this object
         self._ids = client.ids
         self._others = others
         self._lock = threading.Lock()
-        self._asked: dict[Partition, int] = {}  # each with the number of its question
+        self._asked: dict[Partition, int] = {}  # the number of the call that asked for each partition
         self._questions = 0
         self._found: dict[Partition, StartOffset] = {}
         self._thread: threading.Thread | None = None
-        self._wake: Wakeup | None = None  # of the thread
+        self._wake: Wakeup | None = None  # wakes the thread
         self._closed = False
         self._failing_since: float | None = None
         self._reported_at = 0.0
 
     def ask(self, partitions: Collection[Partition]) -> None:
-        """Find the starts of partitions. An answer to an earlier question about them no longer counts."""
+        """Look for the starts of these partitions. Answers to earlier calls about them no longer count."""
         with self._lock:
             if self._closed or not partitions:
                 return
@@ -71,7 +73,7 @@ class StartOffsets:
             self._wake.set()
 
     def forget(self, partitions: Collection[Partition]) -> None:
-        """Stop asking about these partitions."""
+        """Stop looking for the starts of these partitions."""
         with self._lock:
             for partition in partitions:
                 self._asked.pop(partition, None)
@@ -88,7 +90,7 @@ class StartOffsets:
             return found
 
     def close(self) -> None:
-        """Stop asking, and wait until the thread no longer uses the client."""
+        """Stop looking for starts, and wait until the thread no longer uses the client."""
         if thread := self._end():
             thread.join()
 
@@ -100,7 +102,7 @@ class StartOffsets:
                 self._wake.set()
             return self._thread
 
-    # In the thread
+    # Methods that run in the thread
 
     def _answer(self, wake: Wakeup) -> None:
         config = self._client.config
@@ -113,7 +115,7 @@ class StartOffsets:
                 except ClosedError:
                     raise
                 except Exception:  # without this thread, no further partition would begin
-                    log.exception("Asking where partitions begin raised an unexpected error. They are asked for again.")
+                    log.exception("The look-up of start offsets raised an unexpected error, and is repeated.")
                     questions.forget()
                     found, due = {}, time.monotonic() + _ASK_AGAIN_AFTER
                 self._note(asked, found)
@@ -129,7 +131,7 @@ class StartOffsets:
     def _questions_left(self, questions: StartQuestions) -> dict[Partition, int]:
         with self._lock:
             if not self._asked:
-                questions.forget()  # now, because `close` no longer waits for this thread
+                questions.forget()  # this must happen now, because `close` no longer waits for this thread
                 self._wake = self._thread = None
             return dict(self._asked)
 
@@ -145,16 +147,16 @@ class StartOffsets:
             self._client.wake()
 
     def _may_reset(self, missing: Collection[Partition]) -> bool:
-        """Return whether these partitions can begin without a commit. If not, the reason is reported."""
+        """Return whether these partitions can begin without a commit. If they cannot, the reason is reported."""
         reset = str(self._client.config.get("auto.offset.reset", "latest"))
         if RESETS.get(reset.lower(), Reset.ERROR) is Reset.ERROR:
             topic, number = next(iter(missing))
             if self._is_due():
                 self._client.report(
                     OffsetError(
-                        f"Partition {number} of {topic} has no committed offset in the group, and with "
-                        f"auto.offset.reset={reset} it needs one. Commit an offset, for example with "
-                        "`headway offsets reset`, or set auto.offset.reset to earliest or latest."
+                        f"Partition {number} of {topic} has no committed offset in the group, but needs one, because "
+                        f"auto.offset.reset is {reset}. Commit an offset, for example with `headway offsets reset`, "
+                        "or set auto.offset.reset to earliest or latest."
                     )
                 )
             return False

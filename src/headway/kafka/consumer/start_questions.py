@@ -1,10 +1,11 @@
-"""The questions to Kafka about where partitions begin, which are asked together and repeated one by one.
+"""Requests the starts of partitions from Kafka, for many partitions at a time.
 
-The member's own client asks for commits first. Without an answer after a second, a second client asks, and waits for
-as long as it takes, because a slow coordinator is not an unreachable one. The second client has its own connection, so
-neither heartbeats nor fetches wait behind the question. It gets the answer of each partition separately, so that a
-partition whose offset is in an open transaction delays no other. After each failure the next question about a partition
-waits longer.
+After a failure, each partition is requested separately, and the pause before its next request gets longer.
+
+At first, the member's own client requests the commits. If no answer arrives within a second, a second client sends the
+request and waits as long as necessary, because a slow coordinator still answers. The second client has its own
+connection, so neither heartbeats nor fetches have to wait for this answer. It gets the answer for each partition
+separately, so a partition whose offset is part of an open transaction does not delay the others.
 """
 
 import logging
@@ -33,36 +34,40 @@ log = logging.getLogger(__name__)
 _MEMBER_ASKS_FOR = 1.0
 _FIRST_PAUSE = 0.05
 _LONGEST_PAUSE = 2.0
-# The seconds of the first question to a leader. It is short because the leader may have died and another one may have
-# been elected. Each next question waits twice as long.
+# The time limit in seconds of the first request to a leader. It is short, because the leader may have died and another
+# one may have been elected. For each further request it is doubled.
 _LEADERS_ANSWER_WITHIN = 1.0
-_LEADERS_ANSWER_AT_LAST_WITHIN = 60.0  # librdkafka's socket.timeout.ms, after which it closes the connection itself
+# Librdkafka's socket.timeout.ms, after which librdkafka itself closes the connection.
+_LEADERS_ANSWER_AT_LAST_WITHIN = 60.0
 _SLOW = 1.0  # seconds after which a late answer of the coordinator is logged
-_SILENT = 5.0  # seconds after which a missing answer is logged; a broker may need that long for a restart
+_SILENT = 5.0  # seconds after which a missing answer is logged; a broker may take that long to restart
 _WARN_AGAIN_AFTER = 10.0
 
 _PLACES: Final[Mapping[Reset, int]] = {Reset.EARLIEST: ck.OFFSET_BEGINNING, Reset.LATEST: ck.OFFSET_END}
 
 
 class StartOffset(NamedTuple):
-    """Where a partition begins. A commit also has metadata, and if these are not empty, the log's end is known."""
+    """The offset at which a partition begins.
+
+    If the start is a commit, `metadata` is not None. If the metadata is not empty, `log_end` is the end of the log.
+    """
 
     offset: int
-    metadata: bytes | None = None  # None without a commit
+    metadata: bytes | None = None  # None if the start is not a commit
     log_end: int = 0
 
 
 @dataclass(slots=True)
 class _Sought:
-    """A partition whose start offset is being looked up, and when to retry the lookup."""
+    """A partition whose start is being looked up, and the time of the next request for it."""
 
-    number: int  # the number of the user's question
+    number: int  # the number of the call that asked for the partition
     asked_at: float | None = None
-    takes_long: bool = False  # the member's own client got no answer about its commit
+    takes_long: bool = False  # the member's own client got no answer about the partition's commit
     is_looked_up: bool = False
     commit: CommittedOffset | None = None
     is_asked: bool = False
-    alone: bool = False  # after a failure, it is asked for separately from other partitions
+    alone: bool = False  # after a failure, the partition is requested separately from others
     not_before: float = 0.0
     pause: float = _FIRST_PAUSE
     leader_within: float = _LEADERS_ANSWER_WITHIN
@@ -75,10 +80,10 @@ class _Asked(NamedTuple):
 
 
 class StartQuestions:
-    """The open questions of one member, for one thread.
+    """The open requests of one member. Only one thread uses this object.
 
-    `config` is the member's own, whose credentials may change. `may_reset` returns whether partitions can begin without
-    a commit. `fail` gets the errors that keep a partition from beginning.
+    `config` is the member's own configuration, whose credentials may change. `may_reset` returns whether partitions can
+    begin without a commit. `fail` gets the errors that prevent a partition from beginning.
     """
 
     def __init__(
@@ -106,9 +111,11 @@ class StartQuestions:
         self._warned_at = -_WARN_AGAIN_AFTER
 
     def turn(self, asked: Mapping[Partition, int], now: float) -> dict[Partition, StartOffset]:
-        """Ask the questions that are due about these partitions. Returns the starts that are known.
+        """Process answers, and send the requests that are due for these partitions.
 
-        `asked` has the number of the user's question about each partition. Raises `ClosedError` if the member's client
+        Returns the starts that are now known.
+
+        `asked` has the number of the call that asked for each partition. Raises `ClosedError` if the member's client
         was closed.
         """
         self._sought = {
@@ -133,24 +140,24 @@ class StartQuestions:
         return found
 
     def next_turn(self) -> float | None:
-        """Return when the next question or warning is due if no answer arrives, or None if none is."""
+        """Return when to call `turn` again if no answer arrives, or None if nothing is due."""
         due = [each.not_before for each in self._sought.values() if not each.is_asked]
         silent = [about.at + _SILENT for about in self._open]
         return min(due + silent, default=None)
 
     def forget(self) -> None:
-        """Abandon all questions, and no longer use the member's client."""
+        """Abandon all requests, and stop using the member's client."""
         for about in self._open:
             about.question.forget()
         self._open.clear()
         self._sought.clear()
 
     def close(self) -> None:
-        """Abandon all questions, and close the second client."""
+        """Abandon all requests, and close the second client."""
         self.forget()
         self._end_client_beside()
 
-    # Questions
+    # Requests
 
     def _due(self, now: float) -> dict[Partition, _Sought]:
         return {each: about for each, about in self._sought.items() if not about.is_asked and about.not_before <= now}
@@ -209,10 +216,12 @@ class StartQuestions:
         now: float,
     ) -> None:
         if isinstance(answer, KafkaError) and _code(answer) == ck.KafkaError.NOT_COORDINATOR:
-            self._end_client_beside()  # it would continue to ask the same broker: see docs/design/librdkafka.md
+            # The client would send further requests to the same broker: see docs/design/librdkafka.md.
+            self._end_client_beside()
         for partition, sought in about.sought.items():
             sought.is_asked = False
-            if self._sought.get(partition) is sought:  # otherwise it was forgotten or asked for again since
+            # Otherwise the partition was forgotten, or asked for again, in the meantime.
+            if self._sought.get(partition) is sought:
                 told = answer if isinstance(answer, KafkaError) else answer.get(partition, _not_told(partition))
                 self._told(partition, sought, told, found, now)
 
@@ -263,8 +272,8 @@ class StartQuestions:
             return
         self._warned_at = now
         log.warning(
-            "The coordinator of the group %s is slow: it %s the commits of %d partitions, which begin only then. It "
-            "may be overloaded, or delay its answers to this client because of a quota.",
+            "The coordinator of the group %s is slow: it %s the commits of %d partitions, which can begin only then. "
+            "The coordinator may be overloaded, or it may delay its answers because this client exceeds a quota.",
             self._group,
             f"took {now - since:.1f} s to return" if bound == _SLOW else f"has not returned for {now - since:.0f} s",
             len(about.sought),
