@@ -231,7 +231,7 @@ def test_fewer_levels_than_the_checkpoint_has_fail_the_query_with_a_sentence(
     orders.send(2, [1])
     read_available(stream(spark, orders), micro_batches(), tmp_path)
 
-    with pytest.raises(StreamingQueryException, match=r"no longer name it or its level.*new checkpoint"):
+    with pytest.raises(StreamingQueryException, match=r"no longer include its topic or level.*new checkpoint"):
         read_available(stream(spark, orders, levels="2"), micro_batches(), tmp_path)
 
 

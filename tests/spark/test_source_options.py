@@ -281,7 +281,7 @@ def test_the_progress_of_a_query_is_committed_to_the_level_groups(
 @pytest.mark.parametrize(
     ("wrong", "sentence"),
     [
-        ({"endingOffsets": "latest"}, "endingOffsets is for spark.read; a stream has no end"),
+        ({"endingOffsets": "latest"}, "endingOffsets is for spark.read, because a stream has no end"),
         ({}, r"Kafka cannot be reached at 127.0.0.1:1 \(.*Connection refused\)"),
     ],
 )

@@ -1,4 +1,4 @@
-"""Plans each micro-batch on the driver: finds what can be read from Kafka, and lets the policy divide the limit."""
+"""Plans each micro-batch on the driver: determines which offsets can be read, and lets the policy divide the limit."""
 
 import logging
 import os
@@ -24,22 +24,26 @@ from headway.spark.source.stream_offset import StreamOffset
 log = logging.getLogger(__name__)
 
 IDLE_PAUSE_S = 0.15
-"""How often an idle query asks Kafka, in seconds. Spark asks 80 times a second, which takes an eighth of a core."""
+"""Seconds between two requests of an idle query to Kafka. Without this pause, Spark would make 80 requests a second,
+which would take an eighth of a core."""
 
-_SIGHTINGS_PER_WAIT = 16  # how precisely strictMaxWait is kept: to a sixteenth of it
-_LEAST_LIMIT = 16  # records, to which targetTriggerTime may lower the limit
-_TOO_OFTEN = 10  # late micro-batches in a row, after which a warning is logged
+_SIGHTINGS_PER_WAIT = 16  # strictMaxWait is kept to within this fraction (one sixteenth) of its value
+_LEAST_LIMIT = 16  # the number of records to which targetTriggerTime can lower the limit
+_TOO_OFTEN = 10  # a warning is logged after this many micro-batches in a row have taken too long
 
 
 class Bridged(NamedTuple):
-    """The offset at which reading resumes in each existing partition, and a sentence for each loss."""
+    """The offset at which reading resumes in each existing partition, and a message for each loss of data."""
 
     start: Offsets
     losses: list[str]
 
 
 class BatchPlanner:
-    """Plans the micro-batches of one run of a query. Only its policy uses its state, so a restart can lose that."""
+    """Plans the micro-batches of one run of a query.
+
+    A restart loses its state. That is safe, because the state only affects how the policy divides later micro-batches.
+    """
 
     def __init__(self, options: Options) -> None:
         self._options = options
@@ -65,7 +69,7 @@ class BatchPlanner:
         offsets = resolve("startingOffsets", bound, partitions, self._catalog)
         refuse_beyond_end("startingOffsets", bound, self._catalog)
         if self._target is not None:
-            # Again, because records may have arrived since, and the end must not be before the start.
+            # Fix the end again, because records may have arrived since, and the end must not be before the start.
             self.stop_at_what_is_there()
         return StreamOffset(offsets, topic_ids, begun=offsets)
 
@@ -82,11 +86,11 @@ class BatchPlanner:
         self._pause_when_idle()
         self.seen = self._with_unfinished(begin, self._with_unlisted(begin, self._target or self._ends()))
         if self._commits is not None:
-            # Everything before the start of a micro-batch is done. If a topic has been recreated, do not commit its old
-            # offsets: they would skip records of the new topic.
+            # All records before the start of a micro-batch are done. If a topic has been recreated, its old offsets are
+            # not committed, because they would skip records of the new topic.
             done = {at: offset for at, offset in begin.offsets.items() if begin.same_topic(self.seen, at)}
             if self._target and begin.offsets == self._target.offsets:
-                self._commits.finish(done)  # the query ends now, and Spark kills this process without waiting
+                self._commits.finish(done)  # wait for the commit, because the query ends and Spark kills this process
             else:
                 self._commits.commit(done)
         start, losses = bridge(begin, self.seen, self._starts(begin, self.seen))
@@ -144,9 +148,10 @@ class BatchPlanner:
         return StreamOffset(self._catalog.ends(partitions), topic_ids)
 
     def _with_unlisted(self, begin: StreamOffset, seen: StreamOffset) -> StreamOffset:
-        """Add partitions that Kafka does not list although their topic is the same, since partitions cannot be removed.
+        """Add the known partitions that Kafka has not listed, if their topic is still the same.
 
-        A broker that lags behind the others may answer like this when a topic has just got more partitions.
+        Partitions cannot be removed from a topic, so they still exist. A broker whose metadata is out of date may leave
+        them out if partitions were added to the topic only recently.
         """
         if self._options.selection.assigned is not None:
             return seen
@@ -157,9 +162,10 @@ class BatchPlanner:
         return replace(seen, offsets=seen.offsets | unlisted) if unlisted else seen
 
     def _with_unfinished(self, begin: StreamOffset, seen: StreamOffset) -> StreamOffset:
-        """Raise each end that is below the offset which the query has reached, if Kafka still has that offset.
+        """Raise each end offset that is below the offset that the query has reached, if Kafka still has that offset.
 
-        A query whose isolation.level was changed to read_committed may have read records of open transactions.
+        A query that is restarted with the option isolation changed to read_committed may already have read records of
+        transactions that are still open.
         """
         behind = [
             at
@@ -173,7 +179,11 @@ class BatchPlanner:
         return replace(seen, offsets=seen.offsets | kept)
 
     def _starts(self, begin: StreamOffset, seen: StreamOffset) -> Offsets:
-        """Return the first offset of each partition, or its end if there is nothing left to read and so to lose."""
+        """Return the first offset of each partition.
+
+        For a partition that the query has read to its end, the end offset is returned without a request to Kafka,
+        because no unread records can have been lost there.
+        """
         reached, ends = begin.offsets, seen.offsets
         asked = [at for at, end in ends.items() if reached.get(at) != end or not begin.same_topic(seen, at)]
         return ends | self._catalog.starts(asked)
@@ -185,7 +195,7 @@ class BatchPlanner:
         return self._admission.stops(start, end, now, limit)
 
     def _note_time(self, begin: StreamOffset) -> None:
-        """Record how long the last micro-batch took. Spark asks for the next one when it has ended."""
+        """Record how long the last micro-batch took. It has ended when Spark requests the next one."""
         if self._control is None:
             return
         if self._planned is None:
@@ -201,13 +211,13 @@ class BatchPlanner:
         self._control.note(records, took)
         if self._control.at_least_for == _TOO_OFTEN:
             log.warning(
-                "The option targetTriggerTime is %g s, but micro-batches of %d records take %.1f s. Raise it, or "
-                "shorten the interval of the query's trigger.",
+                "The option targetTriggerTime is %g s, but micro-batches of %d records take %.1f s. Raise the option, "
+                "or shorten the interval of the query's trigger.",
                 *(self._control.target, records, took),
             )
 
     def _too_early(self, start: Offsets, end: Offsets) -> bool:
-        """Return whether fewer records than minRecordsPerTrigger wait, and have not waited long."""
+        """Return whether fewer records than minRecordsPerTrigger are waiting, and maxTriggerDelay has not passed."""
         waiting = sum(end.values()) - sum(start.values())
         if self._target is not None or not 0 < waiting < self._options.min_records:
             self._waiting_since = None
@@ -229,7 +239,7 @@ class BatchPlanner:
 
 
 def _divided(planned: StreamOffset, wanted: Collection[Range], options: TaskOptions, *, slow: bool) -> StreamOffset:
-    """Add the number of tasks that suits the cluster to the plan. It stays with the micro-batch."""
+    """Add to the plan how many tasks read it, which depends on the cluster. A replay uses the same number."""
     cores = cluster_parallelism() or os.cpu_count() or 1
     return replace(planned, tasks=options.count(wanted, cores, slow=slow), split=options.split)
 
@@ -261,9 +271,10 @@ def _log(losses: Sequence[str]) -> None:
 
 
 def bridge(begin: StreamOffset, seen: StreamOffset, first: Offsets) -> Bridged:
-    """Resume from `begin` in the partitions of `seen`, which hold offsets from `first` on.
+    """Determine where reading resumes in each partition of `seen`, and which records have been lost.
 
-    A partition that is not in `begin` is new, and starts at its first offset.
+    `begin` has the offsets that the query has reached, and `first` the first offset that each partition still holds.
+    A partition that is not in `begin` is new, and is read from its first offset.
 
     >>> at = TopicPartition("orders", partition=0)
     >>> bridge(StreamOffset({at: 5}, {}), StreamOffset({at: 9}, {}), {at: 0})
@@ -288,7 +299,7 @@ def bridge(begin: StreamOffset, seen: StreamOffset, first: Offsets) -> Bridged:
 def _lost_its_end(at: TopicPartition, reached: int, end: int) -> str:
     return (
         f"The query has read {name_of(at)} up to offset {reached}, but Kafka only holds offsets before {end}: a broker "
-        "that did not have the last records became its leader, so they are lost."
+        "that did not have the last records became the partition's leader, so these records are lost."
     )
 
 
@@ -305,4 +316,7 @@ def _loss(at: TopicPartition, reached: int, begin: StreamOffset, seen: StreamOff
 
 
 def _gone(at: TopicPartition) -> str:
-    return f"The query has read {name_of(at)}, but it no longer exists, or the options no longer name it or its level."
+    return (
+        f"The query has read {name_of(at)}, but that partition no longer exists, or the options no longer include its "
+        "topic or level."
+    )

@@ -1,4 +1,4 @@
-"""`spark.read.format("headway")`: all records between two bounds."""
+"""The reader of `spark.read.format("headway")`, which reads all records between two bounds."""
 
 import logging
 from collections.abc import Iterator, Sequence
@@ -19,7 +19,7 @@ from headway.spark.source.pushed_filters import Bounds, bounds_of
 
 log = logging.getLogger(__name__)
 
-# A constant, so that it is the same on every machine: a named write that runs again elsewhere then has the same tasks.
+# This does not depend on the machine, so that a write with txnAppId that is repeated elsewhere has the same tasks.
 _LEAST_TASKS = 8
 
 _FOR_STREAMS = (
@@ -50,15 +50,15 @@ class BatchReader(DataSourceReader):
 
     @property
     def pushFilters(self) -> "PushedFilters":  # noqa: N802  # Spark's name
-        """The function that Spark passes the filters of a query to, if the session pushes filters."""
+        """The function to which Spark passes the filters of a query, if filter pushdown is enabled in the session."""
         return PushedFilters(self)
 
     def bound(self, filters: Sequence[Filter]) -> None:
-        """Read no more than is needed for rows that pass all filters."""
+        """Limit the offsets that are read to those that can pass all filters."""
         self._bounds = bounds_of(filters)
 
     def partitions(self) -> list[InputPartition]:
-        """Return the ranges, one group per task."""
+        """Return the ranges of offsets to read, in one group for each task."""
         with one_sentence():
             wanted = self._ranges()
             options = self._options.tasks
@@ -81,8 +81,8 @@ class BatchReader(DataSourceReader):
         lost = _not_held(start, end, catalog.starts(partitions), catalog.ends(partitions))
         if lost and options.fail_on_data_loss:
             raise KafkaError(
-                f"{lost[0]} Correct startingOffsets and endingOffsets, or set failOnDataLoss to false to read what is "
-                "there."
+                f"{lost[0]} Correct startingOffsets and endingOffsets, or set failOnDataLoss to false to read only the "
+                "offsets that the partition holds."
             )
         for sentence in lost:
             log.warning("%s The missing offsets are skipped.", sentence)
@@ -96,7 +96,7 @@ class BatchReader(DataSourceReader):
             found = catalog.at(bounds.first_time, list(start))
             start = {at: max(offset, found[at]) for at, offset in start.items()}
         if bounds.end_time is not None and lateness is not None:
-            # If timestamps need not be in order, an older one can follow any other.
+            # Timestamps need not be in order, so records with an earlier time can follow the first record after it.
             beyond = min(LARGEST, max(0, bounds.end_time + round(lateness * 1000)))
             found = catalog.at(beyond, list(end))
             end = {at: min(offset, found[at]) for at, offset in end.items()}
@@ -104,10 +104,10 @@ class BatchReader(DataSourceReader):
 
 
 class PushedFilters:
-    """Stands in for a reader's method `pushFilters`, which Spark refuses if a session does not push filters.
+    """Takes the place of a reader's method `pushFilters`, so that the reader also works without filter pushdown.
 
-    Spark recognises an implementation by its function. With the function of the base class, it accepts the reader in
-    both kinds of sessions.
+    If filter pushdown is not enabled in a session, Spark rejects a reader that overrides `pushFilters`. It checks this
+    by comparing `__func__` with the function of the base class, so this object has that function as `__func__`.
     """
 
     __func__ = staticmethod(DataSourceReader.pushFilters)
@@ -116,13 +116,13 @@ class PushedFilters:
         self._reader = reader
 
     def __call__(self, filters: list[Filter]) -> list[Filter]:
-        """Use the filters to limit the offsets that are read. Spark itself also applies all of them to the rows."""
+        """Limit the offsets that are read by the filters. Returns all filters, so that Spark also applies them."""
         self._reader.bound(filters)
         return filters
 
 
 def _not_held(start: Offsets, end: Offsets, first: Offsets, last: Offsets) -> list[str]:
-    """Describe each partition that lacks offsets that the options ask for, before any task runs."""
+    """Return a message for each partition that does not hold all offsets that the options request."""
     return [
         f"Offsets from {start[at]} to before {end[at]} were requested for {name_of(at)}, which holds {first[at]} to "
         f"before {last[at]}."

@@ -1,4 +1,4 @@
-"""`format("headway")`: Kafka by priority, as a data source for Spark."""
+"""The data source `format("headway")`, with which Spark reads and writes Kafka topics with priority levels."""
 
 from pyspark.sql.datasource import (
     DataSource,
@@ -19,12 +19,13 @@ from headway.spark.source.stream_reader import StreamReader
 
 
 class HeadwayDataSource(DataSource):
-    """Kafka topics with priority levels, as a source for Spark.
+    """Reads Kafka topics with priority levels as a source of Spark, and writes rows to Kafka as a sink.
 
-    The columns are those of Spark's Kafka source, plus `level`. These are the options; `kafka.bootstrap.servers` and
-    one of the first four are required:
+    The source has the columns of Spark's Kafka source, and a column `level`. It has the options below;
+    `kafka.bootstrap.servers` and one of the first four are required. For the options of the sink, see
+    `headway.spark.sink.writers`.
 
-    | option | default | what |
+    | option | default | meaning |
     |---|---|---|
     | `subscribe` | | topics, separated by commas |
     | `subscribePattern` | | a regular expression for the whole name of a topic, without its level |
@@ -36,41 +37,46 @@ class HeadwayDataSource(DataSource):
 these, a time with its zone, or JSON by topic, level (if there are levels) and partition, with offsets or times |
     | `endingOffsets` | `latest` | where a batch ends, in the same forms |
     | `maxRecordsPerTrigger` | no limit | the most records in a micro-batch |
-    | `targetTriggerTime` | none | how long a micro-batch should take; its limit is adapted to the last ones |
+    | `targetTriggerTime` | none | how long a micro-batch should take; the limit is adapted to how long the last \
+micro-batches took |
     | `policy` | `fair` | how the levels share a micro-batch: `fair`, `capacity_burst` or `strict` |
-    | `distributor` | `exponential` | their shares: `exponential`, `linear`, or weights, lowest first: `1,1,8` |
-    | `strictMaxWait` | `1m` | under `strict` a record that the query has seen waiting for longer counts as one of the \
+    | `distributor` | `exponential` | the shares of the levels: `exponential`, `linear`, or weights, lowest level \
+first: `1,1,8` |
+    | `strictMaxWait` | `1m` | with `strict`, a record that the query has seen waiting for longer counts as one of the \
 highest level |
-    | `minRecordsPerTrigger` | 1 | start no micro-batch before this many wait, |
-    | `maxTriggerDelay` | `15m` | or the first of them has waited this long |
-    | `minPartitions` | the cluster's cores; in batches 8 | the fewest tasks of a micro-batch, |
-    | `maxRecordsPerPartition` | no limit | and the most records of a task, both within the number of partitions; |
-    | `splitPartitions` | streams: `false`, batches: `true` | or exactly, if several tasks may read one partition, \
-whose records then have no order |
-    | `failOnDataLoss` | `true` | whether the query fails if Kafka no longer has offsets; otherwise they are logged and
-    skipped |
+    | `minRecordsPerTrigger` | 1 | the number of waiting records at which a micro-batch starts |
+    | `maxTriggerDelay` | `15m` | the time after which a micro-batch starts even with fewer waiting records |
+    | `minPartitions` | the cluster's cores; in batches 8 | the minimum number of tasks of a micro-batch. Without \
+`splitPartitions`, there are no more tasks than partitions |
+    | `maxRecordsPerPartition` | no limit | the maximum number of records of a task. Without `splitPartitions`, a task \
+reads at least one whole partition |
+    | `splitPartitions` | streams: `false`, batches: `true` | whether several tasks can read one partition, whose \
+records then have no order |
+    | `failOnDataLoss` | `true` | whether the query fails if Kafka no longer has some offsets; otherwise they are \
+logged and skipped |
     | `isolation` | `read_committed` | `read_committed` or `read_uncommitted` |
-    | `group.id` | none | also commit the query's progress to the level groups of this group |
-    | `includeHeaders` | `false` | add a column `headers` |
-    | `timestampLateness` | none | batches: how much older a record can be than one before it in its partition |
+    | `group.id` | none | a group to whose level groups the progress of the query is also committed |
+    | `includeHeaders` | `false` | whether to add a column `headers` |
+    | `timestampLateness` | none | batches: how much older the timestamp of a record can be than that of an earlier \
+record in its partition |
 
-    The limits count offsets. The end of each transaction has one, and records removed by compaction keep theirs, so
-    there can be fewer records.
+    The limits count offsets. There can be fewer records than offsets, because the end of each transaction also has an
+    offset, and so does each record that compaction has removed.
 
-    With `.schema(…)`, only the columns that it names are read. In a session with
-    `spark.sql.python.filterPushdown.enabled`, batches read no more than filters on topic, level, partition, offset,
-    timestamp and key need. To bound the end of a time range, set `timestampLateness`.
+    With `.schema(…)`, only the columns that the schema names are read. If `spark.sql.python.filterPushdown.enabled` is
+    set in the session, batches do not read records that filters on topic, level, partition, offset, timestamp and key
+    exclude. The end of a time range is used only if `timestampLateness` is set.
 
-    Headway joins no group, and without the option `group.id` it needs no right on a group.
+    Headway does not join a consumer group. Without the option `group.id`, it does not need permission for any group.
     """
 
     @classmethod
     def name(cls) -> str:
-        """Return the name to write in `format(…)`."""
+        """Return the name of the data source, which users pass to `format(…)`."""
         return "headway"
 
     def schema(self) -> StructType:
-        """Return the columns. Spark calls this first, in `load()`, so all options are checked here."""
+        """Return the columns of the source. Spark calls this first, in `load()`, so all options are checked here."""
         with one_sentence():
             options = parse(self.options)
             check_kafka(options)
@@ -87,13 +93,13 @@ whose records then have no order |
         try:
             options = parse(self.options)
             return StreamReader(options, columns.projection(schema, options.include_headers))
-        except ConfigError as mistake:  # with the user's own schema, options have not been checked before
+        except ConfigError as mistake:  # if the user gave a schema, Spark has not called `schema`, which checks options
             return StreamReader(mistake, schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> DataSourceWriter:
-        """Return the writer for `df.write`: see `headway.spark.sink.writers`."""
+        """Return the writer for `df.write`, which `headway.spark.sink.writers` describes."""
         return batch_writer(schema, self.options, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> DataSourceStreamWriter:  # noqa: N802
-        """Return the writer for `df.writeStream`: see `headway.spark.sink.writers`."""
+        """Return the writer for `df.writeStream`, which `headway.spark.sink.writers` describes."""
         return stream_writer(schema, self.options)

@@ -1,7 +1,7 @@
-"""Computes the end of the next micro-batch: the policies of the priority consumer, applied to offsets.
+"""Computes the end of the next micro-batch by applying the policies of the priority consumer to offsets.
 
 Invariants: a micro-batch takes no more offsets than its limit; `fair` and `strict` use the whole limit if that many are
-waiting. Spark's checkpoint holds each decision, so a replay does not need this module's memory.
+waiting. Spark's checkpoint holds each decision, so a replay does not need the state of this module.
 """
 
 from collections import defaultdict, deque
@@ -12,18 +12,18 @@ from headway.core.levels.policies import Fair, Policy
 from headway.kafka.reading.range_reader import Offsets
 from headway.records.record_types import TopicPartition
 
-# See `Sightings`: the age up to which all times are kept, in spacings; the fraction of its age by which an older time
-# may be apart from its neighbour; and the most times kept.
-_DENSE = 32
-_PART_OF_AGE = 8
-_SIGHTINGS = 128
+# These three limit the number of sightings in `Sightings`.
+_DENSE = 32  # all sightings that are younger than this many times the spacing are kept
+_PART_OF_AGE = 8  # older sightings are thinned out to distances of their age divided by this number
+_SIGHTINGS = 128  # the maximum number of sightings
 
 
 class Sightings:
-    """The ends of partitions at past times: a record before such an end has been waiting at least since then.
+    """Remembers the end offsets of partitions at past times, from which it follows how long a record has been waiting.
 
-    Times are `spacing` seconds apart. Those older than 32 times the spacing are thinned out to distances of an eighth
-    of their age, and only the last 128 are kept. So waits are known for days, and are at most an eighth too short.
+    A record whose offset is below the end offset at some time has been waiting at least since then. Such a sighting is
+    made every `spacing` seconds. Sightings older than 32 times the spacing are thinned out to distances of an eighth of
+    their age, and only the last 128 are kept. So waits of days can be measured, and are at most an eighth too short.
     """
 
     def __init__(self, spacing: float = 0) -> None:
@@ -32,20 +32,20 @@ class Sightings:
         self._partitions: dict[TopicPartition, TopicPartition] = {}  # one object per partition, shared by all sightings
 
     def note(self, ends: Offsets, now: float) -> None:
-        """Record where the partitions end now."""
+        """Record the end offsets of the partitions at the time `now`, unless the last sighting is too recent."""
         if not self._ends or now - self._ends[-1][0] >= self._spacing:
             self._thin_out(now)
             own = self._partitions
             self._ends.append((now, {own.setdefault(at, at): offset for at, offset in ends.items()}))
 
     def forget(self, partitions: Collection[TopicPartition]) -> None:
-        """Forget the ends of partitions whose offsets have started again."""
+        """Forget the end offsets of partitions whose offsets have started again."""
         for _, ends in self._ends:
             for each in partitions:
                 ends.pop(each, None)
 
     def _thin_out(self, now: float) -> None:
-        """Drop old times that are close to their neighbours, relative to their age."""
+        """Drop old sightings that are close to the sightings before and after them, relative to their age."""
         times = [seen for seen, _ in self._ends]
         kept = times[:1]
         for seen, following in pairwise(times[1:]):
@@ -57,11 +57,11 @@ class Sightings:
             self._ends = deque((each for each in self._ends if each[0] in wanted), maxlen=_SIGHTINGS)
 
     def before(self, time: float) -> Offsets:
-        """Return the partitions' ends at the last sighting before a time."""
+        """Return the end offsets of the partitions at the last sighting before a time."""
         return next((ends for seen, ends in reversed(self._ends) if seen < time), {})
 
     def first_beyond(self, offsets: Offsets) -> float | None:
-        """Return when a partition was first seen to end after its offset, or None."""
+        """Return the time of the first sighting at which any partition ended beyond its given offset, or None."""
         return next(
             (seen for seen, ends in self._ends if any(ends.get(at, 0) > offset for at, offset in offsets.items())), None
         )
@@ -114,10 +114,15 @@ class LevelSplit:
         self._sightings = sightings
 
     def stops(self, start: Offsets, end: Offsets, now: float, limit: int | None = None) -> Offsets:
-        """Return where to stop so that the levels share the capacity, or a smaller limit, as the policy decides.
+        """Return the end offsets of a micro-batch in which the levels share the capacity as the policy decides.
 
-        `end` is what can be read, and `now` is in seconds. `start` and `end` have the same partitions. The partitions
-        of a level take turns.
+        The partitions of a level take turns.
+
+        Args:
+            start: The offset at which the micro-batch starts in each partition.
+            end: The offset up to which each partition can be read. It has the same partitions as `start`.
+            now: The time in seconds.
+            limit: The limit of this micro-batch, if it is smaller than the capacity.
         """
         self._sightings.note(end, now)
         levels = _by_level(end, self._levels)
@@ -128,7 +133,7 @@ class LevelSplit:
         return stops
 
     def _found(self, levels: Sequence[Sequence[TopicPartition]], start: Offsets, end: Offsets) -> list[Unread]:
-        """Return the records that a consumer would have waiting if it fetched as much as the policy demands."""
+        """Return the records of each level that a consumer would hold if it fetched as many as the policy demands."""
         demand = self._policy.demand([Unread({}, 0, self._sightings)] * self._levels)
         return [
             Unread(
@@ -148,10 +153,10 @@ def _by_level(partitions: Offsets, levels: int) -> list[list[TopicPartition]]:
 
 
 def _in_turns(partitions: Sequence[TopicPartition], start: Offsets, end: Offsets, count: int) -> Offsets:
-    """Return the stops for `count` records, divided equally among partitions that have enough.
+    """Return the end offsets for `count` records, which are divided equally among partitions that have enough.
 
-    The first partition is chosen by how much has been read before. So if `count` is below the number of partitions,
-    each partition gets its turn without any state beside the offsets.
+    The partition that comes first depends on how many offsets have been read before. So if `count` is below the number
+    of partitions, each partition gets its turn, and no state other than the offsets is needed.
     """
     turn = sum(start[partition] for partition in partitions) % max(1, len(partitions))
     # Among equal claims, `Fair` serves the last one first.

@@ -1,21 +1,23 @@
 """A controller that adapts the limit of micro-batches to the time that they take. It has no clock.
 
-A micro-batch of n records takes an overhead and a time for each record, both unknown. After each one, the limit moves
-towards n times wanted/taken. If the overhead is below the wanted time, this converges from one side: the derivative of
-the step at the fixed point is the overhead's fraction of the wanted time. The limit falls at once, so that a slower
-handler costs only one late micro-batch, and rises halfway, so that noise does not make it oscillate.
+The time of a micro-batch is a fixed overhead plus a time for each record, both of which are unknown. After each
+micro-batch of n records, the limit moves towards n * (wanted time / time taken). If the overhead is below the wanted
+time, this converges from one side: the derivative of the step at the fixed point is the overhead divided by the wanted
+time. The limit falls all the way at once, so that a slower handler causes only one late micro-batch. It rises only
+halfway in each step, so that noise does not make it oscillate.
 """
 
 from dataclasses import dataclass, field
 
 AIM = 0.8
-"""The fraction of the target to aim at, so that a micro-batch that is slower than most still ends in time."""
+"""The fraction of the target time to aim at, so that a micro-batch that is slower than most still ends in time."""
 
 START = 256
-"""The limit before anything is known. It doubles with each fast micro-batch."""
+"""The limit of the first micro-batch. It doubles with each fast micro-batch."""
 
-_USED = 0.5  # a micro-batch smaller than this fraction of the limit says little about the limit
-_MOST_FALL, _MOST_RISE = 4, 2  # in one step, because the machine may have paused during one micro-batch
+_USED = 0.5  # a micro-batch smaller than this fraction of the limit does not change the limit
+# The largest factors by which the limit falls or rises in one step, because the machine may have paused for a while.
+_MOST_FALL, _MOST_RISE = 4, 2
 
 
 @dataclass(slots=True)
@@ -39,7 +41,7 @@ class LimitControl:
     """How many micro-batches in a row have taken too long although the limit was at its minimum."""
     _was_late: bool = False
     _each: float = field(default=0.0, init=False)  # seconds per record in the last micro-batch; 0 if not known
-    _exact: float = field(default=0.0, init=False)  # not rounded, so that small steps add up
+    _exact: float = field(default=0.0, init=False)  # the limit before it is rounded, so that small steps add up
 
     def __post_init__(self) -> None:
         self._move_to(self.limit)
@@ -47,15 +49,16 @@ class LimitControl:
     def note(self, records: int, seconds: float) -> None:
         """Record that a micro-batch of this many records took this many seconds."""
         is_late = seconds > self.target
-        # A small micro-batch says little about the limit. A late one may be a pause of the machine, but not two.
+        # The time of a small micro-batch is not conclusive, unless it is the second late one in a row: a single late
+        # micro-batch can be caused by a pause of the machine.
         is_telling = records >= self.limit * _USED or (is_late and self._was_late)
         self._was_late = is_late
         self._each = seconds / records if records > 0 else self._each
         self.at_least_for = self.at_least_for + 1 if is_late and self.limit == self.least else 0
         if not is_telling or records <= 0:
             return
-        # Correct the exact limit, not the rounded one that was used: near the aim each correction is a fraction of a
-        # record, and rounding every time would stop a small limit several records short.
+        # Correct the exact limit, not the rounded limit that was used. Near the target, each correction is a fraction
+        # of a record. If the limit were rounded every time, a small limit would stop several records below the target.
         used = self._exact if records == self.limit else records
         suited = used * AIM * self.target / max(seconds, 1e-3)
         if suited < self._exact:

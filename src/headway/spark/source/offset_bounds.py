@@ -1,4 +1,4 @@
-"""The bounds of a read: the options `startingOffsets` and `endingOffsets`."""
+"""Parses and resolves the bounds of a read: the options `startingOffsets` and `endingOffsets`."""
 
 from collections import defaultdict
 from collections.abc import Collection, Mapping
@@ -16,7 +16,7 @@ from headway.spark.source.offset_json import from_json
 
 @dataclass(frozen=True, slots=True)
 class BoundOfEach:
-    """Each partition's own bound: an offset, or a time in milliseconds since the epoch."""
+    """A separate bound for each partition: an offset, or a time in milliseconds since the epoch."""
 
     offsets: Mapping[TopicPartition, int]
     times: Mapping[TopicPartition, int]
@@ -26,7 +26,7 @@ Bound = Literal["earliest", "latest"] | int | BoundOfEach
 """The first or the last record, a time in milliseconds since the epoch, or a bound for each partition."""
 
 EARLIEST, LATEST = -2, -1
-"""The numbers in JSON that mean the first offset of a partition and its end, as in Spark's Kafka source."""
+"""The numbers that stand for the first offset and the end offset of a partition in JSON, as in Spark's Kafka source."""
 
 _EXPLAINED = "offset (-2 earliest, -1 latest) or time as text"
 _PLAIN_EXAMPLE = f'{{"orders": {{"0": 23, "1": -2}}}}: topic, partition, {_EXPLAINED}'
@@ -34,7 +34,7 @@ _EXAMPLE = f'{{"orders": {{"2": {{"0": 23, "1": -2}}}}}}: topic, level, partitio
 
 
 class OffsetCatalog(Protocol):
-    """An object that knows the partitions' offsets, such as `headway.kafka.reading.catalog.Catalog`."""
+    """An object that returns the offsets of partitions, such as `headway.kafka.reading.catalog.Catalog`."""
 
     def starts(self, partitions: Collection[TopicPartition]) -> Offsets: ...
     def ends(self, partitions: Collection[TopicPartition]) -> Offsets: ...
@@ -43,7 +43,7 @@ class OffsetCatalog(Protocol):
 
 
 def parse_bound(name: str, value: str, naming: TopicNaming) -> Bound:
-    """Parse an option's value as a bound. Raises `ConfigError` if it is not one of the four kinds."""
+    """Parse the value of an option as a bound. Raises `ConfigError` if it does not have one of the four forms."""
     if value.lower() == "earliest":
         return "earliest"
     if value.lower() == "latest":
@@ -58,14 +58,17 @@ def parse_bound(name: str, value: str, naming: TopicNaming) -> Bound:
         )
     if time > LARGEST:
         raise ConfigError(
-            f"The option {name} is {shown(value)}; a time has at most {LARGEST} milliseconds since 1970. Choose "
+            f"The option {name} is {shown(value)}; a time must be at most {LARGEST} milliseconds after 1970. Choose "
             "an earlier time, or latest."
         )
     return time
 
 
 def resolve(name: str, bound: Bound, partitions: Collection[TopicPartition], catalog: OffsetCatalog) -> Offsets:
-    """Return the bound's offset in each partition. Raises `ConfigError` if the option names other partitions."""
+    """Return the offset of a bound in each partition.
+
+    Raises `ConfigError` if the option gives each partition a bound, but does not name exactly these partitions.
+    """
     if bound == "earliest":
         return catalog.starts(partitions)
     if bound == "latest":
@@ -86,14 +89,14 @@ def resolve(name: str, bound: Bound, partitions: Collection[TopicPartition], cat
 
 
 def refuse_beyond_end(name: str, bound: Bound, catalog: OffsetCatalog) -> None:
-    """Raise `ConfigError` for an offset that its partition has not reached, since it is unknown when it will."""
+    """Raise `ConfigError` if an offset is beyond the end of its partition, because no record might ever have it."""
     if not isinstance(bound, BoundOfEach):
         return
     for partition, end in catalog.written([each for each, offset in bound.offsets.items() if offset >= 0]).items():
         if (offset := bound.offsets[partition]) > end:
             raise ConfigError(
-                f"The option {name} gives {name_of(partition)} the offset {offset}, but it ends at {end}. Give at most "
-                "that, or -1 for the end."
+                f"The option {name} gives {name_of(partition)} the offset {offset}, but the partition ends at {end}. "
+                "Give at most that offset, or -1 for the end."
             )
 
 
@@ -110,7 +113,8 @@ def _each(name: str, value: str, naming: TopicNaming) -> BoundOfEach:
 
 def _time_of(name: str, partition: TopicPartition, text: str) -> int:
     said = f"The option {name} gives {name_of(partition)} the text {shown(text)}"
-    # Elsewhere digits would mean milliseconds; here they might be an offset that was put in quotes.
+    # In other places, text of digits is a time in milliseconds. Here it is refused, because it might be an offset that
+    # was put in quotes by mistake.
     time = None if text.strip().isdigit() else moment_ms(text)
     if time is None:
         raise ConfigError(
@@ -140,4 +144,4 @@ def _refuse_other_partitions(name: str, given: Collection[TopicPartition], there
             "means the first offset, and -1 the end."
         )
     if unknown:
-        raise ConfigError(f"The option {name} names {name_of(unknown[0])}, which is not subscribed to. Leave it out.")
+        raise ConfigError(f"The option {name} names {name_of(unknown[0])}, which is not selected. Leave it out.")

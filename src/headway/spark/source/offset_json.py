@@ -1,7 +1,8 @@
-"""Offsets as JSON: in Spark's checkpoint, and as users write them in `startingOffsets`.
+"""Encodes offsets as JSON for Spark's checkpoint, and decodes them from there and from the option `startingOffsets`.
 
-With levels it is by topic, level and partition; without levels by topic and partition, as in Spark's Kafka source. It
-does not contain the priority of a topic, which can therefore change when a query is restarted.
+With levels, offsets are nested by topic, level and partition. Without levels, they are nested by topic and partition,
+as in Spark's Kafka source. The JSON does not contain the priority of a topic, so priorities can change when a query is
+restarted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -15,7 +16,7 @@ OffsetJson = Mapping[str, Mapping[str, Any]]
 
 
 def to_json(offsets: Offsets) -> OffsetJson:
-    """Encode offsets as JSON. Their order is fixed, because Spark compares the text.
+    """Encode offsets as JSON. They are sorted, because Spark compares the text.
 
     >>> to_json({TopicPartition("orders", partition=0, level=1): 7, TopicPartition("orders", partition=0): 5})
     {'orders': {'0': {'0': 5}, '1': {'0': 7}}}
@@ -32,7 +33,7 @@ def to_json(offsets: Offsets) -> OffsetJson:
 
 
 def from_json(form: OffsetJson, naming: TopicNaming) -> dict[TopicPartition, Any]:
-    """Decode the value for each partition from JSON. Raises `AttributeError` or `ValueError` if it is malformed."""
+    """Decode the value for each partition from JSON. Raises `AttributeError` or `ValueError` for malformed JSON."""
     return {
         naming.partition(topic, int(partition), int(level)): offset
         for topic, level, partition, offset in _entries(form, naming)

@@ -1,4 +1,4 @@
-"""The options of `format("headway")` for reading, checked once, with a sentence for each mistake."""
+"""Parses and checks the options of `format("headway")` for reading. Each error explains how to correct the mistake."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -29,13 +29,13 @@ _ISOLATIONS = ("read_committed", "read_uncommitted")
 _OWN_OPTION = {"group.id": "group.id", "isolation.level": "isolation"}
 _DISTRIBUTORS: Mapping[str, Distributor] = {"exponential": exponential_shares, "linear": linear_shares}
 
-# Spark itself slows down with more tasks in a stage, so a higher number is a mistake.
+# The maximum number of tasks. More tasks in a stage would slow Spark itself down, so a higher number is a mistake.
 _MOST_TASKS = 100_000
 
 _OFFSET_RESET = "auto.offset.reset"
 
-_MOST_UNDER_TARGET = 10_000_000  # records, up to which targetTriggerTime can raise the limit on its own
-_LEAST_TARGET_S = 0.25  # twice the time that an empty micro-batch takes
+_MOST_UNDER_TARGET = 10_000_000  # the limit up to which targetTriggerTime can go without maxRecordsPerTrigger
+_LEAST_TARGET_S = 0.25  # seconds, which is twice the time that an empty micro-batch takes
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,13 +63,13 @@ class Options:
 
     @property
     def most_records(self) -> int | None:
-        """The most records of a micro-batch, which a target can lower. `None` means no limit."""
+        """The maximum number of records in a micro-batch, which targetTriggerTime can lower. `None` means no limit."""
         if self.max_records is None and self.target_trigger_time is not None:
             return _MOST_UNDER_TARGET
         return self.max_records
 
     def make_policy(self) -> Policy | None:
-        """Create a policy that divides the limit among the levels. Returns `None` without a limit."""
+        """Create the policy that divides the limit among the levels. Returns `None` if there is no limit."""
         if (most := self.most_records) is None:
             return None
         distributor = None if self.distributor is None else _distributor(self.distributor)
@@ -78,11 +78,11 @@ class Options:
 
 
 def parse(given: Mapping[str, str], *, in_streams: bool = True) -> Options:
-    """Parse options as Spark passes them: names in any case, values as text.
+    """Parse the options that Spark passes, with names in any case and values as text.
 
-    By default, partitions are split in batches, but not in streams.
+    By default, partitions are split in batches, but not in streams (`in_streams`).
 
-    Raises `ConfigError` for the first option that is unknown, missing or out of bounds.
+    Raises `ConfigError` for the first option that is unknown, missing or not valid.
     """
     options = {name.lower(): value for name, value in given.items()}
     refuse_unknown("source", NAMES, options)
@@ -117,7 +117,7 @@ def parse(given: Mapping[str, str], *, in_streams: bool = True) -> Options:
 
 
 def check_kafka(options: Options) -> None:
-    """Raise `ConfigError` for a `kafka.*` option that librdkafka does not know, or whose value it does not accept."""
+    """Raise `ConfigError` if librdkafka does not have the setting of a `kafka.*` option, or rejects its value."""
     RangeReader(options.kafka).close()
 
 
@@ -169,7 +169,7 @@ def _bound(name: str, options: Mapping[str, str], naming: TopicNaming) -> Bound 
 
 
 def _check_sharing(parsed: Options, options: Mapping[str, str]) -> None:
-    """Raise `ConfigError` unless the policy exists, its options fit, and the limit gives each level something."""
+    """Raise `ConfigError` if options for the limit contradict each other, or if a level would get no share of it."""
     if parsed.target_trigger_time is not None and parsed.policy == "capacity_burst":
         raise ConfigError(
             "The option targetTriggerTime changes the limit, but the policy capacity_burst divides it into fixed "
@@ -179,20 +179,21 @@ def _check_sharing(parsed: Options, options: Mapping[str, str]) -> None:
         for name in ("policy", "distributor", "strictMaxWait"):
             if name.lower() in options:
                 raise ConfigError(
-                    f"The option {name} decides how the levels share maxRecordsPerTrigger, but that is not given, so "
-                    "everything that waits is read. Set it or targetTriggerTime, or remove the other."
+                    f"The option {name} decides how the levels share maxRecordsPerTrigger, which is not given, so each "
+                    "micro-batch reads all waiting records. Set maxRecordsPerTrigger or targetTriggerTime, or remove "
+                    f"{name}."
                 )
     if parsed.policy != "strict" and "strictmaxwait" in options:
         raise ConfigError(f"The option strictMaxWait is for the policy strict, not for {parsed.policy}. Remove it.")
     if "maxtriggerdelay" in options and "minrecordspertrigger" not in options:
         raise ConfigError(
-            "The option maxTriggerDelay limits how long to wait for minRecordsPerTrigger, but that is not given. Set "
-            "it, or remove the other."
+            "The option maxTriggerDelay limits how long to wait for minRecordsPerTrigger, which is not given. Set "
+            "minRecordsPerTrigger, or remove maxTriggerDelay."
         )
     if parsed.max_records is not None and parsed.min_records > parsed.max_records:
         raise ConfigError(
             f"The option minRecordsPerTrigger is {parsed.min_records}, which is above "
-            f"maxRecordsPerTrigger={parsed.max_records}. Lower it."
+            f"maxRecordsPerTrigger={parsed.max_records}. Lower minRecordsPerTrigger."
         )
     if parsed.target_trigger_time is not None and parsed.min_records > 1:
         raise ConfigError(
@@ -221,6 +222,6 @@ def _kafka(options: Mapping[str, str]) -> dict[str, str]:
     for name in settings.keys() & {*OURS, _OFFSET_RESET}:
         raise ConfigError(
             f"The option {KAFKA_PREFIX}{name} cannot be set, because Spark's checkpoint decides what is read next. "
-            "Remove it, and use startingOffsets to say where a new query starts."
+            "Remove it, and use startingOffsets to set where a new query starts."
         )
     return settings

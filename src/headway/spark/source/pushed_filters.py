@@ -1,7 +1,7 @@
-"""Turns a query's filters on columns of the source into bounds on what must be read.
+"""Derives from the filters of a query which records must be read.
 
-Spark also applies every filter to the rows itself. So a bound may let through rows that a filter rejects, but must
-never leave out one that all filters accept.
+Spark also applies every filter to the rows itself. So the bounds can include rows that a filter rejects, but must never
+exclude a row that all filters accept.
 """
 
 from collections.abc import Collection, Iterable
@@ -32,9 +32,9 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The values that rows can have. `None` means any value.
+    """The values that rows can have if they pass all filters. `None` means that any value can pass.
 
-    `offsets` and `times` are half-open intervals: from the first value up to but not including the second. Times are in
+    Offsets are from `first_offset` to before `end_offset`. Timestamps are from `first_time` to before `end_time`, in
     milliseconds since the epoch.
     """
 
@@ -48,19 +48,19 @@ class Bounds:
     end_time: int | None = None
 
     def has(self, partition: TopicPartition) -> bool:
-        """Return whether rows of a partition can pass."""
+        """Return whether rows of a partition can pass the filters."""
         own = (self.topic, partition.topic), (self.level, partition.level), (self.partition, partition.partition)
         return all(allowed is None or value in allowed for allowed, value in own)
 
     def within(self, start: Offsets, end: Offsets) -> tuple[Offsets, Offsets]:
-        """Return the parts of the ranges that can pass, judged by partition and offset."""
+        """Reduce the ranges of offsets to those that can pass the filters on partitions and offsets."""
         kept = [at for at in start if self.has(at)]
         first = {at: _later(start[at], self.first_offset) for at in kept}
         return first, {at: max(first[at], _earlier(end[at], self.end_offset)) for at in kept}
 
 
 def bounds_of(filters: Iterable[Filter]) -> Bounds:
-    """Return the bounds that follow from filters that must all hold for a row.
+    """Return the bounds of rows that pass all of these filters.
 
     >>> bounds_of([EqualTo(("level",), 2), GreaterThan(("offset",), 7)])
     Bounds(topic=None, level=frozenset({2}), partition=None, key=None, first_offset=8, end_offset=None, \
@@ -87,7 +87,7 @@ def _with(bounds: Bounds, wanted: Filter) -> Bounds:
 def _with_values(bounds: Bounds, column: str, values: Collection[Any]) -> Bounds:
     given = [value for value in values if value is not None]
     if len(given) < len(values):
-        return bounds  # a null matches null rows, or makes the result of the whole filter unknown
+        return bounds  # depending on the filter, a null matches null values or makes the filter's result null
     if column in _PLACES:
         changed: dict[str, Any] = {column: _common(getattr(bounds, column), frozenset(given))}
         return replace(bounds, **changed)
@@ -104,7 +104,7 @@ def _with_least(bounds: Bounds, column: str, value: Any, *, strictly: bool) -> B
         return bounds
     if column == "offset":
         return replace(bounds, first_offset=_later(value + strictly, bounds.first_offset))
-    # Kafka cannot search for a time before 1970, and records without a timestamp seem to have one.
+    # Kafka cannot search for a time before 1970, and a record without a timestamp has -1, which is before 1970.
     if column == "timestamp" and (time := (value - _EPOCH) // _MILLISECOND) > 0:
         return replace(bounds, first_time=_later(time, bounds.first_time))
     return bounds

@@ -1,8 +1,8 @@
-"""Divides the ranges of a micro-batch into tasks: pure functions over offsets.
+"""Divides the ranges of a micro-batch into tasks, with pure functions over offsets.
 
-Invariants: a partition's range is split only if the options allow it. Ranges and tasks depend only on the start and
-the end, which Spark keeps in its checkpoint. So a replayed micro-batch reads exactly what it read before, in the same
-tasks, on any machine. The sink relies on this: it recognises the rows of a task by the task's number.
+Invariants: the range of a partition is split only if the options allow it. Ranges and tasks depend only on the start
+and the end of the micro-batch, which Spark keeps in its checkpoint. So a replayed micro-batch reads the same records in
+the same tasks, on any machine. The sink relies on this, because it recognises the rows of a task by the task's number.
 """
 
 from collections.abc import Collection, Iterable
@@ -15,24 +15,27 @@ from headway.records.record_types import TopicPartition
 from headway.spark.source.stream_offset import StreamOffset
 
 RECORDS_PER_TASK = 100_000
-"""Another task pays off for this many records: starting a wave of tasks takes about as long as reading a third."""
+"""The number of records for which another task is worth its start. Starting a wave of tasks takes about as long as
+reading a third of this many records."""
 
 RECORDS_FOR_ONE = 1_000
-"""One task has read this many records before two tasks would have started."""
+"""The number of records up to which one task is used, because it reads them before two tasks would have started."""
 
 RANGES_FOR_ONE = 100
-"""One task is enough for this many ranges, too: each costs it 0.3 ms, or 1.5 ms if more records wait behind it."""
+"""The number of ranges up to which one task is used. Each range takes 0.3 ms, or 1.5 ms if more records follow it in
+the partition."""
 
 RECORDS_OF_A_RANGE = 300
-"""Starting a range takes as long as reading this many records."""
+"""The cost of starting a range, as the number of records that are read in the same time."""
 
 
 def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
-    """Return the ranges between two offsets, without empty ones.
+    """Return the ranges between two offsets of the query, leaving out empty ranges.
 
-    A partition that is not in `start` has no range yet: it starts at the offset in `end`. A topic that was recreated in
-    between is read from its first offset. The first `end` of a query also stores where its micro-batch starts, because
-    Spark's `start` is then where the query would start by now.
+    A partition that is not in `start` has no range yet: the next micro-batch begins at its offset in `end`. A topic
+    that was recreated in between is read from its first offset. In a query's first micro-batch, `end` also contains the
+    offsets at which the micro-batch starts. They take the place of `start`, because Spark requests the initial offset
+    again after a restart, and it may have changed.
     """
     if end.begun is not None:
         start = replace(end, offsets=end.begun)
@@ -45,23 +48,28 @@ def ranges(start: StreamOffset, end: StreamOffset) -> list[Range]:
 
 def _begin(start: StreamOffset, end: StreamOffset, partition: TopicPartition) -> int:
     if start.is_surely_same_topic(end, partition):
-        return start.offsets[partition]  # if the end is before that, Kafka has lost records, and the range is empty
+        return start.offsets[partition]  # if the end is before this offset, Kafka has lost records: the range is empty
     begun_anew = not start.same_topic(end, partition) or end.offsets[partition] < start.offsets[partition]
     return 0 if begun_anew else start.offsets[partition]
 
 
 @dataclass(frozen=True, slots=True)
 class TaskOptions:
-    """The user's bounds for tasks: the fewest, the most records in one, and whether ranges can be split for them."""
+    """The user's options for tasks.
+
+    `least` is the minimum number of tasks, and `most_records` the maximum number of records in a task. `split` is
+    whether the range of a partition can be divided among several tasks.
+    """
 
     least: int | None = None
     most_records: int | None = None
     split: bool = False
 
     def count(self, wanted: Collection[Range], cores: int, *, slow: bool = False) -> int:
-        """Return how many tasks read the ranges if `cores` run at once. `slow` if the records are known to be slow.
+        """Return how many tasks should read the ranges on a cluster that runs `cores` tasks at a time.
 
-        Without options, it is one for few records, otherwise one per core, or more if enough records justify them.
+        Without options, this is one task for few records, otherwise one task per core, or more if there are many
+        records. If `slow` is set, because handling the records takes long, even few records are divided.
         """
         records = sum(item.length for item in wanted)
         few = records <= RECORDS_FOR_ONE and len(wanted) <= RANGES_FOR_ONE and not slow
@@ -75,7 +83,7 @@ class TaskOptions:
 
     @staticmethod
     def _packed_within(wanted: Collection[Range], tasks: int, most: int) -> int:
-        """Return how many tasks are needed so that only a partition that is longer has more records than `most`."""
+        """Return how many tasks are needed so that no task with several partitions has more than `most` records."""
         while tasks < len(wanted):
             full = sum(len(group) > 1 and sum(item.length for item in group) > most for group in pack(wanted, tasks))
             if not full:
@@ -85,12 +93,12 @@ class TaskOptions:
 
 
 def divide(wanted: Iterable[Range], tasks: int, *, split: bool) -> list[list[Range]]:
-    """Divide the ranges into at most `tasks` groups of about equal length, none of them empty."""
+    """Divide the ranges into at most `tasks` groups of about equal length. No group is empty."""
     return cut(wanted, tasks) if split else pack(wanted, tasks)
 
 
 def cut(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:
-    """Divide the ranges into at most `tasks` groups of equal length, higher levels first, splitting ranges for it."""
+    """Divide the ranges into at most `tasks` groups of equal length, higher levels first. Ranges can be split."""
     ordered = sorted(wanted, key=lambda item: (-item.partition.level, item))
     most = -(-sum(item.length for item in ordered) // tasks)
     groups: list[list[Range]] = []
@@ -109,7 +117,10 @@ def cut(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:
 
 
 def pack(wanted: Iterable[Range], tasks: int) -> list[list[Range]]:
-    """Divide the ranges into at most `tasks` groups that take about the same time. None is split; no group is empty."""
+    """Divide the ranges into at most `tasks` groups that take about the same time.
+
+    No range is split, and no group is empty.
+    """
     groups: list[tuple[int, int, list[Range]]] = [(0, number, []) for number in range(tasks)]
     heapify(groups)
     for item in sorted(wanted, key=attrgetter("length"), reverse=True):

@@ -1,4 +1,4 @@
-"""The work of Spark's tasks: reading the records of a group of ranges, as Arrow batches."""
+"""Runs in Spark's tasks: reads the records of a group of ranges from Kafka and yields them as Arrow batches."""
 
 import logging
 from collections.abc import Collection, Iterable, Iterator, Sequence
@@ -23,7 +23,7 @@ from headway.spark.source.schema import PartitionRun
 log = logging.getLogger(__name__)
 
 ENOUGH_RECORDS, ENOUGH_BYTES = 1_000, 1_000_000
-"""The minimum size of a batch, except the last one and if there are no ranges of that size."""
+"""A batch ends when it has this many records or bytes. The last batch of a task can be smaller."""
 
 
 def input_partitions(
@@ -31,7 +31,7 @@ def input_partitions(
 ) -> list[InputPartition]:
     """Divide the ranges into one group per task, at most `tasks` groups.
 
-    Ranges of the Kafka topics `without` are left out, while the others stay in the same tasks.
+    Ranges of the Kafka topics in `without` are left out. The other ranges stay in the same tasks.
     """
     groups = range_packing.divide(wanted, tasks, split=split)
     return [InputPartition([each for each in group if kafka_topic(each.partition) not in without]) for group in groups]
@@ -42,7 +42,7 @@ def read(
 ) -> Iterator[pa.RecordBatch]:
     """Yield the requested columns of the records in one group of ranges.
 
-    With `keys`, only of records with these keys.
+    If `keys` is given, only records with one of these keys are included.
     """
     wanted: list[Range] = partition.value or []  # Spark passes `None` for a batch without partitions
     schema = to_arrow_schema(asked, timezone="UTC")
@@ -61,14 +61,14 @@ def read(
 
 
 def _with_keys(found: Iterable[PartitionRun], keys: Collection[bytes] | None) -> Iterator[PartitionRun]:
-    """Yield the runs, keeping only records with these keys if there are any."""
+    """Yield the runs with only the records that have one of these keys. If `keys` is None, all records are kept."""
     for source, records in found:
         if wanted := records if keys is None else [record for record in records if record.key() in keys]:
             yield source, wanted
 
 
 def _joined(found: Iterable[PartitionRun]) -> Iterator[list[PartitionRun]]:
-    """Yield the runs in lists, several to a list if they are short, because each batch costs Spark 1 ms."""
+    """Collect short runs into lists, each of which becomes one batch, because each batch costs Spark 1 ms."""
     joined: list[PartitionRun] = []
     records = size = 0
     for run in found:
@@ -95,7 +95,7 @@ class _WithoutTime:
     stamp: int = 0
 
     def add(self, timestamps: pa.Array, records: Sequence[Message]) -> None:
-        """Count the records of a batch whose timestamps are null, and remember the first of all."""
+        """Count the records whose timestamps are null, and remember the first such record of the partition."""
         if not self.count:
             first = records[timestamps.is_null().to_pylist().index(True)]
             self.offset, self.stamp = first.offset(), first.timestamp()[1]
@@ -103,9 +103,9 @@ class _WithoutTime:
 
     def __str__(self) -> str:
         return (
-            f"{self.count} records have a timestamp outside the years 1 to 9999, which is null in Spark. The first, at "
-            f"offset {self.offset}, has {self.stamp}. Kafka's timestamps are milliseconds since 1970. Make the "
-            "producer send these."
+            f"{self.count} records have a timestamp outside the years 1 to 9999, which is null in Spark. The first of "
+            f"them, at offset {self.offset}, has {self.stamp}. Kafka's timestamps are milliseconds since 1970. Make "
+            "the producer send milliseconds."
         )
 
 

@@ -1,4 +1,4 @@
-"""The columns of `format("headway")`: those of Spark's own Kafka source, plus `level`."""
+"""Makes the columns of `format("headway")`: the columns of Spark's own Kafka source, and the column `level`."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from operator import itemgetter
@@ -24,7 +24,8 @@ from headway.records.record_types import TopicPartition, headers_of
 from headway.spark.session.plan_sources import planned_sources
 
 EARLIEST_MS, LATEST_MS = -62_135_596_800_000, 253_402_300_799_999
-"""The bounds of the years 1 to 9999, as in Spark and Python. In the column `timestamp`, other times are null."""
+"""The first and the last millisecond of the years 1 to 9999, which Spark and Python can represent. In the column
+`timestamp`, any other time is null."""
 
 _HEADER = StructType([StructField("key", StringType()), StructField("value", BinaryType())])
 
@@ -33,9 +34,10 @@ _OWN_NAMES = "headway.topicsUnderOwnNames"  # a key in the metadata of `level`, 
 
 
 def has_level_topics(df: DataFrame) -> bool:
-    """Return whether the Kafka topic of a row has its level at the end, as in `orders-2`.
+    """Return whether the Kafka topic of a row ends with its level, as in `orders-2`.
 
-    Without the option `levels` it does not: the column `topic` has the name in Kafka, and the level is a priority.
+    If the frame was read without the option `levels`, it does not: the column `topic` has the name that the topic has
+    in Kafka, and the column `level` has its priority.
     """
     if "level" not in df.columns or df.schema["level"].metadata.get(_OWN_NAMES, False):
         return False
@@ -44,9 +46,9 @@ def has_level_topics(df: DataFrame) -> bool:
 
 
 def schema(include_headers: bool, *, level_topics: bool = True) -> StructType:
-    """Return the columns. `topic` is the topic that was subscribed to, for records of every level.
+    """Return the columns of the source. For records of every level, `topic` is the name that was subscribed to.
 
-    Without `level_topics`, topics have their own names in Kafka, which `has_level_topics` recognises by the columns.
+    If `level_topics` is False, the metadata of the column `level` says so, and `has_level_topics` reads it there.
     """
     columns = (
         StructType()
@@ -64,7 +66,10 @@ def schema(include_headers: bool, *, level_topics: bool = True) -> StructType:
 
 
 def projection(asked: StructType, include_headers: bool) -> StructType:
-    """Return the columns of `.schema(…)`. Raises `ConfigError` for one that the source does not have in that type."""
+    """Return the columns of `.schema(…)` after checking them.
+
+    Raises `ConfigError` if the source does not have a column, or has it with another type.
+    """
     known = {each.name: each for each in schema(include_headers=True)}
     if not asked.fields:
         raise ConfigError(
@@ -72,7 +77,8 @@ def projection(asked: StructType, include_headers: bool) -> StructType:
         )
     if include_headers and "headers" not in asked.fieldNames():
         raise ConfigError(
-            "The option includeHeaders is true, but the schema has no column headers. Remove the option, or add it."
+            "The option includeHeaders is true, but the schema has no column headers. Remove the option, or add the "
+            "column."
         )
     for each in asked:
         if each.name not in known:
@@ -93,7 +99,7 @@ PartitionRun = tuple[TopicPartition, Sequence[Message]]
 
 
 def record_batch(runs: Sequence[PartitionRun], columns: pa.Schema) -> pa.RecordBatch:
-    """Return the records of some partitions, in this order, as Arrow columns of the given schema."""
+    """Return the records of these runs, in their order, as Arrow columns of the given schema."""
     messages = runs[0][1] if len(runs) == 1 else [message for _, found in runs for message in found]
     return pa.RecordBatch.from_arrays(
         [_MAKERS[each.name](messages, runs, each.type) for each in columns], schema=columns
@@ -118,7 +124,7 @@ def _timestamps(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
 
 def _offsets(messages: Sequence[Message], runs: Sequence[PartitionRun]) -> pa.Array:
     first, last = messages[0].offset() or 0, messages[-1].offset() or 0
-    # Without gaps from compaction or transactions, this takes a hundredth of the time.
+    # If compaction and transactions have left no gaps, this takes a hundredth of the time.
     if len(runs) == 1 and last - first == len(messages) - 1:
         return pa.array(np.arange(first, last + 1))
     return pa.array(map(Message.offset, messages), pa.int64())
@@ -126,15 +132,15 @@ def _offsets(messages: Sequence[Message], runs: Sequence[PartitionRun]) -> pa.Ar
 
 def _timestamp_types(messages: Sequence[Message]) -> pa.Array:
     stamps = list(map(Message.timestamp, messages))
-    # Kafka's own numbers are -1 for none, 0 for creation time and 1 for log append time; librdkafka's are one higher.
+    # In Kafka, -1 means no timestamp, 0 creation time, and 1 log append time. librdkafka's numbers are one higher.
     kinds = set(map(itemgetter(0), stamps))
-    if len(kinds) == 1:  # nearly always, because a topic's timestamps are of one kind
+    if len(kinds) == 1:  # nearly always true, because the timestamps of a topic are of one kind
         return pa.repeat(pa.scalar(kinds.pop() - 1, pa.int32()), len(stamps))
     return pa.array([kind - 1 for kind, _ in stamps], pa.int32())
 
 
 def _headers(messages: Sequence[Message], type: pa.DataType) -> pa.Array:
-    """Return the column of headers. It is null for a record without any, as in Spark's Kafka source."""
+    """Return the column of headers. It is null for a record without headers, as in Spark's Kafka source."""
     return pa.array([_header_list(message) for message in messages], type)
 
 

@@ -1,4 +1,4 @@
-"""A query's progress, as Spark keeps it in its checkpoint."""
+"""The progress of a query, in the form in which Spark's checkpoint stores it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -13,13 +13,17 @@ from headway.spark.source.offset_json import from_json, to_json
 
 @dataclass(frozen=True, slots=True)
 class StreamOffset:
-    """The next offset of each partition, and the ids of the Kafka topics that the offsets belong to.
+    """The next offset to read in each partition, and the ids of the Kafka topics that the offsets belong to.
 
-    A topic that is deleted and recreated has another id, and its offsets start again. `tasks` is the most tasks that
-    read the micro-batch that ends here, and `split` is whether ranges are split for them. A replay uses the same values
-    on any machine and with any options, so that each task gets the same rows.
-    `begun` is the start of the micro-batch if it is a query's first: Spark's log has no offset before it, and Spark
-    asks for it again. `limit` is the one that targetTriggerTime has led to, with which a restarted query continues.
+    The ids are needed because a topic that is deleted and recreated has another id, and its offsets start again.
+
+    `tasks` is the maximum number of tasks for the micro-batch that ends at these offsets, and `split` is whether ranges
+    are split for them. They are stored so that in a replay, each task gets the same rows on any machine and with any
+    options.
+
+    `begun` has the start of the micro-batch if it is the first one of a query. Spark does not store that start, and
+    requests it again after a restart. `limit` is the current limit under targetTriggerTime, with which a restarted
+    query continues.
     """
 
     offsets: Offsets
@@ -30,18 +34,18 @@ class StreamOffset:
     limit: int | None = field(default=None, compare=False)
 
     def same_topic(self, other: "StreamOffset", partition: TopicPartition) -> bool:
-        """Return whether both offsets of a partition belong to the same topic, as far as is known."""
+        """Return whether the topic of a partition is the same in both offsets. An unknown id counts as the same."""
         name = kafka_topic(partition)
         ours, theirs = self.topic_ids.get(name), other.topic_ids.get(name)
         return ours == theirs or ours is None or theirs is None
 
     def is_surely_same_topic(self, other: "StreamOffset", partition: TopicPartition) -> bool:
-        """Return whether both offsets of a partition are known to belong to the same topic."""
+        """Return whether the topic of a partition is known to be the same in both offsets."""
         name = kafka_topic(partition)
         return name in self.topic_ids and self.topic_ids[name] == other.topic_ids.get(name)
 
     def to_json(self) -> dict[str, Any]:
-        """Encode the offset for the checkpoint. The order is fixed, because Spark compares the text."""
+        """Encode the offset for the checkpoint. Entries are sorted, because Spark compares the text."""
         form: dict[str, Any] = {"offsets": to_json(self.offsets), "topicIds": dict(sorted(self.topic_ids.items()))}
         if priorities := {at.topic: at.level for at in sorted(self.offsets) if isinstance(at, PlainPartition)}:
             form["priorities"] = priorities
@@ -56,8 +60,8 @@ class StreamOffset:
     def from_json(cls, form: Mapping[str, Any], naming: TopicNaming) -> "StreamOffset":
         """Decode an offset from the checkpoint.
 
-        Raises `ConfigError` if the checkpoint is for topics with levels and the query reads some without, or vice
-        versa.
+        Raises `ConfigError` if the checkpoint is for topics with levels but the query reads topics without levels, or
+        the other way round.
         """
         if form["offsets"] and ("priorities" in form) != (naming.levels is None):
             had, has = ("no levels", "levels") if "priorities" in form else ("levels", "no levels")
@@ -71,8 +75,8 @@ class StreamOffset:
 
 
 def naming_of(form: Mapping[str, Any], naming: TopicNaming) -> TopicNaming:
-    """Return the naming with the priorities of an offset in the checkpoint.
+    """Return the naming with the priorities that are stored in an offset of the checkpoint.
 
-    So a replay has the same tasks even if the query's priorities have changed.
+    With these, a replay has the same tasks even if the priorities in the query's options have changed.
     """
     return replace(naming, priorities=form["priorities"]) if "priorities" in form else naming

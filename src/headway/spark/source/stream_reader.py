@@ -1,7 +1,7 @@
-"""`spark.readStream.format("headway")`: micro-batches by priority.
+"""The reader of `spark.readStream.format("headway")`, which reads micro-batches by priority.
 
-Spark owns the progress: `latestOffset` decides what each micro-batch reads, and Spark's checkpoint keeps it. This
-module translates between Spark's calls and the planner.
+`latestOffset` decides which offsets each micro-batch reads, and Spark stores the decision in its checkpoint. This
+module translates Spark's calls into calls of the planner.
 """
 
 from collections.abc import Iterator
@@ -35,7 +35,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._plan().initial().to_json()
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802
-        """Return the limit that the options maxRecordsPerTrigger and targetTriggerTime set."""
+        """Return the maximum number of records in a micro-batch, from maxRecordsPerTrigger and targetTriggerTime."""
         with one_sentence():
             most = self._options.most_records
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
@@ -55,9 +55,10 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
             return self._plan().next(StreamOffset.from_json(start, self._options.naming), limited=limited).to_json()
 
     def reportLatestOffset(self) -> dict[str, Any] | None:  # noqa: N802
-        """Return the topics' ends as of the last call of `latestOffset`, which Spark shows with the progress.
+        """Return the end offsets that the last call of `latestOffset` found. Spark shows them with the progress.
 
-        They include how many seconds the oldest record of each level has waited that the micro-batch leaves behind.
+        The result also contains, for each level, how many seconds the oldest record that the micro-batch does not
+        include has been waiting.
         """
         planner = self._planner
         if planner is None or planner.seen is None:
@@ -66,7 +67,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return {**planner.seen.to_json(), "oldestWaitSeconds": waits}
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> list[InputPartition]:
-        """Return the ranges of a micro-batch, one group per task."""
+        """Return the ranges of a micro-batch, in one group for each task."""
         with one_sentence():
             naming = naming_of(end, self._options.naming)
             stop = StreamOffset.from_json(end, naming)
@@ -85,7 +86,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
 
     @property
     def _options(self) -> Options:
-        # Raised here and not in the constructor, where PySpark would replace the error with another one.
+        # The error is not raised in the constructor, because PySpark would replace it there with another error.
         if isinstance(self._parsed, ConfigError):
             raise self._parsed
         return self._parsed
@@ -93,10 +94,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     def _plan(self) -> BatchPlanner:
         if self._options.timestamp_lateness is not None:
             raise ConfigError(
-                "The option timestampLateness is for spark.read; filters do not bound streams. Remove it."
+                "The option timestampLateness is for spark.read, because filters do not limit what a stream reads. "
+                "Remove it."
             )
         if self._options.end is not None:
-            raise ConfigError("The option endingOffsets is for spark.read; a stream has no end. Remove it.")
+            raise ConfigError("The option endingOffsets is for spark.read, because a stream has no end. Remove it.")
         if self._planner is None:
             self._planner = BatchPlanner(self._options)
         return self._planner

@@ -1,4 +1,4 @@
-"""The selection of topics and partitions: the options `subscribe`, `subscribePattern`, `assign` and `priorities`."""
+"""Selects topics and partitions by the options `subscribe`, `subscribePattern`, `assign` and `priorities`."""
 
 import re
 from collections import Counter
@@ -17,9 +17,10 @@ _ASSIGN_EXAMPLE = '{"orders": [0, 1]}: topic, partitions of every level'
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Topics by name, or by a pattern. Of `assigned` topics, only these partitions are read.
+    """The selected topics, given by their names or by a pattern.
 
-    `priorities` has the level of each existing topic, if the option is given.
+    If `assigned` is given, only these partitions of the topics are read. `priorities` is the level of each existing
+    topic, if the option is given.
     """
 
     topics: tuple[str, ...] = ()
@@ -30,7 +31,7 @@ class Selection:
     def find(self, catalog: Catalog, naming: TopicNaming) -> TopicLevels:
         """Return the selected partitions. Raises `KafkaError` if a named topic, level or partition does not exist.
 
-        A topic that matches a pattern only counts once all its levels exist.
+        A topic that matches a pattern is selected only if all its levels exist.
         """
         if self.pattern is not None:
             seen = catalog.topics().seen  # a topic can be deleted before the next request
@@ -45,12 +46,15 @@ class Selection:
 
 
 def parse_selection(options: Mapping[str, str]) -> Selection:
-    """Parse the selection from options with names in lower case. Raises `ConfigError` unless there is exactly one."""
+    """Parse the selection from options whose names are in lower case.
+
+    Raises `ConfigError` unless exactly one of the options that select topics is given.
+    """
     given = [name for name in NAMES if options.get(name.lower(), "").strip()]
     if len(given) != 1:
         raise ConfigError(
             f"The headway source needs exactly one of the options {', '.join(NAMES[:-1])} and {NAMES[-1]}, but "
-            f"{'none was' if not given else ' and '.join(given) + ' were'} given. Say which topics to read, as in "
+            f"{'none was' if not given else ' and '.join(given) + ' were'} given. Select the topics to read, as in "
             '.option("subscribe", "orders").'
         )
     value = options[given[0].lower()].strip()
@@ -90,7 +94,7 @@ def _assigned(value: str) -> dict[str, tuple[int, ...]]:
             raise ConfigError(f"The option assign is {value!r}; it must be JSON, such as {_ASSIGN_EXAMPLE}.")
     if not any(form.values()):
         raise ConfigError(
-            f"The option assign is {value!r}, which names no partition. Name some, such as {_ASSIGN_EXAMPLE}."
+            f"The option assign is {value!r}, which names no partition. Name at least one, such as {_ASSIGN_EXAMPLE}."
         )
     return {topic: tuple(partitions) for topic, partitions in form.items()}
 

@@ -55,8 +55,8 @@ def test_a_bound_is_a_word_a_time_or_an_offset_or_time_of_each_partition(value: 
 @pytest.mark.parametrize(
     ("value", "sentence"),
     [
-        ("1" + "0" * 22, "has at most 9223372036854775807 milliseconds since 1970"),
-        ("9" * 5_000, "has at most 9223372036854775807 milliseconds since 1970"),
+        ("1" + "0" * 22, "must be at most 9223372036854775807 milliseconds after 1970"),
+        ("9" * 5_000, "must be at most 9223372036854775807 milliseconds after 1970"),
         ('{"orders": {"0": {"0": 10000000000000000000000}}}', "the offset 10000000000000000000000; it must be"),
         ('{"orders": {"0": {"0": %s}}}' % ("9" * 5_000), "it must be JSON"),
         ('{"orders": {"0": {"%s": 1}}}' % ("9" * 5_000), "it must be JSON"),
@@ -89,7 +89,7 @@ def test_a_time_before_1970_is_the_first_there_is(value: str) -> None:
     ("there", "sentence"),
     [
         ([ONE, TWO], "gives no offset for partition 1 of the Kafka topic orders-0. Name every partition"),
-        ([], "names partition 0 of the Kafka topic orders-0, which is not subscribed to"),
+        ([], "names partition 0 of the Kafka topic orders-0, which is not selected"),
     ],
 )
 def test_offsets_are_of_just_the_partitions_that_are_read(there: list[TopicPartition], sentence: str) -> None:
@@ -117,7 +117,7 @@ def test_a_new_partition_starts_at_its_first_offset() -> None:
         (StreamOffset({ONE: 9}, {"orders-0": "b"}), 0, {ONE: 0}, "was deleted and recreated"),
         (StreamOffset({ONE: 3}, {"orders-0": "a"}), 1, {ONE: 3}, "Kafka only holds offsets before 3"),
         (StreamOffset({ONE: 3}, {}), 1, {ONE: 1}, "was deleted and recreated"),
-        (StreamOffset({}, {}), 0, {}, "no longer exists, or the options no longer name it or its level"),
+        (StreamOffset({}, {}), 0, {}, "no longer exists, or the options no longer include its topic or level"),
     ],
 )
 def test_what_is_lost_is_told_and_reading_goes_on_with_what_there_is(
@@ -137,7 +137,7 @@ def test_of_topics_without_levels_the_offsets_are_by_partition_as_in_sparks_kafk
     assert found == {there[0]: 12, there[1]: 20}
     assert [(kafka_topic(at), at.level) for at in found] == [("orders", 2)] * 2
     unknown = parse_bound("startingOffsets", '{"orders": {"0": 12, "1": -1, "3": 0}}', plain)
-    with pytest.raises(ConfigError, match="names partition 3 of the Kafka topic orders, which is not subscribed to"):
+    with pytest.raises(ConfigError, match="names partition 3 of the Kafka topic orders, which is not selected"):
         resolve("startingOffsets", unknown, there, Catalog())
     with pytest.raises(
         ConfigError, match=r'it must be JSON, such as \{"orders": \{"0": 23, "1": -2\}\}: topic, partition'

@@ -68,7 +68,7 @@ def test_the_policy_shares_the_limit_as_the_distributor_says(distributor: str, s
             {"startingOffsets": '{"orders": {"0": {"0": "x"}}}'},
             "the text 'x'; text must be a time with its zone",
         ),
-        ({"policy": "strict"}, "decides how the levels share maxRecordsPerTrigger, but that is not given"),
+        ({"policy": "strict"}, "decides how the levels share maxRecordsPerTrigger, which is not given"),
         ({"policy": "lifo", "maxRecordsPerTrigger": "9"}, "policy is 'lifo'. Choose capacity_burst, fair or strict."),
         ({"distributor": "1,2", "maxRecordsPerTrigger": "9"}, "2 weights were given for 3 levels"),
         ({"distributor": "even", "maxRecordsPerTrigger": "9"}, "a weight for each level"),
