@@ -153,7 +153,7 @@ def mistakes(
             ),
             Mistake({**by_password, "bootstrap.servers": headway_broker.bootstrap_servers}, "SSL", "security.protocol"),
             Mistake(servers, "Disconnected", "security.protocol"),
-            Mistake(tls, "Disconnected", "ask for a login"),
+            Mistake(tls, "Disconnected", "require a login"),
         ]
         yield dict(zip(MISTAKES, made, strict=True))
 

@@ -103,10 +103,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: Retries(0.1), "backoff is 0.1; it must be a function, called with (attempt, random_number). Give fixed"),  # type: ignore[arg-type]
     (lambda: Retries(exponential_shares), "backoff is exponential_shares, which divides a capacity among levels and"),  # type: ignore[arg-type]
     (lambda: Retries(linear_shares), "backoff is linear_shares, which divides a capacity among levels"),  # type: ignore[arg-type]
-    (
-        lambda: Retries(weighted_shares(1, 2)),
-        "capacity among levels and does not return delays. Give exponential_backoff()",
-    ),  # type: ignore[arg-type]
+    (lambda: Retries(weighted_shares(1, 2)), "and does not return delays. Give exponential_backoff()"),  # type: ignore[arg-type]
     (lambda: Retries(lambda attempt: 1.0), "<lambda>, which cannot be called with (attempt, random_number)"),  # type: ignore[misc, arg-type]
     (lambda: Retries(later), "backoff is later, an async def or a generator function, so a call would run nothing"),  # type: ignore[arg-type]
     (

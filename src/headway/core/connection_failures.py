@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 _MOST_BROKERS = 64
 _GAP = 30.0
-"""Seconds between two refusals; after a longer gap the second one begins a new series."""
+"""The most seconds between two refusals of a series. A refusal after a longer time begins a new series."""
 _RECENT = 60.0  # how many seconds the reason of the last failure is reported
 
 _ABOUT_A_BROKER = re.compile(r"(?:[a-z_]+://)?([^\s/]+:\d+)(?:/\w+)?: (.+)", re.DOTALL)

@@ -72,7 +72,7 @@ Delay = Callable[[Any, int, BaseException], float]
 
 
 def _check_backoff(name: str, backoff: Any) -> None:
-    """Raise `ConfigError` if this is not a back-off. Its arguments and its results for attempt 1 are checked."""
+    """Raise `ConfigError` if a value is not a back-off. Its parameters and its results for attempt 1 are checked."""
     check_function(name, backoff, ("attempt", "random_number"), "Give fixed_backoff(0.1), for example.")
     for random_number in (0.0, 1.0):
         try:

@@ -202,7 +202,7 @@ def test_where_a_process_dies_only_the_record_that_it_was_at_has_failed(
     assert [offset for offset, attempt in enumerate(attempts_of(calls)) if attempt != 1] == [100, 200]
     [error] = {call.last_error for call in calls if call.attempt == 2}
     assert error.startswith("ProcessDiedError('The process of the handler ")
-    assert error.endswith(f"{how} while it was at this record.')")
+    assert error.endswith(f"{how} while it was handling this record.')")
     assert 3 <= len({call.process for call in calls}) <= 4
 
 
@@ -244,7 +244,9 @@ def test_those_of_a_batch_whose_process_died_run_one_by_one_and_only_the_one_tha
     running.join(30)
     assert letter.value() == b"poison"
     headers: dict[str, Any] = dict(letter.headers() or [])
-    assert headers["headway.error.message"].endswith(b"was ended by signal 9 (SIGKILL) while it was at this record.")
+    assert headers["headway.error.message"].endswith(
+        b"was ended by signal 9 (SIGKILL) while it was handling this record."
+    )
     assert 1 not in attempts_of(handlers.calls(notes))
     assert parallel.metrics().dead_letters == 1
 

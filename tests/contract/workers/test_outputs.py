@@ -179,7 +179,7 @@ def test_a_record_that_kills_in_a_batch_becomes_a_dead_letter_and_all_others_are
     command.signal(signal.SIGTERM)
     command.ends(0)
     assert (letter["value"], letter["reason"]) == ("poison", "attempt 3 of 3 failed")
-    assert "while it was at this record." in letter["message"]
+    assert "while it was handling this record." in letter["message"]
     assert any(int(words.split()[2]) > 1 for words in said)  # in batches
     if ordering == "PARTITION":
         firsts = list(dict.fromkeys(words.split()[1] for words in said))

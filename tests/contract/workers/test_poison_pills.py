@@ -99,7 +99,7 @@ def test_a_record_that_kills_its_process_becomes_a_dead_letter_and_all_others_ar
     assert (letter["value"], letter["attempts"], letter["reason"]) == ("poison", "3", "attempt 3 of 3 failed")
     assert letter["exception"] == "headway.errors.ProcessDiedError"
     assert letter["message"] == (
-        "The process of the handler was ended by signal 9 (SIGKILL) while it was at this record."
+        "The process of the handler was ended by signal 9 (SIGKILL) while it was handling this record."
     )
     assert [words.split()[2] for words in said if words.startswith("began poison")] == ["1", "2", "3"]
     assert command.log.count("Started shop:handle") == 5

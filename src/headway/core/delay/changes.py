@@ -25,7 +25,7 @@ IfPending = Literal["replace", "keep", "refuse"]
 
 
 class Settled(StrEnum):
-    """The answer to a cancellation or a reschedule."""
+    """The answer to a command."""
 
     CANCELLED = "cancelled"
     """The record will not be delivered. This is also the answer to a reschedule that follows a cancellation."""

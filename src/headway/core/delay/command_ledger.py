@@ -134,7 +134,7 @@ class CommandLedger:
                 self._take(fresh, command, now)
 
     def _put(self, offset: int, command: PutRecord, now: int) -> None:
-        """Schedule under a user's own id, unless another schedule is pending that must not be replaced."""
+        """Schedule a record under a user's own id, unless a schedule is pending that must not be replaced."""
         put, fetched, schedule = command
         change = self._changes.get(schedule.id)
         if change and change.due is not None and put.if_pending != "replace":

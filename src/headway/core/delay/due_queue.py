@@ -3,7 +3,7 @@
 Most of these records come from the memory topic, which the relay reads without delay. Two things are stored for this
 topic: the record that was delivered last, and the offset up to which the topic was read. All records that precede the
 stored record in the order of delivery have been delivered, except records that arrived late, which are listed. An
-offset map would not do: it has a gap for each waiting record, and all of them would be stored up to a thousand times a
+offset map would be too large: it has a gap for each waiting record, and it would be stored up to a thousand times a
 second.
 
 Invariants: records are returned in the order of (due time, time of scheduling, order, offset). `bytes` is the total

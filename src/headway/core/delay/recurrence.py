@@ -58,7 +58,7 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
                 f"The cron expression or its time zone has {longest} characters; each can have at most {LONGEST_TEXT}."
             )
         if self.misfire not in get_args(Misfire):
-            raise ConfigError(f"The misfire is {self.misfire!r}; it must be one of {', '.join(get_args(Misfire))}.")
+            raise ConfigError(f"misfire is {self.misfire!r}; it must be one of {', '.join(get_args(Misfire))}.")
         if self.older_than < 0:
             raise ConfigError(
                 f"older_than is {self.older_than} ms; it must not be negative, because a time cannot be skipped before "

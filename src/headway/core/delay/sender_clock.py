@@ -14,7 +14,7 @@ _DRIFT = 1e-4  # two clocks drift apart more slowly than this
 
 
 class SenderClock:
-    """The difference between this machine's clock and the brokers', from the timestamps of acknowledged records.
+    """Computes how far this machine's wall clock is behind the brokers' clock, from timestamps of acknowledged records.
 
     >>> clock = SenderClock()
     >>> clock.observe(timestamp=50_000, sent=7.0, acknowledged=7.004)

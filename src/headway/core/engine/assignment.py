@@ -113,9 +113,9 @@ class Assignment(Generic[R]):
         self._measure_at = 0
         # A map is encoded as a bitset or as run lengths of at most four bytes, whichever is shorter. So if one of them
         # must be below the limit for pressure, nothing is measured. This is so for most partitions.
-        size = max(0, pressure(characters) // 4 * 3 - _MOST_BESIDE)  # bytes
-        self._narrow = max(LEAST_WINDOW, 8 * (size - 7))  # offsets
-        self._few = max(0, size - 1) // 8  # incomplete offsets; each makes at most two runs
+        size = max(0, pressure(characters) // 4 * 3 - _MOST_BESIDE)  # the bytes below which there is no pressure
+        self._narrow = max(LEAST_WINDOW, 8 * (size - 7))  # a bitset for fewer offsets than this takes fewer bytes
+        self._few = max(0, size - 1) // 8  # this many incomplete offsets make at most twice as many runs
 
     def finish(self, work: Work[R], outputs: Sequence[Any], size: int) -> None:
         """Mark an attempt's record as done. Its outputs take `size` bytes, and keep the record in memory."""

@@ -70,8 +70,8 @@ def take(assignments: Iterable[Assignment[Any]]) -> CommitTick:
 def _with_whole_sets(assignment: Assignment[Any], snapshot: OffsetMap, commit: Commit) -> tuple[OffsetMap, Commit]:
     """Return a snapshot and its commit in which all records of each batch with outputs are done, or none of them.
 
-    A shortened map can include only some records of a batch. Then all of them are marked as not done. This can make the
-    map longer again, so it is repeated.
+    A shortened map can include only some records of a batch. Then all records of this batch are marked as not done.
+    This can make the map longer again, so the map is shortened again until nothing changes.
     """
     batches = [one[0] for one in assignment.outputs if len(one[0]) > 1]
     while batches and commit.kept is not None:

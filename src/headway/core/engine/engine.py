@@ -208,7 +208,7 @@ class Engine(Generic[R]):
         """Return the state of a partition, assigned or not."""
         return assignment.state if (assignment := self._assignments.get(partition)) else _GONE
 
-    # Records in
+    # Receiving records
 
     def demand(self) -> list[int]:
         """Return how many records to fetch next for each level so that its buffer of *ready* records is full.
@@ -325,7 +325,7 @@ class Engine(Generic[R]):
             assignment.progress.advance(position)
             assignment.finished += 1
 
-    # Work
+    # Starting attempts
 
     def let_batches_fill(self, size: int, linger: float, of_one_partition: bool = False) -> None:
         """Let records wait up to `linger` seconds for a batch of this size.

@@ -184,7 +184,7 @@ class RateBuckets(Generic[R]):
         """
         self._now = max(self._now, now)
         before, self._shares = self._shares, others
-        if share == self._share:  # change only the names in question, because there can be thousands of names
+        if share == self._share:  # only some names change, and there can be thousands of names
             for name in before.keys() | others.keys():
                 if before.get(name) != others.get(name) and (bucket := self._buckets.get(name)):
                     self._change_rate(bucket, bucket.limit)

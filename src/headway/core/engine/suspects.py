@@ -155,12 +155,12 @@ def died(how: str, deaths: int, *, alone: bool) -> ProcessDiedError:
     """Return the error for a record whose process has died. `how` is the result of `how_it_ended`.
 
     >>> print(died(how_it_ended(-9), 2, alone=True))
-    The process of the handler was ended by signal 9 (SIGKILL) while it was at this record.
+    The process of the handler was ended by signal 9 (SIGKILL) while it was handling this record.
     >>> print(died(how_it_ended(-9), 1, alone=False))
-    The process of the handler was ended by signal 9 (SIGKILL) while it was at this record and others.
+    The process of the handler was ended by signal 9 (SIGKILL) while it was handling this record and others.
     """
     others = "" if alone else " and others"
-    sentence = f"The process of the handler {how} while it was at this record{others}."
+    sentence = f"The process of the handler {how} while it was handling this record{others}."
     return ProcessDiedError(sentence, deaths=deaths, alone=alone)
 
 

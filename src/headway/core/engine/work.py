@@ -58,7 +58,7 @@ NOTHING_BROUGHT: Mapping[Any, Brought] = {}
 class FinalOutcome(NamedTuple):
     """The error of a record's last attempt, and the verdict.
 
-    By the verdict the record is stored elsewhere. If the verdict is None, the record is dropped.
+    The verdict decides where the record is stored instead. If it is None, the record is dropped.
     """
 
     error: BaseException
@@ -116,7 +116,7 @@ class Work(Generic[R]):
         self.state = _READY  # is not changed when its partition is revoked; see `work_states.py`
         self.failure: FailedAttempts | None = None
         self.batch: WorkBatch[R] | None = None
-        self.outcome: FinalOutcome | None = None  # set while the result of a final failure is being stored
+        self.outcome: FinalOutcome | None = None  # is set while the result of a final failure is being stored
 
     @property
     def partition(self) -> TopicPartition:

@@ -210,7 +210,7 @@ class FetchBuffer(Generic[P, R]):
     # One partition
 
     def first(self, name: P) -> R | None:
-        """Return the first waiting record of a partition, or None if it has none."""
+        """Return the first waiting record of a partition, or None if no record of it waits."""
         partition = self._partitions.get(name)
         return partition.lists[0][partition.start] if partition and partition.count else None
 

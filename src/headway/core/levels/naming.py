@@ -163,7 +163,9 @@ def checked_topics(topics: str | Iterable[str] | Mapping[str, int]) -> list[str]
     if isinstance(topics, str):
         topics = [topics]
     if not isinstance(topics, Iterable):
-        raise ConfigError(f"The topics to subscribe to are {topics!r}. Give a name, several names, or a mapping.")
+        raise ConfigError(
+            f"The topics to subscribe to are {topics!r}. Give a name, several names, or a dict from names to levels."
+        )
     checked = dict(topics) if isinstance(topics, Mapping) else list(topics)
     for name in checked:
         if not isinstance(name, str):

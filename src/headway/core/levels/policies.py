@@ -65,7 +65,7 @@ class CapacityBurst:
         return [max(0, share - len(buffer)) for share, buffer in zip(shares, buffers, strict=True)]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """Return all waiting records up to the limit, highest level first.
+        """Return how many records of each level to hand out: all that are waiting up to the limit, highest level first.
 
         The number of waiting records of each level is added to its window.
         """
@@ -195,7 +195,10 @@ class Strict:
         return [max(0, self._capacity - len(buffer)) for buffer in buffers]
 
     def split(self, buffers: Buffers, limit: int, now: float) -> list[int]:
-        """Return records that have waited too long first, then those of the highest levels."""
+        """Return how many records of each level to hand out, at most `limit` in total.
+
+        Records that have waited too long come first, and then those of the highest levels.
+        """
         overdue = self._overdue(buffers, limit, now)
         rest = [len(buffer) - count for buffer, count in zip(buffers, overdue, strict=True)]
         return [sum(pair) for pair in zip(overdue, _highest_first(rest, limit - sum(overdue)), strict=True)]
@@ -242,7 +245,7 @@ def check_policy(
     distributor: Distributor | None,
     known: Sequence[PolicyName] = ("capacity_burst", "fair", "strict"),
 ) -> None:
-    """Raise `ConfigError` if the name is not one of the known ones, or if a distributor is given to `strict`."""
+    """Raise `ConfigError` if the name is not in `known`, or if a distributor is given with `strict`."""
     if name not in known:
         raise ConfigError(f"The policy {name!r} is not one of {', '.join(known[:-1])} and {known[-1]}.")
     if name == "strict" and distributor is not None:

@@ -366,7 +366,7 @@ def _uncompressed(magic: bytes, body: bytes) -> tuple[bytes, bytes, bytes]:
         return magic, body, b""
     trailer, frame = _skipped(body)
     try:
-        size = zstandard.frame_content_size(frame)  # -1 if unknown
+        size = zstandard.frame_content_size(frame)  # -1 if the frame does not contain its size
         if size > _MAX_BODY_BYTES:
             raise OffsetMapError(f"The offset map unpacks to {size} bytes; at most {_MAX_BODY_BYTES} are allowed.")
         decompressor = zstandard.ZstdDecompressor(max_window_size=_MAX_WINDOW_BYTES)

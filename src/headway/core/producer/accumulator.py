@@ -106,7 +106,7 @@ class Accumulator(Generic[R]):
         """The number of records that have not been handed over yet."""
         return sum(topic.waiting for topic in list(self._topics.values()))
 
-    # At once
+    # Handing over without waiting
 
     def admit(self, queue: Queue[R], size: int, now: float) -> bool:
         """Return whether a record may be handed over directly. Then its queue gets credit for this and further records.
@@ -139,7 +139,7 @@ class Accumulator(Generic[R]):
         queue = None if topic.undesignated.records else sticky_queue(topic)
         if queue is None or not self.admit(queue, size, now):
             return None
-        topic.sticky_left -= queue.credit  # `settle` gives it back
+        topic.sticky_left -= queue.credit  # `settle` adds unused credit again
         return queue
 
     def choose(
@@ -223,7 +223,7 @@ class Accumulator(Generic[R]):
         topic, keep, reserve = queue.topic, self._keep, self._reserve
         return keep * (keep * (self._level_memory - topic.level.used) - reserve * topic.used) - reserve * queue.used
 
-    # In
+    # Adding records
 
     def put(self, queue: Queue[R], record: R, *, raw: bool = False) -> bool:
         """Put a record into a queue and return True, or return False if the queue has no space.
@@ -316,7 +316,7 @@ class Accumulator(Generic[R]):
         self._forget(record)
         return True
 
-    # Out
+    # Taking records
 
     def drain(self, limit: int, now: float) -> list[Batch[R]]:
         """Return the batches to hand over now, in turns, until they have `limit` bytes or no queue can send."""

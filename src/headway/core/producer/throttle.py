@@ -18,7 +18,7 @@ from headway.core.producer.queues import Queue, R
 from headway.core.producer.turn_policies import Turns
 
 AVERAGED_OVER = 10.0
-"""The seconds over which a quota averages (the brokers' `quota.window.num` and `quota.window.size.seconds`)."""
+"""A quota is averaged over this many seconds (the brokers' `quota.window.num` and `quota.window.size.seconds`)."""
 
 _LEAST_RATE = 4 * 1024  # the lowest rate, in bytes per second
 _LEAST = 64 * 1024  # this many bytes may always be in flight or saved, even if the rate is low
