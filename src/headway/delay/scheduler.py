@@ -288,7 +288,7 @@ class Scheduler(Closable):
         self._unstored = self._client.close(0 if self._steps_to_end.hurries else self._closing_within())
 
     def forked(self) -> None:
-        """Disable this copy of the object in a forked process, because the process has none of its threads."""
+        """Disable this copy of the object in a forked process, where its threads do not exist."""
         self._closed = self._is_forked = True
 
     def _check_open(self) -> None:

@@ -226,7 +226,7 @@ class Relay(Closable):
         self._steps_to_end.take()
 
     def forked(self) -> None:
-        """Disable this copy of the object in a forked process, because the process has none of its threads."""
+        """Disable this copy of the object in a forked process, where its threads do not exist."""
         self._closed = self._is_forked = True
 
     def _check_open(self) -> None:
