@@ -1,4 +1,4 @@
-"""Shares the engine between threads. Executors report outcomes and take jobs; the control thread receives and commits.
+"""Shares the engine between the executors, which take jobs and report outcomes, and the control thread.
 
 A thread that reports the end of a job takes the next job in the same call, so a free slot is filled at once, without
 waking another thread. The control thread is woken only if it has something to do. The lock is held for a few

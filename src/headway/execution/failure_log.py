@@ -85,7 +85,7 @@ class FailureLog:
             self._log_held_back(now)
 
     def end(self, now: float) -> None:
-        """Log the failures that are held back. All later failures are logged in full, because no total follows."""
+        """Log the failures that are held back. After this nothing is held back, as no total follows."""
         self._ended = True
         self._log_held_back(now)
 

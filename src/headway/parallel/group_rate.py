@@ -34,7 +34,8 @@ log = logging.getLogger(__name__)
 _COUNT_EVERY = 60.0
 _COUNT_AGAIN_AFTER = 1.0  # seconds until the next count after a failed one
 
-_LEND_EVERY = 0.5  # seconds between two messages: a quarter of a loan, so that one late or lost message leaves no gap
+# Seconds between two messages. A loan lasts four times as long, so one late or lost message leaves no gap.
+_LEND_EVERY = 0.5
 _WEIGHT = 0.5  # the weight of the latest interval in the moving average of the usage
 _HEADROOM = 1.1  # the multiple of its usage that a member keeps, because starts are not spread evenly
 _GROWTH = 2.0  # the multiple of its usage that a member requests if records wait

@@ -332,7 +332,7 @@ def plain_generator() -> Iterator[None]:
     ("lifespan", "sentence"),
     [
         (7, "lifespan is 7; it must be a function that makes a context manager"),
-        (plain_generator, "plain_generator, which makes no context manager. Decorate"),
+        (plain_generator, "plain_generator, which makes no context manager. Write"),
         (lambda one, two: None, "called neither with"),
     ],
 )
@@ -413,7 +413,7 @@ def test_an_async_end_that_ignores_its_cancellation_is_left(
 
 def test_a_lifespan_that_other_processes_cannot_import_is_refused(mock_cluster: Cluster) -> None:
     consumer = consumer_of(mock_cluster, executor="process", processes=1, lifespan=sync_life(Notes()))
-    with pytest.raises(ConfigError, match="lifespan and deserialisers must be importable"):
+    with pytest.raises(ConfigError, match="the lifespan and the deserialisers must be importable"):
         consumer.run(print_nothing)
 
 

@@ -361,7 +361,7 @@ def test_a_handler_that_cannot_be_imported_is_refused_before_anything_starts(kaf
     for handler in (nested, lambda record, context: None):
         with pytest.raises(ConfigError, match=r"must be importable functions: .*Define them at the top level of"):
             consumer(kafka_cluster, topic, PROCESSES).run(handler)
-    with pytest.raises(ConfigError, match="deserialisers must be importable"):
+    with pytest.raises(ConfigError, match="the deserialisers must be importable"):
         consumer(kafka_cluster, topic, PROCESSES, **{"value.deserializer": lambda raw: raw}).run(handlers.note)
 
 

@@ -127,7 +127,7 @@ def test_the_log_says_which_partitions_a_member_has_once_they_have_settled(
         settled = {
             f"these partitions: {topic}: 0.",
             f"these partitions: {topic}: 1.",
-            "no partitions: other members have all, or Kafka lacks the topics.",
+            "no partitions. Either all partitions are assigned to other members, or the topics do not exist.",
         }
         wait_for(lambda: settled <= set(told()[1:]))
     finally:

@@ -537,5 +537,5 @@ def test_transactions_go_on_when_all_brokers_were_away() -> None:
 
 
 def test_input_that_could_yet_be_aborted_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"isolation.level is 'read_uncommitted', so records would be read"):
+    with pytest.raises(ConfigError, match=r"isolation.level is 'read_uncommitted', so the consumer would read"):
         ParallelConsumer({"group.id": "g", "isolation.level": "read_uncommitted"}, commit_mode="transactional")

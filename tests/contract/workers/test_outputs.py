@@ -190,7 +190,7 @@ def test_a_record_that_kills_in_a_batch_becomes_a_dead_letter_and_all_others_are
     ("options", "sentence"),
     [
         ('produces="nowhere"', "Kafka has no topic nowhere, where outputs of shop:handle go. Create it"),
-        ('produces=["nowhere-*"], on_result=print', "either sent or given to on_result"),
+        ('produces=["nowhere-*"], on_result=print', "either sent or passed to on_result"),
     ],
 )
 def test_a_declaration_that_cannot_work_is_one_sentence(
