@@ -5,7 +5,7 @@ cost of a ladder is the average number of writes per record, plus a tenth for ea
 
 Invariants:
 - The shortest delay stays, because it bounds how many records wait in memory.
-- The number of delay topics never exceeds the allowed number. If there are already too many, none is added.
+- No change makes the number of delay topics exceed the allowed number. If there are already too many, none is added.
 - A change that the limit does not force lowers the cost for the delays that it was chosen for. So if records keep the
   same delays, the ladder settles and never switches back and forth.
 """

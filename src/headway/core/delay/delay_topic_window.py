@@ -195,10 +195,10 @@ class DelayTopicWindow:
         return math.inf if self.ended else self._left
 
     def leave(self, until: float, now: int, most: int, most_bytes: float) -> list[Fetched]:
-        """Remove the first records, as far as they may leave at the time `until`.
+        """Remove the first records, as far as they may leave at the time `until`, and return those to handle.
 
-        About `most` records with `most_bytes` bytes are removed at most. Returns those of them that must be handled;
-        the others were handled before a restart.
+        The other removed records were handled before a restart. The call stops after about `most` records or
+        `most_bytes` bytes.
         """
         window, latest, ahead, belated = self._window, until - self._time, now + _AHEAD, self._last_belated(until)
         left: list[Fetched] = []

@@ -81,7 +81,7 @@ class Recurrence(msgspec.Struct, frozen=True, omit_defaults=True, forbid_unknown
             ) from error
 
     def fires(self, due: int, now: int) -> bool:
-        """Return whether to deliver the record for the time `due`, which has come."""
+        """Return whether to deliver the record for the time `due`, which is not in the future."""
         return self.misfire != "skip" or now - due <= self.older_than
 
     def following(self, due: int, now: int) -> int | None:

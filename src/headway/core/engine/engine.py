@@ -417,7 +417,7 @@ class Engine(Generic[R]):
         """Apply the verdict on a failed attempt. Returns False in the same cases as `finish`.
 
         After a verdict other than `Again`, the attempt still counts as running, and its lane waits. The caller must
-        call `finish` when the dead letter or the schedule has been stored, or with it in `outputs`.
+        call `finish` when the dead letter or the schedule has been stored, or pass it to `finish` in `outputs`.
         """
         if isinstance(verdict, Again):
             return self.retry(work, verdict.at, error, now, verdict.untried)

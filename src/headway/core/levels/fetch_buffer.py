@@ -18,7 +18,7 @@ R = TypeVar("R")
 
 _LEAST_TURN = 16  # the fewest records in a turn, because turns of single records would cost more than handling them
 
-_MANY = 32  # the most partitions with waiting records that count as few
+_MANY = 32  # if more partitions than this have waiting records, they count as many
 _LEAST_SHARE = 65_536  # the smallest share in bytes; a partition with less is not busy, however many partitions wait
 
 

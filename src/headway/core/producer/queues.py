@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from operator import index
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
-ANY_PARTITION = -1  # librdkafka's number for a partition that it chooses
+ANY_PARTITION = -1  # librdkafka's number for any partition
 
 
 NOTHING: deque[Any] = deque()
