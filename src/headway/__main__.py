@@ -1,4 +1,4 @@
-"""`python -m headway` is the command `headway`, for an environment whose scripts are not on the path."""
+"""Lets `python -m headway` run the command `headway`, for environments whose scripts are not on the PATH."""
 
 from headway.cli import main
 

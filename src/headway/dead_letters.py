@@ -1,4 +1,4 @@
-"""Dead letters: the headers about a failure, and the shortening of records that are too large for their topic."""
+"""Dead letters: the headers that describe a failure, and the shortening of dead letters too large for their topic."""
 
 import time
 from collections.abc import Mapping, Sequence
@@ -18,25 +18,25 @@ from headway.records.record_types import ConsumerRecord, Header
 
 PREFIX = "headway.error."
 MOST_BYTES = 67_108_864
-"""The `message.max.bytes` of clients that send dead letters, so that only the topic's own limit counts.
+"""The `message.max.bytes` of clients that send dead letters. It is large, so that only the topic's own limit applies.
 
-If a request is larger than `socket.request.max.bytes`, 100 MiB by default, the broker closes the connection without a
-reason. This value is well below that.
+It is well below the broker's `socket.request.max.bytes` (100 MiB by default), because a broker closes the connection
+without giving a reason when a request is larger than that.
 """
 
 _SHORTENED = PREFIX + "shortened"
 _TEXTS = [PREFIX + name for name in ("exception", "message", "reason", "first.exception", "first.message")]
-_A_HEADER = 12  # bytes that a header takes at most, besides its name and value
-_LEAST_KEPT = 1000  # bytes of the key and the value together that are kept, even if the headers are long
-_LEAST_OF_A_TEXT = 100  # bytes
-# The least max.message.bytes of a dead-letter topic. The headers about a failure take about a quarter of it.
+_A_HEADER = 12  # the most bytes that a header takes in addition to its name and value
+_LEAST_KEPT = 1000  # the fewest bytes of the key and value together that are kept, even if the headers are long
+_LEAST_OF_A_TEXT = 100  # the fewest bytes that are kept of each error text in the headers
+# The smallest max.message.bytes that a dead-letter topic can have. The headers about a failure take about a quarter.
 _LEAST_OF_A_TOPIC = 4096
 
 R = TypeVar("R", bound=OutgoingRecord)
 
 
 class FailedWork(Protocol):
-    """A record that failed for good: a `Work`, or an object like one."""
+    """A record that failed permanently, with its failed attempts: a `Work`, or an object with the same properties."""
 
     @property
     def record(self) -> ConsumerRecord: ...
@@ -47,9 +47,10 @@ class FailedWork(Protocol):
 
 
 def name_and_text(error: BaseException) -> tuple[str, str]:
-    """Return the name of an error's class, with its module, and the text of the error, as they stand in dead letters.
+    """Return the name of an error's class, with its module, and the error's text, as dead letters store them.
 
-    A `RetryLater` is represented by the error that it was raised from, and an `EarlierAttemptError` by the original.
+    For a `RetryLater` these describe the error that it was raised from, and for an `EarlierAttemptError` the original
+    error.
     """
     error = failure_behind(error)
     if issubclass(type(error), EarlierAttemptError):
@@ -66,10 +67,11 @@ def letter_headers(
     group: str | None = None,
     origin: Origin | None = None,
 ) -> list[Header]:
-    """Return the headers of a dead letter: the record's own, and those about its failure.
+    """Return the headers of a dead letter: the record's own headers, and the headers that describe its failure.
 
-    Headers of an earlier dead letter are left out. `topic` is the topic of the dead letter, and `group` is the consumer
-    group that gave up the record. The origin is that of the record unless another one is given.
+    If the record was itself a dead letter, the headers about that earlier failure are left out. `topic` is the
+    dead-letter topic, and `group` is the consumer group that gave up on the record. If `origin` is None, the record's
+    own origin is used.
     """
     record, now, before = work.record, time.time(), work.failure
     first = now if before is None else now - (time.monotonic() - before.first_at)
@@ -91,7 +93,7 @@ def letter_headers(
     if before is not None:
         story["first.exception"], story["first.message"] = name_and_text(before.first_error)
     headers = record.headers
-    if (expiry := expiry_of(headers)) is not None:  # the letter itself does not expire
+    if (expiry := expiry_of(headers)) is not None:  # kept only for information: the dead letter itself does not expire
         story["expires"] = str(expiry)
     own = [(name, value) for name, value in headers if not name.startswith(PREFIX) and name not in (HEADER, EXPIRES)]
     described = [(PREFIX + name, text.encode(errors="replace")) for name, text in story.items()]
@@ -99,7 +101,7 @@ def letter_headers(
 
 
 def size_in_request(record: OutgoingRecord) -> int:
-    """Estimate the bytes that a record takes in a request. The estimate is never too low."""
+    """Estimate how many bytes a record takes in a produce request. The estimate is never too low."""
     return _size(record.value, record.key, record.headers or ())
 
 
@@ -109,14 +111,15 @@ def _size(value: bytes | None, key: bytes | None, headers: Sequence[Header]) -> 
 
 
 def fitting(letter: R, most: int) -> R:
-    """Return a dead letter unchanged if it takes at most `most` bytes, and shortened otherwise."""
+    """Return a dead letter unchanged if it takes at most `most` bytes, and otherwise a shortened copy."""
     return letter if size_in_request(letter) <= most else shortened_record(letter, most)
 
 
 def shortened_record(letter: R, most: int) -> R:
-    """Cut a dead letter to about `most` bytes. The headers about the failure stay.
+    """Return a copy of a dead letter that is cut to about `most` bytes.
 
-    The record's own headers are left out, and a header gives the full sizes.
+    The headers about the failure are kept, and the record's own headers are left out. An additional header gives the
+    original sizes.
     """
     headers = letter.headers or []
     story = {name: content for name, content in headers if name.startswith(PREFIX) or name == HEADER}
@@ -133,7 +136,7 @@ def shortened_record(letter: R, most: int) -> R:
 
 
 def halved(letter: R) -> R | None:
-    """Halve a dead letter that Kafka refuses for its size. Returns None if it cannot be made smaller.
+    """Cut a dead letter that Kafka refused as too large to half its size. Returns None if that does not shrink it.
 
     The size that a topic accepts cannot be known in advance, because the brokers count compressed bytes.
     """
@@ -151,12 +154,12 @@ def why_not_kept(topic: str, settings: Mapping[str, str]) -> str | None:
     if "compact" in policy:
         return (
             f"The topic {topic} has cleanup.policy={policy}, so it refuses records without a key and keeps only the "
-            "last dead letter of each key. Set its cleanup.policy to delete."
+            "last dead letter for each key. Set its cleanup.policy to delete."
         )
     most = settings.get("max.message.bytes", "")
     if most.isdecimal() and int(most) < _LEAST_OF_A_TOPIC:
         return (
-            f"The topic {topic} has max.message.bytes={most}, but the headers of a dead letter alone can take more. "
-            f"Set it to {_LEAST_OF_A_TOPIC} or more."
+            f"The topic {topic} has max.message.bytes={most}, but the headers of a dead letter alone can be larger. "
+            f"Set max.message.bytes to {_LEAST_OF_A_TOPIC} or more."
         )
     return None

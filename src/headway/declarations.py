@@ -1,6 +1,7 @@
-"""Checks of the functions, numbers and choices that users pass in; a wrong one is refused at once, with a clear error.
+"""Checks of the functions, numbers and choices that users pass in.
 
-Otherwise it would fail only at the first record, perhaps long after the start.
+A wrong argument is refused at once, with a clear error. Without these checks it would fail only at the first record,
+perhaps long after the start.
 """
 
 import inspect
@@ -15,54 +16,53 @@ from typing import Any
 
 from headway.errors import ConfigError
 
-_MOST_SHOWN = 200  # characters
+_MOST_SHOWN = 200  # the most characters of a value that an error message shows
 _MADE_OF_BYTES = (int, float, bytes, bytearray, memoryview)
 _MARKS_OF_FIELDS = ("__dataclass_fields__", "__struct_fields__", "__attrs_attrs__", "_fields")
 
 unusable_character = re.compile("[\0\ud800-\udfff]").search
-"""Finds a character that the binding cannot take: it cuts text off at NUL, and a surrogate ends the process."""
+"""Finds a character that confluent-kafka cannot handle: it cuts text off at NUL, and a surrogate ends the process."""
 
 
 def check_number(name: str, value: Any, at_least: float, unit: str = "") -> None:
-    """Raise `ConfigError` for a value that is not a number, or below the bound."""
+    """Raise `ConfigError` if a value is not a number or is less than `at_least`."""
     if not is_number(value):
         raise ConfigError(f"{name} is {shown(value)}; it must be a number, at least {at_least}.")
-    if not value >= at_least:  # written this way because NaN compares False, too
+    if not value >= at_least:  # not `value < at_least`, which is False for NaN
         raise ConfigError(f"{name} is {value}{unit}; it must be at least {at_least}.")
 
 
 def check_whole(name: str, value: Any, at_least: int, unit: str = "") -> None:
-    """Raise `ConfigError` for a value that is not a whole number, or below the bound."""
+    """Raise `ConfigError` if a value is not a whole number or is less than `at_least`."""
     if not is_whole(value):
         raise ConfigError(f"{name} is {shown(value)}; it must be a whole number, at least {at_least}.")
     check_number(name, value, at_least, unit)
 
 
 def check_place(name: str, value: Any) -> None:
-    """Raise `ConfigError` unless a value can be an offset, or a time in ms: a whole number of up to 63 bits."""
+    """Raise `ConfigError` unless a value is a whole number from 0 to 2**63 - 1, as offsets and timestamps are."""
     check_whole(name, value, 0)
     if value > _LARGEST_PLACE:
         raise ConfigError(f"{name} is {shown(value)}; it must be at most {_LARGEST_PLACE}.")
 
 
 def check_above_zero(name: str, value: Any) -> None:
-    """Raise `ConfigError` for a value that is not a number above 0, or not finite."""
+    """Raise `ConfigError` unless a value is a finite number above 0."""
     if not is_number(value) or not 0 < value < math.inf:
         raise ConfigError(f"{name} is {shown(value)}; it must be above 0 and finite, or left out.")
 
 
 _LARGEST_PLACE = 2**63 - 1
-_LONGEST_TIMEOUT = (
-    1_000_000.0  # seconds, some eleven days; threads and librdkafka do not accept arbitrarily large numbers
-)
+# About eleven days, in seconds. Python's threads and librdkafka do not accept arbitrarily long timeouts.
+_LONGEST_TIMEOUT = 1_000_000.0
 
 
 def checked_timeout(timeout: Any) -> float:
-    """Return a time-out in seconds that every kind of wait accepts: a negative one becomes 0, infinity eleven days.
+    """Return a timeout in seconds that every wait accepts: negative values become 0, and infinity eleven days.
 
-    Raises `ConfigError` for a value that is not a number.
+    Raises `ConfigError` if the value is not a number.
     """
-    if not is_number(timeout) or timeout != timeout:  # noqa: PLR0124 - NaN is not itself
+    if not is_number(timeout) or timeout != timeout:  # noqa: PLR0124 - NaN is not equal to itself
         raise ConfigError(
             f"timeout is {shown(timeout)}; it must be a number of seconds. Give 0 not to wait, or math.inf to wait as "
             "long as it takes."
@@ -71,26 +71,29 @@ def checked_timeout(timeout: Any) -> float:
 
 
 def check_choice(name: str, value: Any, choices: Sequence[Any]) -> None:
-    """Raise `ConfigError` for a value that is not one of the choices."""
+    """Raise `ConfigError` if a value is not one of the choices."""
     if value not in choices:
         written = [repr(str(each)) if isinstance(each, str) else str(each) for each in choices if each]
         raise ConfigError(f"{name} is {shown(value)}; choose one of {', '.join(written)}.")
 
 
 def check_flag(name: str, value: Any) -> None:
-    """Raise `ConfigError` for a value that is neither True nor False, since any text would count as True."""
+    """Raise `ConfigError` unless a value is True or False. Without the check any text, even "no", would be true."""
     if not isinstance(value, bool):
         raise ConfigError(f"{name} is {shown(value)}; it must be True or False.")
 
 
 def check_kind(name: str, value: Any, kind: type, example: str) -> None:
-    """Raise `ConfigError` for a value that is not an instance of a class."""
+    """Raise `ConfigError` unless a value is an instance of the class `kind`."""
     if not isinstance(value, kind):
         raise ConfigError(f"{name} is {shown(value)}; it must be {example}.")
 
 
 def check_function(name: str, function: Any, parameters: Sequence[str], advice: str = "") -> None:
-    """Raise `ConfigError` unless a value is a plain function that takes these arguments; `advice` is added to it."""
+    """Raise `ConfigError` unless a value is a plain function that can be called with these arguments.
+
+    `advice` is a sentence that is appended to the error.
+    """
     call = f"({', '.join(parameters)})"
     more = f" {advice}" if advice else ""
     if not callable(function):
@@ -107,7 +110,8 @@ def check_function(name: str, function: Any, parameters: Sequence[str], advice: 
 def check_reader(name: str, reader: Any, advice: str) -> None:
     """Raise `ConfigError` unless a value is a function or class that creates an object from the bytes of a record.
 
-    A class of the standard library is refused even if it can be called: `str`, for example, would return "b'…'".
+    Most classes of the standard library are refused even if bytes are a valid argument: `str`, for example, would
+    return "b'…'".
     """
     if typing.get_origin(reader) is not None or (isinstance(reader, type) and not _is_made_of_bytes(reader)):
         raise ConfigError(f"{name}={called(reader)} cannot create an instance from the bytes of a record. {advice}")
@@ -130,27 +134,27 @@ def _is_made_of_bytes(kind: type) -> bool:
 
 
 def is_number(value: object) -> bool:
-    """Return whether a value is a plain number; True and False do not count."""
+    """Return whether a value is an int or a float; True and False do not count as numbers."""
     return isinstance(value, int | float) and not isinstance(value, bool)
 
 
 def is_whole(value: object) -> bool:
-    """Return whether a value is a whole number; True and False do not count."""
+    """Return whether a value is an int; True and False do not count as numbers."""
     return isinstance(value, int) and not isinstance(value, bool)
 
 
 def takes(function: Callable[..., Any], count: int, *, as_promised: bool = False) -> bool:
     """Return whether a function can be called with this many positional arguments; True if that cannot be known.
 
-    With `functools.wraps`, a decorated function claims the signature of the function that it wraps. That claim counts
-    only with `as_promised`.
+    A function decorated with `functools.wraps` shows the signature of the function that it wraps, which may differ
+    from its own. With `as_promised` the signature of the wrapped function decides, and otherwise its own.
     """
     try:
         signature = inspect.signature(function, follow_wrapped=as_promised)
-    except ValueError:  # a builtin without a signature, a method without even `self`, or a partial of too much
+    except ValueError:  # a builtin without a signature, a method without `self`, or a partial with too many arguments
         inner = _without_arguments(function)
         return not (inspect.isfunction(inner) or inspect.ismethod(inner) or inspect.isfunction(type(inner).__call__))
-    except Exception:  # from a user's own `__signature__`
+    except Exception:  # a user's own `__signature__` can raise any error
         return True
     try:
         signature.bind(*range(count))
@@ -170,12 +174,12 @@ def is_async_generator_function(function: Callable[..., Any]) -> bool:
 
 
 def is_generator_function(function: Callable[..., Any]) -> bool:
-    """Return whether a function yields, or is an object whose `__call__` does."""
+    """Return whether a function yields, or is an object with such a `__call__`. Async generators count, too."""
     return _is(inspect.isgeneratorfunction, function) or is_async_generator_function(function)
 
 
 def runs_nothing_when_called(function: Callable[..., Any]) -> bool:
-    """Return whether a call runs nothing, but only makes something to await or to iterate over."""
+    """Return whether a call would only create a coroutine or a generator, without running the function's body."""
     return is_coroutine_function(function) or is_generator_function(function)
 
 
@@ -185,19 +189,19 @@ def _is(kind: Callable[[Any], bool], function: Any) -> bool:
 
 
 def called(function: Any) -> str:
-    """Return the name of a function for use in errors: without its arguments, which can be secrets."""
+    """Return a function's name for error messages. The arguments of a partial are left out: they can be secrets."""
     function = _without_arguments(function)
     name = getattr(function, "__qualname__", None)
     return name if isinstance(name, str) else type(function).__qualname__
 
 
 def shown(value: object) -> str:
-    """Return a value as errors show it: shortened, and safe from anything that its class does."""
+    """Return the text of a value for error messages. It is shortened, and an error in `__repr__` is caught."""
     try:
         text = repr(value)
     except ValueError:
         return "a number of thousands of digits"
-    except Exception:  # from a user's own class
+    except Exception:  # the __repr__ of a user's own class can raise any error
         return f"of the type {type(value).__qualname__}"
     return text if len(text) <= _MOST_SHOWN else f"{text[:_MOST_SHOWN]} …"
 

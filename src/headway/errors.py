@@ -1,46 +1,46 @@
-"""Every error that Headway raises, and the errors that a handler raises to say what becomes of its record.
+"""Every error that Headway raises, and the exceptions by which a handler decides what happens to its record.
 
 HeadwayError
-├── ConfigError           a setting, an argument or an option is missing or out of bounds (also a ValueError)
+├── ConfigError           a setting, an argument or an option is missing or not valid (also a ValueError)
 ├── LocalBrokerError      the local Apache Kafka cannot be installed, started or stopped
-│   └── PortTakenError    another process has the port that it should listen on
+│   └── PortTakenError    another process is using the port of the local Apache Kafka
 ├── KafkaError            Kafka refused a call
-│   ├── AuthenticationError   the brokers do not let this client in
-│   ├── FetchError        a level could not fetch; the other levels go on
-│   │   └── FetchRefusedError     its principal lacks the right; also an AuthorizationError
+│   ├── AuthenticationError   the brokers refused this client's connection or login
+│   ├── FetchError        a level could not fetch; the other levels continue
+│   │   └── FetchRefusedError     this client is not permitted to fetch; also an AuthorizationError
 │   ├── OffsetError       a partition has no valid offset to start at, and auto.offset.reset is "error"
 │   ├── DeliveryError     a record was not delivered
-│   │   ├── BufferFullError       the send buffer was full; the record was not sent
-│   │   └── DeliveryRefusedError  the principal lacks the right; also an AuthorizationError
-│   └── AuthorizationError        the client's principal lacks a right, which the message names
-├── TransactionError      a transactional producer was fenced off, or cannot go on
+│   │   ├── BufferFullError       the send buffer was full, so the record was not sent
+│   │   └── DeliveryRefusedError  this client is not permitted to write the record; also an AuthorizationError
+│   └── AuthorizationError        this client lacks a permission, which the message names
+├── TransactionError      a transaction failed, or its producer was fenced
 │   └── FencedError       another producer has taken over its transactional id
-├── SerializationError    a key or value could not be turned into bytes; the record was not sent
-├── DeserializationError  a key or value could not be read; the record keeps its bytes
-├── UnreadableError       a record in one of Headway's own topics is damaged, foreign or out of bounds; it is skipped
-│   ├── ScheduleError     a delayed record does not say where and when it is due; it becomes a dead letter
-│   └── OffsetMapError    commit metadata is not an offset map; records done above the offset are replayed
-├── IdPendingError        a schedule with this id is pending and was not to be replaced
-├── NoRelayError          no relay has settled a cancellation or a reschedule in time
-├── HandlerError          a record failed for good, and there is no dead-letter topic to keep it
-├── LifespanError         the resources that handlers share could not be started or shut down
+├── SerializationError    a key or value could not be serialised, so the record was not sent
+├── DeserializationError  a key or value could not be deserialised; the record still has the original bytes
+├── UnreadableError       stored data of Headway is damaged, was written by another program, or has an invalid value
+│   ├── ScheduleError     a delayed record has no valid due time or target topic; it becomes a dead letter
+│   └── OffsetMapError    a commit's metadata is not a valid offset map; records done above the offset run again
+├── IdPendingError        a schedule with this id is already pending, and the call asked not to replace it
+├── NoRelayError          no relay answered a cancellation or a reschedule in time
+├── HandlerError          a record failed permanently, and no dead-letter topic is configured
+├── LifespanError         the resources that handlers share could not be started or shut down, or failed meanwhile
 ├── TimeLimitError        a handler exceeded its time limit
-├── HandlerProcessError   a handler's process could not be started, or its error cannot be read here
-│   └── ProcessDiedError  a handler's process died; the records that it was handling have failed
-├── EarlierAttemptError   the cause of a handler's error: how an earlier attempt of its record failed
+├── HandlerProcessError   a handler's process could not be started, or its result or error could not be unpickled
+│   └── ProcessDiedError  a handler's process died; the attempts that it was running have failed
+├── EarlierAttemptError   how an earlier attempt at the same record failed; the cause of a handler's error
 ├── ExpiredError          a record expired before it was started
 ├── BatchError            raised by a batch handler: some records of the batch failed
 ├── WakeupError           `wakeup()` interrupted a poll; nothing was lost
 └── ClosedError           the client is closed
 
-A handler raises these three, which are not subclasses of `HeadwayError`:
+Handlers raise the following three exceptions, which are not subclasses of `HeadwayError`:
 
 RetriableError            another attempt may succeed
-RetryLater                try again after a delay, stored in Kafka rather than in this process's memory
+RetryLater                try again after a delay; the record waits in Kafka rather than in this process's memory
 FatalError                another attempt cannot succeed
 
-A message is a sentence that names the setting or the topic, the value, the bound, and what to do. The command
-line prints it unchanged.
+Each error message names the setting or the topic, the value, the allowed range, and what to do. The command line
+prints it unchanged.
 """
 
 from collections.abc import Mapping
@@ -89,7 +89,7 @@ class HeadwayError(Exception):
 
 
 class ConfigError(HeadwayError, ValueError):
-    """A setting, an argument or an option is missing or out of bounds."""
+    """A setting, an argument or an option is missing or not valid."""
 
 
 class LocalBrokerError(HeadwayError):
@@ -97,7 +97,7 @@ class LocalBrokerError(HeadwayError):
 
 
 class PortTakenError(LocalBrokerError):
-    """A port conflict: another process has the port that the local Apache Kafka should listen on."""
+    """Another process is already using the port that the local Apache Kafka should listen on."""
 
 
 class KafkaError(HeadwayError):
@@ -105,10 +105,10 @@ class KafkaError(HeadwayError):
 
 
 class AuthenticationError(KafkaError):
-    """The brokers do not let this client in, because of its password, its certificate or the port it connects to.
+    """The brokers refused this client, because of its password, its certificate or the port that it connects to.
 
-    Attributes: was_connected: True if they let it in before. Its credentials were then changed or have expired. A new
-    client may succeed, because it reads the certificate and key files again.
+    Attributes: was_connected: True if this client was connected before, so its credentials have changed or expired
+    since then. A new client may succeed, because it reads the certificate and key files again.
     """
 
     def __init__(self, message: str, *, was_connected: bool = False) -> None:
@@ -117,14 +117,14 @@ class AuthenticationError(KafkaError):
 
 
 class AuthorizationError(KafkaError):
-    """The client's principal lacks a right. The message names the right, the resource, and how to grant it."""
+    """Kafka's ACLs do not permit the operation. The message names the missing permission and how to grant it."""
 
 
 class FetchError(KafkaError):
-    """A level could not fetch; the other levels go on.
+    """A level could not fetch; the other levels continue.
 
-    Raised by the poll after the one that met the error, so that no fetched record is lost. `level` is None if one
-    group reads all levels and none of them could fetch.
+    The poll in which the error occurs still returns its records, and the next poll raises the error. So no fetched
+    record is lost. `level` is None if one group reads all levels and none of them could fetch.
     """
 
     def __init__(self, level: int | None, reason: str) -> None:
@@ -133,16 +133,19 @@ class FetchError(KafkaError):
 
 
 class FetchRefusedError(FetchError, AuthorizationError):
-    """A level lacks the right to read its topics or use its group. It resumes by itself once the right is granted."""
+    """The client is not permitted to read a level's topics or to use its group.
+
+    The level resumes by itself once the permission is granted.
+    """
 
     def __init__(self, level: int | None, reason: str) -> None:
-        who = "One group of all levels" if level is None else f"Level {level}"
-        super(FetchError, self).__init__(f"{who} is waiting for a right. {reason}")
+        who = "The group of all levels" if level is None else f"Level {level}"
+        super(FetchError, self).__init__(f"{who} cannot fetch until a permission is granted. {reason}")
         self.level = level
 
 
 class OffsetError(KafkaError):
-    """A partition has no valid offset to start or continue at, and `auto.offset.reset` is "error"."""
+    """A partition has no valid offset at which to start or continue, and `auto.offset.reset` is "error"."""
 
 
 class DeliveryError(KafkaError):
@@ -150,7 +153,7 @@ class DeliveryError(KafkaError):
 
 
 class DeliveryRefusedError(DeliveryError, AuthorizationError):
-    """A record was not delivered because the principal lacks a right."""
+    """A record was not delivered because the client is not permitted to write it."""
 
 
 class BufferFullError(DeliveryError):
@@ -158,27 +161,30 @@ class BufferFullError(DeliveryError):
 
 
 class TransactionError(HeadwayError):
-    """A transactional producer was fenced off, or cannot go on. Records that were not committed are read again."""
+    """A transaction failed, or its producer was fenced. Records whose offsets were not committed are read again."""
 
 
 class FencedError(TransactionError):
-    """Another producer has taken over the transactional id. Only its records are committed from now on."""
+    """Another producer has taken over the transactional id, so this producer can no longer commit anything."""
 
 
 class SerializationError(HeadwayError):
-    """A key or value could not be turned into bytes; the record was not sent."""
+    """A key or value could not be serialised, so the record was not sent."""
 
 
 class DeserializationError(HeadwayError):
-    """A key or value could not be read; the record keeps its bytes."""
+    """A key or value could not be deserialised. The record still has the original bytes."""
 
 
 class UnreadableError(HeadwayError):
-    """A record in one of Headway's own topics is damaged, foreign or out of bounds. It is skipped."""
+    """Data that Headway stores in Kafka is damaged, was written by another program, or has an invalid value.
+
+    The unreadable record or commit metadata is skipped.
+    """
 
 
 class ScheduleError(UnreadableError):
-    """A delayed record does not say where and when it is due. It becomes a dead letter."""
+    """A delayed record has no valid due time or target topic. It becomes a dead letter."""
 
 
 class IdPendingError(HeadwayError):
@@ -186,15 +192,15 @@ class IdPendingError(HeadwayError):
 
 
 class NoRelayError(HeadwayError):
-    """No relay has settled a cancellation or a reschedule in time. It is settled as soon as one runs."""
+    """No relay answered a cancellation or a reschedule in time. The request takes effect once a relay runs."""
 
 
 class OffsetMapError(UnreadableError):
-    """Commit metadata cannot be read as an offset map. The offset stands; the map is ignored."""
+    """A commit's metadata cannot be read as an offset map. The committed offset is used without the map."""
 
 
 class HandlerError(HeadwayError):
-    """A record failed for good, and there is no dead-letter topic to keep it. Its own error is the `__cause__`."""
+    """A record failed permanently, and no dead-letter topic is configured. `__cause__` is the handler's error."""
 
 
 class LifespanError(HeadwayError):
@@ -202,11 +208,11 @@ class LifespanError(HeadwayError):
 
 
 class TimeLimitError(HeadwayError):
-    """A handler did not end within its time limit. This counts as a failed attempt like any other."""
+    """A handler did not end within its time limit. This counts as a failed attempt like any other error."""
 
 
 class EarlierAttemptError(HeadwayError):
-    """How an earlier attempt failed, as the record's header reports it after the record was sent on (`RetryLater`).
+    """How an earlier attempt at a record failed before `RetryLater` stored the record again, read from its header.
 
     Attributes: exception: The name of the error's class. message: The error's text, possibly shortened.
     """
@@ -225,14 +231,14 @@ class ExpiredError(HeadwayError):
 
 
 class HandlerProcessError(HeadwayError):
-    """A handler's process died, or raised an error that no other process can read. The attempt has failed."""
+    """A handler's process could not be started, or its result or error could not be unpickled. The attempt failed."""
 
 
 class ProcessDiedError(HandlerProcessError):
-    """The process that handled a record died. Each record that ran in it has a failed attempt.
+    """The process that was handling a record died. For each record that was running in it, the attempt has failed.
 
     Attributes: deaths: How many processes have died while handling this record, this one included. alone: True if no
-    other record ran in the process, so that this record must have caused its death.
+    other record was running in the process, so this record must have caused the death.
     """
 
     def __init__(self, message: str, *, deaths: int = 1, alone: bool = True) -> None:
@@ -242,17 +248,17 @@ class ProcessDiedError(HandlerProcessError):
 
 
 class BatchError(HeadwayError):
-    """Raised by a batch handler when some records of the batch failed, named by their index in it.
+    """Raised by a batch handler when some records of the batch failed. The other records count as done.
 
-    The other records are done. An exception class stands for an instance of it, as in a `raise` statement. Text
-    becomes a `RuntimeError` with that text.
+    `failures` maps the index of each failed record in the batch to its error: an exception, an exception class that
+    is instantiated as by a `raise` statement, or a text that becomes a `RuntimeError`.
     """
 
     def __init__(self, failures: Mapping[int, BaseException | type[BaseException] | str]) -> None:
         self.failures = {index: _as_exception(failure) for index, failure in failures.items()}
         try:
             which = repr(self.failures)
-        except BaseException:  # a user's own class may fail in its __repr__
+        except BaseException:  # the __repr__ of a user's own exception class can raise
             which = ", ".join(map(str, self.failures))
         super().__init__(f"{len(self.failures)} records of a batch failed: {which}")
 
@@ -261,7 +267,7 @@ class BatchError(HeadwayError):
 
 
 def _as_exception(failure: object) -> BaseException:
-    """Return the failure as an exception. Anything but an exception or text only means that the record failed."""
+    """Return the failure as an exception. A value that is neither an exception nor text becomes a `RuntimeError`."""
     kind = type(failure)
     if issubclass(kind, BaseException):
         return failure  # type: ignore[return-value]
@@ -270,7 +276,7 @@ def _as_exception(failure: object) -> BaseException:
     if issubclass(kind, type) and issubclass(failure, BaseException):  # type: ignore[arg-type]
         try:
             failure = failure()  # type: ignore[operator]
-        except BaseException as error:  # for instance because its __init__ needs arguments
+        except BaseException as error:  # the class cannot be instantiated, for example because __init__ needs arguments
             return error
         if issubclass(type(failure), BaseException):
             return failure  # type: ignore[return-value]
@@ -286,15 +292,17 @@ class ClosedError(HeadwayError, RuntimeError):
 
 
 class RetriableError(Exception):
-    """Raised by a handler when another attempt may succeed, whatever else is configured.
+    """Raised by a handler when another attempt may succeed.
+
+    The record is retried even if the error's class is listed in `Retries.fatal`, up to `max_attempts`.
 
     Args:
-        retry_after: The minimum number of seconds to wait, up to a day. None leaves it to the retry policy.
-        untried: True if the attempt ended before anything was tried. It then does not count towards `max_attempts`,
-            although other attempts do.
+        retry_after: The minimum number of seconds to wait, up to a day. With None the retry policy decides.
+        untried: True if the attempt ended before the handler tried anything. Such an attempt does not count towards
+            `max_attempts`.
     """
 
-    retry_after: float | None = None  # class attributes too: a subclass's __init__ might not call ours
+    retry_after: float | None = None  # also class attributes, because a subclass's __init__ might not call ours
     untried: bool = False
 
     def __init__(self, *args: object, retry_after: float | None = None, untried: bool = False) -> None:
@@ -304,13 +312,13 @@ class RetriableError(Exception):
 
 
 class RetryLater(Exception):  # noqa: N818 - it is a request, not an error
-    """Raised by a handler to try again after a delay that is kept in Kafka, not in this process's memory.
+    """Raised by a handler to try again after a delay, during which the record waits in Kafka, not in this process.
 
     The record is stored as a schedule (see `Scheduler`), and this process is done with it. After `delay` a relay sends
-    it to its topic again, where its attempts are counted on. Later records of its key go ahead in the meantime. After
-    `max_attempts` it becomes a dead letter. If `RetryLater` is raised from another error, or while one is handled, that
-    error is logged and kept with the record. If the scheduler refuses the delay or the record, the attempt has failed
-    as with any other error.
+    it to its topic again, and the number of its attempts continues. In the meantime, later records of its key are
+    handled before it. After `max_attempts` it becomes a dead letter. If `RetryLater` is raised from another error, or
+    while another error is handled, that error is logged and stored with the record. If the scheduler refuses the delay
+    or the record, the attempt has failed as with any other error.
 
     Args:
         delay: The delay in seconds; 0 or less means no delay.

@@ -1,4 +1,4 @@
-"""One run of a pipeline: its session, its source, and the queries that it starts."""
+"""A run of a Spark pipeline: its session, its source, and the queries that it starts."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -21,14 +21,15 @@ class PipelineRun:
     """The parameters of a run, as `headway pipeline run package.module:pipeline` passes them to the pipeline.
 
     Args:
-        spark: The session.
+        spark: The Spark session.
         kafka: librdkafka's settings.
-        topics: The topics to read; as a mapping, existing topics without levels, each with its level.
+        topics: The topics to read. A mapping gives existing topics without levels, each with its level.
         levels: The number of levels.
         directory: The directory for checkpoints and results.
-        once: True if each query ends after the records that exist now. Otherwise queries run until they are stopped.
-        options: The options of the pipeline itself, from `--set name=value`.
-        results_name: The name of the results in the directory.
+        once: True if each query ends once it has read the records that exist now. Otherwise queries run until they
+            are stopped.
+        options: The pipeline's own options, from `--set name=value`.
+        results_name: The name of the subdirectory for results.
     """
 
     spark: SparkSession
@@ -44,28 +45,28 @@ class PipelineRun:
 
     @property
     def results(self) -> str:
-        """The directory of the results, which the report is made from."""
+        """The directory of the results, from which the report is made."""
         return f"{self.directory}/{self.results_name}"
 
     @property
     def sink_options(self) -> dict[str, str]:
-        """The options with the connection to Kafka, for writing with `format("headway")`."""
+        """The options that connect `format("headway")` to this run's Kafka when a query writes."""
         return {f"kafka.{name}": str(value) for name, value in connection_of(self.kafka).items()}
 
     def source(self, topics: Topics | None = None, **options: Any) -> DataFrame:
-        """Return the records of the topics by priority, as a stream from the first record on.
+        """Return a stream of the records of the topics by priority, from the first record on.
 
-        `topics` can name other topics than those of the run, with the same number of levels. `options` are options of
-        `format("headway")`, which replace the ones chosen here.
+        By default it reads the topics of the run. Other `topics` must have the same number of levels. `options` are
+        options of `format("headway")`, which override the options that this method sets.
         """
         topics = self.topics if topics is None else topics
         kafka = self.kafka if topics is self.topics else connection_of(self.kafka)
         return source(self.spark, kafka, topics, self.levels, **options)
 
     def start(self, writer: DataStreamWriter, name: str) -> StreamingQuery:
-        """Start a query with a checkpoint of this name. If the run is `once`, wait for it to end.
+        """Start a query with a checkpoint of this name.
 
-        So the next query reads everything that this one has written.
+        If the run is `once`, wait for the query to end, so that the next query reads everything that it has written.
         """
         query = triggered(writer.option("checkpointLocation", f"{self.directory}/checkpoint/{name}"), self.once).start()
         self._queries.append(query)
@@ -74,16 +75,16 @@ class PipelineRun:
         return query
 
     def keep(self, rows: DataFrame, name: str = "kept") -> StreamingQuery:
-        """Start a query that keeps rows as Parquet for the report. If the run is `once`, wait for it to end.
+        """Start a query that stores rows as Parquet for the report. If the run is `once`, wait for the query to end.
 
         The report needs the columns `level`, `produced_at`, `read_at` and `done_at`; `stamped` creates the last two. A
-        micro-batch that is repeated replaces its earlier files.
+        micro-batch that is repeated replaces the files that its first run wrote.
         """
         self.kept = True
         return self.start(rows.writeStream.foreachBatch(parquet_writer(self.results)), name)
 
     def wait(self) -> None:
-        """Wait until one of the queries ends, then stop the others. Raises the error of a query that failed."""
+        """Wait until any query ends, then stop all queries. Raises the error of a query that failed."""
         try:
             if not self.once and self._queries:
                 self.spark.streams.awaitAnyTermination()
@@ -93,11 +94,11 @@ class PipelineRun:
 
 
 Pipeline = Callable[[PipelineRun], Any]
-"""A function that starts the queries of a pipeline in a run."""
+"""A user's function that starts the queries of a pipeline; it is called with the run."""
 
 
 def source(spark: SparkSession, kafka: Mapping[str, Any], topics: Topics, levels: int, **options: Any) -> DataFrame:
-    """Return the records of all levels, as a stream from the first record on. `kafka` is librdkafka's settings."""
+    """Return a stream of the records of all levels, from the first record on. `kafka` has librdkafka's settings."""
     if isinstance(topics, Mapping):
         chosen: dict[str, Any] = {"priorities": json.dumps(dict(topics))}
     else:
@@ -111,12 +112,12 @@ def source(spark: SparkSession, kafka: Mapping[str, Any], topics: Topics, levels
 
 
 def triggered(writer: DataStreamWriter, once: bool) -> DataStreamWriter:
-    """Set the trigger of a query: once for the records that exist now, or every second."""
+    """Set the trigger of a query: either once, for the records that exist now, or every second."""
     return writer.trigger(availableNow=True) if once else writer.trigger(processingTime="1 second")
 
 
 def parquet_writer(directory: str) -> Callable[[DataFrame, int], None]:
-    """Return a function for `foreachBatch` that writes a micro-batch, replacing its earlier files."""
+    """Return a function for `foreachBatch` that writes a micro-batch as Parquet and replaces its earlier files."""
 
     def write(rows: DataFrame, batch: int) -> None:
         rows.write.mode("overwrite").parquet(f"{directory}/batch={batch}")

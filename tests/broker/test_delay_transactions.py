@@ -138,9 +138,9 @@ def test_what_a_relay_has_to_answer_is_refused_within_a_transaction(cluster: Del
     with producer_of(cluster) as producer:
         handle = producer.scheduler.send_later("k", b"v", cluster.target, 60)
         with producer.transaction():
-            with pytest.raises(ConfigError, match="cannot be cancelled or moved while a transaction"):
+            with pytest.raises(ConfigError, match="cannot be cancelled or rescheduled while a transaction"):
                 producer.scheduler.cancel(handle)
-            with pytest.raises(ConfigError, match="cannot be cancelled or moved while a transaction"):
+            with pytest.raises(ConfigError, match="cannot be cancelled or rescheduled while a transaction"):
                 producer.scheduler.reschedule(str(handle), 5)
             with pytest.raises(ConfigError, match="relays see a transaction only when it is committed"):
                 producer.scheduler.send_later("k", b"v", cluster.target, 60, id="1", if_pending="refuse")
@@ -363,7 +363,7 @@ async def test_an_async_producer_begins_and_ends_transactions_and_its_scheduler_
             assert sent is not None
             await sent
             handle = await producer.scheduler.send_later("k", f"{fate} later", cluster.target, 60)
-            with pytest.raises(ConfigError, match="cannot be cancelled or moved while a transaction"):
+            with pytest.raises(ConfigError, match="cannot be cancelled or rescheduled while a transaction"):
                 await producer.scheduler.cancel(handle)
             await producer.scheduler.every(3600, "k", f"{fate} again", cluster.target, id=fate)
             await end()

@@ -183,7 +183,7 @@ async def test_who_does_not_want_to_wait_for_room_is_told_at_once() -> None:
     config = {"bootstrap.servers": "127.0.0.1:1", "levels": 1, "log_level": 0, "queue.buffering.max.messages": 1}
     sends = AsyncProducer(config, on_full="raise")
     waiting = sends.send("orders", b"1")
-    with pytest.raises(BufferFullError, match="1 records are waiting"):
+    with pytest.raises(BufferFullError, match="1 records have no delivery report yet"):
         sends.send("orders", b"2")
     assert await sends.close(timeout=0) == 1
     assert isinstance(await asyncio.wait_for(asyncio.gather(waiting, return_exceptions=True), 5), list)

@@ -162,7 +162,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(levels=10**9), "levels is 1000000000; it must be a whole number, at least 1 and at most 1000"),
     (lambda: consumer(distributor=0), "distributor is 0; it must be a function, called with (levels, capacity)"),
     (lambda: consumer(distributor=int), "The distributor int does not take a number of levels and a capacity"),
-    (lambda: declare(group=5), "The setting group.id must be a non-empty string, not 5"),
+    (lambda: declare(group=5), "The setting group.id is 5; it must be a non-empty string"),
     (lambda: declare(levels=True), "levels is True; it must be a whole number, at least 1"),
     (lambda: declare(max_concurrency=0), "max_concurrency is 0; it must be at least 1"),
     (lambda: declare(retries=5), "retries is 5; it must be a Retries, such as Retries(max_attempts=5)"),
@@ -174,7 +174,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(ordering="partition by key"), "ordering is 'partition by key'; choose one of"),
     (lambda: declare(executor="async"), "executor='async' cannot run a plain function"),
     (lambda: declare(config="localhost:9092"), "The configuration is of the type str; it must be a mapping"),
-    (lambda: declare(config={5: 5}), "The configuration has the key 5; the name of a setting is a string"),
+    (lambda: declare(config={5: 5}), "The configuration has the key 5; the name of a setting must be a string"),
     # Values
     (lambda: declare(value=Order(7)), "cannot be called with the bytes of a record. Give a dataclass to read"),
     (
@@ -186,7 +186,7 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: declare(value=Colour), "value=Colour cannot create an instance from the bytes of a record"),
     (lambda: declare(value=later), "value=later is an async def or a generator function, so a call would run nothing"),
     (lambda: declare(value=no_arguments), "value=no_arguments cannot be called with the bytes of a record"),
-    (lambda: reading("json"), "The setting value.deserializer must be a function, not 'json'"),
+    (lambda: reading("json"), "The setting value.deserializer is 'json'; it must be a function"),
     (
         lambda: reading(str),
         "value.deserializer=str cannot create an instance from the bytes of a record. Give a function",
@@ -194,8 +194,8 @@ REFUSED: list[tuple[Callable[[], Any], str]] = [
     (lambda: reading(Order), "value.deserializer=Order cannot create an instance from the bytes of a record"),
     (lambda: reading(three_arguments, "key.deserializer"), "key.deserializer=three_arguments cannot be called with"),
     (lambda: reading(later), "value.deserializer=later is an async def"),
-    (lambda: sending(later), "value.serializer=later does not return the bytes of the object that it is called with"),
-    (lambda: sending(no_arguments), "value.serializer=no_arguments does not return the bytes"),
+    (lambda: sending(later), "value.serializer=later is not a plain function of one argument"),
+    (lambda: sending(no_arguments), "value.serializer=no_arguments is not a plain function of one argument"),
     # The parallel consumer
     (lambda: consumer(producer_config={"linger.ms": "soon"}), "Kafka's client refuses the configuration: Invalid"),
     (lambda: consumer(config=None), "The configuration is of the type NoneType; it must be a mapping"),

@@ -1,1 +1,1 @@
-"""The consumer and the producers, plain and for asyncio."""
+"""The priority consumer and the producers, each in a blocking form and in a form for asyncio."""

@@ -1,7 +1,7 @@
 """The priority consumer for an event loop.
 
-librdkafka wakes the event loop through a file descriptor, without a thread or a timer. Calls that ask Kafka run on a
-thread, one at a time, because the clients of librdkafka are not thread-safe.
+librdkafka wakes the event loop through a file descriptor, without a thread or a timer. Calls that wait for Kafka run
+on a worker thread, one at a time, because the priority consumer is not thread-safe.
 """
 
 import asyncio
@@ -23,11 +23,11 @@ T = TypeVar("T")
 
 
 class AsyncPriorityConsumer:
-    """A `PriorityConsumer` for asyncio: the same settings and promises, with `await` and `async for`.
+    """A `PriorityConsumer` for asyncio: the same settings and guarantees, with `await` and `async for`.
 
-    Several tasks can poll and iterate at the same time; each record goes to one task. A cancelled call takes no record.
-    Rebalance callbacks run during a poll, in the event loop's thread. For partitions that `unsubscribe` and `close`
-    revoke, they run in another thread, while the loop continues.
+    Several tasks can poll and iterate at the same time; each record goes to one task. Cancelling a call loses no
+    record. Rebalance callbacks run during a poll, in the event loop's thread. When `unsubscribe` or `close` revokes
+    partitions, the callbacks run in another thread, while the loop continues.
     """
 
     def __init__(self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "fair") -> None:
@@ -42,15 +42,15 @@ class AsyncPriorityConsumer:
         on_revoke: OnRebalance | None = None,
         on_lost: OnRebalance | None = None,
     ) -> None:
-        """Read these topics; see `PriorityConsumer.subscribe`."""
+        """Subscribe to these topics; see `PriorityConsumer.subscribe`."""
         self._consumer.subscribe(topics, on_assign, on_revoke, on_lost)
 
     def subscription(self) -> Sequence[str] | Mapping[str, int]:
-        """Return the topics, or the mapping of topics, given to `subscribe`."""
+        """Return the topics, or the mapping of topics to levels, that were given to `subscribe`."""
         return self._consumer.subscription()
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions of all levels that this member reads."""
+        """Return the partitions, of all levels, that are assigned to this consumer."""
         return self._consumer.assignment()
 
     def paused(self) -> set[TopicPartition]:
@@ -58,7 +58,7 @@ class AsyncPriorityConsumer:
         return self._consumer.paused()
 
     def wakeup(self) -> None:
-        """Make the polls that are waiting, or the next one, raise `WakeupError`. Thread-safe."""
+        """Make a waiting poll, or else the next poll, raise `WakeupError`. Thread-safe."""
         self._consumer.wakeup()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
@@ -81,7 +81,7 @@ class AsyncPriorityConsumer:
         return []
 
     async def _has_turn(self, deadline: float | None) -> bool:
-        """Acquire the lock, which allows one call at a time. Returns False if the deadline comes first."""
+        """Acquire the lock that allows only one call at a time. Returns False if the deadline passes first."""
         try:
             async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
                 return await self._one_at_a_time.acquire()
@@ -92,7 +92,7 @@ class AsyncPriorityConsumer:
         return self
 
     async def __anext__(self) -> ConsumerRecord:
-        """Return the next record, and wait for it. Commits cover only the records that were handed out."""
+        """Wait for the next record and return it. Commits include only the records that were returned."""
         while True:
             async with self._one_at_a_time:
                 record = self._consumer.next_now(time.monotonic())
@@ -101,7 +101,7 @@ class AsyncPriorityConsumer:
             await self._consumer.wake.wait_async(longest_wait(0, None))
 
     async def commit(self, offsets: Mapping[TopicPartition, int] | None = None) -> None:
-        """Commit the next offset to read of each partition; by default, after all records that were returned."""
+        """Commit an offset for each partition: the next one to read. By default it follows the returned records."""
         await self._call(self._consumer.commit, offsets)
 
     async def committed(
@@ -111,35 +111,35 @@ class AsyncPriorityConsumer:
         return await self._call(self._consumer.committed, partitions, timeout)
 
     async def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record of a partition that a poll will return."""
+        """Return the offset of the next record that a poll will return from this partition."""
         return await self._call(self._consumer.position, partition)
 
     async def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue an assigned partition at this offset."""
+        """Continue reading an assigned partition at this offset."""
         await self._call(self._consumer.seek, partition, offset)
 
     async def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
-        """Continue these partitions, or all assigned ones, at their beginnings."""
+        """Continue reading these partitions, or by default all assigned ones, at their beginnings."""
         await self._call(self._consumer.seek_to_beginning, partitions)
 
     async def seek_to_end(self, partitions: Partitions | None = None) -> None:
-        """Skip the records that are in these partitions, or in all assigned ones, now."""
+        """Skip all records that are now stored in these partitions, or by default in all assigned ones."""
         await self._call(self._consumer.seek_to_end, partitions)
 
     async def seek_to_time(self, timestamp: int, partitions: Partitions | None = None) -> None:
-        """Continue at the first record of this time or later (milliseconds since the epoch), or else at the end."""
+        """Continue at the first record with this timestamp (ms since the epoch) or a later one, or else at the end."""
         await self._call(self._consumer.seek_to_time, timestamp, partitions)
 
     async def pause(
         self, partitions: Partitions | None = None, *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """Return no records from these partitions, from a topic, from a level, or from all, until they are resumed."""
+        """Pause partitions, a topic, a level, or everything: polls return none of their records until `resume`."""
         await self._call(lambda: self._consumer.pause(partitions, topic=topic, level=level))
 
     async def resume(
         self, partitions: Partitions | None = None, *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """Return records from these partitions, from a topic, from a level, or from all again."""
+        """Resume partitions, a topic, a level, or everything that was paused."""
         await self._call(lambda: self._consumer.resume(partitions, topic=topic, level=level))
 
     async def offsets_for_times(
@@ -155,23 +155,23 @@ class AsyncPriorityConsumer:
         return await self._call(self._consumer.beginning_offsets, partitions, timeout)
 
     async def end_offsets(self, partitions: Partitions, timeout: float = REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
-        """Return the offset after the last record of each partition."""
+        """Return the end offset of each partition, which follows its last record."""
         return await self._call(self._consumer.end_offsets, partitions, timeout)
 
     async def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
-        """Return the partitions of a topic at all levels that read it."""
+        """Return the partitions of a topic at all levels whose subscription includes it."""
         return await self._call(self._consumer.partitions_for, topic, timeout)
 
     async def list_topics(self, timeout: float = REQUEST_TIMEOUT) -> dict[str, int]:
-        """Return the topics in Kafka with their numbers of partitions."""
+        """Return the topics in Kafka, each with its number of partitions."""
         return await self._call(self._consumer.list_topics, timeout)
 
     async def metrics(self) -> list[LevelMetrics]:
-        """Return the state of each level, lowest first."""
+        """Return the metrics of each level, lowest level first."""
         return await self._call(self._consumer.metrics)
 
     async def unsubscribe(self) -> None:
-        """Leave the groups; the consumer can subscribe again."""
+        """Leave the groups. The consumer can subscribe again afterwards."""
         await self._call(self._consumer.unsubscribe)
 
     async def close(self) -> None:
@@ -187,7 +187,7 @@ class AsyncPriorityConsumer:
         await self._call(self._consumer.__exit__, kind, error, trace)
 
     async def lend(self, use: Callable[[PriorityConsumer], T]) -> T:
-        """Call `use` on a thread with the plain consumer, which no other call uses meanwhile."""
+        """Call `use` with the plain consumer on a worker thread. No other call uses the consumer during that time."""
         return await self._call(use, self._consumer)
 
     async def _call(self, function: Callable[..., T], *args: Any) -> T:
@@ -195,5 +195,5 @@ class AsyncPriorityConsumer:
             async with self._one_at_a_time:
                 return await asyncio.to_thread(function, *args)
 
-        # A thread cannot be cancelled, so after a cancellation the lock is held until the thread has finished the call.
+        # A thread cannot be cancelled. So even if the caller is cancelled, the lock is held until the thread is done.
         return await asyncio.shield(asyncio.ensure_future(alone()))

@@ -1,7 +1,7 @@
 """The producer for an event loop.
 
-librdkafka wakes the event loop through a file descriptor, without a thread or a timer. Calls that ask Kafka run on a
-thread.
+librdkafka wakes the event loop through a file descriptor, without a thread or a timer. Calls that wait for Kafka run
+on a worker thread.
 """
 
 import asyncio
@@ -33,23 +33,23 @@ from headway.runtime.end_steps import construction
 from headway.runtime.lifecycle import time_left_of
 from headway.settings.config import Config
 
-# The milliseconds for which an awaited record waits for Kafka. With librdkafka's default, a web request that awaits the
-# record would wait for five minutes.
+# The default delivery timeout of awaited records, in milliseconds. With librdkafka's default, a web request that awaits
+# a record could wait for five minutes.
 _AWAITED_FOR = 60_000
 
 T = TypeVar("T")
 
 _QueueKey = tuple[Destination, int | None]
-"""The topic and level of a record, with its partition."""
+"""A record's destination (its topic and level), and its partition if it was given."""
 
 
 class AsyncProducer:
-    """A `Producer` for asyncio: `await send(...)` means delivered.
+    """A `Producer` for asyncio: once `await send(...)` returns, the record is delivered.
 
-    Tens of thousands of sends can be under way at once: `send` returns a future, and needs no task. When the buffer is
-    full, `send` still returns, and the futures wait for space in the order of the calls to a topic. With
-    `on_full="raise"`, `send` raises `BufferFullError` instead. A producer is for one event loop at a time, which also
-    takes Kafka's delivery reports.
+    Tens of thousands of sends can be under way at once, because `send` returns a future and needs no task. When the
+    buffer is full, `send` still returns at once, and its record waits for space behind earlier records for the same
+    partition. With `on_full="raise"`, `send` raises `BufferFullError` instead. A producer is for one event loop at a
+    time, in which it also processes Kafka's delivery reports.
     """
 
     def __init__(
@@ -64,12 +64,13 @@ class AsyncProducer:
             raise ConfigError(f"on_full is {on_full!r}; it must be 'await' or 'raise'.")
         self._loop: asyncio.AbstractEventLoop | None = None
         self._waits = on_full == "await"
-        self._thread: int | None = None  # the loop's
+        self._thread: int | None = None  # the id of the event loop's thread
         self._reported: deque[AwaitedRecord] = deque()
         self._space = asyncio.Event()
         self._waiters: dict[_QueueKey, Waiters] = {}
-        self._waiting: dict[asyncio.Task[RecordMetadata], AwaitedRecord] = {}  # for buffer space, then for delivery
-        self._turns = ThreadPoolExecutor(1, "headway-sends-in-turn")  # starts its thread at the first call
+        # The tasks of records for which the buffer had no space. They wait for space, and then for delivery.
+        self._waiting: dict[asyncio.Task[RecordMetadata], AwaitedRecord] = {}
+        self._turns = ThreadPoolExecutor(1, "headway-sends-in-turn")  # its thread starts at the first call
         with construction(lambda: self._producer.close(0)):
             self._producer = Producer(
                 _awaited(config), policy=policy, distributor=distributor, after_reports=self._after_reports
@@ -91,15 +92,15 @@ class AsyncProducer:
         id: str | None = None,
         if_pending: Literal["replace", "keep"] = "replace",
     ) -> asyncio.Future[RecordMetadata]:
-        """Send a record; the future resolves when it is delivered. See `Producer.send`.
+        """Send a record, and return a future that resolves once the record is delivered; see `Producer.send`.
 
-        Records are sent in the order of the calls, whether or not their futures are awaited. The futures raise
-        `DeliveryError`. Call `send` in the event loop.
+        Records are sent in the order of the calls, whether or not their futures are awaited. If a record cannot be
+        delivered, its future raises `DeliveryError`. Call `send` in the event loop.
         """
         loop, producer = asyncio.get_running_loop(), self._producer
         if loop is not self._loop:
             self._settle_in(loop)
-        if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
+        if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # faster for str than `isinstance` alone
             given = (value, key, headers, partition, timestamp, level, due, expires, id)
             return self.send(**fields_of(topic, producer.destinations.has_levels, *given))
         if due is not None or id is not None:
@@ -125,7 +126,7 @@ class AsyncProducer:
         return self._wait_for_space(record, (record, destination, value, key, partition, timestamp, headers))
 
     def _in_turn(self, call: Callable[[], T]) -> asyncio.Future[T]:
-        """Make a call on the thread of calls that may block, in their order: for due times and transactions."""
+        """Run a call on the thread for calls that may block (due times and transactions), in the order of the calls."""
         self._producer.check_open()
         return asyncio.get_running_loop().run_in_executor(self._turns, call)
 
@@ -142,7 +143,7 @@ class AsyncProducer:
     ) -> asyncio.Future[RecordMetadata] | None:
         """Send a record as `send` does if the buffer has space now. Otherwise send nothing and return None.
 
-        If earlier records for the same partition are waiting for buffer space, this returns None even if some is free.
+        It also returns None if earlier records for the same partition are still waiting for buffer space.
         """
         loop, producer = asyncio.get_running_loop(), self._producer
         if loop is not self._loop:
@@ -163,11 +164,11 @@ class AsyncProducer:
         return awaited if taken else None
 
     def metrics(self) -> ProducerMetrics:
-        """Return the counts since the start."""
+        """Return how many records were sent, delivered and failed since the start, and how many are queued."""
         return self._producer.metrics()
 
     def purge(self, *, topic: str | None = None, level: int | None = None) -> int:
-        """Give up waiting records, and return how many; see `Producer.purge`."""
+        """Drop the waiting records, and return how many were dropped; see `Producer.purge`."""
         return self._producer.purge(topic=topic, level=level)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
@@ -176,12 +177,12 @@ class AsyncProducer:
 
     @property
     def scheduler(self) -> AsyncScheduler:
-        """The scheduler that stores records with a due time; it makes its topics at the first use."""
+        """The scheduler that stores records with a due time. It creates its topics when it is first used."""
         self._producer.check_open()
         return self._scheduler
 
     def _settle_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Take the delivery reports in this event loop, instead of in a thread or in a loop that has ended."""
+        """Process delivery reports in this event loop from now on, not in a thread or in an earlier event loop."""
         self._producer.check_open()
         self._producer.sender.client.reports.serve_in(loop)
         self._space = asyncio.Event()
@@ -190,7 +191,7 @@ class AsyncProducer:
         self._loop, self._thread = loop, threading.get_ident()
 
     def _wait_for_space(self, record: AwaitedRecord, offered: Offered) -> asyncio.Future[RecordMetadata]:
-        """Wait for buffer space, behind earlier records that wait for the same partition."""
+        """Return a task that sends the record once the buffer has space and earlier records of the queue are sent."""
         _, destination, _, _, partition, _, _ = offered
         if not self._waits:
             raise self._producer.destinations.buffer_full(destination)
@@ -220,13 +221,13 @@ class AsyncProducer:
             record.destination.count_unsent().count_failure()
             within = f" within max.block.ms={producer.max_block * 1000:.0f}"
             raise producer.destinations.buffer_full(record.destination, within) from None
-        if record.error is not None and not taken:  # its transaction was aborted
+        if record.error is not None and not taken:  # the record's transaction was aborted while the record waited
             record.destination.count_unsent().count_failure()
             raise record.error
         return await record.awaited
 
     async def _have_no_waiting(self, timeout: float | None, topic: str | None = None, level: int | None = None) -> int:
-        """Wait until the records that wait for buffer space are delivered. Returns how many still wait."""
+        """Wait until the records for which the buffer had no space are delivered. Returns how many are not yet."""
         of_these = {
             task
             for task, record in self._waiting.items()
@@ -244,22 +245,23 @@ class AsyncProducer:
         if threading.get_ident() == self._thread:
             self._resolve()
         elif self._loop is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed, so no future is awaited any more
+            with contextlib.suppress(RuntimeError):  # raised if the loop is closed; no future is awaited then
                 self._loop.call_soon_threadsafe(self._resolve)
 
     def _resolve(self) -> None:
-        """Resolve all records reported so far, in the loop, with one wake-up per batch instead of one per record."""
+        """Resolve the futures of all reported records, in the event loop: one wake-up per batch, not per record."""
         while self._reported:
             self._reported.popleft().resolve()
         self._space.set()
 
     async def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
-        """Wait until the records sent before are delivered or failed; see `Producer.flush`."""
+        """Wait until the records sent before this call are delivered or have failed; see `Producer.flush`."""
         timeout = None if timeout is None else checked_timeout(timeout)
         left_over = time_left_of(timeout)
         waiting = await self._have_no_waiting(timeout, topic, level)
         if not self._producer.is_closed:
-            await asyncio.wait([self._in_turn(lambda: None)], timeout=left_over())  # for records with a due time
+            # Records with a due time are sent on the thread for blocking calls, so first let that thread catch up.
+            await asyncio.wait([self._in_turn(lambda: None)], timeout=left_over())
         return waiting + await asyncio.to_thread(self._producer.flush, left_over(), topic=topic, level=level)
 
     async def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
@@ -275,9 +277,10 @@ class AsyncProducer:
         await self._in_turn(self._producer.begin_transaction)
 
     async def commit_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
-        """Commit the transaction. Raises `KafkaError` if it must be aborted.
+        """Commit the transaction. Raises `KafkaError` if the transaction must be aborted.
 
-        If cancelled, it waits until the commit has ended. Otherwise the caller could not know what to call next.
+        If the call is cancelled, it still waits until the commit has ended. Otherwise the caller could not know
+        whether the transaction is still open.
         """
         timeout = checked_timeout(timeout)
         if left := await self._have_no_waiting(timeout):
@@ -288,16 +291,17 @@ class AsyncProducer:
         await self._to_its_end(partial(self._producer.commit_transaction, timeout))
 
     async def abort_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
-        """Abort the transaction. If cancelled, it waits until the abort has ended."""
+        """Abort the transaction. If the call is cancelled, it still waits until the abort has ended."""
         timeout = checked_timeout(timeout)
         self._give_up_waiting()
         await self._to_its_end(partial(self._producer.abort_transaction, timeout))
 
     @asynccontextmanager
     async def transaction(self, timeout: float = REQUEST_TIMEOUT) -> AsyncIterator[None]:
-        """Run an `async with` block as a transaction that is committed at its end, or aborted after an error.
+        """Run an `async with` block as a transaction, which is committed at the end or aborted after an error.
 
-        If cancelled during the commit, it waits until the commit has ended, and aborts only if the commit was refused.
+        If the task is cancelled during the commit, it still waits until the commit has ended. The transaction is then
+        aborted only if the commit failed.
         """
         timeout = checked_timeout(timeout)
         await self.begin_transaction()
@@ -306,17 +310,20 @@ class AsyncProducer:
             if left := await self._have_no_waiting(timeout):
                 raise DeliveryError(
                     f"The send buffer had no space for {left} records of the transaction within {timeout:g} seconds. "
-                    "The transaction is aborted; start it again with a longer timeout."
+                    "The transaction is aborted. Start it again with a longer timeout."
                 )
         except BaseException as error:
             self._give_up_waiting()
-            with contextlib.suppress(ClosedError):  # the block has closed the producer, which ended the transaction
+            with contextlib.suppress(ClosedError):  # the block closed the producer, which has ended the transaction
                 await self._to_its_end(partial(self._producer.abort_after, error, timeout))
             raise
         await self._to_its_end(partial(self._commit_or_abort, timeout))
 
     async def _to_its_end(self, call: Callable[[], None]) -> None:
-        """Make a call in its turn, and wait for its end even if cancelled, because another call would conflict."""
+        """Run a call on the thread for blocking calls, and wait for its end even if this task is cancelled.
+
+        A transaction call that began after the cancellation would otherwise conflict with this one.
+        """
         running = self._in_turn(call)
         cancelled: asyncio.CancelledError | None = None
         while not running.done():
@@ -336,11 +343,11 @@ class AsyncProducer:
             raise
 
     async def send_offsets(self, consumer: AsyncPriorityConsumer, timeout: float = REQUEST_TIMEOUT) -> None:
-        """Commit the consumer's position with the transaction; see `Producer.send_offsets`."""
+        """Commit the consumer's offsets as part of the transaction; see `Producer.send_offsets`."""
         await consumer.lend(lambda lent: self._producer.send_offsets(lent, timeout))
 
     async def close(self, timeout: float | None = None) -> int:
-        """Deliver the records and close. Returns how many records were not delivered within `timeout` seconds."""
+        """Deliver all sent records, then close. Returns how many were not delivered within `timeout` seconds."""
         timeout = None if timeout is None else checked_timeout(timeout)
         if self._producer.is_closed:
             return 0
@@ -362,12 +369,12 @@ class AsyncProducer:
 
 
 async def _reported(sent: asyncio.Future[DeliveryFuture]) -> RecordMetadata:
-    """Return the metadata of a record once it is delivered. A cancelled wait does not cancel the send."""
+    """Wait until a record is delivered, and return its metadata. Cancelling the wait does not cancel the send."""
     return await asyncio.wrap_future(await asyncio.shield(sent))
 
 
 def _awaited(config: Config) -> Config:
-    """Return settings in which the delivery of awaited records has a time limit, unless they have their own."""
+    """Return the settings with a default delivery timeout for awaited records, which the user's own overrides."""
     if "message.timeout.ms" in config:
         return config
     return {"delivery.timeout.ms": _AWAITED_FOR, **config}

@@ -1,4 +1,4 @@
-"""A record that an asynchronous producer has sent or will send, and the records that wait for buffer space."""
+"""The records of an asyncio producer: each with the future that its sender awaits, and those waiting for space."""
 
 import asyncio
 from collections import deque
@@ -13,9 +13,9 @@ if TYPE_CHECKING:
 
 
 class AwaitedRecord:
-    """A record of an asynchronous producer, which keeps the client's report until the loop resolves its future.
+    """A record of an asyncio producer. It stores its delivery report until the event loop resolves its future.
 
-    It takes half the time of a `DeliveryFuture` with a callback.
+    This takes half the time of a `DeliveryFuture` with a callback.
     """
 
     __slots__ = (
@@ -34,11 +34,11 @@ class AwaitedRecord:
         "value",
     )
 
-    queue: "Queue[Sendable]"  # the accumulator's queue, as in a `DeliveryFuture`
+    queue: "Queue[Sendable]"  # the record's queue in the accumulator
     size: int
     tally: Tally
     place: tuple[int | None, int | None, int]
-    # These fields are set only while a record waits in the accumulator: see `Sendable`.
+    # The following fields are set only while the record waits in the accumulator; see `Sendable`.
     key: Any
     value: Any
     headers: list[Header] | None
@@ -60,7 +60,7 @@ class AwaitedRecord:
         return self.tally.destination
 
     def __call__(self, error: ReportError | None, message: Report) -> None:
-        """Receive the delivery report, with its error or None. Any thread may call it."""
+        """Process the record's delivery report, with its error or None. Thread-safe."""
         queue = self.queue
         if not queue.returned:
             queue.reported.append(queue)
@@ -77,13 +77,13 @@ class AwaitedRecord:
         self.reported.append(self)
 
     def fail(self, error: Exception) -> None:
-        """Record that the record was not delivered. Any thread may call it."""
+        """Mark the record as not delivered because of this error. Thread-safe."""
         self.tally.count_failure()
         self.error = error
         self.reported.append(self)
 
     def resolve(self) -> None:
-        """Resolve the awaited future, in the loop, unless it was cancelled."""
+        """Resolve the awaited future, unless it was cancelled. Must be called in the event loop's thread."""
         if self.awaited.done():
             return
         if self.error is not None:
@@ -95,7 +95,7 @@ class AwaitedRecord:
 
 
 class Waiters:
-    """The records that wait for buffer space for the same partition, in order. The first one holds the lock."""
+    """The number of records waiting for buffer space in the same queue, and a lock that the first of them holds."""
 
     def __init__(self) -> None:
         self.first = asyncio.Lock()

@@ -1,8 +1,8 @@
-"""The priority consumer: one group member per level, one poll over all of them.
+"""The priority consumer: it has one group member per level, and polls all of them together.
 
-A poll asks the policy how much to fetch from each level and puts the fetched records into the level buffers. The policy
-then decides how many records each buffer hands out. Positions and commits stop before the records in the buffers,
-because these have not been returned yet.
+In each poll the policy decides how many records to fetch from each level. The fetched records go into the level
+buffers, and the policy then decides how many records of each buffer are returned. Positions and commits never include
+records that are still in the buffers, because these have not been returned yet.
 """
 
 import contextlib
@@ -38,25 +38,26 @@ from headway.settings.config import Config, ConsumerSettings
 log = logging.getLogger(__name__)
 
 REQUEST_TIMEOUT = 30.0
-"""The seconds that a call waits for Kafka by default."""
+"""How many seconds a call waits for Kafka by default."""
 
 OnRebalance = Callable[[list[TopicPartition]], Any]
 
-# A waiting poll still calls librdkafka this often, so that the member stays in its group and callbacks run.
+# The most seconds between two calls of librdkafka in a waiting poll: the calls keep the member in its group, and run
+# callbacks.
 _LONGEST_WAIT = 1.0
-# Seconds after which a leaving member abandons a commit without an answer, because its group waits for it meanwhile.
+# The seconds after which a member that is leaving abandons an unanswered commit, because its group is waiting for it.
 _LEAVE_TIMEOUT = 5.0
 
 
 @dataclass(frozen=True, slots=True)
 class LevelMetrics:
-    """The state of one level, as its consumer knows it.
+    """The metrics of one level of a consumer.
 
-    `share` is the level's fraction of the capacity, in records. `demand` is the most records that the next poll
-    fetches. `buffered` counts the records that were fetched and not returned yet, and `returned` the records that were
-    returned since the start. `lag` counts the records that wait in Kafka, as of the last fetch. `refused` names the
-    missing right, if one is missing. `deleted_unread` counts offsets that were deleted, by retention or by hand, before
-    this consumer read them.
+    `share` is the number of records that the level gets of each poll's capacity. `demand` is the most records that the
+    next poll fetches. `buffered` counts the records that were fetched and not returned yet, and `returned` the records
+    that were returned since the start. `lag` counts the records that are still to be read from Kafka, as of the last
+    fetch. `refused` names the permission that the client lacks, or is None. `deleted_unread` counts the offsets that
+    were deleted, by retention or by a user, before this consumer read them.
     """
 
     level: int
@@ -71,14 +72,16 @@ class LevelMetrics:
 
 
 class PriorityConsumer:
-    """A consumer that reads all levels of its topics and shares each poll's capacity between them.
+    """A consumer that reads all levels of its topics and divides the capacity of each poll among the levels.
 
-    Level i of the topic `orders` is the Kafka topic `orders-i`, read by the group `<group.id>-i`. `policy` is
-    `fair` (work-conserving shares), `strict` (highest first, with a longest wait) or `capacity_burst` (the Java
-    priority client's). `distributor` splits `max.poll.records` into the levels' shares. For the settings see
-    `headway.settings.config`; the other keys go to librdkafka. Raises `ConfigError` for settings out of bounds.
+    Level i of the topic `orders` is the Kafka topic `orders-i`, which the group `<group.id>-i` reads. `policy` is
+    `fair` (each level has a share, and capacity that a level does not use goes to the others), `strict` (the highest
+    level first, with a limit on how long a record waits) or `capacity_burst` (the policy of the Java priority client).
+    `distributor` divides `max.poll.records` into the levels' shares. The settings are listed in
+    `headway.settings.config`; all other keys are passed to librdkafka. Raises `ConfigError` if a setting is not valid.
 
-    Only `wakeup` is thread-safe. `close`, or the end of the `with` block, leaves the groups.
+    Only `wakeup` and `set_sasl_credentials` are thread-safe. `close`, or the end of the `with` block, leaves the
+    groups.
     """
 
     def __init__(self, config: Config, *, distributor: Distributor | None = None, policy: PolicyName = "fair") -> None:
@@ -93,16 +96,16 @@ class PriorityConsumer:
             max_wait=settings.max_wait,
         )
         self._settings = settings
-        # Whenever a callback can run, every fetched record that was not handed out is in `_buffers` or `_batch`.
+        # Whenever a rebalance callback can run, each fetched record is in `_buffers` or `_batch` until it is returned.
         self._buffers: list[LevelBuffer[ConsumerRecord]] = [LevelBuffer() for _ in range(settings.levels)]
-        self._batch: deque[ConsumerRecord] = deque()  # an iteration's next records; changed, never replaced
+        self._batch: deque[ConsumerRecord] = deque()  # the next records of an iteration, changed only in place
         self._returned = [0] * settings.levels
         self._subscription: Sequence[str] | Mapping[str, int] = ()
         self._woken = False
         self._closed = self._closing = self._is_forked = False
         self._end = EndSteps(self._steps_to_end)
         self._closes_by = math.inf
-        self._called_back_for: set[int] | None = None  # the levels of the rebalance callback that runs
+        self._called_back_for: set[int] | None = None  # the levels whose rebalance callback is running, or None
         self._auto_commits = settings.auto_commit_interval is not None
         self._commit_at = time.monotonic() + (settings.auto_commit_interval or 0)
         with construction(self.close):
@@ -122,12 +125,12 @@ class PriorityConsumer:
         on_revoke: OnRebalance | None = None,
         on_lost: OnRebalance | None = None,
     ) -> None:
-        """Read these topics at all levels, or each topic of a mapping at its level (KIP-349).
+        """Subscribe to these topics at all levels, or to each topic of a mapping at its level (KIP-349).
 
-        They replace the earlier subscription. A name that starts with `^` is a pattern. The callbacks are called during
-        a poll with a list of `TopicPartition`. `on_assign` can seek and `on_revoke` can commit. `on_lost`, by default
-        `on_revoke`, gets partitions that another member may own already. Raises `ConfigError` for a level that does not
-        exist.
+        The topics replace the earlier subscription. A name that starts with `^` is a pattern. The callbacks are called
+        during a poll, with a list of `TopicPartition`. `on_assign` can seek, and `on_revoke` can commit. `on_lost`, by
+        default the same function as `on_revoke`, is called for partitions that another member may already own. Raises
+        `ConfigError` for a level that does not exist.
         """
         self._check_open()
         self._check_not_in_callback("subscribe")
@@ -140,22 +143,22 @@ class PriorityConsumer:
         self._subscription = topics
 
     def unsubscribe(self) -> None:
-        """Leave the groups, as `close` does; the consumer can subscribe again."""
+        """Leave the groups, as `close` does. The consumer can subscribe again afterwards."""
         self._check_open()
         self._check_not_in_callback("unsubscribe")
         self._levels.unsubscribe()
         self._subscription = ()
 
     def subscription(self) -> Sequence[str] | Mapping[str, int]:
-        """Return the topics, or the mapping of topics, given to `subscribe`."""
+        """Return the topics, or the mapping of topics to levels, that were given to `subscribe`."""
         return self._subscription
 
     def assignment(self) -> set[TopicPartition]:
-        """Return the partitions of all levels that this member reads."""
+        """Return the partitions, of all levels, that are assigned to this consumer."""
         return self._levels.assignment()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Use other credentials for each new login, and log in at once if a broker has refused the earlier ones.
+        """Use these credentials for each new login, and log in at once if a broker has refused the earlier ones.
 
         Open connections stay open. Thread-safe. Raises `ConfigError` for credentials that librdkafka does not accept.
         """
@@ -168,9 +171,9 @@ class PriorityConsumer:
     def poll(self, timeout: float | None = None) -> list[ConsumerRecord]:
         """Return the next records, at most `max.poll.records`: highest level first, offset order within a partition.
 
-        Waits for a record for at most `timeout` seconds, or without a limit if it is None. Raises `FetchError` if a
-        level could not fetch since the last poll, `WakeupError` after `wakeup`, or the error of a rebalance callback.
-        No error loses a record: the next poll returns the same records.
+        Waits for a record for at most `timeout` seconds, or without a limit if `timeout` is None. Raises `FetchError`
+        if a level could not fetch since the last poll, `WakeupError` after `wakeup`, or the error that a rebalance
+        callback raised. No record is lost by an error: the next poll returns the records that this one would have.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         now = time.monotonic()
@@ -181,7 +184,7 @@ class PriorityConsumer:
         return records
 
     def poll_now(self, now: float) -> list[ConsumerRecord]:
-        """Poll without waiting; `now` is a reading of `time.monotonic`."""
+        """Poll without waiting. `now` is the current time of `time.monotonic`."""
         self._begin_poll(now)
         if self._batch:
             return self._rest_of_batch()
@@ -197,7 +200,7 @@ class PriorityConsumer:
         self._auto_commit(now)
 
     def wakeup(self) -> None:
-        """Make the poll that is waiting, or the next one, raise `WakeupError`. Thread-safe."""
+        """Make a waiting poll, or else the next poll, raise `WakeupError`. Thread-safe."""
         self._woken = True
         self.wake.set()
 
@@ -205,7 +208,7 @@ class PriorityConsumer:
         return self
 
     def __next__(self) -> ConsumerRecord:
-        """Return the next record, and wait for it. Commits cover only the records that were handed out."""
+        """Wait for the next record and return it. Commits include only the records that were returned."""
         now = time.monotonic()
         while (record := self.next_now(now)) is None:
             self.wake.wait(longest_wait(now, None))
@@ -213,19 +216,19 @@ class PriorityConsumer:
         return record
 
     def next_now(self, now: float) -> ConsumerRecord | None:
-        """Return the next record, or None if there is none yet."""
+        """Return the next record, or None if no record is available yet. `now` is the time of `time.monotonic`."""
         if not self._batch:
             self._begin_poll(now)
             with GcPause():
                 self._fetch(now)
-                with defer_signals():  # a signal between the buffer and the batch would lose records
+                with defer_signals():  # an exception from a signal handler here would lose records taken from a buffer
                     self._batch.extend(self._take(now))
         return self._batch.popleft() if self._batch else None
 
     def _fetch(self, now: float) -> None:
-        """Fetch as many records as the policy demands. All callbacks run in here, before a record is returned."""
+        """Fetch as many records as the policy demands. All rebalance callbacks run in this call."""
         demand = self._policy.demand(self._buffers)
-        with defer_signals():  # a signal between librdkafka and a buffer would lose records
+        with defer_signals():  # an exception from a signal handler here would lose records that were just fetched
             for level, member in self._levels.highest_first():
                 if demand[level]:
                     self._buffers[level].put(member.fetch(level, demand[level], now), now)
@@ -233,7 +236,7 @@ class PriorityConsumer:
                     member.serve(now)
         for member in self._levels:
             for error in member.membership.callback_errors:
-                if not isinstance(error, Exception):  # Ctrl-C in a callback must not wait for the next poll
+                if not isinstance(error, Exception):  # Ctrl-C in a callback must be raised now, not by the next poll
                     member.membership.callback_errors.remove(error)
                     raise error
 
@@ -254,7 +257,7 @@ class PriorityConsumer:
     def _raise_pending(self) -> None:
         if self._woken:
             self._woken = False
-            raise WakeupError("The poll was woken by wakeup(); no record was lost.")
+            raise WakeupError("The poll was interrupted by wakeup(). No record was lost.")
         for member in reversed(self._levels):
             for errors in (member.membership.callback_errors, member.client.errors):
                 if errors:
@@ -270,14 +273,16 @@ class PriorityConsumer:
         on_commit: OnCommit | None = None,
         timeout: float = REQUEST_TIMEOUT,
     ) -> None:
-        """Commit the next offset to read of each partition; by default, after all records that were returned.
+        """Commit an offset for each partition: the next one to read. By default it follows the returned records.
 
-        Without offsets, a call in a rebalance callback commits only the levels of the callback's own group. Another
-        group may be waiting for this member, and would answer the commit only afterwards.
+        If a rebalance callback calls this without offsets, it commits only the levels of the group that is
+        rebalancing. Another group may be in a rebalance of its own and waiting for this member, and would not answer
+        a commit before that rebalance ends.
 
         A synchronous commit raises `KafkaError` if Kafka refuses it or does not answer within `timeout` seconds. An
-        asynchronous commit does not wait: a later poll calls `on_commit(error, offsets)` with the outcome, which by
-        default logs an error. Those made while another is under way are sent together once it is answered.
+        asynchronous commit does not wait: a later poll calls `on_commit(error, offsets)` with the outcome. Without
+        `on_commit` an error is logged. Asynchronous commits that are requested while another one is under way are
+        sent together once that one is answered.
         """
         timeout = checked_timeout(timeout)
         self._check_open()
@@ -291,19 +296,20 @@ class PriorityConsumer:
             self._commits.add(offsets, on_commit)
             return
         started = time.monotonic()
-        # librdkafka must not repeat an earlier commit after this one, but one without an answer must not prevent it.
+        # First wait for an earlier commit, because librdkafka must not retry it after this one. But stop waiting after
+        # half of the timeout, so that a commit that Kafka never answers does not prevent this one.
         self._commits.finish(timeout / 2)
         self._levels.commit(offsets).wait(max(0.0, started + timeout - time.monotonic()))
 
     def hear_refusal(self, level: int, error: KafkaError) -> None:
-        """Join a level's group again, if the error says that the member was expelled. Calls `on_lost`.
+        """Rejoin a level's group, and call `on_lost`, if the error means that the member was expelled from the group.
 
-        `error` is why a transaction refused the level's offsets. Kafka sent that answer to the producer, so the
-        consumer of librdkafka does not know it, and might learn it from its heartbeats only minutes later. A refusal of
-        the consumer's own commit needs no such call.
+        `error` is the error with which Kafka refused the level's offsets in a transaction. Kafka sent it to the
+        producer, so librdkafka's consumer might notice only minutes later, by its heartbeats, that it was expelled.
+        When Kafka refuses the consumer's own commit, this call is not needed.
         """
         if standing(error) is Standing.EXPELLED and self._called_back_for is None and not self._closing:
-            log.warning("The member of level %d was expelled from its group, and joins it again: %s", level, error)
+            log.warning("The member of level %d was expelled from its group and joins it again: %s", level, error)
             self._levels[level].membership.rejoin()
 
     def _auto_commit(self, now: float) -> None:
@@ -321,10 +327,10 @@ class PriorityConsumer:
     def _leave_timeout(self) -> float:
         return max(0.0, min(_LEAVE_TIMEOUT, self._closes_by - time.monotonic()))
 
-    # Places in the log
+    # Positions
 
     def position(self, partition: TopicPartition) -> int:
-        """Return the offset of the next record of a partition that a poll will return."""
+        """Return the offset of the next record that a poll will return from this partition."""
         self._check_open()
         self._levels.of(partition)
         known = self._returned_offsets().get(partition)
@@ -339,26 +345,26 @@ class PriorityConsumer:
         return ends([partition])[partition]
 
     def seek(self, partition: TopicPartition, offset: int) -> None:
-        """Continue an assigned partition at this offset."""
+        """Continue reading an assigned partition at this offset."""
         check_place("offset", offset)
         self._check_open()
         self._levels.of(partition).seek(partition, offset)
         self._discard(partition.level, lambda record: record.topic_partition == partition)
 
     def seek_to_beginning(self, partitions: Partitions | None = None) -> None:
-        """Continue these partitions, or all assigned ones, at their beginnings."""
+        """Continue reading these partitions, or by default all assigned ones, at their beginnings."""
         self._check_open()
         for partition in self.assignment() if partitions is None else partitions:
             self.seek(partition, self.beginning_offsets([partition])[partition])
 
     def seek_to_end(self, partitions: Partitions | None = None) -> None:
-        """Skip the records that are in these partitions, or in all assigned ones, now."""
+        """Skip all records that are now stored in these partitions, or by default in all assigned ones."""
         self._check_open()
         for partition in self.assignment() if partitions is None else partitions:
             self.seek(partition, self.end_offsets([partition])[partition])
 
     def seek_to_time(self, timestamp: int, partitions: Partitions | None = None) -> None:
-        """Continue at the first record of this time or later (milliseconds since the epoch), or else at the end."""
+        """Continue at the first record with this timestamp (ms since the epoch) or a later one, or else at the end."""
         check_place("timestamp", timestamp)
         chosen = list(self.assignment() if partitions is None else partitions)
         found = self.offsets_for_times(dict.fromkeys(chosen, timestamp))
@@ -369,9 +375,10 @@ class PriorityConsumer:
     def pause(
         self, partitions: Partitions | None = None, *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """Return no records from these partitions, from a topic, from a level, or from all, until they are resumed.
+        """Pause partitions, a topic, a level, or everything: polls return none of their records until `resume`.
 
-        Only partitions that are assigned now are paused. A partition that comes back after a rebalance is not paused.
+        Only partitions that are assigned now are paused. If a rebalance revokes a partition and assigns it again, it is
+        no longer paused.
         """
         self._check_open()
         unreturned = self._first_unreturned()
@@ -383,7 +390,7 @@ class PriorityConsumer:
     def resume(
         self, partitions: Partitions | None = None, *, topic: str | None = None, level: int | None = None
     ) -> None:
-        """Return records from these partitions, from a topic, from a level, or from all again."""
+        """Resume partitions, a topic, a level, or everything that was paused."""
         self._check_open()
         for member, chosen in self._levels.chosen(partitions, level, topic).items():
             member.resume(chosen)
@@ -392,7 +399,7 @@ class PriorityConsumer:
         """Return the assigned partitions that are paused."""
         return self._levels.paused()
 
-    # What Kafka has
+    # Information from Kafka
 
     def committed(self, partitions: Partitions, timeout: float = REQUEST_TIMEOUT) -> dict[TopicPartition, int | None]:
         """Return the committed offset of each partition, or None if it has no commit."""
@@ -417,28 +424,28 @@ class PriorityConsumer:
         return {each: first for each, (first, _) in self._levels.bounds(partitions, timeout).items()}
 
     def end_offsets(self, partitions: Partitions, timeout: float = REQUEST_TIMEOUT) -> dict[TopicPartition, int]:
-        """Return the offset after the last record of each partition."""
+        """Return the end offset of each partition, which follows its last record."""
         timeout = checked_timeout(timeout)
         self._check_open()
         return {each: end for each, (_, end) in self._levels.bounds(partitions, timeout).items()}
 
     def partitions_for(self, topic: str, timeout: float = REQUEST_TIMEOUT) -> list[TopicPartition]:
-        """Return the partitions of a topic at all levels that read it. It is empty before `subscribe`."""
+        """Return the partitions of a topic at all levels whose subscription includes it; empty before `subscribe`."""
         timeout = checked_timeout(timeout)
         self._check_open()
         return self._levels.partitions_for(topic, timeout)
 
     def list_topics(self, timeout: float = REQUEST_TIMEOUT) -> dict[str, int]:
-        """Return the topics in Kafka with their numbers of partitions."""
+        """Return the topics in Kafka, each with its number of partitions."""
         timeout = checked_timeout(timeout)
         self._check_open()
         return self._levels[0].client.topics(None, timeout)
 
     def transaction_offsets(self) -> list[MemberOffsets]:
-        """Return the offsets after the returned records, by member, as a transactional producer commits them.
+        """Return, for each member, the offsets after the returned records, for a transactional producer to commit.
 
-        Raises `KafkaError` if a member is not in its group at the moment, because Kafka would accept its offsets even
-        if another member has the partitions.
+        Raises `KafkaError` if a member is not in its group at the moment, because Kafka would then accept its offsets
+        even if the partitions are assigned to another member.
         """
         self._check_open()
         parts = self._levels.for_transaction({each: (offset, "") for each, offset in self._returned_offsets().items()})
@@ -447,7 +454,7 @@ class PriorityConsumer:
                 raise not_a_member(f"Level {min(part.levels)}")
         return parts
 
-    # What was not returned
+    # Records that were fetched and not returned yet
 
     def _returned_offsets(self, levels: Collection[int] | None = None) -> dict[TopicPartition, int]:
         unreturned = self._first_unreturned()
@@ -455,7 +462,7 @@ class PriorityConsumer:
         return {partition: unreturned.get(partition, offset) for partition, offset in positions.items()}
 
     def _first_unreturned(self) -> dict[TopicPartition, int]:
-        """Return the offset of each partition's first record that was fetched and not handed out."""
+        """Return, for each partition, the offset of the first record that was fetched and not returned yet."""
         first: dict[TopicPartition, int] = {}
         for record in itertools.chain(self._batch, *self._buffers):
             first.setdefault(record.topic_partition, record.offset)
@@ -468,7 +475,7 @@ class PriorityConsumer:
         self._batch.extend(kept)
 
     def metrics(self) -> list[LevelMetrics]:
-        """Return the state of each level, lowest first, without asking Kafka."""
+        """Return the metrics of each level, lowest level first, without a request to Kafka."""
         demand = self._policy.demand(self._buffers)
         positions = self._returned_offsets()
         assigned: list[list[TopicPartition]] = [[] for _ in range(self._levels.count)]
@@ -489,12 +496,12 @@ class PriorityConsumer:
             for level in range(self._levels.count)
         ]
 
-    # Life
+    # Closing
 
     def close(self) -> None:
         """Commit the returned records, if `enable.auto.commit` is on, and leave the groups, within about 10 s.
 
-        Once everything is closed, it raises the error of a rebalance callback that ran meanwhile, if there was one.
+        If a rebalance callback raises an error in the meantime, that error is raised once everything is closed.
         """
         if self._is_forked or self._end.is_over:
             return
@@ -508,8 +515,8 @@ class PriorityConsumer:
             raise error
 
     def _steps_to_end(self) -> list[Step]:
-        # No member must write to the wake-up once it is closed, and a member whose client is closing must not be used.
-        # So all members stop writing to the wake-up before the first one leaves.
+        # No member must write to `wake` once it is closed, and a member whose client is closing must not be used. So
+        # all members stop writing to `wake` before the first of them leaves.
         commits = self._commits
         return [self._finish_commits, commits.settle, commits.forget, self._stop_waking, self._leave, self.wake.close]
 
@@ -524,7 +531,7 @@ class PriorityConsumer:
     def _leave(self) -> None:
         if self._end.hurries:
             self._closes_by = time.monotonic()
-        self._levels.close(self._closes_by)  # this revokes the partitions, and the listener commits
+        self._levels.close(self._closes_by)  # this revokes the partitions, so the listener commits their offsets
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -533,25 +540,26 @@ class PriorityConsumer:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        # After an error the last records might not have been processed, so they are left to the next member.
+        # After an error the last records might not have been processed. So do not commit them: another member will read
+        # them again.
         self._auto_commits = self._auto_commits and error is None
         self.close()
 
     def forked(self) -> None:
-        """Disable this copy of the object in a forked process, which has none of its threads."""
+        """Disable this copy in a forked process, because librdkafka's threads do not exist there."""
         self._closed = self._is_forked = True
 
     def _check_open(self) -> None:
         if self._is_forked:
             raise made_before_fork("consumer")
         if self._closed:
-            raise ClosedError("The consumer is closed. Make a new one to go on.")
+            raise ClosedError("The consumer is closed. Create a new one to continue.")
 
     def _check_not_in_callback(self, call: str) -> None:
         if self._called_back_for is not None:
             raise HeadwayError(
-                f"{call}() was called in a rebalance callback, during another call of this consumer. Note in the "
-                f"callback that {call}() must be called, and call it when the other call has returned."
+                f"{call}() was called in a rebalance callback, which runs during another call of this consumer. Set a "
+                f"flag in the callback instead, and call {call}() once the other call has returned."
             )
 
     # Rebalances
@@ -576,12 +584,12 @@ class PriorityConsumer:
 
 
 def longest_wait(now: float, deadline: float | None) -> float:
-    """Return the seconds for which a poll can wait before it fetches again. None means that there is no deadline."""
+    """Return how many seconds a poll can wait before it must fetch again. `deadline` is None if it has no timeout."""
     return _LONGEST_WAIT if deadline is None else min(_LONGEST_WAIT, deadline - now)
 
 
 class _Listener:
-    """Calls the user's rebalance callbacks, and drops the buffered records of partitions that leave."""
+    """Calls the user's rebalance callbacks, and drops the buffered records of revoked or lost partitions."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""Where a producer's records go: the topics and levels that were sent to, with the counts of each."""
+"""The destinations of a producer's records: each topic and level that it has sent to, with its counts."""
 
 from collections.abc import Iterator
 from operator import index
@@ -13,10 +13,10 @@ from headway.settings.config import no_such_level
 
 
 class Destinations:
-    """The destinations of one producer, made as records come for them.
+    """The destinations of one producer. A destination is created when the first record is sent to it.
 
-    `open` has the destinations by level and topic, and is empty once the producer is closed. The level None is the
-    lowest one, and without levels the only one. Thread-safe.
+    `open` maps a level and a topic to their destination; it is empty once the producer is closed. The level None stands
+    for level 0. A producer without levels has only that one. Thread-safe.
     """
 
     def __init__(self, sender: Sender, levels: int | None) -> None:
@@ -34,7 +34,7 @@ class Destinations:
         self.open = {}
 
     def kafka_topic(self, topic: str, level: int) -> str:
-        """Return the name of the Kafka topic for a topic at a level."""
+        """Return the name of the Kafka topic that has a topic's records of a level."""
         if not self.has_levels:
             return topic
         if topic == "":
@@ -51,7 +51,7 @@ class Destinations:
         return known
 
     def delay_topic(self, topic: str) -> Destination:
-        """Return the destination for a topic of a scheduler, whose records are already serialised."""
+        """Return the destination for one of a scheduler's topics, whose records are already serialised."""
         known = self._delay_topics.get(topic)
         if known is None:
             known = self._delay_topics.setdefault(topic, self._new(topic, 0, topic, is_raw=False))
@@ -65,8 +65,8 @@ class Destinations:
         """Raise `ConfigError` if a record cannot be sent at this level."""
         if level is not None and not self.has_levels:
             raise ConfigError(
-                f"A record for {topic} has level={level}, and this producer has no levels. Leave it out, or give the "
-                "producer the setting levels. Nothing was sent."
+                f"A record for {topic} has level={level}, but this producer has no levels. Leave out the level, or "
+                "give the producer the setting levels. Nothing was sent."
             )
         self._check(level)
 
@@ -76,10 +76,10 @@ class Destinations:
         except TypeError:
             exists = False
         if not exists:
-            raise no_such_level(level, len(self.levels))  # type: ignore[arg-type]  # None exists
+            raise no_such_level(level, len(self.levels))  # type: ignore[arg-type]  # level is not None here
 
     def those(self, topic: str | None = None, level: int | None = None) -> list[Destination]:
-        """Return all destinations, or those of a topic or a level. Raises `ConfigError` for an unknown level."""
+        """Return the destinations of a topic, of a level, or all. Raises `ConfigError` if the level does not exist."""
         self._check(level)
         return [each for each in self._all() if (level is None or level == each.level) and topic in (None, each.topic)]
 
@@ -88,20 +88,20 @@ class Destinations:
             yield from list(destinations.values())
 
     def queues(self, topic: str | None = None, level: int | None = None) -> list[TopicQueues[Sendable]]:
-        """Return the queues of the destinations that `those` returns."""
+        """Return the queues of the same destinations as `those`."""
         return [each.queues for each in self.those(topic, level)]
 
     def queued(self) -> int:
-        """Return the number of records without a delivery report."""
+        """Count the records that have no delivery report yet."""
         return sum(each.counts().under_way for each in self._all())
 
     def failed(self) -> int:
-        """Return the number of records that were not delivered."""
+        """Count the records that could not be delivered."""
         return sum(each.counts().failed for each in self._all())
 
     def buffer_full(self, destination: Destination, within: str = "") -> BufferFullError:
         """Return the error for a record for which the buffer has no space."""
         return BufferFullError(
-            f"The send buffer has no space for a record for {destination.topic}{within}: {self.queued()} records are "
-            "waiting. Send more slowly, or raise buffer.memory or queue.buffering.max.messages."
+            f"The send buffer had no space for a record for {destination.topic}{within}: {self.queued()} records have "
+            "no delivery report yet. Send more slowly, or raise buffer.memory or queue.buffering.max.messages."
         )

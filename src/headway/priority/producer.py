@@ -1,4 +1,4 @@
-"""The producer: a future for each record, flow control, levels, transactions, and records with a due time."""
+"""The producer: it returns a future for each record, and offers flow control, levels, transactions and due times."""
 
 import threading
 from collections.abc import Callable, Iterator, Sequence
@@ -37,17 +37,17 @@ if TYPE_CHECKING:
     from headway.priority.consumer import PriorityConsumer
 
 REQUEST_TIMEOUT = 30.0
-"""The seconds that a call waits for Kafka by default."""
+"""How many seconds a call waits for Kafka by default."""
 
 OnFull = Literal["block", "raise"]
 
 
 @dataclass(frozen=True, slots=True)
 class ProducerMetrics:
-    """The counts of a producer since its start: lists are by level, lowest first.
+    """The counts of a producer since its start. Each list has one count for each level, lowest level first.
 
-    `queued` is the number of records of all levels without a delivery report, and `queued_bytes` is their size, which
-    `buffer.memory` limits.
+    `queued` is the number of records, of all levels, that have no delivery report yet. `queued_bytes` is their total
+    size, which `buffer.memory` limits.
     """
 
     sent: list[int]
@@ -60,17 +60,18 @@ class ProducerMetrics:
 class Producer(Closable):
     """A producer that returns a future for each record it sends.
 
-    With the setting `levels` each record goes to its level's topic: level i of `orders` goes to `orders-i`. Without it
-    records go to the topics as they are.
+    With the setting `levels` each record goes to its level's topic: a record of level i for `orders` goes to
+    `orders-i`. Without that setting records go to topics of exactly the given names.
 
-    For the settings see `headway.config`; the other keys go to librdkafka. Records with a key go to the partition that
-    Java's producer would choose (murmur2). Others fill a batch for one partition after the other. When the buffer is
-    full, `send` waits, or raises `BufferFullError` with `on_full="raise"`. The `policy` decides which waiting level is
-    sent next: `fair` gives each level twice the share of the level below, or the shares of the `distributor`; the other
-    policy is `strict`. Raises `ConfigError` for settings out of bounds.
+    The settings are listed in `headway.settings.config`; all other keys are passed to librdkafka. Records with a key go
+    to the partition that Java's producer would choose (murmur2). Records without a key fill a batch for one partition,
+    then for another. When the buffer is full, `send` waits, or raises `BufferFullError` with `on_full="raise"`. If
+    several levels have waiting records, the `policy` decides which level sends next. `fair` gives each level twice the
+    share of the level below it, or the shares of the `distributor`. `strict` always takes the highest level first,
+    unless a record has waited for `strict.max.wait.ms`. Raises `ConfigError` if a setting is not valid.
 
-    Thread-safe. `close`, or the end of the `with` block, delivers what was sent. `after_reports` is called after each
-    batch of delivery reports, on the thread that took them.
+    Thread-safe. `close`, or the end of the `with` block, delivers all records that were sent. `after_reports` is called
+    after each batch of delivery reports, on the thread that processed them.
     """
 
     def __init__(
@@ -104,7 +105,8 @@ class Producer(Closable):
             )
             self.destinations = Destinations(self.sender, settings.levels)
             self._transactions = ProducerTransactions(self.sender, self.destinations)
-            # Outside a transaction a schedule is stored on its own, and the delay topics limit its size.
+            # The scheduler's own client is not transactional, because it stores the schedules that are sent outside
+            # transactions. The delay topics limit the size of its records, so it does not need message.max.bytes.
             kafka = {
                 key: value
                 for key, value in settings.kafka.items()
@@ -118,7 +120,7 @@ class Producer(Closable):
             self.is_closed = self._is_forked = False
             self._steps_to_end = EndSteps(lambda: [self._close_sender, self._close_scheduler])
             self._closing_within = time_left_of(None)
-            self._undelivered = 0  # when it was closed
+            self._undelivered = 0  # how many records were not delivered when the producer was closed
             register_for_forks(self)
 
     # Sending
@@ -139,28 +141,31 @@ class Producer(Closable):
         id: str | None = None,
         if_pending: Literal["replace", "keep"] = "replace",
     ) -> DeliveryFuture:
-        """Send a record; the future resolves to its `RecordMetadata`, or raises `DeliveryError`.
+        """Send a record. Returns a future that resolves to its `RecordMetadata`, or raises `DeliveryError`.
 
-        A `ProducerRecord` in place of the topic has all of its fields: `send(record, on_delivery=...)`. The `level` is
-        by default the lowest one, 0.
+        Instead of a topic you can pass a `ProducerRecord`, which contains all other fields, too:
+        `send(record, on_delivery=...)`. The `level` is 0, the lowest, by default. `timestamp` is in milliseconds since
+        the epoch, and the current time by default.
 
-        With a `due` time a relay delivers the record at that time, and the future resolves when the record is stored in
+        With a `due` time a relay delivers the record at that time, and the future resolves once the record is stored in
         its delay topic. The first such call asks Kafka for the scheduler's topics and may create them. The serialisers
         then run on the caller's thread, and the call raises the errors of `Scheduler.send_later`. `id` and `if_pending`
-        are as for `send_later`, without `refuse`. While a transaction of this producer is open, the schedule is part of
-        it. `timestamp` is in milliseconds since the epoch, now by default.
+        have the same meaning as for `send_later`, but `refuse` is not available. While a transaction of this producer
+        is open, the schedule is part of the transaction.
 
-        After a record `expires`, at a time or after this many seconds, a `ParallelConsumer` no longer starts it.
+        `expires` is a time, or a number of seconds from now. After it a `ParallelConsumer` no longer starts the record.
 
-        `on_delivery(error, metadata)` is called on a thread of the producer, or within a call that sends, flushes or
-        waits for a result. So it must not wait for a lock that a thread holds while it makes such a call.
+        `on_delivery(error, metadata)` is called on a thread of the producer, or during any call that sends, flushes or
+        waits for a result. So the callback must not wait for a lock that a thread may hold during such a call.
 
-        Without `due` it waits only for buffer space, up to `max.block.ms`. Raises `ConfigError` for a level that does
-        not exist, and then sends nothing. A later failure, including one of a serialiser, fails the future.
+        Without `due` the call waits only for buffer space, for up to `max.block.ms`. Raises `ConfigError` for a level
+        that does not exist; nothing is then sent. If a record fails later, for example in its serialiser, the future
+        raises the error.
 
-        Do not call `send` in a signal handler, which may have interrupted another `send`. Let a thread send the record.
+        Do not call `send` in a signal handler, because the signal may have interrupted another `send`. Let the handler
+        pass the record to a thread instead.
         """
-        if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # quicker than `isinstance` alone
+        if topic.__class__ is not str and isinstance(topic, ProducerRecord):  # faster for str than `isinstance` alone
             given = (value, key, headers, partition, timestamp, level, due, expires, id)
             return self.send(**fields_of(topic, self.destinations.has_levels, *given), on_delivery=on_delivery)
         if due is not None or id is not None:
@@ -205,7 +210,7 @@ class Producer(Closable):
         return future if taken else None
 
     def destination(self, topic: str, level: int | None) -> Destination:
-        """Return the destination of a topic's records at a level.
+        """Return the destination of the records for a topic at a level.
 
         Raises `ConfigError` for a level that does not exist, and `ClosedError` if the producer is closed.
         """
@@ -214,7 +219,7 @@ class Producer(Closable):
         return self.destinations.find(topic, level)
 
     def _wait_for_space(self, future: DeliveryFuture, offered: Offered) -> None:
-        """Send a record for which the buffer has no space: wait for space, or refuse the record."""
+        """Wait for buffer space and then send the record. Raises an error at once if the producer must not wait."""
         destination = offered[1]
         if self._raises:
             raise self.destinations.buffer_full(destination)
@@ -224,7 +229,7 @@ class Producer(Closable):
             future.fail(error)
 
     def _serialize(self, future: Any) -> None:
-        """Serialise a record's key and value, on the sender's thread."""
+        """Serialise the key and value of a record. It runs on the sender's thread."""
         kafka_topic, headers = future.destination.kafka_topic, future.headers
         headers = list(headers or ())
         if self._write_key is not None:
@@ -237,7 +242,7 @@ class Producer(Closable):
 
     @property
     def scheduler(self) -> Scheduler:
-        """The scheduler that stores records with a due time. It is made at the first use."""
+        """The scheduler that stores records with a due time. It is created when it is first used."""
         with self._making_scheduler:
             self.check_open()
             if self._scheduler is None:
@@ -269,7 +274,7 @@ class Producer(Closable):
             key,
             value,
             topic,
-            due,  # type: ignore[arg-type]  # it was checked
+            due,  # type: ignore[arg-type]  # `check_later` has made sure that it is not None
             headers=() if headers is None else headers,
             level=level,
             partition=partition,
@@ -280,7 +285,7 @@ class Producer(Closable):
         ).future
 
     def _send_serialised(self, record: OutgoingRecord, on_stored: OnDelivery | None) -> DeliveryFuture:
-        """Send a record of the scheduler, for a schedule in a transaction, at the lowest level."""
+        """Send a schedule that is part of a transaction. It uses the buffer space of the lowest level."""
         self.check_open()
         destination = self.destinations.delay_topic(record.topic)
         future = DeliveryFuture.of(destination, on_stored)
@@ -289,13 +294,13 @@ class Producer(Closable):
             self._wait_for_space(future, offered)
         return future
 
-    # Waiting, and giving up
+    # Flushing and purging
 
     def flush(self, timeout: float | None = None, *, topic: str | None = None, level: int | None = None) -> int:
-        """Wait until the records sent before, to all topics and levels or to one, are delivered or failed.
+        """Wait until the records sent before this call are delivered or have failed.
 
-        Returns how many are still under way after `timeout` seconds. It does not wait for records that other threads
-        send meanwhile.
+        By default it waits for the records of all topics and levels. Returns how many records are still under way
+        after `timeout` seconds. It does not wait for records that other threads send in the meantime.
         """
         timeout = None if timeout is None else checked_timeout(timeout)
         if self._is_forked:
@@ -308,7 +313,7 @@ class Producer(Closable):
         return left + self._scheduler.flush(left_over())
 
     def purge(self, *, topic: str | None = None, level: int | None = None) -> int:
-        """Drop the waiting records, all or those for a topic or a level. Their futures fail.
+        """Drop the waiting records of all topics and levels, or of one. Their futures raise `DeliveryError`.
 
         Returns how many records were dropped. Records that librdkafka already has are still sent.
         """
@@ -325,21 +330,21 @@ class Producer(Closable):
         self._transactions.init(timeout)
 
     def begin_transaction(self) -> None:
-        """Start a transaction. Readers get either all records that are sent in it, or none."""
+        """Start a transaction. Consumers read either all records that are sent in it, or none of them."""
         self.check_open()
         self._transactions.begin()
 
     def send_offsets(self, consumer: "PriorityConsumer", timeout: float = REQUEST_TIMEOUT) -> None:
-        """Commit the consumer's position with the transaction: the offsets after the records that it has returned.
+        """Commit the consumer's offsets as part of the transaction, up to the last records that it has returned.
 
-        They are committed in the groups of all its levels.
+        The offsets are committed for the consumer groups of all its levels.
         """
         timeout = checked_timeout(timeout)
         self.check_open()
         self._transactions.send_offsets(consumer, timeout)
 
     def commit_transaction(self, timeout: float = REQUEST_TIMEOUT) -> None:
-        """Commit the transaction. Raises `KafkaError` if it must be aborted."""
+        """Commit the transaction. Raises `KafkaError` if the transaction must be aborted."""
         timeout = checked_timeout(timeout)
         self.check_open()
         self._transactions.commit(timeout)
@@ -352,7 +357,7 @@ class Producer(Closable):
 
     @contextmanager
     def transaction(self, timeout: float = REQUEST_TIMEOUT) -> Iterator[None]:
-        """Run a `with` block as a transaction that is committed at its end, or aborted after an error."""
+        """Run a `with` block as a transaction, which is committed at the end or aborted after an error."""
         timeout = checked_timeout(timeout)
         self.begin_transaction()
         try:
@@ -363,13 +368,13 @@ class Producer(Closable):
             raise
 
     def abort_after(self, error: BaseException, timeout: float) -> None:
-        """Abort the transaction after an error. A failure of the abort is only added to the error as a note."""
+        """Abort the transaction after an error. If the abort fails, a note about that is added to the error."""
         try:
             self.abort_transaction(timeout)
         except ClosedError:
-            pass  # the block has closed the producer, which ended the transaction
+            pass  # the block closed the producer, which has ended the transaction
         except KafkaError as refused:
-            if not is_fenced(refused):  # otherwise the producer that took over has aborted it already
+            if not is_fenced(refused):  # a newer producer that fenced this one has already aborted the transaction
                 error.add_note(f"The transaction could not be aborted: {refused}")
 
     # Information
@@ -385,7 +390,7 @@ class Producer(Closable):
         ]
 
     def metrics(self) -> ProducerMetrics:
-        """Return the counts since the start."""
+        """Return how many records were sent, delivered and failed since the start, and how many are queued."""
         levels = [
             [each.counts() for each in self.destinations.those(level=level)] for level in self.destinations.levels
         ]
@@ -397,10 +402,10 @@ class Producer(Closable):
             queued_bytes=self.sender.queued_bytes,
         )
 
-    # Life
+    # Credentials and closing
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Use other credentials for each new login, and log in at once if a broker has refused the earlier ones.
+        """Use these credentials for each new login, and log in at once if a broker has refused the earlier ones.
 
         Open connections stay open. Raises `ConfigError` for credentials that librdkafka does not accept.
         """
@@ -412,24 +417,27 @@ class Producer(Closable):
                 self._scheduler.set_sasl_credentials(username, password)
 
     def forked(self) -> None:
-        """Disable this copy of the object in a forked process, which has none of its threads."""
+        """Disable this copy in a forked process, because the producer's threads do not exist there."""
         self.is_closed = self._is_forked = True
         self.destinations.close()
         self._making_scheduler = threading.Lock()
 
     def check_open(self) -> None:
-        """Raise `ClosedError` if the producer is closed, or is the copy in a forked process."""
+        """Raise an error if the producer is closed, or if this is its copy in a forked process."""
         if self._is_forked:
             raise made_before_fork("producer")
         if self.is_closed:
-            raise ClosedError("The producer is closed. Make a new one to go on.")
+            raise ClosedError("The producer is closed. Create a new one to continue.")
 
     def __enter__(self) -> Self:
         self.check_open()
         return super().__enter__()
 
     def close(self, timeout: float | None = None) -> int:
-        """Deliver the records and close. Returns how many were not delivered within `timeout` seconds; these fail."""
+        """Deliver all sent records, then close. Records that are not delivered within `timeout` seconds fail.
+
+        Returns how many failed for that reason.
+        """
         timeout = None if timeout is None else checked_timeout(timeout)
         if self._is_forked or self._steps_to_end.is_over or (self.is_closed and self.sender.calls_back_here):
             return 0

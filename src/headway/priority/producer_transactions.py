@@ -1,4 +1,4 @@
-"""The transactions of a producer (KIP-98): readers get either all records of a transaction or none."""
+"""The transactions of a producer (KIP-98): consumers read either all records of a transaction, or none of them."""
 
 import time
 from typing import TYPE_CHECKING
@@ -13,14 +13,17 @@ if TYPE_CHECKING:
 
 
 class ProducerTransactions:
-    """The transactions of a producer with a `transactional.id`. `is_open` is True until librdkafka has ended one."""
+    """The transactions of a producer with a `transactional.id`.
+
+    `is_open` is True from the start of a transaction until librdkafka has committed or aborted it.
+    """
 
     def __init__(self, sender: Sender, destinations: Destinations) -> None:
         self._sender = sender
         self._destinations = destinations
         self._client = ClientTransactions(sender.client)
         self.is_open = False
-        # The number of records that had failed when the transaction began; None if no record can be added to one.
+        # How many records had failed when the transaction began. None while no transaction accepts records.
         self._failed_before: int | None = None
 
     def init(self, timeout: float) -> None:
@@ -34,7 +37,7 @@ class ProducerTransactions:
         self.is_open = True
 
     def send_offsets(self, consumer: "PriorityConsumer", timeout: float) -> None:
-        """Commit the consumer's position with the transaction, in the groups of all its levels."""
+        """Commit the consumer's offsets as part of the transaction, for the consumer groups of all its levels."""
         self._hand_all_over(timeout)
         for part in consumer.transaction_offsets():
             try:
@@ -44,13 +47,14 @@ class ProducerTransactions:
                 raise
 
     def commit(self, timeout: float) -> None:
-        """Commit the transaction. Raises `KafkaError` if it must be aborted."""
+        """Commit the transaction. Raises `KafkaError` if the transaction must be aborted."""
         self._hand_all_over(timeout)
         deadline = time.monotonic() + timeout
-        # librdkafka's commit flushes, too, but does not notice that a record might not have been stored.
+        # librdkafka's commit flushes, too, but it commits even if a record might not have been stored. So flush here,
+        # and check for such records before the commit.
         self._sender.client.flush(timeout)
         self._raise_if_in_doubt()
-        self._failed_before = None  # a record that fails from now on is not part of the transaction
+        self._failed_before = None  # records that fail from now on are not part of the transaction
         self._client.commit(max(0.0, deadline - time.monotonic()))
         self.is_open = False
 
@@ -62,21 +66,23 @@ class ProducerTransactions:
         self.is_open = False
 
     def _hand_all_over(self, timeout: float) -> None:
-        """Hand all waiting records to librdkafka, because only records that librdkafka has are in the transaction."""
+        """Hand all waiting records to librdkafka, because only librdkafka's records are part of the transaction."""
         if left := self._sender.hand_all_over(timeout):
             raise DeliveryError(
                 f"{left} records of the transaction could not be handed to librdkafka within {timeout:g} seconds. "
                 "Abort the transaction, or commit with a longer timeout."
             )
-        if failed := self._failed():  # librdkafka knows only the records that it was given
-            cause = self._client.why_aborted()  # the futures then say only that records were abandoned
+        # librdkafka cannot detect records that failed before they were handed over, so check for them here.
+        if failed := self._failed():
+            # If librdkafka aborted the transaction, the futures say only that records were purged. So give the cause.
+            cause = self._client.why_aborted()
             why = "their futures say why" if cause is None else str(cause).rstrip(".")
             raise DeliveryError(
                 f"{failed} records of the transaction were not sent: {why}. Abort the transaction."
             ) from cause
 
     def _raise_if_in_doubt(self) -> None:
-        """Raise `DeliveryError` if records have failed and librdkafka would commit all the same."""
+        """Raise `DeliveryError` if records have failed and librdkafka would commit the transaction anyway."""
         failed = self._failed()
         if failed and self._client.why_aborted() is None:
             raise DeliveryError(
@@ -85,5 +91,5 @@ class ProducerTransactions:
             )
 
     def _failed(self) -> int:
-        """Return how many records of the transaction have failed, which is 0 outside a transaction."""
+        """Count the records of the transaction that have failed. Outside a transaction the count is 0."""
         return 0 if self._failed_before is None else self._destinations.failed() - self._failed_before

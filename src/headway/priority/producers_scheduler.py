@@ -1,4 +1,4 @@
-"""The schedulers of producers. While a transaction of the producer is open, schedules are part of it."""
+"""The schedulers that belong to producers. While a producer's transaction is open, new schedules are part of it."""
 
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Future
@@ -19,16 +19,16 @@ from headway.settings.config import Config
 
 
 class ProducersScheduler(Scheduler):
-    """A scheduler that stores schedules with its own client, or in the open transaction of its producer.
+    """A scheduler that stores schedules in its producer's open transaction, or otherwise with its own client.
 
-    Commands, and schedules that a relay has to answer, cannot be in a transaction, because relays see them only once
-    the transaction is committed.
+    Cancellations, reschedules, and schedules that a relay must answer cannot be part of a transaction, because relays
+    see them only once the transaction is committed.
 
     Args:
-        config: The settings, as for any scheduler.
+        config: The scheduler's settings.
         name: The scheduler's name.
-        transactions: The transactions of the producer.
-        send: Sends a record with the client of the producer.
+        transactions: The producer's transactions.
+        send: A function that sends a record with the producer's client, for schedules in a transaction.
     """
 
     def __init__(
@@ -51,33 +51,33 @@ class ProducersScheduler(Scheduler):
     def _expect_answer(self) -> tuple[str, Future[Settled]]:
         if self._transactions.is_open:
             raise ConfigError(
-                "if_pending is 'refuse', which a relay has to answer, and relays see a transaction only when it is "
-                "committed. Use 'keep' or 'replace', or schedule before the transaction begins. Nothing was sent."
+                "if_pending is 'refuse', so a relay must answer, but relays do not see records of a transaction before "
+                "it is committed. Use 'keep' or 'replace', or schedule before the transaction begins. Nothing was sent."
             )
         return super()._expect_answer()
 
     def _parts(self, handle: ScheduleHandle | str, timeout: float) -> HandleParts:
         if self._transactions.is_open:
             raise ConfigError(
-                f"The schedule {handle} cannot be cancelled or moved while a transaction of this producer is open: a "
-                "relay answers at once, and an abort would not undo that. Call it after the transaction, or with a "
+                f"The schedule {handle} cannot be cancelled or rescheduled while a transaction of this producer is "
+                "open, because an abort could not undo the change. Make the change after the transaction, or with a "
                 "separate Scheduler. Nothing was changed."
             )
         return super()._parts(handle, timeout)
 
 
 class InTurn(Protocol):
-    """A function that makes calls on a thread, one after the other."""
+    """A function that runs calls on a thread, one after another."""
 
     def __call__(self, call: Callable[[], T]) -> Awaitable[T]: ...
 
 
 class AsyncProducersScheduler(AsyncScheduler):
-    """The scheduler of a producer for asyncio. Its calls and those of the producer run one after the other.
+    """The scheduler of an asyncio producer. Its calls and the producer's blocking calls share a thread.
 
     Args:
-        make: Returns the scheduler of the producer.
-        in_turn: Makes a call on the thread for records with a due time.
+        make: A function that returns the producer's scheduler.
+        in_turn: A function that runs a call on that thread.
     """
 
     def __init__(self, make: Callable[[], Scheduler], in_turn: InTurn) -> None:
@@ -86,7 +86,7 @@ class AsyncProducersScheduler(AsyncScheduler):
         self._in_turn = in_turn
 
     def _may_block(self, scheduler: Scheduler, when: When) -> bool:
-        return True  # in a transaction a schedule may wait for buffer space
+        return True  # in a transaction, storing a schedule can wait for buffer space
 
     def _call(self, call: Callable[[], T]) -> Awaitable[T]:
         return self._in_turn(call)

@@ -1,4 +1,4 @@
-"""A `ProducerRecord` as the arguments of `send`."""
+"""Converts a `ProducerRecord` to the arguments of `send` and `try_send`."""
 
 from typing import Any
 
@@ -10,7 +10,8 @@ from headway.records.record_types import ProducerRecord
 def fields_of(record: ProducerRecord, has_levels: bool, *given: Any) -> dict[str, Any]:
     """Return a record's fields as arguments of `send`.
 
-    Raises `ConfigError` if other fields were given with the record, or if the record has no level and must have one.
+    `given` has the values of the other arguments, which must all be None. Raises `ConfigError` if they are not, or if
+    the record needs a level and has none.
     """
     if any(field is not None for field in given):
         raise ConfigError(
@@ -19,8 +20,8 @@ def fields_of(record: ProducerRecord, has_levels: bool, *given: Any) -> dict[str
         )
     if record.level is None and has_levels:
         raise ConfigError(
-            f"The ProducerRecord for {record.topic} has no level, so it is for the topic of exactly that name, and "
-            "this Producer has levels. Give the record a level, such as level=0, or send it with a Producer without "
+            f"The ProducerRecord for {record.topic} has no level, so it is for the topic of exactly that name, but "
+            "this producer has levels. Give the record a level, such as level=0, or send it with a producer without "
             "levels. Nothing was sent."
         )
     fields: dict[str, Any] = {
@@ -40,11 +41,14 @@ def fields_of(record: ProducerRecord, has_levels: bool, *given: Any) -> dict[str
 
 
 def fields_of_now(record: ProducerRecord, has_levels: bool, *given: Any) -> dict[str, Any]:
-    """Return a record's fields as arguments of `try_send`. Raises `ConfigError` also for a record with a due time."""
+    """Return a record's fields as arguments of `try_send`.
+
+    Raises `ConfigError` as `fields_of` does, and also if the record has a due time or an id.
+    """
     fields = fields_of(record, has_levels, *given)
     if "due" in fields:
         raise ConfigError(
-            f"The ProducerRecord for {record.topic} has a due time or an id. try_send never waits, and such a record "
-            "may have to wait for the scheduler's topics: call send. Nothing was sent."
+            f"The ProducerRecord for {record.topic} has a due time or an id, so it may have to wait for the "
+            "scheduler's topics, but try_send never waits. Call send instead. Nothing was sent."
         )
     return fields

@@ -1,1 +1,1 @@
-"""Settings: Headway's own keys and their bounds, what other clients inherit, and files of settings."""
+"""Settings: Headway's own keys and their ranges, the settings that other clients inherit, and settings files."""

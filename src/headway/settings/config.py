@@ -1,49 +1,58 @@
-"""Settings: Kafka's dotted keys plus Headway's own, each bound checked once.
+"""Settings: the keys that Headway adds to Kafka's, with their defaults and the checks of their values.
 
-A configuration is a mapping with dotted keys, as Kafka's clients take it. Headway's own keys are taken out and
-checked here; the others are passed to librdkafka unchanged.
+A configuration is a mapping with dotted keys, as for Kafka's own clients. Headway's own keys are taken out and
+checked here; all other keys are passed to librdkafka unchanged.
 
 | key | client | default | meaning |
 |---|---|---|---|
 | `levels` | both | required | the number of levels, N ≥ 1; a record's level is from 0, the lowest, to N - 1 |
-| `group.id` | consumer | required | level i joins the group `<group.id>-i` |
+| `group.id` | consumer | required | the members for level i join the group `<group.id>-i` |
 | `group.per.level` | consumer, parallel | true | false: one member of the group `<group.id>` itself reads all levels |
 | `max.poll.records` | consumer | 500 | the capacity: the most records that one poll returns |
-| `max.poll.history.window.size` | consumer | 6 | capacity_burst: the number of polls that the window remembers |
-| `min.poll.window.maxout.threshold` | consumer | 4 | capacity_burst: how many of them must have reached the share |
+| `max.poll.history.window.size` | consumer | 6 | capacity_burst: the number of recent polls that it considers |
+| `min.poll.window.maxout.threshold` | consumer | 4 | capacity_burst: in how many of these polls a level must have
+reached its share before it gets more |
 | `strict.max.wait.ms` | consumer | 5000 | strict: a record that has waited longer is treated as one of the highest
 level |
-| `enable.auto.commit` | consumer | true | commit what earlier polls returned, during poll and on close |
-| `auto.commit.interval.ms` | consumer | 5000 | the time between these commits |
-| `queued.max.messages.kbytes` | consumer, parallel | 16384 | the most of a level that is buffered until its turn; see
-below |
-| `receive.message.max.bytes` | consumer, parallel | 536870912 | the most bytes to which a compressed batch can unpack |
-| `fetch.wait.max.ms` | consumer, parallel | 50 | how long a broker holds a fetch for which it has no records |
+| `enable.auto.commit` | consumer | true | commit the records that earlier polls returned, during poll and on close |
+| `auto.commit.interval.ms` | consumer | 5000 | the time between two automatic commits |
+| `queued.max.messages.kbytes` | consumer, parallel | 16384 | the most kilobytes of a level's records that are buffered
+until the level's turn; see below |
+| `receive.message.max.bytes` | consumer, parallel | 536870912 | the largest size of a compressed batch once it is
+decompressed |
+| `fetch.wait.max.ms` | consumer, parallel | 50 | how long a broker holds a fetch request while it has no records |
 | `key.deserializer`, `value.deserializer` | consumer | none | see `headway.kafka.serialization` |
 | `key.serializer`, `value.serializer` | producer | none | see `headway.kafka.serialization` |
-| `partitioner` | producer | murmur2_random | or a function (Kafka topic, key's bytes, partition count) -> partition |
-| `max.block.ms` | producer | 60000 | the time that `send` waits for buffer space |
-| `buffer.memory` | producer | 67108864 | the most bytes that wait or are in flight; each level has an equal share |
-| `buffer.reserve.percent` | producer | 20 | the share of the free space that a topic, or a partition, leaves to others
-|
-| `queue.buffering.max.messages` | producer | none | a bound on records, divided over levels like the one on bytes |
-| `partition.window.bytes` | producer | 4194304 | the most bytes of a partition that librdkafka gets before a report |
-| `delivery.timeout.ms` | producer | 300000, awaited 60000 | how long a record can wait, and then be in flight |
+| `partitioner` | producer | murmur2_random | a librdkafka partitioner, or a function (Kafka topic, key's bytes,
+partition count) -> partition |
+| `max.block.ms` | producer | 60000 | how long `send` waits for buffer space |
+| `buffer.memory` | producer | 67108864 | the most bytes of records that wait or are in flight; each level has an equal
+share |
+| `buffer.reserve.percent` | producer | 20 | the percentage of the free space that a topic, or a partition, leaves to
+others |
+| `queue.buffering.max.messages` | producer | none | the most records that wait or are in flight; divided among the
+levels as `buffer.memory` is |
+| `partition.window.bytes` | producer | 4194304 | the most bytes of a partition that are handed to librdkafka and have
+no delivery report yet |
+| `delivery.timeout.ms` | producer | 300000, awaited 60000 | how long a record can wait, and then be in flight; the
+second default is that of `AsyncProducer` |
 | `enable.idempotence` | producer | true | no duplicates, and no reordering within a partition; see below |
-| `scheduler.name` | producer, parallel | headway-delay | the scheduler of records sent with `due`, or retried later |
+| `scheduler.name` | producer, parallel | headway-delay | the scheduler of records that are sent with `due` or retried
+with `RetryLater` |
 
-`enable.idempotence` is on unless another setting rules it out, as in Java's producer (KIP-679): `acks` other than all,
-`max.in.flight.requests.per.connection` above 5, no `retries`, or `queuing.strategy=lifo`. Without it a batch that is
-sent again arrives behind later ones. Brokers before Kafka 2.8 require the ACL `IdempotentWrite` on the cluster for it.
+`enable.idempotence` is on unless another setting makes it impossible, as in Java's producer (KIP-679): `acks` other
+than all, `max.in.flight.requests.per.connection` above 5, no `retries`, or `queuing.strategy=lifo`. Without
+idempotence, a batch that is sent again can arrive after later batches. With it, brokers before Kafka 2.8 require the
+ACL `IdempotentWrite` on the cluster.
 
-While higher levels are flooded, a level's records wait in a buffer. It holds as much as is handed out in four times
-`fetch.wait.max.ms`, and no more than `queued.max.messages.kbytes`. librdkafka itself holds two queues of 4 MB, each
-with the fetch that is in flight: up to `max.partition.fetch.bytes` of each partition, and `fetch.max.bytes` in all.
-These settings count bytes as stored on disk: compressed records take more as soon as they arrive.
+While higher levels are flooded, a level's records wait in a buffer. It holds as much as is returned in four times
+`fetch.wait.max.ms`, but at most `queued.max.messages.kbytes`. In addition librdkafka has two queues of 4 MB, and for
+each of them a fetch in flight: up to `max.partition.fetch.bytes` for each partition, and `fetch.max.bytes` in total.
+These limits count bytes as stored on disk, so compressed records take more memory once they have arrived.
 
-A `ParallelConsumer` takes `group.id`, `auto.commit.interval.ms`, `strict.max.wait.ms` and the deserialisers. Without
-`levels`, its topics and its group have exactly the names given. With transactions the interval is 100 by default. Its
-`producer_config` takes the serialisers.
+A `ParallelConsumer` accepts `group.id`, `auto.commit.interval.ms`, `strict.max.wait.ms` and the deserialisers. Without
+`levels`, its topics and its group have exactly the given names. With transactions, its commit interval is 100 ms by
+default. Its `producer_config` accepts the serialisers.
 """
 
 import difflib
@@ -81,7 +90,7 @@ _SERVERS = ("bootstrap.servers", "metadata.broker.list")
 _HIGHEST_PORT = 65_535
 _SCHEMES = ("plaintext", "ssl", "sasl_plaintext", "sasl_ssl")  # librdkafka accepts these in front of a broker's address
 
-# For each setting, under each of its names, a check whether its value allows idempotence.
+# For each name of a setting, a function that checks whether the setting's value allows idempotence.
 _IDEMPOTENT: dict[str, Callable[[str, Any], bool]] = {
     "acks": lambda _, value: str(value) in ("all", "-1"),
     "max.in.flight": lambda key, value: whole_number(key, value) <= 5,
@@ -95,7 +104,7 @@ _IDEMPOTENT["message.send.max.retries"] = _IDEMPOTENT["retries"]
 
 @dataclass(frozen=True, slots=True)
 class ConsumerSettings:
-    """A priority consumer's settings, checked. `kafka` is passed to librdkafka and can hold secrets."""
+    """The checked settings of a priority consumer. `kafka` is passed to librdkafka and can hold secrets."""
 
     levels: int
     group: str
@@ -111,7 +120,7 @@ class ConsumerSettings:
 
     @classmethod
     def parse(cls, config: Config) -> Self:
-        """Parse a configuration. Raises `ConfigError` for a setting that is missing or out of bounds."""
+        """Parse a configuration. Raises `ConfigError` if a setting is missing or not valid."""
         reader = _Reader(config)
         window_size = reader.integer("max.poll.history.window.size", default=6)
         settings = cls(
@@ -124,7 +133,7 @@ class ConsumerSettings:
                 "min.poll.window.maxout.threshold",
                 default=min(4, window_size),
                 at_most=window_size,
-                bound="max.poll.history.window.size",
+                bound=", the value of max.poll.history.window.size",
             ),
             max_wait=reader.integer("strict.max.wait.ms", default=5000) / 1000,
             auto_commit_interval=reader.auto_commit_interval(),
@@ -134,7 +143,8 @@ class ConsumerSettings:
         )
         reader.refuse(
             "enable.auto.offset.store",
-            "Headway itself tracks which records were returned. Remove it; enable.auto.commit decides about commits",
+            "Headway itself tracks which records were returned. Remove it, and turn automatic commits on or "
+            "off with enable.auto.commit",
         )
         reader.refuse("on_commit", "Pass it to commit(asynchronous=True, on_commit=...)")
         return settings
@@ -142,7 +152,7 @@ class ConsumerSettings:
 
 @dataclass(frozen=True, slots=True)
 class ParallelSettings:
-    """A parallel consumer's settings, checked. `kafka` is passed to librdkafka and can hold secrets."""
+    """The checked settings of a parallel consumer. `kafka` is passed to librdkafka and can hold secrets."""
 
     levels: int | None
     group: str
@@ -156,7 +166,7 @@ class ParallelSettings:
 
     @classmethod
     def parse(cls, config: Config) -> Self:
-        """Parse a configuration. Raises `ConfigError` for a setting that is missing or out of bounds."""
+        """Parse a configuration. Raises `ConfigError` if a setting is missing or not valid."""
         reader = _Reader(config)
         settings = cls(
             levels=reader.integer("levels") if "levels" in config else None,
@@ -173,10 +183,14 @@ class ParallelSettings:
         )
         if settings.group_per_level and settings.levels is None:
             raise ConfigError(
-                f"The setting group.per.level is true, but there are no levels: set levels, or remove it. Without "
-                f"levels there is one group, {settings.group}."
+                f"The setting group.per.level is true, but the setting levels is missing. Set levels, or remove "
+                f"group.per.level. Without levels there is one group, {settings.group}."
             )
-        reader.refuse("max.poll.records", "Nobody calls poll; max_concurrency limits the records handled at a time")
+        reader.refuse(
+            "max.poll.records",
+            "A ParallelConsumer is not polled. Remove it, and use max_concurrency to limit the records that are "
+            "handled at the same time",
+        )
         for key in ("enable.auto.commit", "enable.auto.offset.store", "on_commit"):
             reader.refuse(key, "Records that are done are committed every auto.commit.interval.ms. Remove it")
         return settings
@@ -184,7 +198,10 @@ class ParallelSettings:
 
 @dataclass(frozen=True, slots=True)
 class OutputSettings:
-    """The settings of the producer of handlers' outputs. `kafka` is passed to librdkafka and can hold secrets."""
+    """The checked settings of the producer that sends handlers' outputs.
+
+    `kafka` is passed to librdkafka and can hold secrets.
+    """
 
     key_serializer: Callable[..., Any] | None
     value_serializer: Callable[..., Any] | None
@@ -192,12 +209,12 @@ class OutputSettings:
 
     @classmethod
     def parse(cls, config: Config) -> Self:
-        """Parse a configuration. Raises `ConfigError` for a setting that is out of bounds."""
+        """Parse a configuration. Raises `ConfigError` if a setting is not valid."""
         reader = _Reader(config)
         if reader.partitioner() is not None:
             raise ConfigError(
-                "The setting partitioner is a function, which only producers accept. Give each record its partition, "
-                "or set the name of a partitioner."
+                "The setting partitioner is a function, which only Producer and AsyncProducer accept. Give each output "
+                "record its partition, or set partitioner to the name of a partitioner."
             )
         return cls(
             key_serializer=reader.function("key.serializer"),
@@ -208,37 +225,38 @@ class OutputSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProducerSettings:
-    """A producer's settings, checked. `kafka` is passed to librdkafka and can hold secrets."""
+    """The checked settings of a producer. `kafka` is passed to librdkafka and can hold secrets."""
 
-    levels: int | None  # None: records go to topics as they are
+    levels: int | None  # None if records go to topics of exactly the given names
     max_block: float
     memory: int
     reserve: float
-    least_size: int  # the bytes that any record counts for at least
+    least_size: int  # the fewest bytes that a record counts for, so that `memory` also limits the number of records
     window: int
     delivery_timeout: float
     max_wait: float
     scheduler: str
-    partitioner: Callable[[str, bytes, int], int] | None  # only a function; a name is passed to librdkafka
+    partitioner: Callable[[str, bytes, int], int] | None  # None for the name of a partitioner, which stays in `kafka`
     key_serializer: Callable[..., Any] | None
     value_serializer: Callable[..., Any] | None
     kafka: dict[str, Any] = field(repr=False)
 
     @classmethod
     def parse(cls, config: Config) -> Self:
-        """Parse a configuration. Raises `ConfigError` for a setting that is missing or out of bounds."""
+        """Parse a configuration. Raises `ConfigError` if a setting is missing or not valid."""
         reader = _Reader(config)
         for key in ("delivery.report.only.error", "on_delivery", "dr_cb", "dr_msg_cb"):
-            reader.refuse(key, "Futures need every delivery report. Remove it, and use on_delivery of send")
-        kilobytes = reader.integer(
-            "queue.buffering.max.kbytes", default=64 * 1024
-        )  # librdkafka's setting for the same bound
+            reader.refuse(
+                key, "Futures need every delivery report. Remove it, and use the argument on_delivery of send"
+            )
+        # This is librdkafka's setting for the limit that Java's producer calls buffer.memory.
+        kilobytes = reader.integer("queue.buffering.max.kbytes", default=64 * 1024)
         memory = reader.integer("buffer.memory", default=kilobytes * 1024, at_least=1024)
         return cls(
             levels=reader.integer("levels") if "levels" in config else None,
             max_block=reader.integer("max.block.ms", default=60_000, at_least=0) / 1000,
             memory=memory,
-            reserve=reader.integer("buffer.reserve.percent", default=20, at_most=90, bound="90 percent") / 100,
+            reserve=reader.integer("buffer.reserve.percent", default=20, at_most=90) / 100,
             least_size=max(1, memory // reader.integer("queue.buffering.max.messages", default=memory)),
             window=reader.integer("partition.window.bytes", default=4 * 1024 * 1024),
             delivery_timeout=reader.delivery_timeout(),
@@ -252,19 +270,26 @@ class ProducerSettings:
 
 
 def settings_beside(config: Config) -> dict[str, Any]:
-    """Return Kafka's settings for a client that works alongside another; only the first keeps its logger."""
+    """Return librdkafka's settings for an additional client of the same owner. It does not get the user's logger."""
     return {key: value for key, value in config.items() if key not in (*OWN_KEYS, "logger")}
 
 
 def idempotent_by_default(kafka: Config) -> dict[str, Any]:
-    """Return a producer's settings with `enable.idempotence`: true unless they set it or rule it out."""
+    """Add `enable.idempotence` to a producer's settings, unless they have it already.
+
+    It is true if the other settings allow idempotence.
+    """
     possible = all(fits(key, kafka[key]) for key, fits in _IDEMPOTENT.items() if key in kafka)
-    # Transactions need it, so it stays on: librdkafka then names the setting that rules it out.
+    # A transactional producer needs idempotence. If another setting does not allow it, librdkafka raises an error that
+    # names that setting.
     return {"enable.idempotence": possible or "transactional.id" in kafka, **kafka}
 
 
 def check_settings(config: object) -> None:
-    """Raise `ConfigError` for a configuration that is not a mapping; it is not shown, because it can hold secrets."""
+    """Raise `ConfigError` unless a configuration is a mapping whose keys and values confluent-kafka can handle.
+
+    The error does not show the configuration, because it can hold secrets.
+    """
     if not isinstance(config, Mapping):
         raise ConfigError(
             f"The configuration is of the type {type(config).__qualname__}; it must be a mapping of settings, such as "
@@ -272,37 +297,41 @@ def check_settings(config: object) -> None:
         )
     for key in config:
         if not isinstance(key, str):
-            raise ConfigError(f"The configuration has the key {shown(key)}; the name of a setting is a string.")
+            raise ConfigError(f"The configuration has the key {shown(key)}; the name of a setting must be a string.")
         _check_text(f"The name {shown(key)} of a setting", key)
         if isinstance(value := config[key], str):
             _check_text(f"The setting {key}", value)
 
 
 def _check_text(what: str, text: str) -> None:
-    """Raise `ConfigError` for text that the binding cannot take: it would end the process or raise `SystemError`.
+    """Raise `ConfigError` for text that confluent-kafka cannot handle.
 
-    The text is not shown, because it may be a password.
+    Such text would be cut off, end the process, or raise `SystemError`. The error does not show the text, because it
+    may be a password.
     """
     if found := unusable_character(text):
-        why = "reads text only up to it" if found[0] == "\0" else "takes text as UTF-8, which cannot hold it"
+        why = "ignores the text after it" if found[0] == "\0" else "needs UTF-8, which cannot encode it"
         raise ConfigError(
-            f"{what} has the character U+{ord(found[0]):04X} at position {found.start()}. Kafka's client {why}: remove "
-            "it."
+            f"{what} has the character U+{ord(found[0]):04X} at position {found.start()}. Kafka's client {why}. Remove "
+            "the character."
         )
 
 
 def check_servers(config: Config) -> None:
-    """Raise `ConfigError` for servers given as a web address, about which librdkafka would not even log an error.
+    """Raise `ConfigError` if a broker's address is a web address or has a port that is too high.
 
-    The address is not shown, because it can contain a password.
+    librdkafka would not even log an error about a web address. The error does not show it, because it can contain a
+    password.
     """
     for key in _SERVERS:
         for address in str(config.get(key) or "").split(","):
             scheme, is_page, _ = address.strip().partition("://")
             _, colon, port = address.strip().rpartition(":")
-            # librdkafka would let a higher number wrap around, and use what is left.
+            # librdkafka would keep only the lower 16 bits of a higher number, and connect to that port.
             if colon and port.isdecimal() and int(port) > _HIGHEST_PORT:
-                raise ConfigError(f"The setting {key} has the port {shown(int(port))}; ports are 1 to {_HIGHEST_PORT}.")
+                raise ConfigError(
+                    f"The setting {key} has the port {shown(int(port))}; a port must be from 1 to {_HIGHEST_PORT}."
+                )
             if is_page and scheme.lower() not in _SCHEMES:
                 raise ConfigError(
                     f"The setting {key} has an address that begins with {shown(f'{scheme}://')}. Write the addresses "
@@ -319,33 +348,38 @@ def no_such_level(level: int, levels: int) -> ConfigError:
 
 
 def explain_refused(reason: str, config: Config, known: Collection[str]) -> str:
-    """Return a sentence about a configuration that librdkafka refuses, with the nearest `known` setting, if any."""
+    """Return a sentence that explains why librdkafka refused a configuration.
+
+    For a misspelt setting it suggests the most similar one of the `known` settings and Headway's own.
+    """
     for key in config:
         if f'"{key}"' not in reason:
             continue
         if key in OWN_KEYS:
-            return f"The setting {key} is for another kind of client; this one cannot use it. Remove it."
+            return f"The setting {key} is for another kind of client, and this client cannot use it. Remove it."
         if "no such" not in reason.lower():
             continue
         if near := difflib.get_close_matches(key, {*OWN_KEYS, *known}, n=1, cutoff=0.8):
             return f"The setting {key!r} is not known. Did you mean {near[0]!r}?"
         if key.isidentifier():
-            return f"{key!r} is not a setting. Arguments of the class go next to the settings, not into them."
+            return f"{key!r} is not a setting. Pass arguments of the class next to the settings, not among them."
     return f"Kafka's client refuses the configuration: {reason.rstrip('.')}."
 
 
 class _Reader:
-    """Takes the known keys out of a configuration; the others are left in `rest`."""
+    """Reads Headway's own keys from a configuration and removes them; the other keys are left in `rest`."""
 
     def __init__(self, config: Config) -> None:
         check_settings(config)
         self.rest = dict(config)
-        self.refuse("max.priority", "The Java priority client calls the number of levels that; here it is levels")
+        self.refuse(
+            "max.priority", "It is the Java priority client's name for the number of levels. Set levels instead"
+        )
 
     def text(self, key: str, default: str | None = None) -> str:
         value = self.rest.pop(key, default)
         if not isinstance(value, str) or not value:
-            raise ConfigError(f"The setting {key} must be a non-empty string, not {value!r}.")
+            raise ConfigError(f"The setting {key} is {value!r}; it must be a non-empty string.")
         return value
 
     def integer(
@@ -359,13 +393,13 @@ class _Reader:
         value = self.rest.pop(key, default)
         if value is None:
             near = difflib.get_close_matches(key, self.rest, n=1, cutoff=0.8)
-            hint = f"; {near[0]!r} looks like it" if near else ""
-            raise ConfigError(f"The setting {key} is missing{hint}. Set it to a whole number, at least {at_least}.")
+            hint = f"; {near[0]!r} may be a misspelling of it" if near else ""
+            raise ConfigError(f"The setting {key} is missing{hint}. Set {key} to a whole number, at least {at_least}.")
         number = whole_number(key, value)
         if number < at_least:
             raise ConfigError(f"The setting {key} is {number}; it must be at least {at_least}.")
         if at_most is not None and number > at_most:
-            raise ConfigError(f"The setting {key} is {number}; it must be at most {bound}, which is {at_most}.")
+            raise ConfigError(f"The setting {key} is {number}; it must be at most {at_most}{bound}.")
         return number
 
     def boolean(self, key: str, default: bool) -> bool:
@@ -377,27 +411,27 @@ class _Reader:
     def function(self, key: str) -> Callable[..., Any] | None:
         value: Any = self.rest.pop(key, None)
         if value is not None and not callable(value):
-            raise ConfigError(f"The setting {key} must be a function, not {value!r}.")
+            raise ConfigError(f"The setting {key} is {value!r}; it must be a function.")
         if value is None or any(base.__module__.startswith("confluent_kafka.") for base in type(value).__mro__):
             return value  # type: ignore[no-any-return]  # confluent-kafka's own also get a context, so they are not checked
         if key.endswith(".deserializer"):
             check_reader(key, value, "Give a function that takes the bytes, such as json.loads.")
         elif runs_nothing_when_called(value) or not takes(value, 1):
             raise ConfigError(
-                f"{key}={called(value)} does not return the bytes of the object that it is called with. Give a plain "
-                "function of one argument, such as str.encode."
+                f"{key}={called(value)} is not a plain function of one argument. Give a function that takes an object "
+                "and returns its bytes, such as str.encode."
             )
         return value  # type: ignore[no-any-return]
 
     def partitioner(self) -> Callable[[str, bytes, int], int] | None:
-        """Return the user's function, which librdkafka does not get; a name stays in `rest`."""
+        """Return the user's partitioner if it is a function, and remove it from `rest`. A name stays in `rest`."""
         value: Any = self.rest.get("partitioner")
         if not callable(value):
             return None
         if runs_nothing_when_called(value) or not takes(value, 3):
             raise ConfigError(
-                f"partitioner={called(value)} does not return the partition for the topic, key and number of "
-                "partitions that it is called with. Give a plain function of these three."
+                f"partitioner={called(value)} is not a plain function of three arguments. Give a function that takes "
+                "the topic, the key's bytes and the number of partitions, and returns the partition."
             )
         del self.rest["partitioner"]
         return value  # type: ignore[no-any-return]
@@ -407,9 +441,9 @@ class _Reader:
         return interval if self.boolean("enable.auto.commit", default=True) else None
 
     def delivery_timeout(self) -> float:
-        """Return the timeout in seconds; as in librdkafka, 0 means no limit.
+        """Return the delivery timeout in seconds. As in librdkafka, a setting of 0 means no limit.
 
-        The key stays in `rest`, under either of its names, because librdkafka needs it, too.
+        The setting stays in `rest`, because librdkafka needs it, too.
         """
         for key in ("delivery.timeout.ms", "message.timeout.ms"):
             if key in self.rest:
@@ -422,7 +456,7 @@ class _Reader:
 
 
 def whole_number(key: str, value: Any) -> int:
-    """Return a setting's value as a whole number. Raises `ConfigError` for a value that is not one."""
+    """Return a setting's value as a whole number. Raises `ConfigError` if it is not a whole number."""
     try:
         if isinstance(value, (bool, float)):
             raise ValueError

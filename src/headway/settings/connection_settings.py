@@ -1,4 +1,4 @@
-"""The settings of one client that other clients need to reach the same brokers."""
+"""Selects the settings of a client that other clients need to connect to the same brokers."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ fetch.min.bytes fetch.error.backoff.ms isolation.level enable.partition.eof chec
 consume_cb rebalance_cb offset_commit_cb on_commit
 """
 CONSUMERS_OWN = frozenset(_CONSUMERS.split())
-"""The settings that librdkafka has only for consumers, and the binding's name for their callback."""
+"""The settings that librdkafka has only for consumers, and confluent-kafka's setting `on_commit`."""
 
 _PRODUCERS = """
 transactional.id transaction.timeout.ms enable.idempotence enable.gapless.guarantee acks request.required.acks
@@ -26,19 +26,21 @@ compression.codec compression.type compression.level partitioner partitioner_cb 
 delivery.report.only.error produce.offset.report dr_cb dr_msg_cb on_delivery
 """
 PRODUCERS_OWN = frozenset(_PRODUCERS.split())
-"""The settings that librdkafka has only for producers, and the binding's name for their callback."""
+"""The settings that librdkafka has only for producers, and confluent-kafka's setting `on_delivery`."""
 
-# librdkafka accepts these from every client, but they concern sending, and Headway's producers depend on them.
+# librdkafka accepts these settings for every client, but they concern sending. Another client must not inherit them,
+# because Headway's producers rely on their own values.
 _OF_SENDING = ("message.max.bytes", "message.copy.max.bytes", "max.in.flight", "max.in.flight.requests.per.connection")
-# These are about the client that they were given to, and their callbacks run on the thread that polls that client.
+# These settings are for one client only: their callbacks run on the thread that polls that client.
 _OF_ONE_CLIENT = ("error_cb", "throttle_cb", "stats_cb", "statistics.interval.ms", "default.topic.config")
 
 _OF_ONE_KIND = CONSUMERS_OWN | PRODUCERS_OWN | {*_OF_SENDING, *_OF_ONE_CLIENT, *OWN_KEYS}
 
 
 def connection_of(config: Config) -> dict[str, Any]:
-    """Return the settings that every client needs to reach the same brokers: all except those of one kind of client.
+    """Return the settings that any client needs to connect to the same brokers.
 
-    So a setting that a newer librdkafka adds is passed on, too.
+    These are all settings except those known to be for one kind of client. So a setting that a newer librdkafka adds
+    is passed on, too.
     """
     return {key: value for key, value in config.items() if key not in _OF_ONE_KIND}

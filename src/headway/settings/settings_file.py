@@ -1,4 +1,4 @@
-"""Reads a file of a client's settings: lines of key=value, and PEM texts as they are."""
+"""Reads a client's settings from a file with lines of key=value. A value can be a PEM text of several lines."""
 
 import logging
 import re
@@ -15,16 +15,18 @@ _BLOCK = re.compile(r"(-----BEGIN [^-]+-----)(.*?)(-----END [^-]+-----)", re.DOT
 _QUOTES = ("'", '"')
 
 _Lines = deque[tuple[int, str]]
-"""The lines that are not read yet, with their numbers."""
+"""The numbered lines of the file that have not been read yet."""
 
 
 def read_properties(file: Path) -> dict[str, str]:
-    r"""Return the settings in a file; empty lines, and lines that begin with # or !, are ignored.
+    r"""Return the settings in a file. Empty lines and lines that begin with # or ! are ignored.
 
-    A value that begins with `-----BEGIN ` extends to its `-----END …-----`, over any number of lines; further
-    certificates of a chain belong to it. Written on one line, it has `\n` or spaces where a PEM file has line breaks.
+    A value that begins with `-----BEGIN ` is a PEM text. It extends to its `-----END …-----`, over any number of lines,
+    and includes the further certificates of a chain. A PEM text can also be written on one line, with `\n` or spaces
+    in place of the line breaks.
 
-    Raises `ConfigError`, which names the line but does not show it.
+    Raises `ConfigError` if the file or one of its lines cannot be read. The error gives the line's number but not its
+    text, which can be a secret.
     """
     lines: _Lines = deque(enumerate(map(str.strip, _text_of(file).splitlines()), 1))
     settings: dict[str, str] = {}
@@ -34,14 +36,15 @@ def read_properties(file: Path) -> dict[str, str]:
             continue
         key, equals, value = (part.strip() for part in line.partition("="))
         if not equals:
-            raise ConfigError(f"Line {number} of {file} is not key=value. Correct it, or begin it with #.")
+            raise ConfigError(f"Line {number} of {file} is not key=value. Correct it, or make it a comment with #.")
         if key.endswith(".pem") and value in ("", "\\", *_QUOTES) and lines:
             number, value = lines.popleft()
         if value.lstrip("".join(_QUOTES)).startswith(_BEGIN):
             value = _pem(value, lines, f"in line {number} of {file}")
         elif len(value) > 1 and value[0] == value[-1] and value[0] in _QUOTES:
             log.warning(
-                "The quotes around the value of %s in line %d of %s are part of it. Remove them unless you mean that.",
+                "The quotes around the value of %s in line %d of %s are read as part of the value. Remove them unless "
+                "they belong to it.",
                 *(key, number, file),
             )
         settings[key] = value
@@ -57,28 +60,27 @@ def _text_of(file: Path) -> str:
 
 
 def _pem(first: str, lines: _Lines, place: str) -> str:
-    """Return the PEM text that begins with this line, and consume its other lines."""
+    """Return the PEM text that begins with the line `first`, and remove its other lines from `lines`."""
     parts = [first]
     while lines and (_END not in parts[-1] or _follows(lines)):
         parts.append(lines.popleft()[1])
     if lines and lines[0][1] in _QUOTES:
         lines.popleft()
-    # In files for Kafka's own tools a backslash continues a value on the next line, and quotes do not belong to a PEM
-    # text.
+    # Files for Kafka's own tools end each line of a PEM text with a backslash. Quotes around the text are removed.
     text = "\n".join(part.rstrip("\\").rstrip() for part in parts).replace("\\n", "\n").replace("\\r", "")
     if text.count(_BEGIN) != len(blocks := _BLOCK.findall(text)):
-        raise ConfigError(f"The PEM text that begins {place} has no end. Add its last line, {_END}…-----.")
+        raise ConfigError(f"The PEM text that begins {place} is not complete. Add its last line, {_END}…-----.")
     return "".join(begin + _body(body) + end + "\n" for begin, body, end in blocks)
 
 
 def _follows(lines: _Lines) -> bool:
-    """Return whether another certificate of a chain follows; empty lines before it are consumed."""
+    """Return whether another certificate of the chain follows, and remove the empty lines before it."""
     while lines and not lines[0][1]:
         lines.popleft()
     return bool(lines) and lines[0][1].startswith(_BEGIN)
 
 
 def _body(text: str) -> str:
-    """Return the text between the first and the last line, with a line break before and after it."""
+    """Return the text between a PEM text's first and last line, with a line break before and after it."""
     text = text.strip()
     return "\n" + (text if "\n" in text else "\n".join(text.split())) + "\n"

@@ -379,7 +379,7 @@ def test_a_static_member_that_comes_back_goes_on_without_a_rebalance(kafka_clust
 
 
 def test_group_per_level_has_no_place_without_levels() -> None:
-    with pytest.raises(ConfigError, match=r"group\.per\.level is true, but there are no levels"):
+    with pytest.raises(ConfigError, match=r"group\.per\.level is true, but the setting levels is missing"):
         ParallelConsumer({"group.id": "tasks", "group.per.level": True})
     with pytest.raises(ConfigError, match="must be true or false"):
         ParallelConsumer({"group.id": "tasks", "levels": 2, "group.per.level": "no"})

@@ -50,7 +50,7 @@ async def test_without_room_a_send_waits_or_is_refused_as_on_full_says() -> None
     config = {"bootstrap.servers": "127.0.0.1:1", "log_level": 0, "queue.buffering.max.messages": 1}
     refuses, waits = AsyncProducer(config, on_full="raise"), AsyncProducer({**config, "max.block.ms": 50})
     sent = [each.send("orders", b"1") for each in (refuses, waits)]
-    with pytest.raises(BufferFullError, match="1 records are waiting"):
+    with pytest.raises(BufferFullError, match="1 records have no delivery report yet"):
         refuses.send("orders", b"2")
     with pytest.raises(DeliveryError, match="no space"):
         await waits.send("orders", b"2")
@@ -64,5 +64,5 @@ async def test_without_room_a_send_waits_or_is_refused_as_on_full_says() -> None
 async def test_without_levels_a_level_is_refused(cluster: Cluster) -> None:
     async with producer(cluster) as sends:
         for send in (sends.send, sends.try_send):
-            with pytest.raises(ConfigError, match="has level=0, and this producer has no levels"):
+            with pytest.raises(ConfigError, match="has level=0, but this producer has no levels"):
                 send("orders", b"v", level=0)

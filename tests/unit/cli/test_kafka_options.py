@@ -149,7 +149,7 @@ def test_a_pem_text_is_in_a_file_of_settings_as_it_is(tmp_path: Path, text: str,
 def test_a_pem_text_without_an_end_is_named_and_not_shown(tmp_path: Path, text: str) -> None:
     file = tmp_path / "client.properties"
     file.write_text(f"sasl.username=me\nssl.key.pem={text}")
-    with pytest.raises(ConfigError, match=r"The PEM text that begins in line 2 of .* has no end") as error:
+    with pytest.raises(ConfigError, match=r"The PEM text that begins in line 2 of .* is not complete") as error:
         read_properties(file)
     assert "c2VjcmV0cw" not in str(error.value)
 
@@ -163,8 +163,8 @@ def test_quotes_around_a_value_stay_part_of_it_and_are_told_of(
     assert read_properties(file) == {"sasl.username": "o'hara", "sasl.password": f"{quote}{SECRET}{quote}"}
     [said] = caplog.messages
     assert said == (
-        f"The quotes around the value of sasl.password in line 2 of {file} are part of it. Remove them unless you mean "
-        "that."
+        f"The quotes around the value of sasl.password in line 2 of {file} are read as part of the value. Remove them "
+        "unless they belong to it."
     )
 
 

@@ -136,7 +136,7 @@ def test_the_kafka_topics_are_those_of_the_levels(topics: Any, levels: int | Non
         ("", {}, "needs the name of a topic"),
         ([], {}, "needs the name of a topic"),
         ([print], {}, "needs the name of a topic"),
-        ("orders", {"group": ""}, "group.id must be a non-empty string"),
+        ("orders", {"group": ""}, "group.id is ''; it must be a non-empty string"),
         ("orders", {"levels": 0}, "levels is 0; it must be a whole number, at least 1"),
         ("orders", {"levels": "3"}, "levels is '3'"),
         ({"payments": 2}, {"levels": 2}, "The level of the topic 'payments' is 2"),
