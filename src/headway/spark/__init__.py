@@ -1,6 +1,6 @@
-"""Headway in PySpark: topics by priority as source and sink, and handlers that run in parallel on the cluster.
+"""Headway for PySpark: Kafka topics by priority as a source and sink, and handlers that run in parallel on a cluster.
 
-A name's module is imported when the name is first used, as in `headway`.
+The module that defines a public name is imported when the name is first used, as in the package `headway`.
 """
 
 from headway.runtime.lazy_import import importer

@@ -1,9 +1,9 @@
-"""A worker's process, and the task that outlives it, so that the task can find out which records killed the process.
+"""Runs a worker's handler in a separate process, so that its Spark task can find out which records killed the process.
 
-Spark would only notice that a Python worker is gone, and start the same task again with the same record. So the task
-itself runs no handler, but starts a process for them. If the process dies, the task reads which records it was running,
-and starts another process. It informs all tasks of the run through Kafka, because any of them may be assigned the
-partition next.
+If a handler that runs in the task itself killed its process, Spark would start the task again with the same record, and
+could not find out which record was the cause. So the task runs no handler, but starts a process that does. If this
+process dies, the task reads which records were running, and starts another process. It also informs all tasks of the
+run through Kafka, because any of them may be assigned the partition next.
 """
 
 import contextlib
@@ -30,15 +30,16 @@ from headway.parallel.consumer import ParallelConsumer
 log = logging.getLogger(__name__)
 
 STOP = b"stop"
-"""The message that tells all workers of a run to drain and leave the group."""
+"""The message by which all workers of a run are stopped: they drain and leave their groups."""
 
-_LOOK_FOR_TASK_EVERY = 0.2  # seconds
-_LEAVE_WITHIN = 10.0  # seconds; how long a process may take to leave its group once its task is gone
-_IN_ONE_RECORD = 500  # suspects; each takes at most a few hundred bytes, and a record may have a megabyte
+_LOOK_FOR_TASK_EVERY = 0.2  # seconds between two checks whether the process still runs
+_LEAVE_WITHIN = 10.0  # seconds that a process gets to leave its group after its task has ended
+# The number of suspects in one message. Each takes at most a few hundred bytes, and a record can have a megabyte.
+_IN_ONE_RECORD = 500
 
 
 class Task(Protocol):
-    """What a process runs. It is pickled for the process."""
+    """The task that a process runs. It is pickled to be sent to the process."""
 
     @property
     def name(self) -> str: ...
@@ -54,7 +55,10 @@ class WorkerDiedError(HeadwayError):
 
 
 class TaskSupervisor:
-    """Keeps one task's process alive until it ends by itself. Tasks of a `run` reach each other through `control`."""
+    """Starts the process of a task, and starts it again each time it dies, until it ends normally.
+
+    The tasks of a `run` send each other messages through the topic that `control` returns.
+    """
 
     def __init__(self, task: Task, control: Callable[[], ControlTopic], run: str) -> None:
         self._task = task
@@ -66,7 +70,7 @@ class TaskSupervisor:
         self._stopped = threading.Event()
 
     def hear(self, word: bytes) -> None:
-        """Act on a message to all tasks of the run. Can be called from any thread."""
+        """Handle a message that was sent to all tasks of the run. Can be called from any thread."""
         with self._lock:
             if word == STOP:
                 self._stopped.set()
@@ -75,9 +79,9 @@ class TaskSupervisor:
                 self._tell(news)
 
     def work(self) -> Any:
-        """Return the process's outcome, or None if it died while it was stopping.
+        """Run processes until one of them ends normally. Returns its result, or None if it died while it was stopping.
 
-        Raises `WorkerDiedError` if it died although no record was running. Spark then starts the task again.
+        Raises `WorkerDiedError` if a process died while no record was running. Spark then starts the task again.
         """
         deaths = RestartPolicy()
         while True:
@@ -122,17 +126,17 @@ class TaskSupervisor:
                 control.say(self._run, msgspec.json.encode(suspects[start : start + _IN_ONE_RECORD]))
         except KafkaError as error:
             log.warning(
-                "Other tasks could not be told which records were running when a process died, so these may kill other "
-                "processes: %s",
+                "The records that were running when a process died could not be reported to the other tasks, so they "
+                "may kill other processes: %s",
                 error,
             )
 
 
 class _WorkerProcess:
-    """A worker's process, as seen from its task."""
+    """The process of a worker, as its task uses it."""
 
     def __init__(self, task: Task, suspects: list[Suspect]) -> None:
-        # A forked process would share the task's socket to Spark, and its Kafka clients.
+        # The process is not forked, because it would then share the task's socket to Spark and its Kafka clients.
         context = multiprocessing.get_context("spawn")
         self._table = make_table_file()
         self._pipe, theirs = context.Pipe()
@@ -143,15 +147,15 @@ class _WorkerProcess:
             send_handle(self._pipe, self._table, self._process.pid)
 
     def tell(self, what: bytes | list[Suspect]) -> None:
-        """Tell the process to stop, or which records are suspects."""
+        """Send the process the message to stop, or a list of suspects."""
         with contextlib.suppress(OSError):  # the process has died, which `outcome` reports
             self._pipe.send(what)
 
     def outcome(self) -> Any:
-        """Wait for the process's outcome. Raises `EOFError` if it died."""
+        """Wait until the process ends, and return its result. Raises `EOFError` if it died."""
         try:
             while not self._pipe.poll(_LOOK_FOR_TASK_EVERY):
-                # The pipe is not closed while a child of the process holds its other end, so check for its exit.
+                # Also check whether the process has exited, because a child of it can keep its end of the pipe open.
                 if self._process.exitcode is not None and not self._pipe.poll(0):
                     raise EOFError
             return self._pipe.recv()
@@ -159,7 +163,7 @@ class _WorkerProcess:
             raise EOFError from error
 
     def exit_code(self) -> int | None:
-        """Return the exit code of the process, or None if it has not ended."""
+        """Return the exit code of the process, or None if it has not ended after a second."""
         if self._process.exitcode is None:
             self._process.join(1.0)
         return self._process.exitcode
@@ -169,8 +173,8 @@ class _WorkerProcess:
         return read_table(self._table)
 
     def close(self) -> None:
-        """End the process if it has not ended by itself, and release everything that it held."""
-        self._pipe.close()  # the process ends once it notices that its pipe is closed
+        """End the process if it is still running, and release its resources."""
+        self._pipe.close()  # the process ends when it notices that its pipe is closed
         self._process.join(_LEAVE_WITHIN)
         self._process.kill()
         self._process.join()
@@ -210,7 +214,7 @@ def _obey(pipe: connection.Connection, consumer: ParallelConsumer, supervision: 
                 consumer.stop(timeout=drain_timeout)
             elif supervision:
                 supervision.suspect(said)
-    # The task is gone, and Spark starts another one.
+    # The pipe is closed, so the task has ended. Spark starts another task.
     consumer.stop(drain=False)
     time.sleep(_LEAVE_WITHIN)
     os._exit(1)

@@ -1,8 +1,8 @@
-"""`run_workers`: `@worker` handlers as long-running tasks on a cluster.
+"""`run_workers`, which runs `@worker` handlers as long-running tasks on a Spark cluster.
 
-Each worker is a Spark job with one task. If its executor dies, Spark starts the task elsewhere, without disturbing
-other workers. If Spark ended a task, it would kill its Python process within two seconds. So instead, a stop message
-through Kafka tells workers to drain and leave their groups.
+Each worker is a Spark job with one task. If its executor dies, Spark starts the task on another executor, without
+disturbing the other workers. Workers are not stopped by cancelling their jobs, because Spark would then kill the Python
+processes within two seconds. Instead, they receive a stop message through Kafka, and drain and leave their groups.
 """
 
 import logging
@@ -40,14 +40,15 @@ from headway.workers.find_workers import find_workers
 log = logging.getLogger(__name__)
 
 CONTROL_TOPIC = "headway-control"
-_LEAVE_WITHIN = 30.0  # seconds that a worker may take to leave its group and end, once no record is running
+_LEAVE_WITHIN = 30.0  # seconds that a worker gets to leave its group and end after its last record is done
 
 
 @dataclass(frozen=True, slots=True)
 class WorkerTask:
-    """A task's parameters, which are sent to the cluster.
+    """The parameters of a worker's task, which are sent to the cluster.
 
-    `config` comes from the worker's user; `connection` also has the settings that the worker itself declares.
+    `config` has the settings that the user passed to `run_workers`. `connection` also includes the settings that the
+    worker declares.
     """
 
     worker: str
@@ -60,7 +61,7 @@ class WorkerTask:
     index: int = 0
 
     def work(self, index: int) -> "Ended":
-        """Run worker number `index` in its own process until the stop message of this run arrives."""
+        """Run the worker with number `index` in a separate process until the stop message of this run arrives."""
         in_process = replace(self, index=index, connection={})
         supervisor = TaskSupervisor(in_process, lambda: ControlTopic(self.connection, CONTROL_TOPIC), self.run)
         with listening(self.connection, CONTROL_TOPIC, self.since, self.run, supervisor.hear):
@@ -70,11 +71,11 @@ class WorkerTask:
 
     @property
     def name(self) -> str:
-        """The worker and its number, as logs show it."""
+        """The name of the worker with its number, as it appears in logs."""
         return f"{self.worker}[{self.index}]"
 
     def consumer(self) -> ParallelConsumer:
-        """Create a consumer that is ready to run the handler."""
+        """Create the consumer for the worker's handler."""
         [worker] = find_workers([self.worker]).values()
         return worker.consumer(self.config, self.max_concurrency, self.index)
 
@@ -85,7 +86,7 @@ class WorkerTask:
         return Ended(consumer.metrics(), "")
 
     def mistake(self, error: HeadwayError) -> "Ended":
-        """Return the task's end for an error. Raises the error if another attempt may succeed."""
+        """Return how the task ends after an error that would occur again. Raises the error if a retry might succeed."""
         is_refused = isinstance(error, AuthenticationError) and not error.was_connected
         if is_refused or isinstance(error, (AuthorizationError, ConfigError, HandlerError, LifespanError)):
             return Ended(None, f"{self.worker}: {error}")
@@ -94,7 +95,7 @@ class WorkerTask:
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """The end of a task: its metrics, or a sentence on why it cannot go on."""
+    """How a worker's task ended: its metrics, or the error message because of which it must not be started again."""
 
     metrics: ParallelMetrics | None
     mistake: str
@@ -109,21 +110,25 @@ def run_workers(
     max_concurrency: int | None = None,
     drain_timeout: float = 30.0,
 ) -> "ClusterWorkers":
-    """Run a `@worker` in `n` tasks on the cluster, each a member of its group. Returns while they start.
+    """Run a `@worker` in `n` tasks on the cluster, each of which is a member of the worker's consumer group.
 
-    They are the same workers that `headway worker` runs: each record is acknowledged individually, and a worker that
-    dies with its executor is replaced. Each worker occupies a core for as long as it runs.
+    Returns without waiting for the workers to start. They work like the workers of `headway worker`: each record is
+    acknowledged individually, and a worker that dies with its executor is replaced. Each worker occupies a core for as
+    long as it runs.
 
     Args:
-        spark: The session; its cluster needs a free core for each worker.
-        handler_path: `module:handler`, importable on the cluster (`spark-submit --py-files`).
-        n: The number of workers. They share the partitions; workers beyond the number of partitions are idle.
+        spark: The session. Its cluster needs a free core for each worker.
+        handler_path: The handler as `module:handler`. The cluster must be able to import the module, for example by
+            `spark-submit --py-files`.
+        n: The number of workers, which share the partitions. If there are more workers than partitions, some are idle.
         config: Kafka's address and further settings, as for a `ParallelConsumer`.
-        max_concurrency: How many records each worker handles at once. By default as declared.
-        drain_timeout: How many seconds running records may take after `stop`.
+        max_concurrency: How many records each worker handles at a time. By default, this is the number that the
+            `@worker` declares.
+        drain_timeout: How many seconds running records can take after `stop`.
 
-    Raises `ConfigError` for a session of Spark Connect, and for a handler that is not found here or is not a worker.
-    Raises `KafkaError` if Kafka refuses the topic `headway-control`, which the stop message is sent through.
+    Raises `ConfigError` for a session of Spark Connect, and if this program does not find the handler, or the handler
+    is not a worker. Raises `KafkaError` if the topic `headway-control`, through which the stop message is sent, cannot
+    be used.
     """
     check_whole("n", n, 1)
     if max_concurrency is not None:
@@ -140,7 +145,7 @@ def run_workers(
 
 
 class ClusterWorkers:
-    """Workers that run on a cluster. At the end of a `with` block they are stopped."""
+    """The workers that `run_workers` has started. A `with` block stops them at its end."""
 
     def __init__(self, spark: SparkContext, task: WorkerTask, n: int, control: ControlTopic) -> None:
         self._spark = spark
@@ -154,9 +159,10 @@ class ClusterWorkers:
             thread.start()
 
     def stop(self) -> None:
-        """Tell all workers to drain and leave their groups, without waiting for that.
+        """Send all workers the message to drain and leave their groups. Does not wait until they have ended.
 
-        If Kafka refuses the stop message, the workers are cancelled, and running records are handled again later.
+        If the message cannot be sent, the jobs of the workers are cancelled, and running records are handled again
+        later.
         """
         if self._ending.is_set():
             return
@@ -164,19 +170,23 @@ class ClusterWorkers:
         try:
             self._control.say(self._task.run, STOP)
         except KafkaError as error:
-            log.error("Workers of %s cannot be told to stop, so they are cancelled. %s", self._task.worker, error)
+            log.error(
+                "The stop message could not be sent to the workers of %s, so they are cancelled. %s",
+                self._task.worker,
+                error,
+            )
             self._spark.cancelJobGroup(self._task.run)
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until all workers have ended. Returns False if they have not within `timeout` seconds.
+        """Wait until all workers have ended. Returns False if they have not ended within `timeout` seconds.
 
-        Raises `HeadwayError` if the workers could not go on because a record failed for good and there is no
-        dead-letter topic, or because a worker kept dying.
+        Raises `HeadwayError` if the workers had to stop because a record failed permanently and there is no dead-letter
+        topic, or because a worker died several times in a row.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         for thread in self._threads:
             while thread.is_alive() and (deadline is None or time.monotonic() < deadline):
-                thread.join(0.1)  # in short pieces, so that Ctrl-C is handled
+                thread.join(0.1)  # waits for a short time only, so that Ctrl-C is handled
         if any(thread.is_alive() for thread in self._threads):
             return False
         if self._mistake:
@@ -196,7 +206,7 @@ class ClusterWorkers:
     ) -> None:
         self.stop()
         if not self.wait(self._task.drain_timeout + _LEAVE_WITHIN):
-            log.error("Workers of %s did not end in time, so they are cancelled.", self._task.worker)
+            log.error("The workers of %s did not end in time, so they are cancelled.", self._task.worker)
             self._spark.cancelJobGroup(self._task.run)
 
     # One thread per worker
@@ -207,7 +217,7 @@ class ClusterWorkers:
             born = time.monotonic()
             try:
                 ended = self._run_job(index)
-            except Exception as error:  # from Spark: the task used up its attempts, or the application is ending
+            except Exception as error:  # from Spark, because the task has failed too often or the application is ending
                 self._mourn(index, error, deaths.delay(time.monotonic() - born))
             else:
                 self._note(ended)

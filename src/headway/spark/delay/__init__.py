@@ -1,4 +1,4 @@
-"""Delayed delivery at scale: pending schedules as a DataFrame, cancelled by predicate, counted, and audited.
+"""Functions for many schedules: read them as a DataFrame, cancel them by a predicate, count them, and audit them.
 
 To schedule the rows of a DataFrame, write them with a column `due` (`headway.spark.sink.writers`).
 """

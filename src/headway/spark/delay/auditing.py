@@ -1,6 +1,6 @@
-"""Audits scheduled records against cancelled and delivered ones: any lost, duplicated or early, and how late?
+"""Finds scheduled records that were lost, duplicated or delivered early, and measures how late deliveries were.
 
-The functions do not depend on Kafka: any DataFrames with an `id` for each record will do.
+The functions do not need Kafka. They compare DataFrames of scheduled, cancelled and delivered records by an `id`.
 """
 
 from datetime import datetime
@@ -9,7 +9,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # as Spark's own documentation has it
 
 FAULTS = ("never_scheduled", "delivered_though_cancelled", "lost", "duplicated", "early")
-"""The verdicts that should not occur. If several apply to a record, the first one counts."""
+"""The verdicts that should not occur. If several apply to a record, it gets the first of them."""
 
 VERDICTS = ("delivered", "cancelled", "pending", *FAULTS)
 
@@ -20,18 +20,19 @@ _ACCURACY = 10_000
 def audit(
     scheduled: DataFrame, delivered: DataFrame, cancelled: DataFrame | None = None, *, until: datetime | None = None
 ) -> DataFrame:
-    """Return one row per id, with a `verdict` and how many milliseconds late its first copy was.
+    """Compare scheduled records with deliveries. Returns one row per id, with a `verdict` and its lateness (`late_ms`).
 
-    `delivered` means delivered once and not early; `cancelled` means not delivered; `pending` means not delivered, and
-    not due before `until`. For the others see `FAULTS`.
+    The lateness is how many milliseconds after its due time the first copy was delivered. The verdict `delivered` means
+    that the record was delivered once and not early. `cancelled` means that it was cancelled and not delivered.
+    `pending` means that it was not delivered, and is not due before `until`. The other verdicts are in `FAULTS`.
 
     Args:
-        scheduled: `id` and `due`, a timestamp. An id that occurs twice is expected twice, each at its own due time: the
-            first delivery is compared with the first due time, and so on.
-        delivered: `id` and `delivered`, the timestamp of the record. It is the brokers' own time if the topic has
-            message.timestamp.type=LogAppendTime.
-        cancelled: `id` of each record that was settled as cancelled.
-        until: The time up to which records are expected. By default now.
+        scheduled: The scheduled records, with the columns `id` and `due`, a timestamp. If an id occurs twice, two
+            deliveries are expected: the first delivery is compared with the first due time, and so on.
+        delivered: The delivered records, with the columns `id` and `delivered`, the timestamp of the record. This is
+            the time of the broker if the topic has message.timestamp.type=LogAppendTime.
+        cancelled: The records that were settled as cancelled, with the column `id`.
+        until: The time up to which deliveries are expected. By default, this is the current time.
     """
     now = F.current_timestamp() if until is None else F.lit(until)
     expected = scheduled.groupBy("id").agg(
@@ -53,7 +54,7 @@ def audit(
 
 
 def summary(audited: DataFrame) -> DataFrame:
-    """Return one row: how many ids have each verdict, and how late they were (`late_p50` … `late_max`) in ms."""
+    """Return one row with the number of ids for each verdict, and the lateness in ms (`late_p50` to `late_max`)."""
     counts = [F.count_if(F.col("verdict") == verdict).alias(verdict) for verdict in VERDICTS]
     percentiles = [F.percentile_approx("late_ms", p / 100, _ACCURACY).alias(f"late_p{p}") for p in _PERCENTS]
     return audited.agg(F.count("*").alias("ids"), *counts, *percentiles, F.max("late_ms").alias("late_max"))

@@ -1,4 +1,4 @@
-"""Cancels all schedules that match a predicate, by asking the relay of each schedule."""
+"""Cancels all schedules that match a predicate, by sending a request to the relay of each schedule."""
 
 from collections import Counter, deque
 from collections.abc import Iterator, Mapping
@@ -29,24 +29,25 @@ def cancel_where(
     *,
     timeout: float = 60.0,
 ) -> dict[Settled, int]:
-    """Cancel the pending schedules that match the predicate, and count the outcomes. Relays must be running.
+    """Cancel the pending schedules that match the predicate, and return how many had each outcome.
 
-    The predicate is over the columns of `pending`. A schedule that a relay delivered before it saw the cancellation
-    counts as `Settled.DELIVERED`. Calling this again is safe, because a cancelled schedule is no longer pending.
+    Relays must be running. The predicate can use the columns of `pending`. A schedule that a relay delivered before it
+    read the cancellation counts as `Settled.DELIVERED`. It is safe to call this function again, because a cancelled
+    schedule is no longer pending.
 
     Raises:
         NoRelayError: Some cancellations were not answered within `timeout` seconds. They take effect once a relay runs.
         ConfigError: The scheduler has no topics.
     """
-    # A record that moves while the delay topics are being read is seen twice.
+    # Handles must be distinct, because a record that moves while the delay topics are being read can be read twice.
     handles = pending(spark, config, name).where(predicate).select("handle").distinct()
     asking = shown_as("headway delay.cancel_where", _asking(dict(config), name, timeout))
     counts = _total(handles.mapInArrow(asking, _COUNTS))
     if unanswered := counts.pop(_UNANSWERED, 0):
         raise NoRelayError(
             f"Of {counts.total() + unanswered:,} cancellations, {unanswered:,} were not answered within {timeout:g} s. "
-            "They are stored, and settled as soon as a relay runs (`headway relay`). Ask again then to learn the "
-            "outcome."
+            "They are stored, and will be settled as soon as a relay runs (`headway relay`). To learn the outcome, "
+            "call cancel_where again after that."
         )
     return {Settled(outcome): count for outcome, count in counts.items()}
 
@@ -90,7 +91,7 @@ def _cancel(handles: Iterator[str], config: Mapping[str, Any], name: str, timeou
 
 
 def _settle(request: ChangeRequest, counts: Counter[str], timeout: float) -> None:
-    # Once an answer is late, do not wait for the others: no relay is running.
+    # After one answer is late, do not wait for the other answers, because no relay is running.
     try:
         outcome: str = request.settled(0 if counts[_UNANSWERED] else timeout)
     except NoRelayError:

@@ -1,4 +1,4 @@
-"""Counts pending schedules by delay topic and due time, and the delays in use."""
+"""Counts pending schedules by their delay topic, due time and delay."""
 
 from collections import Counter
 
@@ -15,17 +15,20 @@ def occupancy(pending: DataFrame) -> DataFrame:
 
 
 def hot_seconds(pending: DataFrame, count: int = 20) -> DataFrame:
-    """Return the seconds in which most schedules are due, the fullest first: `second`, `pending`."""
+    """Return the seconds in which the most schedules are due, the busiest second first, as `second` and `pending`."""
     second = F.date_trunc("second", "due").alias("second")
     seconds = pending.groupBy(second).agg(F.count("*").alias("pending"))
     return seconds.orderBy(F.desc("pending"), "second").limit(count)
 
 
 def delays(pending: DataFrame) -> dict[int, float]:
-    """Count how often each delay in milliseconds is used, rounded to about one percent, as `fit` takes them."""
+    """Count how many schedules have each delay in milliseconds, for use with `fit`.
+
+    Delays are rounded to about one percent.
+    """
     milliseconds = F.unix_millis("due") - F.unix_millis("scheduled")
-    not_past = F.greatest(milliseconds, F.lit(0))  # negative if a row was already due when it was scheduled
-    # Round to seconds first, so that few values go through Python.
+    not_past = F.greatest(milliseconds, F.lit(0))  # the difference is negative if a row was scheduled after it was due
+    # Round to seconds in Spark first, so that only few distinct values are passed to Python.
     seconds = pending.select(F.round(not_past, -3).alias("delay")).groupBy("delay").count()
     found: Counter[int] = Counter()
     for row in (

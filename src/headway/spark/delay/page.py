@@ -1,4 +1,4 @@
-"""Shows the content of the delay topics as a self-contained HTML page. It does no I/O: rows in, text out."""
+"""Shows the pending schedules in the delay topics as a self-contained HTML page."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime

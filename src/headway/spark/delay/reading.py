@@ -1,4 +1,4 @@
-"""Pending schedules as a DataFrame, read from the delay topics without disturbing the relays."""
+"""Reads pending schedules from the delay topics as a DataFrame, without disturbing the relays."""
 
 import uuid
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,18 +33,21 @@ _AT_A_TIME = 5_000
 
 
 def pending(spark: SparkSession, config: Mapping[str, Any], name: str = DEFAULT_NAME) -> DataFrame:
-    """Return one row for each schedule that is not delivered yet. Each action reads the delay topics again.
+    """Return a DataFrame with one row for each schedule that is neither delivered nor cancelled.
 
-    `handle` is the text that cancels the schedule, and `due` its time after all changes. `topic_delay_ms` is the delay
-    of the delay topic in which it waits (0 for memory), and `topic` its target Kafka topic; `partition` is null if the
-    key decides. There is one task per partition of the scheduler's topics.
+    `handle` is the text by which the schedule can be cancelled, and `due` is its due time after all changes.
+    `topic_delay_ms` is the delay of the delay topic in which the schedule waits, or 0 if it waits in a relay's memory.
+    `topic` is the Kafka topic to which it is delivered, and `partition` is null if the key decides the partition.
 
-    Relays go on in the meantime: for a schedule that they are just moving or delivering, there can be two rows, or an
-    outdated one. `config` is librdkafka's settings. Raises `ConfigError` if the scheduler has no topics.
+    Each action on the DataFrame reads the delay topics again, with one task for each partition of the scheduler's
+    topics. Relays continue in the meantime, so a schedule that is just being moved or delivered can have two rows, or a
+    row that is out of date. `config` has the settings of librdkafka. Raises `ConfigError` if the scheduler has no
+    topics.
     """
     with one_sentence():
         partitions = layout_of(config, name).partitions
-    # The unique column is needed because Spark would use another DataFrame's cached rows for an equal plan.
+    # The column with a unique value makes the plan unique. Otherwise Spark would use the cached rows of another
+    # DataFrame that has an equal plan.
     numbers = spark.range(0, partitions, 1, partitions).select("id", F.lit(uuid.uuid4().hex))
     return numbers.mapInArrow(shown_as("headway delay.pending", _reading(dict(config), name)), PENDING)
 

@@ -1,1 +1,1 @@
-"""Reports on a pipeline: throughput, waiting times and lag by level, as a page."""
+"""Makes HTML reports on a pipeline: its throughput, waiting times and lag by level."""

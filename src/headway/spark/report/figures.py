@@ -1,6 +1,7 @@
-"""Throughput, waiting times and lag by level, from the times at which records were produced, read and done.
+"""Computes throughput, waiting times and lag by level from the times at which records were produced, read and done.
 
-Each figure is a function from a DataFrame to a DataFrame; `headway.spark.report.html` turns them into a page.
+Each figure is computed by a function that takes and returns a DataFrame. `headway.spark.report.html` makes a page of
+the results.
 """
 
 from collections.abc import Mapping, Sequence
@@ -29,7 +30,7 @@ STAGES: Mapping[str, tuple[str, str]] = {
     "processing": (READ, DONE),
     "end_to_end": (PRODUCED, DONE),
 }
-"""The start and the end of each duration."""
+"""The columns with the start and the end of each duration."""
 
 PERCENTS = (50, 95, 99)
 NEEDED = ("level", PRODUCED, READ, DONE)
@@ -39,45 +40,50 @@ _TYPES: Sequence[tuple[tuple[type[DataType], ...], str]] = (
     ((ByteType, ShortType, IntegerType, LongType), "an integer"),
 )
 _LAST_SECOND = 253_370_764_799
-"""The last second of the year 9998. A day later, Python's calendar may have ended in some time zone."""
+"""The last second of the year 9998. Python cannot represent times after the year 9999 in any time zone, so the whole
+year is left as a margin."""
 
-_ACCURACY = 1_000  # of percentiles: one part in 1,000
+_ACCURACY = 1_000  # the accuracy parameter of percentile_approx, for an error of at most 1 part in 1,000
 _MOST_WINDOWS = 60
 _SIZES = (1, 2, 5, 10, 30, 60, 300, 600, 1_800, 3_600, 21_600, 86_400)
 
 
 def checked_records(records: DataFrame) -> DataFrame:
-    """Return the records. Raises `ConfigError` if a column that the report needs is missing or has another type."""
+    """Return the records unchanged. Raises `ConfigError` if a column of the report is missing or has another type."""
     missing = [name for name in NEEDED if name not in records.columns]
     if missing:
         raise ConfigError(
-            f"The records have no column {missing[0]}. A report needs {', '.join(NEEDED)}: the level as an integer, "
-            "and when each record was produced, read and done, as `headway.spark.report.timestamps.stamped` adds them."
+            f"The records have no column {missing[0]}. A report needs the columns {', '.join(NEEDED)}: the level as an "
+            "integer, and the times at which each record was produced, read and done, which "
+            "`headway.spark.report.timestamps.stamped` adds."
         )
     for name in NEEDED:
         kind, (kinds, meant) = records.schema[name].dataType, _TYPES[name == "level"]
         if not isinstance(kind, kinds):
             raise ConfigError(
-                f"The column {name} is a {kind.simpleString()}, but a report needs {meant} there. Cast it before it is "
-                "written."
+                f"The column {name} is a {kind.simpleString()}, but a report needs {meant}. Cast the column before you "
+                "write the records."
             )
     return records
 
 
 def records_with_times(records: DataFrame) -> DataFrame:
-    """Keep the records with a level from 0 to 999 and three times from 1970 to 9998; others fit no window."""
+    """Return the records that have a level from 0 to 999 and three times from the years 1970 to 9998."""
     given = records.select("level", *(F.col(name).cast("timestamp").alias(name) for name in (PRODUCED, READ, DONE)))
     times = [F.unix_seconds(name).between(0, _LAST_SECOND) for name in (PRODUCED, READ, DONE)]
     return given.where(reduce(and_, times, F.col("level").between(0, MOST_LEVELS - 1)))
 
 
 def by_level(records: DataFrame) -> DataFrame:
-    """Return one row per level: the number of records, and percentiles of each duration in milliseconds."""
+    """Return one row per level, with the number of records and percentiles of each duration in milliseconds."""
     return records.groupBy("level").agg(F.count("*").alias("records"), *_percentiles()).orderBy("level")
 
 
 def by_window(records: DataFrame, seconds: int) -> DataFrame:
-    """Return the same figures per level and window, and the records per second. Windows are of the time of `done`."""
+    """Return one row per level and window, with the records per second and percentiles of each duration.
+
+    A record belongs to the window in which it was done.
+    """
     window = F.window(DONE, f"{seconds} seconds").getField("start").alias("window")
     return (
         records.groupBy("level", window)
@@ -87,9 +93,10 @@ def by_window(records: DataFrame, seconds: int) -> DataFrame:
 
 
 def lag(records: DataFrame, seconds: int) -> DataFrame:
-    """Return, per level and window, how many records had been produced but were not done at its end.
+    """Return, for each level and window, how many records had been produced but were not done at the window's end.
 
-    The windows start with the first in which a record was done: an older backlog counts from there on.
+    The first window is the first one in which a record was done. Records that were produced earlier count as if they
+    had been produced in that window.
     """
     first = records.select(F.min(DONE).alias("first"))
     produced = records.crossJoin(first).withColumn(PRODUCED, F.greatest(PRODUCED, "first"))
@@ -102,9 +109,9 @@ def lag(records: DataFrame, seconds: int) -> DataFrame:
 
 
 def window_seconds(records: DataFrame) -> int:
-    """Return the shortest usual window, or number of days, that gives at most 60 windows.
+    """Return the length of windows, in seconds, of which at most 60 cover the time in which the records were done.
 
-    Together they cover the time in which the records were done.
+    This is the shortest possible length of the usual ones, which are up to a day, or a multiple of a day.
     """
     span = records.select(F.unix_seconds(F.max(DONE)) - F.unix_seconds(F.min(DONE))).collect()[0][0] or 0
     days = ceil(span / _MOST_WINDOWS / _SIZES[-1])

@@ -1,4 +1,4 @@
-"""Writes the report on a directory of Parquet to a file."""
+"""Writes the HTML report on the records in a directory of Parquet files."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,10 +16,13 @@ from headway.spark.report.html import Row, report_page
 def write_report(
     spark: SparkSession, parquet: str, output: Path, *, title: str = "Headway report", seconds: int | None = None
 ) -> int:
-    """Write the page. Returns the number of its records. `seconds` is the length of a window.
+    """Write the report as an HTML page to `output`. Returns the number of records that the report includes.
 
-    Records without a level or a time, or with one that is out of bounds, are left out, and the page shows how many.
-    Raises `ConfigError` if there is no Parquet at that path, it is damaged, or it lacks a column.
+    `seconds` is the length of a window in the plots. By default, it depends on the time that the records cover.
+
+    Records that lack a level or a time, or have one outside the allowed range, are left out. The page shows how many.
+    Raises `ConfigError` if there are no Parquet files at that path, if one of them is damaged, or if a column is
+    missing.
     """
     with _readable(parquet):
         given = figures.checked_records(spark.read.parquet(parquet)).select(*figures.NEEDED)

@@ -1,4 +1,4 @@
-"""The report as a self-contained HTML page whose plots are SVG. It does no I/O: rows in, text out."""
+"""Makes the report as a self-contained HTML page with SVG plots. This module does no I/O."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -9,7 +9,7 @@ Row = Mapping[str, Any]
 Points = Sequence[tuple[float, float]]
 
 COLOURS = ("#78909c", "#f0a030", "#c62828", "#5e35b1", "#00897b", "#3949ab")
-"""The colours of the levels, lowest first. With more levels they repeat."""
+"""The colours of the levels, lowest level first. They repeat if there are more levels."""
 
 WIDTH, HEIGHT, LEFT, BOTTOM, TOP = 860, 240, 70, 24, 10
 TICKS = 4
@@ -31,9 +31,10 @@ class LevelCurve(NamedTuple):
 def report_page(
     title: str, levels: Sequence[Row], windows: Sequence[Row], lags: Sequence[Row], seconds: int, left_out: int = 0
 ) -> str:
-    """Return the page. The rows come from `headway.spark.report.figures`; `seconds` is the length of a window.
+    """Return the HTML page of the report.
 
-    `left_out` is how many records are in none of the rows.
+    The rows come from the functions in `headway.spark.report.figures`. `seconds` is the length of a window, and
+    `left_out` is the number of records that the figures do not include.
     """
     plots = [plot("Records done per second", _lines(windows, "per_second"))]
     plots += [
@@ -43,18 +44,20 @@ def report_page(
     begins = min((row["window"] for row in windows), default=None)
     since = f"Windows of {seconds} s since {begins:%Y-%m-%d %H:%M:%S}." if begins else "No records."
     if left_out:
-        since += f" {left_out:,} records are left out: they lack a level or a time, or have one that is out of bounds."
+        since += (
+            f" {left_out:,} records are left out: they lack a level or a time, or have one outside the allowed range."
+        )
     body = "\n".join([f"<h1>{escape(title)}</h1>", f"<p>{since}</p>", _table(levels), *plots])
     return document(title, body)
 
 
 def document(title: str, body: str) -> str:
-    """Return an HTML page with this body."""
+    """Return an HTML page with this title and body."""
     return f'<!doctype html>\n<html lang="en"><meta charset="utf-8"><title>{escape(title)}</title>\n{_STYLE}\n{body}\n'
 
 
 def plot(title: str, lines: Sequence[LevelCurve]) -> str:
-    """Return a plot of lines over time, one per level, with the largest value at the top."""
+    """Return an SVG plot of values over time, with one line per level. The vertical axis ends at the largest value."""
     right = max((x for line in lines for x, _ in line.points), default=0) or 1
     top = max((y for line in lines for _, y in line.points), default=0) or 1
     drawn = "".join(_polyline(line, right, top) for line in lines)

@@ -1,4 +1,4 @@
-"""The progress of queries by level, and a listener that prints a table for each micro-batch."""
+"""Reports the progress of queries by level, and prints it as a table for each micro-batch."""
 
 import json
 from collections import Counter
@@ -20,10 +20,11 @@ from headway.spark.stage.outcomes import OBSERVED_OUTPUTS, OBSERVED_STAGE
 
 
 class LevelProgress(NamedTuple):
-    """One level of a micro-batch: the offsets that it read, those that still wait, and the wait of the oldest.
+    """The progress of a level in a micro-batch: how many offsets were read, and how many are still waiting.
 
-    Each record has one offset. So do transaction markers and records that compaction removed, so there can be fewer
-    records than offsets. The wait is in seconds since the query first saw the offset, or None if that is not known.
+    There can be fewer records than offsets, because transaction markers and records that compaction has removed also
+    have offsets. `oldest_wait` is how many seconds ago the query first saw the oldest waiting offset, or None if that
+    is not known.
     """
 
     level: int
@@ -35,8 +36,8 @@ class LevelProgress(NamedTuple):
 def level_progress(source: Mapping[str, Any]) -> list[LevelProgress]:
     """Return the progress of each level of a source in a micro-batch, highest level first.
 
-    `source` is one of the `sources` in `query.lastProgress`. Use it for your own metrics. The list is empty for a
-    source that is not Headway's.
+    Use this function for your own metrics. `source` is an item of `sources` in `query.lastProgress`. The result is
+    empty for a source that is not `format("headway")`.
     """
     start, end, latest = (_form(source.get(name)) for name in ("startOffset", "endOffset", "latestOffset"))
     if "offsets" not in end or "topicIds" not in end:
@@ -57,16 +58,16 @@ def level_progress(source: Mapping[str, Any]) -> list[LevelProgress]:
 
 
 def limit_of(source: Mapping[str, Any]) -> int | None:
-    """Return the limit that targetTriggerTime set for the micro-batch, or None if there is none."""
+    """Return the limit that targetTriggerTime set for the micro-batch, or None if it set no limit."""
     limit = _form(source.get("endOffset")).get("limit")
     return limit if isinstance(limit, int) else None
 
 
 def outcomes_of(progress: Mapping[str, Any]) -> dict[str, dict[str, int]]:
-    """Return the counts of a query's stages from its progress: for each `parallel_map` the outcomes, by its handler.
+    """Return the counts of a query's stages from its progress, by the name of the stage.
 
-    They include how many rows had more than one attempt, as `retried`. For `outputs` there are the number of records,
-    and of dead letters among them.
+    For each `parallel_map`, they are the number of rows with each outcome, and as `retried` the number of rows that had
+    more than one attempt. For `outputs`, they are the number of records, and how many of these are dead letters.
     """
     observed = progress.get("observedMetrics") or {}
     return {
@@ -77,7 +78,7 @@ def outcomes_of(progress: Mapping[str, Any]) -> dict[str, dict[str, int]]:
 
 
 def table(progress: Mapping[str, Any]) -> str:
-    """Format a query's progress for people: one line for the micro-batch, and one for each level."""
+    """Format a query's progress as text: one line for the micro-batch, one for each level, and one for each stage."""
     took = progress.get("durationMs", {}).get("triggerExecution", progress.get("batchDuration", 0)) / 1000
     name = progress.get("name") or progress.get("id")
     sources = progress.get("sources", [])
@@ -89,7 +90,7 @@ def table(progress: Mapping[str, Any]) -> str:
         oldest = "" if not each.oldest_wait else f", the oldest for {each.oldest_wait:,.0f} s"
         share = f"{each.read / offsets:>4.0%}" if offsets else "    "
         lines.append(f"  level {each.level}  {each.read:>11,} read {share}  {each.waiting:>11,} waiting{oldest}")
-    # In the order in which the stages were created; Spark sorts them by name.
+    # List the stages in the order in which they were created. Spark sorts them by name.
     for stage, counts in sorted(outcomes_of(progress).items(), key=lambda each: int(each[0].rpartition("#")[2])):
         listed = ", ".join(f"{number:,} {kind.replace('_', ' ')}" for kind, number in counts.items() if number)
         lines.append(f"  {stage.removeprefix('headway ').rpartition(' #')[0]}: {listed or 'nothing'}")
@@ -100,14 +101,16 @@ def _counted(rows: int, offsets: int, levels: Sequence[Sequence[LevelProgress]])
     """Format the number of records in a micro-batch if it is known, and otherwise the number of offsets."""
     if not any(levels) or rows == offsets:
         return f"{rows:,} records"
-    # Spark counts a frame's rows each time a `foreachBatch` function computes it, but no offset has two records.
+    # There cannot be more records than offsets. But if a `foreachBatch` function computes the frame several times,
+    # Spark counts its rows each time, so the number of records is not known.
     return f"{rows:,} records of {offsets:,} offsets" if rows < offsets else f"{offsets:,} offsets"
 
 
 class ProgressListener(StreamingQueryListener):
-    """Writes the progress of each micro-batch by level: `spark.streams.addListener(ProgressListener())`.
+    """A listener that prints the progress by level of each micro-batch that had rows.
 
-    `write` gets the text for each micro-batch that had rows. It is called on one of Spark's threads.
+    Add it with `spark.streams.addListener(ProgressListener())`. `write` is called with the text instead of `print`, on
+    one of Spark's threads.
     """
 
     def __init__(self, write: Callable[[str], Any] = print) -> None:
@@ -117,7 +120,7 @@ class ProgressListener(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryProgress(self, event: QueryProgressEvent) -> None:  # noqa: N802
-        """Write the progress."""
+        """Write the progress of a micro-batch, unless it had no rows."""
         if event.progress.numInputRows:
             self._write(table(json.loads(event.progress.json)))
 
@@ -125,13 +128,13 @@ class ProgressListener(StreamingQueryListener):
         """Do nothing."""
 
     def onQueryTerminated(self, event: QueryTerminatedEvent) -> None:  # noqa: N802
-        """Write that a query ended with an error."""
+        """Write the error of a query that has failed."""
         if event.exception:
             self._write(f"{event.id} has ended: {event.exception.splitlines()[0]}")
 
 
 def _form(offset: Any) -> Mapping[str, Any]:
-    """Decode an offset as JSON. Returns an empty object if it is not JSON, as with other sources."""
+    """Decode an offset from JSON. Returns an empty mapping if it is not a JSON object, as for some other sources."""
     if isinstance(offset, str):
         try:
             offset = json.loads(offset)

@@ -1,4 +1,4 @@
-"""Adds the times at which each record was produced, read and done: the columns that `headway report` reads."""
+"""Adds the times at which each record was read and done, in the columns that `headway report` reads."""
 
 from collections.abc import Callable
 
@@ -9,16 +9,16 @@ PRODUCED, READ, DONE = "produced_at", "read_at", "done_at"
 
 
 def stamped(records: DataFrame, stage: Callable[[DataFrame], DataFrame]) -> DataFrame:
-    """Apply a stage to the records, adding the times at which each row went in and came out.
+    """Apply a stage to the records, and add the times at which each row entered the stage and left it.
 
-    Spark's own `current_timestamp` is the start of the micro-batch, the same for all its rows.
+    Spark's own `current_timestamp` cannot be used, because it is the start of the micro-batch for all rows.
     """
-    # The filter keeps every row; it only keeps Spark from merging the timestamp with the stage's computation.
+    # The filter keeps every row. It is only there so that Spark does not compute the timestamp together with the stage.
     went_in = records.withColumn(READ, now()).where(F.col(READ).isNotNull())
     return stage(went_in).withColumn(DONE, now())
 
 
 def now() -> Column:
-    """Return a column with the time at which a row is computed, by the executor's clock."""
+    """Return a column with the time at which each row is computed, by the clock of its executor."""
     milliseconds = F.reflect(F.lit("java.lang.System"), F.lit("currentTimeMillis"))
     return F.timestamp_millis(milliseconds.cast("long"))

@@ -1,4 +1,4 @@
-"""Our errors as Spark shows them: one sentence, without the stack trace of the worker."""
+"""Makes Spark show only the message of an error of ours, without the stack trace of the Python worker."""
 
 import os
 import re
@@ -9,13 +9,13 @@ from pyspark.errors import PySparkException
 
 from headway.errors import HeadwayError
 
-# The last line of one of our errors, raised in one of Spark's workers, inside Spark's message.
+# Matches one of our errors in the message of an error of Spark's. It was raised in a Python worker.
 _OURS = re.compile(r"^.*headway\.errors\.\w+: (.+)$", re.MULTILINE)
 
 
 @contextmanager
 def one_sentence() -> Iterator[None]:
-    """Make Spark show our errors without the worker's traceback, which would hide the sentence."""
+    """Make Spark show errors that are raised in this block without the worker's traceback, which hides the message."""
     try:
         yield
     except HeadwayError:
@@ -25,7 +25,7 @@ def one_sentence() -> Iterator[None]:
 
 @contextmanager
 def our_sentence() -> Iterator[None]:
-    """If an error of Spark's contains one of ours, raise ours instead, for code that shows it to people."""
+    """If Spark raises an error that contains one of our errors, raise our error instead."""
     try:
         yield
     except PySparkException as error:

@@ -1,7 +1,7 @@
-"""Runs Spark's work on its own thread, so that Ctrl-C ends it at once and quietly.
+"""Runs a function that uses Spark on a separate thread, so that Ctrl-C ends it at once and without stack traces.
 
-On the main thread, PySpark handles Ctrl-C itself: it asks Java to cancel its jobs in the middle of another request,
-which prints stack traces.
+On the main thread, PySpark handles Ctrl-C itself: it sends Java a request to cancel its jobs in the middle of another
+request, which prints stack traces.
 """
 
 import logging
@@ -14,18 +14,24 @@ from pyspark import SparkContext
 
 T = TypeVar("T")
 
-_ASK_AGAIN_S = 0.1
+_ASK_AGAIN_S = 0.1  # seconds between two attempts to end Java, which may still be starting
 
 
 def interruptible(work: Callable[[], T]) -> T:
-    """Run the work and return its result, or raise its error. On Ctrl-C, its Java process is ended first."""
+    """Run the function on another thread, and return its result or raise its error.
+
+    On Ctrl-C, the Java process is ended before `KeyboardInterrupt` is raised.
+    """
     with beside(work) as result:
         return result.result()
 
 
 @contextmanager
 def beside(work: Callable[[], T]) -> "Iterator[Future[T]]":
-    """Run the work in parallel to the block, which ends after it. On Ctrl-C, its Java process is ended first."""
+    """Run the function on another thread during the `with` block. The block's end waits until the function has ended.
+
+    Yields the future of its result. On Ctrl-C, the Java process is ended before `KeyboardInterrupt` is raised.
+    """
     with ThreadPoolExecutor(1, "headway-spark") as thread:
         future = thread.submit(work)
         try:
@@ -36,7 +42,7 @@ def beside(work: Callable[[], T]) -> "Iterator[Future[T]]":
 
 
 def _end(future: "Future[Any]") -> None:
-    logging.disable()  # otherwise each request that is cut off would be logged
+    logging.disable()  # otherwise py4j would log each request that is interrupted
     _hush_java()
     while not future.done():
         gateway: Any = SparkContext._gateway  # None while Java is still starting
@@ -48,5 +54,5 @@ def _end(future: "Future[Any]") -> None:
 def _hush_java() -> None:
     context = SparkContext._active_spark_context
     if context is not None:
-        with suppress(Exception):  # the context may already be gone
+        with suppress(Exception):  # the context may already be stopped
             context.setLogLevel("OFF")

@@ -1,7 +1,8 @@
-"""Passes the number of tasks that a cluster runs at once to the processes that plan a session's queries.
+"""Passes the number of tasks that a cluster runs at a time to the processes that plan a session's queries.
 
-Spark plans a Python source in a process without a `SparkContext`. That process shares with the driver the directory of
-the program's files, which Spark creates and removes. The driver writes the number there whenever it changes.
+Spark plans a Python source in a separate process, which has no `SparkContext`. This process and the driver share the
+directory of the Spark program's files, which Spark creates and removes. The driver writes the number to a file in this
+directory whenever it changes.
 """
 
 import os
@@ -15,16 +16,17 @@ from pyspark.sql import SparkSession
 from headway.spark.session.session_context import context_of
 
 _FILE = "headway-parallelism"
-_LOOK_EVERY = 1.0  # seconds
+_LOOK_EVERY = 1.0  # seconds between two checks whether the number has changed
 
 _followed: set[str] = set()
 
 
 def follow_cluster(session: SparkSession) -> None:
-    """Let the session's queries divide their micro-batches by the cores of its cluster, as executors come and go.
+    """Let the queries of a session divide their micro-batches into as many tasks as the cluster has cores.
 
-    Without this, and without the option `minPartitions`, they use the number of cores of the driver's machine. The
-    number is Spark's `defaultParallelism`. `local_session` calls this.
+    The number is Spark's `defaultParallelism`, and is updated when executors are added or removed. Without this
+    function and without the option `minPartitions`, queries use the number of cores of the driver's machine.
+    `local_session` calls this function.
 
     Raises `ConfigError` for a session of Spark Connect, which does not provide the number.
     """
@@ -40,12 +42,15 @@ def follow_cluster(session: SparkSession) -> None:
 
 
 def cluster_parallelism() -> int | None:
-    """Return the number that `follow_cluster` wrote, or None. Called in processes that plan a query."""
+    """Return the number that `follow_cluster` wrote, or None if there is none.
+
+    This is called in the processes that plan queries.
+    """
     try:
         root = Path(SparkFiles.getRootDirectory())
     except (AssertionError, AttributeError):  # outside Spark
         return None
-    for directory in (root, root.parent):  # a query has its own directory inside the program's
+    for directory in (root, root.parent):  # in a query, the root is a directory inside the program's directory
         with suppress(OSError, ValueError):
             count = int((directory / _FILE).read_text())
             return count if count > 0 else None
@@ -54,7 +59,7 @@ def cluster_parallelism() -> int | None:
 
 def _follow(context: SparkContext, directory: str, written: int) -> None:
     pause = threading.Event()
-    # If anything fails here, the session has ended.
+    # Any error here means that the session has ended.
     with suppress(Exception):
         while not pause.wait(_LOOK_EVERY):
             written = _write(context, directory, written)
@@ -62,7 +67,7 @@ def _follow(context: SparkContext, directory: str, written: int) -> None:
 
 
 def _write(context: SparkContext, directory: str, written: int | None) -> int:
-    """Write the number if it differs from the one written before, and return it."""
+    """Write the cluster's present number of cores if it differs from `written`, and return it."""
     count = context.defaultParallelism
     if count != written:
         unfinished = Path(directory, f"{_FILE}.new")

@@ -1,4 +1,4 @@
-"""Finds the sources of a DataFrame that are `format("headway")` in its plan."""
+"""Finds the sources `format("headway")` in the plan of a DataFrame."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
@@ -7,7 +7,7 @@ from pyspark.sql import DataFrame
 
 _FORMAT = "headway"
 
-# After these operators, rows can be in other tasks than those that read them.
+# These operators can move rows to other tasks than the tasks that read them.
 _MOVING = {
     *("Repartition", "RepartitionByExpression", "RebalancePartitions", "Aggregate", "Window", "Sort", "Distinct"),
     *("Deduplicate", "DeduplicateWithinWatermark", "FlatMapGroupsInPandas", "FlatMapGroupsInArrow"),
@@ -21,7 +21,11 @@ _RELATION = "spark.connect.Relation"
 
 
 class PlannedSource(NamedTuple):
-    """A source in a plan. The names of options are in lower case; `moved` is True if rows went to other tasks since."""
+    """A source in a plan.
+
+    The names of `options` are in lower case. `moved` is True if an operator after the source can move rows to other
+    tasks.
+    """
 
     options: Mapping[str, str]
     is_stream: bool
@@ -29,9 +33,9 @@ class PlannedSource(NamedTuple):
 
 
 def planned_sources(df: DataFrame) -> list[PlannedSource]:
-    """Return the sources that a DataFrame reads from, in a classic session or Spark Connect.
+    """Return the sources from which a DataFrame reads, in a classic session or a session of Spark Connect.
 
-    Over Spark Connect, sources behind a view are not found, nor are any in a `foreachBatch` function.
+    With Spark Connect, a source behind a view is not found, and in a `foreachBatch` function no source is found.
     """
     if hasattr(df, "_jdf"):
         return list(_of_classic(df._jdf.queryExecution().analyzed()))
@@ -52,7 +56,7 @@ def _of_classic(plan: Any, *, moved: bool = False) -> Iterator[PlannedSource]:
 
 
 def _of_connect(relation: Any, *, moved: bool = False) -> Iterator[PlannedSource]:
-    """Yield the sources in a message of Spark Connect's protocol."""
+    """Yield the sources in a plan that is a message of Spark Connect's protocol."""
     name = relation.WhichOneof("rel_type")
     if name is None:
         return

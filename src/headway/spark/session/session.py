@@ -1,4 +1,4 @@
-"""A Spark session set up for fast micro-batches and a quiet console."""
+"""Creates a Spark session that is set up for fast micro-batches and prints no needless messages."""
 
 import hashlib
 import os
@@ -24,36 +24,40 @@ LOGGING = Path(__file__).with_name("log4j2.properties")
 SETTINGS: Mapping[str, str] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    # Without this setting, PySpark sets the level to WARN, whatever the file says.
+    # Without this setting, PySpark sets the log level to WARN, regardless of the file with the logging configuration.
     "spark.log.level": "ERROR",
-    # An idle query asks for new records at this interval, rather than as often as it can.
+    # The interval at which an idle query looks for new records. The default would take more CPU.
     "spark.sql.streaming.pollingDelay": "100ms",
-    # Over TCP, each task of a Python source waits 40 ms, because its small writes meet delayed acknowledgements.
+    # Over TCP, each task of a Python source would wait 40 ms, because TCP delays the acknowledgement of small writes.
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.sql.session.timeZone": "UTC",
-    # A batch reads only what its filters need.
+    # With this, `spark.read` does not read records that filters of the query exclude.
     "spark.sql.python.filterPushdown.enabled": "true",
 }
 
 ON_THIS_MACHINE: Mapping[str, str] = {
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # Forks of PySpark's own daemon each import Arrow, pandas and Headway: the first micro-batch takes 17 s, not 12.
+    # With PySpark's own daemon, each Python worker imports Arrow, pandas and Headway itself, so the first micro-batch
+    # takes 17 s instead of 12 s.
     "spark.python.daemon.module": "headway.spark.warm_daemon",
-    # Micro-batches are small, so more shuffle tasks than cores would only cost their start.
+    # Micro-batches are small, so if there were more shuffle tasks than cores, starting them would take longer than it
+    # saves.
     "spark.sql.shuffle.partitions": str(os.cpu_count() or 1),
-    # On a local disk these two take a third off the time of a micro-batch (165 to 110 ms).
+    # With a checkpoint on a local disk, the next two settings shorten a micro-batch by a third (165 ms to 110 ms).
     "spark.sql.streaming.checkpointFileManagerClass": (
         "org.apache.spark.sql.execution.streaming.checkpointing.FileSystemBasedCheckpointFileManager"
     ),
     "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
 }
-"""On a cluster, the executors must reach the driver, shuffles are larger, and a checkpoint is not on a local disk.
+"""Settings only for a session on this machine.
 
-Headway may be sent there with the job, and so is not there yet when a daemon starts.
+On a cluster, executors must be able to reach the driver, shuffles are larger, and the checkpoint is not on a local
+disk. And if Headway is sent to the cluster with the job, it is not installed there yet when a daemon starts.
 """
 
-# In its first half minute, Java is busy compiling: with only the fast compiler, the demo takes two thirds of the time.
+# Java options for a session of about a minute. In its first half minute, Java is busy compiling. With only its fast
+# compiler, the demo takes two thirds of the time.
 SHORT_LIVED = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"
 
 
@@ -64,16 +68,24 @@ def local_session(
     master: str | None = None,
     short_lived: bool = False,
 ) -> SparkSession:
-    """Return a session on all cores of this machine or on the cluster of `master`, or the session that already exists.
+    """Return a session on all cores of this machine, or on the cluster of `master`. An existing session is reused.
 
-    It becomes the active session of the calling thread, because in a thread without one Spark does not find
-    `format("headway")` for writing.
+    The session becomes the active session of the calling thread, because in a thread without an active session, Spark
+    does not find `format("headway")` for writing.
 
-    `settings` are Spark's, and take precedence over ours. `short_lived` is for a session of about a minute: it is fast
-    from the start, but does not get faster. Sets JAVA_HOME to a Java that Spark can run on, downloading one if needed.
-    Sets PYSPARK_PYTHON to this Python, unless it already names the Python of a cluster. On this machine, unless it is
-    already set, SPARK_HOME becomes a directory of links in Headway's cache, with which Python workers start in a third
-    of the time. Spark takes all three from the environment of the process that starts it.
+    This function sets three environment variables, from which Spark takes its configuration when it starts:
+
+    - JAVA_HOME is set to a Java that Spark can run on. It is downloaded if needed.
+    - PYSPARK_PYTHON is set to this Python. For a cluster, it is left unchanged if it is already set.
+    - SPARK_HOME is set, for a session on this machine, to a directory of links in Headway's cache, with which Python
+      workers start in a third of the time. It is left unchanged if it is already set.
+
+    Args:
+        name: The name of the Spark application.
+        settings: Settings of Spark. They take precedence over Headway's own.
+        master: The URL of a cluster. None for this machine.
+        short_lived: Whether the session lasts only about a minute. It is then fast from the start, but does not become
+            faster over time.
     """
     os.environ["JAVA_HOME"] = str(java_home(find_java()))
     if _is_this_machine(master):
@@ -94,7 +106,7 @@ def local_session(
 
 
 def settings_for(master: str | None, *, short_lived: bool = False) -> dict[str, str]:
-    """Return Spark's settings for a session on this machine or on the cluster of `master`."""
+    """Return Headway's settings of Spark for a session on this machine, or on the cluster of `master`."""
     java_options = f"-Dlog4j2.configurationFile={LOGGING.as_uri()} {SHORT_LIVED if short_lived else ''}"
     here = ON_THIS_MACHINE if _is_this_machine(master) else {}
     return {"spark.driver.extraJavaOptions": java_options.rstrip(), **SETTINGS, **here}
@@ -105,9 +117,9 @@ def _is_this_machine(master: str | None) -> bool:
 
 
 def _write_no_checksums(session: SparkSession) -> None:
-    """Keep Hadoop from writing a checksum file beside each local file, with a `chmod` for both, at 10 ms each.
+    """Keep Hadoop from writing a checksum file for each local file, which takes 10 ms because it runs `chmod`.
 
-    A micro-batch writes two files to its checkpoint. Disks have their own checksums.
+    A micro-batch writes two files to its checkpoint. Checksums are not needed there, because disks have their own.
     """
     java: Any = session._jvm
     java.org.apache.hadoop.fs.FileSystem.getLocal(session._jsc.hadoopConfiguration()).setWriteChecksum(False)
@@ -119,7 +131,7 @@ def _make_active(session: SparkSession) -> None:
 
 
 def _start_java(conf: SparkConf) -> None:
-    """Start this process's Java unless it has one. Under `spark-submit`, Java has started this process."""
+    """Start the Java process of this program, unless it already runs. With `spark-submit`, it started this program."""
     if SparkContext._gateway is None and "PYSPARK_GATEWAY_PORT" not in os.environ:
         with filtered_stderr() as stderr:
             gateway = launch_gateway(conf, {"stderr": stderr})  # type: ignore[no-untyped-call]
@@ -127,11 +139,13 @@ def _start_java(conf: SparkConf) -> None:
 
 
 def use_installed_pyspark() -> None:
-    """Set SPARK_HOME to a directory of links to the installed Spark, unless it is set or links cannot be created.
+    """Set SPARK_HOME to a directory of links to the installed Spark, so that Python workers start faster.
 
-    Spark puts `python/lib/pyspark.zip` of its home first on the path of its Python processes. Python does not cache the
-    bytecode of modules in an archive, so each process that starts would compile PySpark again, for a second or two of
-    CPU. The directory has no such archive.
+    If SPARK_HOME contains `python/lib/pyspark.zip`, Spark puts this archive first on the path of its Python processes.
+    Python does not cache the bytecode of modules in an archive, so each process would compile PySpark again, which
+    takes one or two seconds of CPU. The directory of links does not contain the archive.
+
+    Does nothing if SPARK_HOME is already set, or if the links cannot be created.
     """
     if "SPARK_HOME" in os.environ:
         return
@@ -140,7 +154,10 @@ def use_installed_pyspark() -> None:
 
 
 def linked_home(spark: Path, cache: Path) -> Path:
-    """Return a directory of links to everything in a Spark except its Python archives, creating it if necessary."""
+    """Return a directory of links to all parts of an installed Spark except its directory `python`.
+
+    The directory is created if it does not exist.
+    """
     place = hashlib.sha256(str(spark).encode()).hexdigest()[:12]
     home = cache / f"spark-{pyspark.__version__}-{place}"
     if home.is_dir():
@@ -152,7 +169,7 @@ def linked_home(spark: Path, cache: Path) -> Path:
             (made / each.name).symlink_to(each)
     try:
         made.rename(home)
-    except OSError:  # another process was faster
+    except OSError:  # another process has created the directory in the meantime
         for link in made.iterdir():
             link.unlink()
         made.rmdir()

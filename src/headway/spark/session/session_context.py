@@ -1,4 +1,4 @@
-"""The `SparkContext` of a session, or a sentence on why a session of Spark Connect has none."""
+"""Gets the `SparkContext` of a session, which a session of Spark Connect does not have."""
 
 from pyspark import SparkContext
 from pyspark.sql import SparkSession
@@ -7,13 +7,13 @@ from headway.errors import ConfigError
 
 
 def context_of(session: SparkSession, call: str, instead: str) -> SparkContext:
-    """Return the session's context for a call that needs it.
+    """Return the `SparkContext` of the session.
 
-    Raises `ConfigError` for a session of Spark Connect; `instead` is what to do there.
+    Raises `ConfigError` for a session of Spark Connect. Its message names the function `call` that needs the context,
+    and ends with the sentence `instead`, which describes what users of Spark Connect can do.
     """
     if type(session).__module__.startswith("pyspark.sql.connect"):
         raise ConfigError(
-            f"{call} needs a session with a SparkContext, but this is a session of Spark Connect, which has none. "
-            f"{instead}"
+            f"{call} needs a SparkContext, but this is a session of Spark Connect, which does not have one. {instead}"
         )
     return session.sparkContext

@@ -1,7 +1,7 @@
-"""Drops meaningless messages from the stderr of Java and of Spark's Python workers, which every session prints.
+"""Drops harmless messages, which every session prints, from the stderr of Java and of Spark's Python workers.
 
-Java warns about a module that Spark asks for at each start. And Spark ends Python workers by closing their connection:
-those that were idle for a minute, and those of a stream that is stopped. Each of them then prints stack traces.
+At each start, Java warns about a module that Spark requests. And Spark ends a Python worker by closing its connection
+if the worker was idle for a minute or if its stream is stopped. The worker then prints stack traces.
 """
 
 import os
@@ -28,7 +28,10 @@ _OURS = 2
 
 @contextmanager
 def filtered_stderr() -> Iterator[int]:
-    """Yield a descriptor for the stderr of a new process. Lines worth reading go to this process's stderr."""
+    """Yield a file descriptor to use as the stderr of a new process.
+
+    What the process writes there is copied to the stderr of this process, except for harmless messages.
+    """
     readable, writable = os.pipe()
     threading.Thread(target=_pass_on, args=(readable,), name="headway-java-stderr", daemon=True).start()
     try:
@@ -44,15 +47,16 @@ def _pass_on(readable: int) -> None:
 
 
 def worth_reading(lines: Iterable[str]) -> Iterator[str]:
-    r"""Drop harmless lines. Stack traces are held back until it is clear whether they are harmless.
+    r"""Yield the text of these lines without harmless messages.
 
-    Workers that end at the same time mix their stack traces, and some traces are cut off.
+    Stack traces are held back until it is clear whether they are harmless. Workers that end at the same time mix their
+    stack traces, and some stack traces are incomplete.
 
     >>> list(worth_reading(["WARNING: Using incubator modules: jdk.incubator.vector\n", "out of memory\n"]))
     ['out of memory\n']
     """
     held, unended = "", 0
-    dropped = chained = False  # chained: the previous stack trace was let through, so its continuation must be, too
+    dropped = chained = False  # `chained`: the previous stack trace was yielded, so its continuation must be as well
     for line in lines:
         if line == _BEGINS:
             unended += 1
