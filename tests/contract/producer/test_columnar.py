@@ -47,5 +47,5 @@ def test_who_is_fenced_off_is_told_so_whatever_it_does_next(
         with ColumnarProducer(config, headway_topic) as second:
             second.send(rows(headway_topic))
             second.commit()
-        with pytest.raises(FencedError, match="Another attempt at this task has taken over"):
+        with pytest.raises(FencedError, match="Another attempt at this task has fenced off"):
             STEPS[step](first, headway_topic)

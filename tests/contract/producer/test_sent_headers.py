@@ -32,7 +32,7 @@ BAD = {
     "bytes": ([(b"a", b"x")], "whose name is bytes, not a string"),
     "a value with a lone surrogate": ([("a", "\ud800")], "'a' whose value cannot be encoded in UTF-8"),
     "a value of another kind": ([("a", 5)], "'a' whose value is int"),
-    "no pair": ([("a", b"b", b"c")], "a header that is tuple, not a tuple of name and value"),
+    "no pair": ([("a", b"b", b"c")], "a header that is tuple, not a tuple of a name and a value"),
 }
 
 
@@ -201,7 +201,7 @@ def test_a_timestamp_of_0_is_refused_rather_than_stored_as_now(serializers: dict
     with _closed_at_once(Producer(NOWHERE | serializers)) as sends:
         refused = sends.send("orders", b"v", timestamp=0, on_delivery=lambda *_: None).exception(10)
     assert isinstance(refused, SerializationError)
-    assert "has timestamp=0, which Kafka's client replaces by the current time: leave it out" in str(refused)
+    assert "has timestamp=0, which Kafka's client would replace by the current time; leave" in str(refused)
 
 
 def test_an_output_with_the_timestamp_0_is_refused() -> None:

@@ -1,1 +1,1 @@
-"""The way from `send` to librdkafka's producer, and its delivery reports."""
+"""Sends records with librdkafka's producer, and processes its delivery reports."""

@@ -1,4 +1,4 @@
-"""The client of a producer: it hands records to librdkafka, takes delivery reports, and replaces a failed producer."""
+"""The Kafka client of a producer: it passes records on, takes delivery reports, and replaces a failed producer."""
 
 import logging
 import math
@@ -44,20 +44,20 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 OnReport = Callable[[ck.KafkaError | None, ck.Message], None]
-"""A callback for a delivery report: (error or None, message)."""
+"""A callback for a delivery report. Its arguments are the error, or None, and the message."""
 
 SERVE_AFTER = 100
-"""A thread that calls `produce` takes the delivery reports after every 100 records."""
+"""The number of records after which a thread that calls `produce` takes the delivery reports."""
 SLICE = 0.5
-"""The longest single wait inside librdkafka, in seconds, because Ctrl-C is not noticed there."""
+"""The longest single wait inside librdkafka, in seconds, because Python cannot handle Ctrl-C during such a wait."""
 
 _CLOSE_WITHIN = 10.0
 _CHECK_INTERVAL = 0.05
-_MIN_RENEWAL_INTERVAL = 1.0  # seconds; each new producer costs threads and connections
-_SPACE_WITHIN = 0.1  # seconds for which `send` waits for reports, which free space, before it tries again
+_MIN_RENEWAL_INTERVAL = 1.0  # seconds between two renewals, because each new producer costs threads and connections
+_SPACE_WITHIN = 0.1  # seconds for which `send` waits for reports, which free space in the queue, before it tries again
 
-# At its default level librdkafka warns of requests that it retries. In a new cluster each producer's first request for
-# a producer id is one of these.
+# At its default log level, librdkafka warns of requests that it retries. In a new cluster, every producer's first
+# request for a producer id is one of them.
 _DEFAULTS = {"log_level": 3}
 
 _GAPLESS = "enable.gapless.guarantee"
@@ -67,24 +67,25 @@ _IN_DOUBT = ck.KafkaError(ck.KafkaError._INCONSISTENT, "Kafka has acknowledged l
 
 
 class ProducerClient:
-    """librdkafka's producer, with a thread that takes its delivery reports.
+    """A producer of librdkafka, with a thread that takes its delivery reports.
 
-    Every method can be called from any thread. Locks are taken in this order: `ReportPump.serving`, then `_renewing`.
-    When a producer is closed: its own `calling`, then `_asking`.
+    All methods are thread-safe. Locks must be acquired in this order: `ReportPump.serving`, then `_renewing`. To close
+    a producer, its own `calling` must be acquired, and then `_asking`.
 
-    While the brokers refuse this client's login, all queued records fail every few seconds, and calls that ask brokers
-    raise `AuthenticationError`.
+    While the brokers refuse this client's login, all records that are queued fail every few seconds, and calls that
+    need a broker raise `AuthenticationError`.
 
-    A fatal error ends librdkafka's producer. One cause is a sequence number on which broker and client disagree.
-    Another is that the client has no right to write to any topic and so gets no producer id; this error stays even if
-    the right is granted later. The waiting records then fail, and a new producer takes over for later records. With a
-    `transactional.id` this happens only when the owner calls `renew`; with `enable.gapless.guarantee` it never happens.
+    After a fatal error, librdkafka's producer sends nothing any more. One cause is a sequence number on which broker
+    and client disagree. Another cause is that the client gets no producer id, because it is not permitted to write to
+    any topic; this error remains even if the permission is granted later. The waiting records then fail, and a new
+    producer takes over for later records. With a `transactional.id` this happens only when the owner calls `renew`, and
+    with `enable.gapless.guarantee` it never happens.
 
     Args:
-        config: librdkafka's settings.
+        config: The settings of librdkafka.
         after_reports: Called after each batch of reports, on the thread that took them.
         on_refused: Called with the reason when the brokers refuse the login, on the same thread.
-        serving: The lock that a thread holds while it takes reports; by default a new one.
+        serving: The lock that a thread holds while it takes reports. By default, a new lock is created.
     """
 
     def __init__(
@@ -100,14 +101,15 @@ class ProducerClient:
         self._on_refused = on_refused
         self._refusal: AuthenticationError | None = None
         self._produced = 0
-        self._missing: dict[str, str] = {}  # missing topics, each with a hint at existing ones
+        self._missing: dict[str, str] = {}  # for each missing topic, a sentence that names similar existing topics
         self._renews_itself = "transactional.id" not in config and str(config.get(_GAPLESS, "")).lower() != "true"
         self._renewed_at = -math.inf
         self._is_renewing = False
-        self._ended_with: ck.KafkaError | None = None  # the fatal error of the producer before this one
+        self._ended_with: ck.KafkaError | None = None  # the fatal error of the previous producer
         self._ended = False
         self._renewing = threading.Lock()
-        self._asking = threading.Lock()  # held while any thread asks brokers, so that the producer is not closed then
+        # Held by a thread that waits for brokers, so that no other thread closes the producer.
+        self._asking = threading.Lock()
         self._is_forked = False
         with construction(lambda: self.close(0)):
             self._make_producer()
@@ -124,17 +126,17 @@ class ProducerClient:
         self.batches_of_one = batches_of_one
         settings = {**self.config, **(_BATCHES_OF_ONE if batches_of_one else {})}
         self.producer = make_client(ck.Producer, settings, self._connection)
-        """librdkafka's producer. `renew`, or a fatal error, replaces it."""
+        """librdkafka's producer. It is replaced by `renew`, and after a fatal error."""
         self.calling = threading.Lock()
-        """Held during a call that might never return. Each producer has its own lock."""
+        """Held during a call that might never return. Each producer of librdkafka has its own lock."""
         self.fatal: ck.KafkaException | None = None
-        """The error that ended librdkafka's producer."""
+        """The fatal error of librdkafka's current producer, or None."""
 
     def produce(self, record: OutgoingRecord, on_delivery: OnReport) -> None:
         """Queue a record.
 
-        If this client is idempotent, a report without an offset is turned into an error, because librdkafka then only
-        assumes that the record was stored.
+        If this client is idempotent, a report of success without an offset is turned into an error, because in such a
+        case librdkafka only assumes that the record was stored.
 
         Raises `BufferError` if the queue is full, and `DeliveryError` or `SerializationError` if the record cannot be
         sent.
@@ -149,13 +151,14 @@ class ProducerClient:
         try:
             if self._produced % SERVE_AFTER == 0:
                 self.reports.serve_in_stream()
-            # Positional arguments are quicker. The None stands for the binding's second name for the callback.
+            # Positional arguments are faster. The None takes the place of the binding's second name for the callback.
             self.producer.produce(
                 topic, record.value, record.key, record.partition, on_delivery, None, record.timestamp, headers
             )
         except BufferError:
             raise
-        # The binding raises many kinds of errors for values that do not fit a field, and another for a closed producer.
+        # The binding raises various errors for values that do not fit a field, and another one if the producer is
+        # closed.
         except Exception as error:
             raise self.refusal(topic, error) from error
 
@@ -169,17 +172,18 @@ class ProducerClient:
                 self.reports.serve(_SPACE_WITHIN)
 
     def refusal(self, topic: str, error: Exception) -> HeadwayError:
-        """Return Headway's error for an error that librdkafka's `produce` raised."""
+        """Turn an error of librdkafka's `produce` into an error of Headway."""
         if isinstance(error, ck.KafkaException) and (right := self.missing_right(error.args[0], topic)):
             return DeliveryRefusedError(f"A record for {topic} was refused. {right.missing(self.config)}")
         return refusal(topic, error)
 
-    # Reports
+    # Delivery reports
 
     def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
-        """Take reports until `done()`, unless another thread is taking them. For a thread that would only wait.
+        """Take reports until `done()` returns True, unless another thread is taking them.
 
-        Raises `ClosedError` in a forked process, where no reports arrive.
+        This is for a thread that would otherwise only wait. Raises `ClosedError` in a forked process, where no reports
+        arrive.
         """
         self._check_process()
         self.reports.serve_until(done, timeout)
@@ -195,10 +199,13 @@ class ProducerClient:
             self._note_end(error)
 
     def _note_end(self, error: ck.KafkaException) -> None:
-        """Remember that librdkafka's producer failed. The reports, and the calls that need the producer, say why."""
+        """Remember that librdkafka's producer has failed.
+
+        The reports, and the calls that need the producer, then give the reason.
+        """
         self._remember(error)
         log.debug("Kafka's producer cannot go on: %s", error)
-        self.reports.wake()  # the reports queued behind this error will not signal again
+        self.reports.wake()  # librdkafka does not signal again for reports that are queued behind this error
 
     def _remember(self, error: ck.KafkaException) -> None:
         if error.args[0].fatal():
@@ -207,8 +214,8 @@ class ProducerClient:
     def _purge_if_ended(self) -> None:
         """Fail the records that a producer with a fatal error has not sent.
 
-        librdkafka does this itself, except for a record that was queued just as the error occurred. Without this purge
-        that record would wait until its delivery timeout.
+        librdkafka does this itself, except for a record that is queued just as the error occurs. Without this purge,
+        such a record would wait until its delivery timeout.
         """
         if self.fatal:
             if self.queued():
@@ -216,21 +223,27 @@ class ProducerClient:
             self._renew_soon()
 
     def _purge_if_refused(self) -> None:
-        """Fail all queued records if brokers have never accepted this client's login: none of them is in flight."""
+        """Fail all queued records if brokers have never accepted this client's login.
+
+        In this case, no record is in flight.
+        """
         refusal = self._connection.never_let_in(self.producer)
         if refusal is None:
             return
         self._refusal = refusal
         self.producer.purge()
         self._on_refused(_as_clause(refusal))
-        self.reports.wake()  # the purge itself has signalled nobody
+        self.reports.wake()  # the purge itself sends no signal
 
     def queued(self) -> int:
         """Return the number of records without a delivery report."""
         return len(self.producer)
 
     def flush(self, timeout: float | None) -> int:
-        """Wait for the reports of all records, and return how many are missing. In a callback it does not wait."""
+        """Wait for the reports of all records, and return the number of missing ones.
+
+        In a callback this does not wait.
+        """
         self._check_process()
         timeout = math.inf if timeout is None else timeout
         deadline = time.monotonic() + timeout
@@ -244,7 +257,7 @@ class ProducerClient:
             return left
 
     def _flush(self, timeout: float) -> int:
-        """Flush. The caller holds `ReportPump.serving`."""
+        """Call librdkafka's flush. The caller holds `ReportPump.serving`."""
         try:
             left = self.producer.flush(max(0.0, timeout))
             self._purge_if_refused()
@@ -257,37 +270,43 @@ class ProducerClient:
             self.after_reports()
 
     def await_reports(self, over: Callable[[], bool], within: float) -> None:
-        """Wait for the reports of all records, or until `over()`. Raises `KafkaError` after `within` seconds.
+        """Wait for the reports of all records, or until `over()` returns True.
 
-        After a refusal in a transaction, librdkafka may keep a batch that it will never send until that batch times
-        out.
+        Raises `KafkaError` after `within` seconds. After an error in a transaction, librdkafka may keep a batch that it
+        will never send, until the batch times out.
         """
         deadline = time.monotonic() + within
         while self.flush(_CHECK_INTERVAL) and not over():
             if time.monotonic() > deadline:
-                raise KafkaError(f"Kafka did not acknowledge all records within {within:g} s.")
+                raise KafkaError(
+                    f"Kafka did not acknowledge all records within {within:g} s. Check that its brokers run, and try "
+                    "again."
+                )
 
     # The causes of errors
 
     def because(self) -> str:
-        """Return why the last connection ended, worded as the end of a sentence; empty if unknown."""
+        """Return the reason why the last connection ended, for the end of a sentence.
+
+        The text is empty if no reason is known.
+        """
         return self._connection.because()
 
     def reason_of(self, error: ck.KafkaError) -> str:
-        """Return the text of a report's error, with its cause if known."""
+        """Return the text of an error in a delivery report, with its cause if that is known."""
         if is_purged(error) and (refusal := self._still_refused()):
             return _as_clause(refusal)
         return error.str() + (self.because() if error.code() in NO_ANSWER or is_purged(error) else "")
 
     def missing_right(self, error: ck.KafkaError, topic: str) -> Right | None:
-        """Return the missing right because of which a record was refused or purged; None if that is not the cause."""
+        """Return the missing permission that made a record be refused or purged, or None for another cause."""
         if (is_purged(error) or error.code() == ck.KafkaError._FATAL) and self._renews_itself and not self._is_forked:
             fatal = fatal_error(self.producer)
             if fatal:
                 self._renew_soon()
             elif not is_purged(error):
-                fatal = self._ended_with  # the error is the previous producer's: the current one accepts records
-            if is_refusal(fatal):  # the client got no producer id
+                fatal = self._ended_with  # this error is the previous producer's; the current producer accepts records
+            if is_refusal(fatal):  # without the permission, the client got no producer id
                 return Right("Write", "Topic", topic)
         return right_for(error.name(), "Write", topic=topic)
 
@@ -295,16 +314,16 @@ class ProducerClient:
         return self._refusal if self._refusal and not was_connected(self.producer) else None
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Use other credentials from now on. Raises `ConfigError` if librdkafka does not accept them."""
-        with self._asking:  # another thread may `renew`
+        """Use other credentials for all logins from now on. Raises `ConfigError` if librdkafka does not accept them."""
+        with self._asking:  # another thread might replace the producer with `renew`
             self._connection.set_credentials(self.producer, username, password)
             change_credentials(self.config, username, password)
             self._refusal = None
 
-    # Calls that ask brokers
+    # Calls that need a broker
 
     def call(self, function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-        """Call a function of librdkafka, and raise its error as a `KafkaError`."""
+        """Call a function of librdkafka, and turn its exception into a `KafkaError`."""
         try:
             return function(*args, **kwargs)
         except ck.KafkaException as error:
@@ -313,7 +332,10 @@ class ProducerClient:
             raise refused(error, because) from error
 
     def call_in_slices(self, ask: Callable[[float], T], timeout: float) -> T:
-        """Ask brokers repeatedly until one answers. Raises `AuthenticationError` if they refuse the login."""
+        """Call a function of librdkafka in short slices until a broker answers.
+
+        Raises `AuthenticationError` if the brokers refuse the login.
+        """
         deadline = time.monotonic() + timeout
         while True:
             left = deadline - time.monotonic()
@@ -325,12 +347,12 @@ class ProducerClient:
                 if left <= SLICE or not (is_retriable(error) or is_unanswered(error)):
                     raise
 
-    # Topics
+    # Requests for topics
 
     def partitions(self, topic: str, timeout: float) -> int:
         """Return the number of partitions of a Kafka topic, or 0 if it does not exist.
 
-        Raises `DeliveryRefusedError` if this client has no right to see the topic, and `KafkaError` if no broker
+        Raises `DeliveryRefusedError` if this client is not permitted to see the topic, and `KafkaError` if no broker
         answers.
         """
         about = self._ask(topic, timeout)
@@ -341,20 +363,20 @@ class ProducerClient:
         return len(about.partitions)
 
     def await_online(self, topic: str, partitions: Collection[int]) -> None:
-        """Wait until the leaders of these partitions accept records for them, for at most half a second.
+        """Wait until the leaders of these partitions are ready to accept records, for at most half a second.
 
         A leader may refuse the first records for a new partition and accept the next ones, which are already in flight.
         librdkafka 2.16 then reports the refused records as stored, even in a transaction, because Kafka checks a
         producer's sequence numbers only after its first accepted record in a partition.
         """
-        with self._asking:  # another thread may `renew`
+        with self._asking:  # another thread might replace the producer with `renew`
             await_online(self.producer, [(topic, number) for number in partitions], ONLINE_WITHIN)
 
     def leaders(self, topic: str, timeout: float) -> tuple[int, list[int]]:
         """Return the number of partitions of a Kafka topic, and the partitions that have a leader.
 
         For a topic that does not exist yet, these are 0 and an empty list. Raises `KafkaError` if no broker answers,
-        and `DeliveryError` if Kafka refuses the topic's name or the access to it.
+        and `DeliveryError` if Kafka refuses the topic's name, or does not permit access to it.
         """
         about = self._ask(topic, timeout)
         if about.error is not None and about.error.code() == ck.KafkaError.UNKNOWN_TOPIC_OR_PART:
@@ -362,20 +384,22 @@ class ProducerClient:
         else:
             self._missing.pop(topic, None)
         self._raise_if_refused(topic, about.error)
-        if about.error is not None and about.error.code() == ck.KafkaError.TOPIC_EXCEPTION:  # its name is not valid
+        # The topic's name is not valid.
+        if about.error is not None and about.error.code() == ck.KafkaError.TOPIC_EXCEPTION:
             raise DeliveryError(f"The topic {topic} was refused: {about.error.str()}.")
         if about.error is not None and about.error.code() != ck.KafkaError.LEADER_NOT_AVAILABLE:
             return 0, []
         return len(about.partitions), with_leader(about)
 
     def is_missing(self, topic: str) -> bool:
-        """Return whether the topic was missing at the last call of `leaders`."""
+        """Return whether the topic was missing when `leaders` was last called for it."""
         return topic in self._missing
 
     def find_alternative(self, topic: str, timeout: float) -> None:
-        """Find out whether Kafka has levels of a missing topic, or the topic of a missing level; see `alternative_to`.
+        """Look for topics that were probably meant instead of a missing topic, for `alternative_to`.
 
-        Raises `KafkaError` if no broker answers.
+        These are the levels of the missing topic or, if the missing topic is a level, the topic without levels. Raises
+        `KafkaError` if no broker answers.
         """
         with self._asking:
             listing: ClusterMetadata = self.call_in_slices(
@@ -385,7 +409,7 @@ class ProducerClient:
             self._missing[topic] = what_there_is(topic, listing.topics)
 
     def alternative_to(self, topic: str) -> str:
-        """Return a sentence that names the topics found for a missing one; empty if nothing was found."""
+        """Return a sentence that names topics that were probably meant, or an empty string if none was found."""
         return self._missing.get(topic, "")
 
     def _raise_if_refused(self, topic: str, error: ck.KafkaError | None) -> None:
@@ -393,23 +417,25 @@ class ProducerClient:
             raise DeliveryRefusedError(right.missing(self.config)) from ck.KafkaException(error)
 
     def _ask(self, topic: str, timeout: float) -> "TopicMetadata":
-        with self._asking:  # another thread may `renew`
+        with self._asking:  # another thread might replace the producer with `renew`
             try:
                 listing: ClusterMetadata = self.call_in_slices(partial(self.producer.list_topics, topic), timeout)
                 return listing.topics[topic]
-            except (TypeError, ValueError, RuntimeError) as error:  # the name is not a string, not UTF-8, or too long
-                raise DeliveryError(f"Kafka cannot be asked for the topic {topic!r}: {error}.") from error
+            # The name is not a string, cannot be encoded in UTF-8, or is too long.
+            except (TypeError, ValueError, RuntimeError) as error:
+                raise DeliveryError(f"The topic {topic!r} cannot be looked up: {error}. Correct the name.") from error
 
-    # Renewal, and the end
+    # Replacing and closing the producer
 
     def _renew_soon(self) -> None:
         now = time.monotonic()
         if self._renews_itself and not self._is_renewing and now - self._renewed_at >= _MIN_RENEWAL_INTERVAL:
             self._renewed_at, self._is_renewing = now, True
-            in_background(self._renew_when_reported)  # the caller may hold locks that reports need
+            # The caller may hold locks that the thread that takes reports needs.
+            in_background(self._renew_when_reported)
 
     def _renew_when_reported(self) -> None:
-        """Replace a producer that has a fatal error, once all of its records are reported."""
+        """Replace a producer that has a fatal error, after all of its records were reported."""
         try:
             while not self._ended:
                 with self.reports.hold(), self._renewing:
@@ -427,19 +453,21 @@ class ProducerClient:
                 return
         finally:
             self._is_renewing = False
-        if not is_refusal(fatal):  # each record's own error reports a refusal
+        if not is_refusal(fatal):  # if a permission is missing, the error of each record says so
             log.warning(
-                "Kafka's client for a producer ended with a fatal error, and a new client takes over: %s. Each record "
-                "that had not been delivered has failed with its own error.",
+                "The Kafka client of a producer failed with a fatal error, and a new client replaces it: %s. Each "
+                "record that had not been delivered has failed with an error of its own.",
                 fatal.str().rstrip("."),
             )
         self._release(before, calling)
 
     def renew(self, batches_of_one: bool = False) -> None:
-        """Replace the producer by a new one with the same settings. Records of the old one are not reported any more.
+        """Replace librdkafka's producer by a new one with the same settings.
 
-        With batches of one record, a refusal concerns exactly that record. Otherwise it may concern another record of
-        the batch, or the size of the whole batch.
+        Records of the old one get no reports any more.
+
+        With `batches_of_one`, each batch consists of one record, so that an error concerns exactly that record.
+        Otherwise, the cause can be another record of the batch, or the size of the whole batch.
         """
         with self.reports.hold():
             before, calling = self.producer, self.calling
@@ -448,7 +476,9 @@ class ProducerClient:
             self._release(before, calling)
 
     def close(self, timeout: float | None) -> int:
-        """Flush, fail the remaining records, and stop. Returns the number of records that were not delivered.
+        """Wait for reports, fail the remaining records, and close.
+
+        Returns the number of records that were not delivered.
 
         In a forked process this does nothing, because the client belongs to the parent process.
         """
@@ -481,10 +511,10 @@ class ProducerClient:
     def _release(self, producer: ck.Producer, calling: threading.Lock) -> None:
         def close() -> None:
             with calling, self._asking:
-                producer.purge()  # after a refusal, a batch may be stuck, and closing would wait for it
+                producer.purge()  # after an error, a batch may be stuck, and closing the producer would wait for it
                 try:
                     close_producer(producer)
-                except ck.KafkaException as error:  # for example because the broker does not know the transaction
+                except ck.KafkaException as error:  # for example, the broker does not know the transaction
                     log.debug("A producer that had failed was closed: %s", error)
 
         wake_on_events(producer, None)
@@ -493,12 +523,12 @@ class ProducerClient:
         if is_in_call:  # the thread in that call may be waiting for `ReportPump.serving`, which this thread may hold
             return
         try:
-            # Closing aborts an open transaction, and waits until brokers answer.
+            # Closing a producer aborts its open transaction, and waits until the brokers answer.
             closing.result(_CLOSE_WITHIN)
         except TimeoutError:
             log.warning(
-                "The brokers have not confirmed within %g s that the open transaction was aborted. The producer stops "
-                "waiting; the brokers will abort the transaction after its transaction.timeout.ms.",
+                "The brokers have not confirmed within %g s that the open transaction was aborted. The producer "
+                "closes all the same. The brokers will abort the transaction after its transaction.timeout.ms.",
                 _CLOSE_WITHIN,
             )
 
@@ -511,20 +541,20 @@ def _doubting(on_delivery: OnReport) -> OnReport:
 
 
 def with_leader(about: "TopicMetadata") -> list[int]:
-    """Return the partitions of a topic that have a leader now."""
+    """Return the numbers of a topic's partitions that currently have a leader."""
     return [number for number, each in about.partitions.items() if each.leader >= 0]
 
 
 def closed_in_callback(client: str) -> HeadwayError:
-    """Return the error for calling `close` in a callback."""
+    """Return the error for a call of `close` in a callback."""
     return HeadwayError(
-        f"close() was called in a callback of this {client}, on a thread for which it would have to wait. The {client} "
-        "stays open. Set a flag in the callback, and call close() on another thread."
+        f"close() was called in a callback of this {client}, on a thread that close() would have to wait for. The "
+        f"{client} stays open. Set a flag in the callback, and call close() on another thread."
     )
 
 
 def refusal(topic: str, error: Exception) -> HeadwayError:
-    """Return Headway's error for an error that librdkafka's `produce` raised."""
+    """Turn an error of librdkafka's `produce` into an error of Headway."""
     if isinstance(error, ck.KafkaException):
         return DeliveryError(f"A record for {topic} was refused: {error.args[0].str()}.")
     if isinstance(error, TypeError):
@@ -532,10 +562,10 @@ def refusal(topic: str, error: Exception) -> HeadwayError:
             f"A record for {topic} has a field that is not bytes or a string ({error}). Convert it, or set "
             "key.serializer or value.serializer."
         )
-    return DeliveryError(f"A record for {topic} could not be handed over: {error!r}.")
+    return DeliveryError(f"A record for {topic} could not be passed to librdkafka: {error!r}.")
 
 
 def _as_clause(refusal: AuthenticationError) -> str:
-    """Return the error's sentence as a clause for the middle of another sentence."""
+    """Change the sentence of an error to a clause that fits into the middle of another sentence."""
     sentence = str(refusal).rstrip(".")
     return sentence[0].lower() + sentence[1:]

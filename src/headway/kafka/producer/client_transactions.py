@@ -1,4 +1,7 @@
-"""The transactions of a producer's client (KIP-98), and the handling of a librdkafka call that never returns."""
+"""Makes the transactional calls of a producer's client (KIP-98).
+
+One of librdkafka's calls might never return, which is handled here.
+"""
 
 import time
 from collections.abc import Callable
@@ -13,17 +16,18 @@ from headway.runtime.background import in_background
 from headway.runtime.deferred_signals import defer_signals, heed_signals
 
 HANGS_AFTER = 10.0
-"""The number of seconds after which a call that should take `SLICE` is considered to hang."""
+"""The number of seconds after which a call with a time limit of `SLICE` is considered to hang."""
 
 _BEGUN_WITHIN = 1.0
-"""The longest time, in seconds, for which an abort waits for the transaction's records to be acknowledged."""
+"""The longest time in seconds for which an abort waits until the transaction's records are acknowledged."""
 
 
 class ClientTransactions:
     """The transactions of a client with a `transactional.id`.
 
-    Only one thread at a time may make these calls. The exception is `add_offsets`, which may hang on a thread of its
-    own; that thread holds the client's `calling`, and no other lock. A commit or an abort holds `ReportPump.serving`.
+    Only one thread at a time may make these calls, with one exception: `add_offsets`, which may hang, can be called on
+    a separate thread. That thread holds the client's lock `calling`, and no other lock. Commits and aborts hold
+    `ReportPump.serving`.
     """
 
     def __init__(self, client: ProducerClient) -> None:
@@ -32,7 +36,7 @@ class ClientTransactions:
     def init(self, timeout: float) -> None:
         """Fence off earlier producers with the same `transactional.id`.
 
-        Raises `AuthorizationError` if this client has no right to use that id.
+        Raises `AuthorizationError` if this client is not permitted to use that id.
         """
         client = self._client
         try:
@@ -43,7 +47,8 @@ class ClientTransactions:
             raise
 
     def _init(self, timeout: float) -> None:
-        # Without a connection, librdkafka's first search for the coordinator fails, and it repeats it only after 0.5 s.
+        # Without a connection, librdkafka's first search for the coordinator fails, and it searches again only after
+        # 0.5 s.
         await_connection(self._client.producer, timeout)
         self._client.producer.init_transactions(timeout)
 
@@ -52,10 +57,11 @@ class ClientTransactions:
         self._client.call(self._client.producer.begin_transaction)
 
     def why_aborted(self) -> KafkaError | None:
-        """Return why the open transaction can only be aborted, as an error; None if it can still be committed.
+        """Return why the open transaction can only be aborted, or None if it can still be committed.
 
-        Delivery reports do not name that error: without the right to write to a topic, for example, all of them are
-        "Purged in queue". But every later transaction call raises it, and a second `begin_transaction` does no harm.
+        Delivery reports do not name the reason: for example, if the client is not permitted to write to a topic, all of
+        them are "Purged in queue". But every later transactional call raises the original error, and a second call of
+        `begin_transaction` does no harm.
         """
         try:
             self.begin()
@@ -64,11 +70,13 @@ class ClientTransactions:
         return None
 
     def send_offsets(self, offsets: CommittedOffsets, group_metadata: bytes, timeout: float) -> None:
-        """Commit a consumer's offsets with the transaction. Raises `KafkaError` even if librdkafka does not return.
+        """Commit a consumer's offsets with the transaction.
 
-        librdkafka ignores the timeout while it waits for the broker that it knows as the group's coordinator. It waits
-        forever if that broker has left the cluster, or if all brokers were unreachable for a moment (issues 5456 and
-        5511 of librdkafka).
+        Raises `KafkaError` even if the call of librdkafka never returns.
+
+        librdkafka ignores the timeout while it waits for the broker that it considers to be the group's coordinator. It
+        waits forever if that broker has left the cluster, or if all brokers were unreachable for a moment (issues 5456
+        and 5511 of librdkafka).
         """
         sent = in_background(partial(self.add_offsets, offsets, group_metadata, timeout))
         longest = max(timeout, HANGS_AFTER)
@@ -77,18 +85,22 @@ class ClientTransactions:
         except TimeoutError as late:
             raise KafkaError(
                 f"The offsets could not be added to the transaction within {longest:g} s. If this error persists, "
-                "create a new producer with the same transactional.id: that aborts the open transaction of this one."
+                "create a new producer with the same transactional.id, which aborts the open transaction of this "
+                "producer."
             ) from late
 
     def add_offsets(self, offsets: CommittedOffsets, group_metadata: bytes, timeout: float) -> None:
-        """Commit a consumer's offsets with the transaction, on a thread that may hang."""
+        """Commit a consumer's offsets with the transaction. This may hang, so call it on a separate thread."""
         with self._client.calling:
-            # While records are in flight, the broker answers "concurrent transactions", and librdkafka then sleeps.
+            # While records are in flight, the broker answers CONCURRENT_TRANSACTIONS, and librdkafka then sleeps.
             self._client.flush(timeout)
             send_offsets_to_transaction(self._client.producer, offsets, group_metadata, timeout)
 
     def hangs(self) -> bool:
-        """Return whether a call of `add_offsets` hangs. If so, only the client's `renew` can end the transaction."""
+        """Return whether a call of `add_offsets` hangs.
+
+        If it does, only the client's `renew` can end the transaction.
+        """
         calling = self._client.calling
         with defer_signals():  # an interrupt between `acquire` and `release` would leave the lock held forever
             if not calling.acquire(timeout=SLICE):
@@ -102,29 +114,37 @@ class ClientTransactions:
 
     def abort(self, timeout: float) -> None:
         """Abort the transaction."""
-        # Right after a commit, Kafka may take some milliseconds to begin the next transaction. If librdkafka aborts it
-        # earlier, Kafka answers that there is none, which librdkafka treats as a fatal error (its issue 4849).
+        # Right after a commit, Kafka may need some milliseconds before the next transaction can begin. If librdkafka
+        # aborts it earlier, Kafka answers that there is no transaction, and librdkafka treats that as a fatal error
+        # (its issue 4849).
         deadline = time.monotonic() + timeout
         if self._client.queued() and self.why_aborted() is None:
             self._client.flush(min(_BEGUN_WITHIN, timeout))
         self._end(self._client.producer.abort_transaction, max(0.0, deadline - time.monotonic()))
 
     def _end(self, end: Callable[[float], None], timeout: float) -> None:
-        """End the transaction. Commits and aborts both flush, and so take reports, for which this holds `serving`."""
+        """Commit or abort the transaction.
+
+        Both calls of librdkafka flush, and so take reports, which requires `serving`.
+        """
         deadline = time.monotonic() + timeout
         with self._client.reports.try_hold(timeout) as is_held:
-            if fatal := self._client.fatal:  # librdkafka would take this call for a second one beside the failed one
+            # With a fatal error, librdkafka would treat this call as a repetition of the failed one.
+            if fatal := self._client.fatal:
                 raise refused(fatal) from fatal
             if not is_held:
                 raise KafkaError(
-                    f"The transaction could not be ended within {timeout:g} s, because a callback has been running for "
-                    "all that time. Callbacks must return quickly."
+                    f"The transaction could not be ended within {timeout:g} s, because a callback was running all "
+                    "that time. Make sure that callbacks return quickly."
                 )
             while not self._ends(end, deadline - time.monotonic()):
                 heed_signals()
 
     def _ends(self, end: Callable[[float], None], seconds: float) -> bool:
-        """Return whether the transaction has ended. Raises an error if that fails, or takes more than `seconds`."""
+        """Return whether the transaction has ended.
+
+        Raises an error if it cannot be ended, or if that takes more than `seconds`.
+        """
         try:
             self._client.call(end, max(0.0, min(SLICE, seconds)))
             return True

@@ -1,7 +1,8 @@
-"""A producer for records that are given as columns, sent plainly or in one transaction.
+"""A producer for records that are given as columns, which are sent either plainly or in one transaction.
 
-No Python code runs per record: `map` calls the client's own method with the columns. The number of records in flight is
-therefore limited here, between calls of `send`. The client's own limit is lifted, because it would stop `map` halfway.
+No Python code runs for the individual record: `map` calls the client's own method with the columns. The number of
+records in flight is therefore limited here, between calls of `send`. The client's own limit is turned off, because it
+would stop `map` halfway.
 """
 
 import contextlib
@@ -44,21 +45,21 @@ _MAX_BYTES_IN_FLIGHT = 64 * 2**20
 _ASK_AGAIN_AFTER = 0.05
 _OVER = {ck.KafkaError._FATAL, ck.KafkaError._STATE, ck.KafkaError._FENCED}
 _PURGED = {ck.KafkaError._PURGE_QUEUE, ck.KafkaError._PURGE_INFLIGHT}
-# The second code is for a client that has no right to write to any topic: it gets no producer id.
+# The second error is for a client that gets no producer id, because it is not permitted to write to any topic.
 _OF_TOPICS = {ck.KafkaError.TOPIC_AUTHORIZATION_FAILED, ck.KafkaError.CLUSTER_AUTHORIZATION_FAILED}
 
 _DEFAULTS: Config = {
     "enable.idempotence": True,
     "linger.ms": 5,
     "batch.size": 1_000_000,
-    # With more than one, librdkafka can treat a refused batch as stored without any report of that. With large batches,
-    # a single request in flight is as fast.
+    # With several requests in flight, librdkafka can treat a refused batch as stored without reporting it. With large
+    # batches, a single request in flight is as fast.
     "max.in.flight.requests.per.connection": 1,
     "partitioner": "murmur2_random",
     "log_level": 2,
-    # Each transaction sleeps for this long while the previous one is being closed (100 ms by default).
+    # Each transaction sleeps for this time while Kafka is still ending the previous one (100 ms by default).
     "retry.backoff.ms": 1,
-    # If a task dies and is not repeated, readers of committed records wait for this long.
+    # If a task dies and is not run again, readers with read_committed have to wait for this time.
     "transaction.timeout.ms": 300_000,
 }
 _OURS: Config = {
@@ -70,7 +71,7 @@ _OURS: Config = {
 
 
 _TOO_LARGE = (
-    " Filter such rows out, or raise the topic's max.message.bytes and set the option kafka.message.max.bytes to the "
+    " Filter out such rows, or raise the topic's max.message.bytes and set the option kafka.message.max.bytes to the "
     "same value."
 )
 _BATCH_TOO_LARGE = " If no row is that large, set the option kafka.batch.size to less than max.message.bytes."
@@ -81,9 +82,9 @@ def _row_name(index: int) -> str:
 
 
 class SuspectRows(NamedTuple):
-    """The rows of a topic that a broker most probably refused: it refuses a whole batch because of one row.
+    """The rows that most probably made a broker refuse a batch of a topic. The broker itself does not name the row.
 
-    `longest` names the row with the longest value, which has `size` bytes; `without_key` names the first row without a
+    `longest` names the row with the longest value, which has `size` bytes. `without_key` names the first row without a
     key.
     """
 
@@ -93,9 +94,10 @@ class SuspectRows(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """The records as columns of equal length: `rows` records that take `size` bytes in all.
+    """Records in the form of columns of equal length: `rows` records, whose total size is `size` bytes.
 
-    `name_of` returns the name of the row at an index, for error messages. `suspects` maps each topic to its suspects.
+    `name_of` returns the name of the row at an index, for error messages. `suspects` maps each topic to the rows that
+    are most likely to be refused.
     """
 
     rows: int
@@ -110,17 +112,17 @@ class Columns(NamedTuple):
 
 
 class ColumnarProducer:
-    """A producer for the rows of one task. `config` holds librdkafka's settings.
+    """A producer for the rows of one task. `config` holds the settings of librdkafka.
 
-    With a `transactional_id`, entering the `with` block fences off all earlier producers with the same id and aborts
-    their transactions. All rows become readable when `commit` returns, and none of them after an error. Every method
+    With a `transactional_id`, entering the `with` block fences off all earlier producers with the same id, and aborts
+    their transactions. All rows become readable when `commit` returns. After an error, none of them do. Every method
     raises `FencedError` after another producer has fenced off this one.
     """
 
     def __init__(self, config: Config, transactional_id: str | None = None) -> None:
         self.transaction_timeout = int(config.get("transaction.timeout.ms", _DEFAULTS["transaction.timeout.ms"])) / 1000
         self._refused: DeliveryError | None = None
-        self._is_given_up = False  # records in flight were purged because of another record
+        self._is_given_up = False  # True if records in flight were purged because of another record
         self._given_up_topics: set[str] = set()
         self._connection = config
         self._suspects: dict[str, SuspectRows] = {}
@@ -134,7 +136,7 @@ class ColumnarProducer:
 
     def __enter__(self) -> Self:
         if self._transactional_id is not None:
-            # Without a connection, librdkafka looks for the coordinator only twice a second.
+            # Without a connection, librdkafka searches for the coordinator only twice a second.
             self._while_retriable(lambda seconds: await_connection(self._producer, seconds))
             self._while_retriable(self._producer.init_transactions)
             self._call(self._producer.begin_transaction)
@@ -148,7 +150,7 @@ class ColumnarProducer:
         try:
             close_producer(self._producer)
         except ck.KafkaException:
-            if error is None:  # otherwise `error` is the cause
+            if error is None:  # otherwise `error` is the reason why the transaction cannot be aborted
                 raise
 
     def partitions(self, topic: str) -> int:
@@ -158,21 +160,21 @@ class ColumnarProducer:
         return self._known[topic]
 
     def send(self, columns: Columns) -> None:
-        """Hand records over to librdkafka, after waiting while too many are in flight.
+        """Pass records to librdkafka. While too many records are in flight, this waits first.
 
         Raises `DeliveryError`, and `SerializationError` for headers that cannot be sent.
         """
         max_records = _MAX_BYTES_IN_FLIGHT * columns.rows // max(1, columns.size)
         self._wait_until_at_most(min(_MAX_IN_FLIGHT, max_records))
         for topic, new in columns.suspects.items():
-            self.partitions(topic)  # this waits until the partitions accept records
+            self.partitions(topic)  # waits until the partitions are ready to accept records
             old = self._suspects.get(topic, new)
             self._suspects[topic] = SuspectRows(*max(old[:2], new[:2]), old.without_key or new.without_key)
         topics, of_headers = tee(columns.topics)
         values = iter(columns.values)
         given: list[Iterable[Any]] = [topics, values, columns.keys, columns.partitions]
         if columns.headers is not None:
-            # The binding's next three arguments: two names for the callback, and the timestamp.
+            # The next three arguments of the binding are the two names of the callback, and the timestamp.
             given += [repeat(None), repeat(None), repeat(0), map(_checked, columns.headers, of_headers)]
         try:
             deque(map(self._producer.produce, *given), maxlen=0)
@@ -187,12 +189,15 @@ class ColumnarProducer:
             raise SerializationError(f"{row} was refused: {error}") from error
 
     def mark(self, topic: str, partition: int, key: bytes, value: bytes) -> None:
-        """Write a marker to the transaction. Call this last: tasks that look the marker up wait until the commit."""
+        """Write a marker to the transaction.
+
+        Call this last, because tasks that look up the marker wait for the commit.
+        """
         self.flush()
         self._call(partial(self._producer.produce, topic, value, key, partition))
 
     def flush(self) -> None:
-        """Wait until all rows are stored. Raises `DeliveryError` if one cannot be stored."""
+        """Wait until all rows are stored. Raises `DeliveryError` if a row cannot be stored."""
         self._wait_until_at_most(0)
 
     def commit(self) -> None:
@@ -201,21 +206,23 @@ class ColumnarProducer:
         self._while_retriable(self._producer.commit_transaction)
 
     def abandon(self) -> None:
-        """Abort the transaction, so that none of its rows are ever read, and begin another one."""
+        """Abort the transaction, so that none of its rows can be read, and begin another one."""
         self._while_retriable(self._producer.abort_transaction)
         self._call(self._producer.begin_transaction)
 
     def _wait_until_at_most(self, records: int) -> None:
         deadline, left = time.monotonic() + ROWS_STORED_WITHIN, len(self._producer)
         while left > records:
-            # A flush also sends incomplete batches at once; a wait for buffer space must not do that.
+            # A flush also sends incomplete batches at once, which must not happen while this only waits for buffer
+            # space.
             self._call(partial(self._producer.poll, 0.01) if records else partial(self._producer.flush, FLUSH_SLICE))
             self._connected.check(self._producer)
             if len(self._producer) < left:
                 left, deadline = len(self._producer), time.monotonic() + ROWS_STORED_WITHIN
             if time.monotonic() > deadline:
                 raise DeliveryError(
-                    f"Kafka stored none of {left} rows within {ROWS_STORED_WITHIN:g} s: {self._connected.reason}."
+                    f"Kafka stored none of the {left} remaining rows within {ROWS_STORED_WITHIN:g} s: "
+                    f"{self._connected.reason}. Check that its brokers run."
                 )
         self._call(partial(self._producer.poll, 0))
         if self._refused:
@@ -224,7 +231,10 @@ class ColumnarProducer:
             self._fail(self._why_aborted())
 
     def _why_aborted(self) -> ck.KafkaException:
-        """Return why the transaction can only be aborted. Every call that needs an open one raises that error."""
+        """Return why the transaction can only be aborted.
+
+        Every call that needs an open transaction raises that error.
+        """
         try:
             self._producer.begin_transaction()
         except ck.KafkaException as error:
@@ -232,7 +242,8 @@ class ColumnarProducer:
         return ck.KafkaException(ck.KafkaError(ck.KafkaError._STATE, "the rows were purged"))
 
     def _note(self, error: ck.KafkaError | None, message: ck.Message) -> None:
-        if error is not None and error.code() in _PURGED:  # the cause is another record, which may never be reported
+        # Another record is the cause, and its report may never arrive.
+        if error is not None and error.code() in _PURGED:
             self._is_given_up = True
             self._given_up_topics.add(str(message.topic()))
         elif error is not None and self._refused is None:
@@ -251,14 +262,14 @@ class ColumnarProducer:
             return f" {longest}{_TOO_LARGE}{_BATCH_TOO_LARGE}"
         if suspects and suspects.without_key and error.code() == ck.KafkaError.INVALID_RECORD:
             return (
-                f" {suspects.without_key} has no key, but a compacted topic requires one: give it a key, or filter "
-                "such rows out."
+                f" {suspects.without_key} has no key, but a compacted topic requires one. Give the row a key, or "
+                "filter out such rows."
             )
         return ""
 
     def _count_partitions(self, topic: str) -> int:
         deadline = time.monotonic() + MISSING_TOPIC_COMES_WITHIN
-        while True:  # some brokers learn of a new topic later than others
+        while True:  # some brokers know a new topic later than others
             about = self._while_retriable(lambda seconds: self._producer.list_topics(topic, timeout=seconds)).topics
             error = about[topic].error
             if error and (right := right_for(error.name(), "Write", topic=topic)):
@@ -271,8 +282,8 @@ class ColumnarProducer:
 
     def _while_retriable(self, call: Callable[[float], T]) -> T:
         def call_if_let_in(seconds: float) -> T:
-            with contextlib.suppress(ck.KafkaException):  # `call` raises a fatal error, too
-                self._producer.poll(0)  # a metadata request takes no reports
+            with contextlib.suppress(ck.KafkaException):  # if this raises a fatal error, so does `call`
+                self._producer.poll(0)  # a request for metadata takes no delivery reports
             self._connected.check(self._producer)
             return call(seconds)
 
@@ -286,7 +297,7 @@ class ColumnarProducer:
 
     def _fail(self, error: ck.KafkaException) -> NoReturn:
         try:
-            self._producer.poll(0)  # the reports may contain the cause
+            self._producer.poll(0)  # the delivery reports may contain the cause
         except ck.KafkaException as fatal:
             error = fatal
         is_transactional = self._transactional_id is not None
@@ -300,7 +311,7 @@ class ColumnarProducer:
             reason = (self._forbidden() or reason).rstrip(".")
         if is_takeover(error.args[0]):
             raise FencedError(
-                f"Another attempt at this task has taken over, so this attempt ends: {reason}."
+                f"Another attempt at this task has fenced off this attempt, so this attempt ends: {reason}."
             ) from error
         if self._refused:
             raise self._refused from error
@@ -308,7 +319,7 @@ class ColumnarProducer:
         raise kind(f"Kafka refused to write the rows: {reason}.") from error
 
     def _forbidden(self) -> str | None:
-        """Return a sentence about the first topic that this client cannot write to, if the brokers report one."""
+        """Return a sentence about the first topic that this client cannot write to, or None if there is none."""
         admin = Admin(self._connection)
         try:
             reasons = map(admin.why_not_writable, sorted(self._given_up_topics or self._known))

@@ -1,4 +1,4 @@
-"""The outcome of a sent record: its future, and the counts of its destination."""
+"""The outcome of sent records: the future of each record, and the counts for each level of a topic."""
 
 import logging
 import math
@@ -27,10 +27,11 @@ P = ParamSpec("P")
 
 OnDelivery = Callable[[Exception | None, RecordMetadata | None], object]
 
-_REPEAT_AFTER = 10.0  # seconds
-_MAX_SENTENCES = 100  # to bound memory when many different failures are logged
-_SOME_LEVELS = 3  # in an example of a command
-_NO_SUCH_TOPIC = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION"}  # the last: its name is not valid
+_REPEAT_AFTER = 10.0  # seconds between two log messages with the same text
+_MAX_SENTENCES = 100  # limits the memory while many different failures are logged
+_SOME_LEVELS = 3  # number of levels in the example of a command
+# The last error means that the topic's name is not valid.
+_NO_SUCH_TOPIC = {"UNKNOWN_TOPIC_OR_PART", "_UNKNOWN_TOPIC", "TOPIC_EXCEPTION"}
 
 _TIMED_OUT = {"_MSG_TIMED_OUT", "_TIMED_OUT"}
 
@@ -39,7 +40,7 @@ _counting = threading.Lock()
 
 
 def _renew_locks() -> None:
-    """Replace the locks in a forked process, where the thread that held one does not exist."""
+    """Replace the locks in a forked process, where the thread that held them does not exist."""
     global _making_watchers, _counting
     _making_watchers, _counting = threading.Lock(), threading.Lock()
 
@@ -61,7 +62,10 @@ ReportError = ck.KafkaError
 
 
 class Tally:
-    """The numbers of records that were sent to a destination during some period, and were delivered or failed since."""
+    """Counts records that were sent to a destination.
+
+    It covers the records of some period, and counts how many of them were delivered or have failed.
+    """
 
     __slots__ = ("delivered", "destination", "failed", "sent")
 
@@ -71,28 +75,29 @@ class Tally:
 
     @property
     def under_way(self) -> int:
-        """The number of records that are neither delivered nor failed yet."""
+        """The number of records that were neither delivered nor have failed yet."""
         return self.sent - self.delivered - self.failed
 
     def count_failure(self) -> None:
-        """Count a failed record. Any thread may call this."""
+        """Count a failed record. Thread-safe."""
         with _counting:
             self.failed += 1
 
     def add(self, other: "Tally") -> None:
-        """Add the counts of another tally."""
+        """Add the counts of another tally to this one."""
         self.sent += other.sent
         self.delivered += other.delivered
         self.failed += other.failed
 
 
 class Destination:
-    """One level of a topic, with its waiting records in `queues`, and the counts of all its records.
+    """One level of a topic as the target of records.
 
-    If it `is_raw`, the sender's thread serialises its records.
+    `queues` has the records that wait. `counts` returns the counts of all records. If `is_raw` is True, the sender's
+    thread serialises the records.
 
-    A record is counted in the tally that is current when it is sent. `unfinished` starts a new tally, so a wait for the
-    tallies that it returns does not include records that are sent later.
+    A record is counted in the tally that is current when it is sent. `unfinished` starts a new tally, so the tallies
+    that it returns do not include records that are sent later.
     """
 
     def __init__(
@@ -107,16 +112,19 @@ class Destination:
     ) -> None:
         self.client = client
         self.is_raw = is_raw
-        self.queues: TopicQueues[Sendable] = queues  # type: ignore[assignment]  # a sender's destination has them
+        self.queues: TopicQueues[Sendable] = queues  # type: ignore[assignment]  # a destination of a sender always has queues
         self.topic = topic
         self.level = level
         self.kafka_topic = kafka_topic
         self.tally = Tally(self)
         self._earlier: list[Tally] = []
-        self._finished = Tally(self)  # the sum of earlier tallies whose records are all delivered or failed
+        self._finished = Tally(self)  # the sum of those earlier tallies whose records were all delivered or have failed
 
     def unfinished(self) -> list[Tally]:
-        """Return the tallies that have records under way. Records that are sent from now on are not in them."""
+        """Return the tallies that include unfinished records.
+
+        Records that are sent later are counted in another tally.
+        """
         with _counting:
             if self.tally.under_way:
                 self._earlier.append(self.tally)
@@ -131,7 +139,7 @@ class Destination:
             return list(under_way)
 
     def counts(self) -> Tally:
-        """Return the counts of all records sent."""
+        """Return the counts of all records that were sent to this destination."""
         counts = Tally(self)
         with _counting:
             for each in (self._finished, *self._earlier, self.tally):
@@ -139,29 +147,29 @@ class Destination:
         return counts
 
     def count_unsent(self) -> Tally:
-        """Count as sent a record that will fail before it is sent, and return its tally."""
+        """Count a record that will fail before it is sent, and return the tally in which it is counted."""
         with _counting:
             self.tally.sent += 1
             return self.tally
 
 
 def without_offset(destination: Destination) -> DeliveryError | None:
-    """Return the error for a report of success that gives no offset; None if the client is not idempotent.
+    """Return the error for a report of success without an offset, or None if the client is not idempotent.
 
-    An idempotent producer of librdkafka 2.16 treats an unanswered record as stored once a later record of its partition
-    is stored. But Kafka may have refused it, because it checks a producer's sequence numbers only after the producer's
-    first accepted record.
+    An idempotent producer of librdkafka 2.16 treats a record as stored, although it got no answer about it, once a
+    later record of the partition is stored. But Kafka may have refused the first record, because it checks a producer's
+    sequence numbers only after the producer's first accepted record.
     """
     if not destination.client.is_idempotent:
         return None
     return DeliveryError(
         f"A record for {destination.topic} at level {destination.level} might not be stored: Kafka has acknowledged "
-        "later records of its partition, but not this one. Check whether it is there, or send it again."
+        "later records of its partition, but not this one. Check whether the topic has the record, or send it again."
     )
 
 
 def not_delivered(destination: Destination, error: ReportError) -> DeliveryError:
-    """Return the error for a record that was not delivered, given the error of its report."""
+    """Return the error for a record that was not delivered, given the error in its report."""
     topic, level, client = destination.topic, destination.level, destination.client
     if right := client.missing_right(error, destination.kafka_topic):
         return DeliveryRefusedError(f"A record for {topic} at level {level} was not delivered. {right.missing()}")
@@ -180,16 +188,16 @@ def topic_missing(destination: Destination) -> DeliveryError:
 
 
 def _remedy(destination: Destination) -> str:
-    """Return a sentence about what to do if the topic does not exist."""
+    """Return a sentence that says what to do if the topic does not exist."""
     topic, kafka_topic = destination.topic, destination.kafka_topic
     if alternative := destination.client.alternative_to(kafka_topic):
         return alternative
     how = how_to_create(topic, None if kafka_topic == topic else _SOME_LEVELS)
-    return f"{how} Or correct the name."
+    return f"{how} Or correct the topic's name."
 
 
 class _LoggedFailures:
-    """The failures that were logged in the last seconds, so that a thousand equal failures do not fill the log."""
+    """Limits how often the same failure is logged, so that a thousand equal failures do not fill the log."""
 
     def __init__(self) -> None:
         self._logged: dict[str, float] = {}
@@ -208,7 +216,7 @@ _failures = _LoggedFailures()
 
 
 class _Watchers:
-    """The parts that a standard future creates at once: the condition, the list of waiters, and the callbacks."""
+    """The objects that a standard future creates at once: the condition, the list of waiters, and the callbacks."""
 
     def __init__(self) -> None:
         self.condition = WholeCondition()
@@ -217,16 +225,17 @@ class _Watchers:
 
 
 class DeliveryFuture(Future[RecordMetadata]):
-    """A `concurrent.futures.Future` that costs little until a thread waits for it.
+    """A `concurrent.futures.Future` that is cheap to create.
 
-    The standard class creates a lock, a condition and two lists for each future, which costs as much as sending the
-    record. Here the first waiter or callback creates the condition, and the metadata are created on demand. The future
-    cannot be cancelled, because a sent record cannot be recalled.
+    The standard class creates a lock, a condition and two lists for each future, which takes as long as sending the
+    record. In this class, the condition is created only when a thread first waits or a callback is first added, and the
+    metadata are created when they are requested. The future cannot be cancelled, because a sent record cannot be
+    recalled.
 
     The sender also uses the future as the record itself, so a waiting record is a single object.
     """
 
-    # Without slots, each future would consist of three objects in different places of the memory.
+    # Without slots, each future would consist of three objects at different places in memory.
     __slots__ = (
         "_exception",
         "_offset",
@@ -241,9 +250,10 @@ class DeliveryFuture(Future[RecordMetadata]):
     )
 
     tally: Tally
-    queue: "Queue[Sendable]"  # the accumulator's queue in which its size is counted; None if it is not counted
-    size: int  # the bytes that are counted
-    # Only a record that has to wait has these fields: see `Sendable`.
+    # The accumulator's queue that counts the record's size, or None if the size is not counted.
+    queue: "Queue[Sendable]"
+    size: int  # the number of bytes that are counted for the record
+    # These fields are set only while the record waits: see `Sendable`.
     key: Any
     value: Any
     headers: list[Header] | None
@@ -259,12 +269,12 @@ class DeliveryFuture(Future[RecordMetadata]):
     _watchers: _Watchers | None
 
     if not TYPE_CHECKING:
-        # Calling an `__init__` written in Python would double the cost of creating the object, so `of` sets the fields.
+        # To call an `__init__` written in Python would double the cost of creating the object, so `of` sets the fields.
         __init__ = object.__init__
 
     @staticmethod
     def of(destination: Destination, on_delivery: OnDelivery | None) -> "DeliveryFuture":
-        """Return the future of a record for this destination."""
+        """Create the future of a record for this destination."""
         future = DeliveryFuture()
         future.tally = destination.tally
         future.queue = None  # type: ignore[assignment]
@@ -279,7 +289,8 @@ class DeliveryFuture(Future[RecordMetadata]):
         """The destination of the record."""
         return self.tally.destination
 
-    # The fields of the standard Future. `__getattr__` would do, but would make all other reads several times as slow.
+    # The fields of the standard Future. A `__getattr__` would be shorter, but would make all other reads several times
+    # slower.
     _condition: Any = property(lambda self: self._watched().condition)
     _waiters: Any = property(lambda self: self._watched().waiters)
     _done_callbacks: Any = property(lambda self: self._watched().done_callbacks)
@@ -291,17 +302,17 @@ class DeliveryFuture(Future[RecordMetadata]):
                     self._watchers = _Watchers()
         return self._watchers
 
-    # Read only by those methods of the standard Future that are not overridden here.
+    # The methods of the standard Future that are not overridden here read these fields.
     @property
     def _result(self) -> RecordMetadata | None:  # type: ignore[override]
         if self._state != "FINISHED" or self._exception is not None:
             return None
         topic, level = self.destination.topic, self.destination.level
         offset = UNKNOWN_OFFSET if self._offset is None else self._offset
-        return RecordMetadata(topic, self._partition, level, offset, self._timestamp)  # type: ignore[arg-type]  # a delivered record has one
+        return RecordMetadata(topic, self._partition, level, offset, self._timestamp)  # type: ignore[arg-type]  # a delivered record always has a partition
 
     def __call__(self, error: ReportError | None, message: Report) -> None:
-        """Take the delivery report from librdkafka.
+        """Process the delivery report that librdkafka passes.
 
         The future itself is the callback, because a bound method would be one more object per record.
         """
@@ -326,8 +337,9 @@ class DeliveryFuture(Future[RecordMetadata]):
             self._announce()
 
     def fail(self, error: Exception) -> None:
-        """Finish the future with an error. Without a callback the error is logged, because nobody may ask the future.
+        """Finish the future with an error.
 
+        If the future has no callback, the error is also logged, because the caller might never look at the future.
         Failures with the same text are logged once every ten seconds; the metrics count all of them.
         """
         self.tally.count_failure()
@@ -351,7 +363,7 @@ class DeliveryFuture(Future[RecordMetadata]):
             raise self._late(error, timeout) from None
 
     def exception(self, timeout: float | None = None) -> BaseException | None:
-        """Wait up to `timeout` seconds, and return the error that prevented the delivery; None if it succeeded."""
+        """Wait up to `timeout` seconds for the outcome, and return the error, or None if the record was delivered."""
         if self._state != "FINISHED":
             left = self._wait(timeout)
             if self._state != "FINISHED":
@@ -362,13 +374,19 @@ class DeliveryFuture(Future[RecordMetadata]):
         return self._exception
 
     def _wait(self, timeout: float | None) -> float | None:
-        """Take reports on this thread, rather than wait for another one to take them; return the time left."""
+        """Wait for the outcome, and meanwhile take delivery reports on this thread. Returns the time that is left.
+
+        This is faster than waiting until another thread takes the reports.
+        """
         start = time.monotonic()
         self.destination.client.serve_until(self.done, timeout)
         return None if timeout is None else max(0.0, timeout - (time.monotonic() - start))
 
     def _late(self, error: TimeoutError, timeout: float | None) -> TimeoutError:
-        """Return a `TimeoutError` that names the record, unless the error is the outcome of the record itself."""
+        """Turn a `TimeoutError` of the wait into one that names the record.
+
+        Other errors are the record's own outcome.
+        """
         if error is self._exception or timeout is None:
             return error
         to = self.destination
@@ -383,7 +401,8 @@ class DeliveryFuture(Future[RecordMetadata]):
         return False
 
     def _announce(self) -> None:
-        # A waiter that creates the condition from now on finds the state set. An existing condition may have waiters.
+        # A thread that creates the condition from now on will find the state set. If the condition exists already,
+        # threads may be waiting for it.
         if self._watchers is not None:
             with self._watchers.condition:
                 for waiter in self._watchers.waiters:
@@ -398,8 +417,8 @@ class DeliveryFuture(Future[RecordMetadata]):
             self._call_back("done callback", each, self)
 
     def _call_back(self, name: str, callback: Callable[P, object], *args: P.args, **kwargs: P.kwargs) -> None:
-        # This thread belongs to the producer, or is in a call that has nothing to do with this record. So it must go on
-        # even after a SystemExit or CancelledError. A real Ctrl-C is deferred until the reports are taken.
+        # This thread belongs to the producer, or is in a call that has nothing to do with this record. So it must
+        # continue even after a SystemExit or CancelledError. A real Ctrl-C is deferred until the reports are taken.
         try:
             callback(*args, **kwargs)
         except BaseException:

@@ -1,7 +1,7 @@
-"""Checks of a record's headers and timestamp, made before the binding gets them.
+"""Checks the headers and the timestamp of a record before the binding gets them.
 
-A header name that is not UTF-8 makes the binding end the process. The binding also cuts a name at its first NUL
-character, and converts a name that is not a string to text. It treats the timestamp 0 as missing.
+If the name of a header is not valid UTF-8, the binding crashes the process. The binding also cuts a name at its first
+NUL character, and converts a name that is not a string to text. It treats the timestamp 0 as missing.
 """
 
 from collections.abc import Iterable, Mapping
@@ -12,9 +12,9 @@ from headway.records.record_types import Header
 
 
 def header_list(headers: Iterable[Header] | Mapping[str, str | bytes | None]) -> list[Header]:
-    """Return a copy of the headers as a list, since the caller's object may be an iterator, or may change later.
+    """Return a copy of the headers as a list, because the caller's object may be an iterator, or may change later.
 
-    An object that cannot be iterated is returned unchanged; `check_headers` refuses it.
+    An object that cannot be iterated is returned unchanged, and `check_headers` will refuse it.
     """
     if isinstance(headers, Mapping):
         return list(headers.items())
@@ -22,17 +22,18 @@ def header_list(headers: Iterable[Header] | Mapping[str, str | bytes | None]) ->
 
 
 def check_headers(headers: object, topic: str) -> int:
-    """Return the total size of the names and values in bytes. `topic` is named in errors.
+    """Check the headers of a record, and return the total size of their names and values in bytes.
 
-    Raises `SerializationError` unless the headers are a list of pairs of a name and a value, which is bytes, a string
-    or None. Text must be encodable in UTF-8, and a name must not contain a NUL character.
+    Raises `SerializationError` unless the headers are a list of pairs of a name and a value. The value must be bytes, a
+    string or None. Text must be encodable in UTF-8, and a name must not contain a NUL character. The error names the
+    `topic`.
     """
     if not isinstance(headers, list):
-        _refuse(topic, f"headers that are {type(headers).__name__}, not a sequence of pairs of name and value")
+        _refuse(topic, f"headers that are {type(headers).__name__}, not a sequence of pairs of a name and a value")
     size = 0
     for header in headers:
         if not isinstance(header, tuple) or len(header) != 2:
-            _refuse(topic, f"a header that is {type(header).__name__}, not a tuple of name and value")
+            _refuse(topic, f"a header that is {type(header).__name__}, not a tuple of a name and a value")
         name, value = header
         if not isinstance(name, str):
             _refuse(topic, f"a header whose name is {type(name).__name__}, not a string")
@@ -49,19 +50,24 @@ def check_headers(headers: object, topic: str) -> int:
 
 
 def check_timestamp(timestamp: int | None, topic: str) -> None:
-    """Raise `SerializationError` for the timestamp 0, for which librdkafka stores the current time."""
+    """Raise `SerializationError` for the timestamp 0, because librdkafka would store the current time instead."""
     if timestamp is not None and timestamp == 0:
         _refuse(
-            topic, "timestamp=0, which Kafka's client replaces by the current time: leave it out, or give 1 or more"
+            topic,
+            (
+                "timestamp=0, which Kafka's client would replace by the current time; leave the timestamp out, or "
+                "pass 1 or more"
+            ),
         )
 
 
 def _check_text(text: str, whose: str, topic: str) -> int:
-    """Return the size of a text in UTF-8, in bytes."""
+    """Return the size of a text in UTF-8, in bytes. Raises `SerializationError` if it cannot be encoded."""
     try:
         return len(text.encode())
     except UnicodeEncodeError as error:
-        reason = f"{error.reason} at {error.start}"  # the error itself would repeat all of the text
+        # The text of the error itself would contain the whole text of the header.
+        reason = f"{error.reason} at {error.start}"
         raise SerializationError(
             f"A record for {topic} has {whose} cannot be encoded in UTF-8: {reason}. Correct it."
         ) from error

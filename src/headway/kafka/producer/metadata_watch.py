@@ -1,4 +1,4 @@
-"""A thread that asks Kafka for the partitions of topics, so that no sending thread ever has to wait for an answer."""
+"""Looks up the partitions of topics in a thread, so that no sending thread has to wait for Kafka's answer."""
 
 import logging
 import math
@@ -17,7 +17,8 @@ log = logging.getLogger(__name__)
 
 _LEADERS_WITHIN = 0.5
 _TOPICS_LISTED_WITHIN = 5.0
-# The pauses between questions about a missing topic, or a partition without a leader, in the first second and later.
+# The pauses between requests for a missing topic, or for a partition without a leader: during the first second, and
+# later.
 _ASK_AGAIN_AFTER = 0.1
 _ASK_LATER_AFTER = 1.0
 _GIVE_UP_AFTER = "topic.metadata.propagation.max.ms"
@@ -27,10 +28,11 @@ Queues = TopicQueues[Sendable]
 
 
 class MetadataWatch:
-    """Calls `learn` with the partitions and leaders of each topic, and again whenever they may have changed.
+    """Calls `learn` with the partitions and leaders of each topic, and calls it again when they may have changed.
 
-    `refuse` is called with a topic that records cannot be sent to, and the reason: at once if Kafka refuses the name or
-    the access, and after `topic.metadata.propagation.max.ms` if the topic is missing, as librdkafka does.
+    `refuse` is called with a topic that records cannot be sent to, and with the reason. If Kafka refuses the topic's
+    name, or does not permit access, this happens at once. If the topic is missing, it happens after
+    `topic.metadata.propagation.max.ms`, as in librdkafka.
     """
 
     def __init__(
@@ -45,7 +47,8 @@ class MetadataWatch:
         self._refuse = refuse
         self._give_up_after = int(config.get(_GIVE_UP_AFTER, 30_000)) / 1000
         refresh_after = int(config.get(_REFRESH_AFTER, 300_000)) / 1000
-        self._refresh_after = refresh_after if refresh_after > 0 else math.inf  # -1 means never, as in librdkafka
+        # -1 means never, as it does in librdkafka.
+        self._refresh_after = refresh_after if refresh_after > 0 else math.inf
         self._due: dict[Queues, float] = {}
         self._incomplete_since: dict[Queues, float] = {}
         self._changed = WholeCondition()
@@ -54,13 +57,13 @@ class MetadataWatch:
         self.thread.start()
 
     def add(self, topic: Queues) -> None:
-        """Ask for a topic as soon as possible."""
+        """Look up a topic as soon as possible."""
         with self._changed:
             self._due.setdefault(topic, 0.0)
             self._changed.notify()
 
     def stop(self) -> None:
-        """End the thread. This takes up to half a second if a broker does not answer."""
+        """Stop the thread. This takes up to half a second if a broker does not answer."""
         with self._changed:
             self._stopped = True
             self._changed.notify()
@@ -73,15 +76,15 @@ class MetadataWatch:
             except KafkaError as error:
                 log.debug("The partitions of %s are not known yet: %s", topic.kafka_topic, error)
                 again_after = _ASK_AGAIN_AFTER
-            except Exception as error:  # this topic must not stop the questions about all others
-                log.exception("Kafka cannot be asked for the partitions of %r.", topic.kafka_topic)
+            except Exception as error:  # an error of one topic must not stop the look-ups of all others
+                log.exception("The partitions of %r cannot be looked up.", topic.kafka_topic)
                 self._refuse(topic, repr(error), DeliveryError)
                 again_after = _ASK_LATER_AFTER
             with self._changed:
                 self._due[topic] = time.monotonic() + again_after
 
     def _next(self) -> Queues | None:
-        """Wait until a topic is due and return it; return None when the watch is stopped."""
+        """Wait until a topic must be looked up, and return the topic, or None after the watch was stopped."""
         with self._changed:
             while not self._stopped:
                 first = min(self._due, key=self._due.__getitem__, default=None)
@@ -92,7 +95,7 @@ class MetadataWatch:
         return None
 
     def _ask(self, topic: Queues) -> float:
-        """Ask about a topic once, and return the number of seconds after which to ask again."""
+        """Look up a topic once, and return the number of seconds after which to look it up again."""
         try:
             count, leaders = self._client.leaders(topic.kafka_topic, _LEADERS_WITHIN)
         except DeliveryError as error:

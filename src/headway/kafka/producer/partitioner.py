@@ -1,6 +1,6 @@
-"""The partition of a key: as Java's producer computes it (murmur2), unless the setting `partitioner` says otherwise.
+"""Chooses the partition for a key: as Java's producer does (murmur2), unless the setting `partitioner` says otherwise.
 
-librdkafka's own functions are called without releasing the GIL; they take half the time of the same code in Python. A
+librdkafka's own functions are called without releasing the GIL, and take half the time of the same code in Python. A
 `partitioner` can also be a function of the user.
 """
 
@@ -18,14 +18,15 @@ _library = ctypes.PyDLL(cimpl.__file__)
 
 PARTITIONER = "partitioner"
 DEFAULT = "murmur2_random"
-# Each supported partitioner with its function for keys; records without a key can go to any partition. librdkafka's
-# other partitioners send all records without a key to one partition, or a key to a random one.
+# The function for keys of each supported partitioner. Records without a key can go to any partition. librdkafka's other
+# partitioners are not supported, because they send all records without a key to one partition, or a key to a random
+# partition.
 _OF_KEYS = {DEFAULT: "murmur2", "consistent_random": "consistent", "fnv1a_random": "fnv1a"}
 
 PartitionOf = Callable[[str | bytes, int], int]
-"""A function (key, partition count) -> the key's partition."""
+"""A function (key, number of partitions) -> the partition for the key."""
 PartitionFunction = Callable[[str, bytes, int], int]
-"""A user's function (Kafka topic, key, partition count) -> the key's partition."""
+"""A function of the user: (Kafka topic, key, number of partitions) -> the partition for the key."""
 
 
 def partitioner(config: Config) -> PartitionOf:
@@ -58,7 +59,7 @@ def partitioner(config: Config) -> PartitionOf:
             raw = key.encode() if isinstance(key, str) else key
             return function(None, raw, len(raw), partition_count, None, None)  # type: ignore[no-any-return]
         except (TypeError, ctypes.ArgumentError):
-            return 0  # `produce` reports the error in such a key
+            return 0  # the key has a wrong type, which `produce` will report
 
     return partition_of
 
@@ -76,7 +77,8 @@ def partition_by(place: PartitionFunction, topic: str, key: object, partition_co
         )
     try:
         returned = place(topic, raw, partition_count)
-    except BaseException as error:  # even a SystemExit, because the thread belongs to the producer
+    # Even a SystemExit concerns only this record, because the thread belongs to the producer.
+    except BaseException as error:
         raise DeliveryError(
             f"A record for {topic} was not delivered: its partitioner {called(place)} raised {error!r}."
         ) from error

@@ -1,4 +1,4 @@
-"""Serialises waiting records, finds the partitions of their keys, and estimates the sizes of later records."""
+"""Serialises waiting records, finds the partitions for their keys, and estimates the sizes of later records."""
 
 from operator import index
 
@@ -17,26 +17,26 @@ from headway.kafka.producer.sendable import (
     too_large,
 )
 
-_FIRST_GUESS = 1024  # bytes, the assumed size of a record before any was serialised
+_FIRST_GUESS = 1024  # bytes that are assumed for a record before any record was serialised
 
 
 Serialised = tuple[Sendable, int | None, int]
-"""A record, its partition (None if any partition will do), and the size that is counted for it, in bytes."""
+"""A record, its partition (None if any partition is possible), and the size in bytes that is counted for it."""
 
 
 class RawRecords:
     """Serialises records on the sender's thread, without holding the sender's lock.
 
-    `guesses` holds the estimated size of the next record of each topic; before the first one it is `first_guess`. Any
-    thread may read them.
+    `guesses` holds the estimated size of the next record of each topic. Before a topic's first record, the estimate is
+    `first_guess`. Any thread may read both.
 
     Args:
         prepare: Calls the user's serialisers.
-        partition_of: Returns the partition of a key.
-        place: The user's function that returns the partition of a key, or None.
+        partition_of: Returns the partition for a key.
+        place: The user's function that returns the partition for a key, or None.
         overhead: The bytes that are counted for a record in addition to its own size.
         least: The smallest size that is counted for a record, in bytes.
-        largest: The largest permitted size of key and value together, in bytes.
+        largest: The maximum total size of a key and a value, in bytes.
     """
 
     def __init__(
@@ -59,7 +59,10 @@ class RawRecords:
         self.first_guess = max(least, _FIRST_GUESS)
 
     def serialise(self, raw: list[Sendable]) -> tuple[list[Serialised], Failed]:
-        """Serialise records and find their partitions. Returns the records that can be sent, and the failed ones."""
+        """Serialise records and find their partitions.
+
+        Returns the records that can be sent, and the records that failed, with their errors.
+        """
         ready, refused, prepare = list[Serialised](), Failed(), self._prepare
         for record in raw:
             try:
@@ -69,7 +72,7 @@ class RawRecords:
                 refused.append((record, error))
             except Exception as error:
                 refused.append((record, refusal(record.queue.topic.kafka_topic, error)))
-            except BaseException as error:  # a serialiser's SystemExit must not stop this thread
+            except BaseException as error:  # a SystemExit in a serialiser must not stop this thread
                 refused.append((record, not_serialised(record, error)))
         return ready, refused
 
@@ -91,9 +94,9 @@ class RawRecords:
         if refused := too_large(record.value, record.key, topic, self._largest):
             raise refused
         size = self._overhead + bytes_of(record.value) + bytes_of(record.key)
-        size += size_of_rest(record.headers, record.timestamp, topic)  # serialisers may have added headers
+        size += size_of_rest(record.headers, record.timestamp, topic)  # the serialisers may have added headers
         mean = self._mean_sizes.get(topic, size)
         self._mean_sizes[topic] = mean = mean + (size - mean) / 8
         least = self._least
         self.guesses[topic] = int(mean) if mean > least else least
-        return size if size > least else least  # half the cost of max()
+        return size if size > least else least  # takes half the time of max()

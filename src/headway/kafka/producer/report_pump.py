@@ -1,8 +1,11 @@
-"""Decides which thread takes a producer's delivery reports: a sending or waiting thread, our own, or an event loop's.
+"""Decides which thread takes a producer's delivery reports.
 
-Each report takes the GIL once. A second thread that takes reports beside one that sends without a pause would switch
-with it at every record, which leaves a sixth of the speed (measured). A thread that sends a stream therefore takes the
-reports itself. In quiet times our own thread takes them, woken by librdkafka at once, or an event loop (`serve_in`).
+It is a sending or waiting thread, the pump's own thread, or the thread of an event loop.
+
+Each report requires the GIL once. If one thread sends without a pause while another one takes reports, the two switch
+at every record, which reduces the speed to a sixth (measured). So a thread that sends a stream of records takes the
+reports itself. At other times, the pump's own thread takes them as soon as librdkafka signals them, or an event loop
+does (`serve_in`).
 """
 
 import asyncio
@@ -22,29 +25,29 @@ from headway.runtime.wakeup import Wakeup
 log = logging.getLogger(__name__)
 
 SERVE_EVERY = 0.002
-"""The seconds after which a thread that sends a stream takes the reports again.
+"""The seconds between two times at which a thread that sends a stream takes the reports.
 
-It is quicker to take many at a time, and deferring Ctrl-C costs one to ten microseconds each time.
+It is faster to take many reports at once, because deferring Ctrl-C takes one to ten microseconds each time.
 """
-_QUIET = 0.01  # seconds after which a thread that has not sent and taken reports counts as paused
+_QUIET = 0.01  # seconds without a send after which a thread no longer counts as one that sends a stream
 _MAX_WAIT = 0.1
 _A_MOMENT = 0.01
 SHORT_TURN = 0.05
-"""A thread that takes reports for more than these seconds is held up by a callback."""
+"""The seconds after which a callback is assumed to hold up the thread that takes reports."""
 
 
 class ReportPump:
-    """Takes a producer's delivery reports, on one thread at a time: the thread that holds the lock `serving`.
+    """Takes a producer's delivery reports. Only the thread that holds the lock `serving` takes them.
 
-    Every method can be called from any thread, except `serve_in` and `leave_loop`, which must be called in the thread
-    of the loop. User code in a callback runs while `serving` is held, and may call these methods again on the same
-    thread; `try_hold` then returns False. A thread that holds `serving` may take the producer's other locks, but no
-    thread waits for `serving` while it holds one of those.
+    All methods are thread-safe, except `serve_in` and `leave_loop`, which must be called in the thread of the loop. A
+    user's callback runs while `serving` is held, and may call these methods again on the same thread; `try_hold` then
+    yields False. A thread that holds `serving` may acquire the producer's other locks. But no thread waits for
+    `serving` while it holds one of the others.
 
     Args:
-        take_reports: Takes the reports that have arrived, or arrive within the given number of seconds. Called while
-            `serving` is held.
-        serving: The lock; by default a new one.
+        take_reports: Takes the reports that have arrived, or that arrive within the given number of seconds. It is
+            called while `serving` is held.
+        serving: The lock to use. By default, a new lock is created.
     """
 
     def __init__(self, take_reports: Callable[[float], None], serving: "threading.Lock | None" = None) -> None:
@@ -54,7 +57,7 @@ class ReportPump:
         self._server: int | None = None
         self._served_at = self._served_before = -math.inf  # the last two times at which sending threads took reports
         self._serves_itself = False
-        self._awaits_reports = False  # the thread that holds `serving` also waits for further reports
+        self._awaits_reports = False  # True while the thread that holds `serving` waits for further reports
         self._turns_are_short = True
         self._thread_ends = False
         self._leave_loop: Callable[[], None] | None = None
@@ -62,19 +65,20 @@ class ReportPump:
         self._thread = threading.Thread(target=self._serve_when_quiet, name="headway-delivery-reports", daemon=True)
 
     def start(self) -> None:
-        """Start our own thread, which takes the reports in quiet times."""
+        """Start the pump's own thread, which takes the reports while no thread sends a stream."""
         self._thread.start()
 
     def watch(self, producer: ck.Producer) -> None:
-        """Let librdkafka's producer wake our thread, or the loop, when reports arrive."""
+        """Let librdkafka's producer wake the pump's own thread, or the loop, when reports arrive."""
         wake_on_events(producer, self._wake.fd)
 
     @contextlib.contextmanager
     def hold(self) -> Iterator[None]:
-        """Keep every thread from taking reports in this block, in which the producer can be replaced.
+        """Prevent all threads from taking reports in this block, in which the producer can be replaced.
 
-        librdkafka signals only the first event in an empty queue, and a loop whose turn does not come at once forgets
-        the signal. Without another one at the end of the block, the reports that came meanwhile would stay there.
+        librdkafka signals only the first event in an empty queue, and the loop drops the signal if it cannot take
+        reports at that time. So there is another signal at the end of the block. Otherwise, reports that arrived during
+        the block would not be taken.
         """
         try:
             with self.serving:
@@ -83,30 +87,34 @@ class ReportPump:
             self.wake()
 
     def wake(self) -> None:
-        """Wake our thread, or the loop, for reports of which librdkafka gave no signal."""
+        """Wake the pump's own thread, or the loop, to take reports for which librdkafka gives no signal."""
         self._wake.set()
 
     def stop(self) -> None:
-        """End our own thread. From now on only callers take reports."""
+        """Stop the pump's own thread. From now on, only callers take reports."""
         self._thread_ends = True
         self._wake.set()
         self._thread.join()
 
     def close(self) -> None:
-        """Release the wake-up. No producer may be watched any more."""
+        """Release the wake-up. No producer must be watched any more."""
         self._wake.close()
 
     @property
     def serves_here(self) -> bool:
-        """True if called in a report's callback, during which no other thread can take the next reports."""
+        """True if called in the callback of a report.
+
+        No other thread can take further reports until the callback returns.
+        """
         return self._server == threading.get_ident()
 
     def serve_in_stream(self) -> None:
         """Take the reports that have arrived, on a thread that sends without a pause."""
         if time.monotonic() - self._served_at < SERVE_EVERY or self.serves_here:
             return
-        # If another thread is taking reports, wait for it, so that it finishes soon. If this thread went on sending,
-        # the other one would wait for the GIL at each report, about 5 ms, while thousands of reports arrive.
+        # If another thread is taking reports, this thread waits, so that the other one finishes soon. If it continued
+        # to send, the other thread would have to wait for the GIL at each of thousands of reports, about 5 ms each
+        # time.
         patience = SHORT_TURN if self._turns_are_short and not self._awaits_reports else 0
         with self.try_hold(patience, awaits_reports=False) as is_held:
             if is_held:
@@ -116,17 +124,20 @@ class ReportPump:
         self._served_before, self._served_at = self._served_at, time.monotonic()
 
     def serve(self, timeout: float) -> None:
-        """Take the reports that have arrived, or arrive within `timeout` seconds. This frees buffer space."""
+        """Take the reports that have arrived, or that arrive within `timeout` seconds. This frees buffer space."""
         deadline = time.monotonic() + timeout
         with self.try_hold(timeout, awaits_reports=timeout > 0) as is_held:
             if is_held:
                 self._take_reports(deadline - time.monotonic())
 
     def serve_until(self, done: Callable[[], bool], timeout: float | None) -> None:
-        """Take reports until `done()`, unless another thread is taking them. For a thread that would only wait."""
+        """Take reports until `done()` returns True, unless another thread is taking them.
+
+        This is for a thread that would otherwise only wait.
+        """
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        # Wait for our own thread, which will soon have taken the present reports. If it also took later ones, each of
-        # them would cost a switch between the two threads.
+        # First wait for the pump's own thread, which will soon have taken the current reports. If it also took the
+        # later ones, each of them would require a switch between the two threads.
         with self.try_hold(_A_MOMENT if self._serves_itself else 0) as is_held:
             while is_held and not done() and (left := deadline - time.monotonic()) > 0:
                 self._take_reports(min(_MAX_WAIT, left))
@@ -134,11 +145,11 @@ class ReportPump:
 
     @contextlib.contextmanager
     def try_hold(self, timeout: float, awaits_reports: bool = True) -> Iterator[bool]:
-        """Hold `serving` in this block, if it is free within `timeout` seconds; yields whether it is held.
+        """Hold `serving` in this block if it is free within `timeout` seconds. Yields whether it is held.
 
-        Signals are deferred until the end of the block, because an interrupt in a report's callback would lose that
-        report, and one just before the block would leave the lock held. A block that waits repeatedly calls
-        `heed_signals` in between.
+        Signals are deferred until the end of the block, because an interrupt in the callback of a report would lose
+        that report, and an interrupt just before the block would leave the lock held. A block that waits repeatedly
+        calls `heed_signals` in between.
         """
         with defer_signals():
             is_held = not self.serves_here and self._acquire(timeout)
@@ -166,9 +177,10 @@ class ReportPump:
         return True
 
     def serve_in(self, loop: asyncio.AbstractEventLoop) -> None:
-        """Let this loop, which is running in the current thread, take the reports from now on.
+        """Let the event loop that is running in the current thread take the reports from now on.
 
-        Our own thread ends, because a thread that resolves the futures of a loop switches with it at every record.
+        The pump's own thread ends, because a thread that resolves the futures of a loop would switch with the loop at
+        every record.
         """
         self.leave_loop()
         self.stop()
@@ -177,7 +189,7 @@ class ReportPump:
         self._wake.set()
 
     def leave_loop(self) -> None:
-        """Stop taking reports in the loop. Must be called in the loop's thread, unless the loop is closed."""
+        """Stop taking reports in the loop. This must be called in the loop's thread, unless the loop is closed."""
         if self._leave_loop is not None:
             self._leave_loop()
             self._leave_loop = self._loop_thread = None
@@ -192,13 +204,17 @@ class ReportPump:
             self._wake.wait(_MAX_WAIT)
             while time.monotonic() - self._served_before < _QUIET:
                 time.sleep(_QUIET)
-            with self.serving:  # wait for it, because reports that arrive while it is taken signal only once
+            # Wait for the other thread, because librdkafka signals reports that arrive in the meantime only once.
+            with self.serving:
                 self._serves_itself = True
                 self._server = threading.get_ident()
                 try:
                     self._take_reports(0)
-                except BaseException:  # even a SystemExit in a callback must not end all later reports
-                    log.exception("Taking delivery reports raised an unexpected error. The producer's thread goes on.")
+                # Even a SystemExit in a callback must not prevent all further reports from being taken.
+                except BaseException:
+                    log.exception(
+                        "Taking delivery reports raised an unexpected error. The producer's thread continues."
+                    )
                 finally:
                     self._server = None
                     self._serves_itself = False

@@ -1,4 +1,4 @@
-"""A record between `send` and librdkafka, and the errors for a record that cannot be sent."""
+"""A record on its way from `send` to librdkafka, and the errors for records that cannot be sent."""
 
 from collections.abc import Callable
 from operator import index
@@ -19,43 +19,49 @@ if TYPE_CHECKING:
 
 
 class Sendable(Waiting, Protocol):
-    """A record to send, which is called with its delivery report. Fields up to `timestamp` are set only if it waits."""
+    """A record to send.
 
-    key: Any  # a `Field`; before serialisation, the object for the serialiser
+    It is called with its delivery report. The fields up to `timestamp` are set only while it waits.
+    """
+
+    key: Any  # bytes or text; before serialisation, the object for the serialiser
     value: Any
     headers: list[Header] | None
     partition: int | None
     timestamp: int
     queue: "Queue[Sendable]"
-    tally: "Tally"  # counts the record as sent, and then as delivered or failed
+    tally: "Tally"  # counts the record as sent, and later as delivered or failed
 
     def __call__(self, error: "ck.KafkaError | None", message: "Report") -> None: ...
     def fail(self, error: Exception) -> None: ...
 
 
 Prepare = Callable[[Sendable], None]
-"""A function that replaces a record's key and value by their serialised bytes."""
+"""A function that replaces the key and the value of a record by their serialised bytes."""
 
 
 Offered = tuple[Sendable, "Destination", Any, Any, int | None, int | None, list[Header] | None]
-"""The arguments of `Sender.offer`: record, destination, value, key, partition, timestamp, headers.
+"""The type of `Sender.offer`: (record, destination, value, key, partition, timestamp, headers).
 
-They are passed by position, which is quicker.
+The arguments are passed by position, because that is faster.
 """
 
 
 Failed = list[tuple[Sendable, Exception]]
-"""Records that cannot be sent, each with the error."""
+"""Records that cannot be sent, each with its error."""
 
 
 def size_of_rest(headers: list[Header] | None, timestamp: int | None, topic: str) -> int:
-    """Return the size of the headers in bytes. Raises `SerializationError` if they or the timestamp cannot be sent."""
+    """Return the size of the headers in bytes.
+
+    Raises `SerializationError` if the headers or the timestamp cannot be sent.
+    """
     check_timestamp(timestamp, topic)
     return 0 if headers is None else HEADER_TAKES * len(headers) + check_headers(headers, topic)
 
 
 def not_sent(record: Sendable, why: str, kind: type[DeliveryError] = DeliveryError) -> DeliveryError:
-    """Return the error for a record that is given up before it reaches librdkafka."""
+    """Return the error for a record that fails before it was passed to librdkafka."""
     return kind(f"A record for {record.queue.topic.kafka_topic} was not delivered: {why}.")
 
 
@@ -65,32 +71,35 @@ def not_serialised(record: Sendable, error: BaseException) -> SerializationError
 
 
 def too_large(value: Field, key: Field, topic: str, most: int) -> DeliveryError | None:
-    """Return the error for a record that librdkafka will refuse for its size, however long it waits; otherwise None."""
+    """Return the error for a record that librdkafka would refuse because of its size, or None if it is small enough."""
     size = bytes_of(value) + bytes_of(key)
     if size <= most:
         return None
     error = DeliveryError(
         f"A record for {topic} was refused: Message size too large. Its key and value have {size:,} bytes, and "
-        f"message.max.bytes allows {most:,}. Send less, or raise message.max.bytes here and max.message.bytes of the "
-        "topic."
+        f"message.max.bytes allows {most:,}. Send a smaller record, or raise message.max.bytes of this producer and "
+        "max.message.bytes of the topic."
     )
     error.__cause__ = ck.KafkaException(ck.KafkaError(ck.KafkaError.MSG_SIZE_TOO_LARGE))
     return error
 
 
 def is_partition(partition: Any) -> bool:
-    """Return whether a value can be a partition. -1, librdkafka's number for any partition, is refused as a mistake."""
+    """Return whether a value is a possible partition number.
+
+    -1, librdkafka's number for any partition, is refused as a mistake.
+    """
     return hasattr(partition, "__index__") and index(partition) >= 0
 
 
 def no_partition(partition: object, topic: str) -> DeliveryError:
-    """Return the error for a value that cannot be a partition."""
+    """Return the error for a value that is not a possible partition number."""
     return DeliveryError(
-        f"A record for {topic} has partition={shown(partition)}; partitions are numbered from 0. Leave it out to let "
-        "the key decide."
+        f"A record for {topic} has partition={shown(partition)}; partitions are numbered from 0. Leave partition out "
+        "to let the key decide."
     )
 
 
 def no_such_partition(partition: int, count: int) -> str:
-    """Return the reason for giving up a record for a partition that does not exist."""
+    """Return the reason for failing a record whose partition does not exist."""
     return f"it is for partition {partition}, but the topic has only {count}"

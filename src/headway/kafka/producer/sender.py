@@ -1,9 +1,9 @@
-"""The way from a caller's `send` to librdkafka: directly if that overtakes no record, otherwise via the accumulator.
+"""Passes a caller's records to librdkafka: directly if this overtakes no other record, otherwise via the accumulator.
 
-A record passes through only one queue, librdkafka's, unless it has to wait. The thread that takes delivery reports
-hands over the records for which the reports freed space. A thread of the sender serialises records, and fails records
-that have waited too long. One lock protects everything; no thread holds it while it runs user code, or waits. A queue
-with credit needs no lock.
+Unless a record has to wait, it passes through only one queue, which is librdkafka's. Each delivery report frees space,
+and the thread that takes the reports passes waiting records on to librdkafka. A thread of the sender serialises
+records, and fails records that have waited too long. One lock protects all shared data, and no thread holds it while it
+runs user code or waits. A queue with credit needs no lock.
 """
 
 import logging
@@ -45,26 +45,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# How much is handed over, or serialised, before other threads can take the lock.
+# How many records are passed on, or serialised, before other threads can acquire the lock.
 _BITE_BYTES = 512 * 1024
 _BITE_RECORDS = 500
 _A_MOMENT = 0.01
-_SLICE = 0.005  # seconds of a flush, between which other sending threads can take reports
-# The accumulator limits the records that librdkafka holds, so librdkafka gets the largest values that it accepts.
+_SLICE = 0.005  # seconds of one part of a flush, after which other sending threads can take reports
+# The accumulator limits the records that librdkafka holds, so librdkafka's own limits are set to the largest values.
 _NO_LIMITS = {"queue.buffering.max.messages": 0, "queue.buffering.max.kbytes": 2_147_483_647}
 
-_LARGEST = 1_000_000  # bytes: librdkafka's message.max.bytes
+_LARGEST = 1_000_000  # bytes; the default of librdkafka's message.max.bytes
 
 
 class Sender:
-    """An accumulator in front of librdkafka. It `serialises` if raw records have to wait for the sender's thread.
+    """Passes records to librdkafka through an accumulator.
+
+    `serialises` is True if raw records wait for the sender's thread.
 
     Args:
         overhead: The bytes that are counted for a record in addition to its own size.
         least: The smallest size that is counted for a record, in bytes.
-        prepare: Serialises a record on the sender's thread; None if keys and values are bytes already.
+        prepare: Serialises a record on the sender's thread. None if keys and values are bytes already.
         after_reports: Called after each batch of reports, on the thread that took them.
-        place: The user's function that returns the partition of a key, called on the sender's thread; or None.
+        place: The user's function that returns the partition for a key, or None. It is called on the sender's thread.
     """
 
     def __init__(
@@ -83,7 +85,7 @@ class Sender:
         self._largest = whole_number("message.max.bytes", config.get("message.max.bytes", _LARGEST))
         self._after_reports = after_reports
         self._lock = threading.Lock()
-        self._waits = False  # True if any record waits
+        self._waits = False  # True if any record is waiting
         self._stirred = Nudge()
         self._stopped = False
         self._partition_of = of_key = partitioner(config)
@@ -96,15 +98,15 @@ class Sender:
         self._thread.start()
 
     def topic(self, kafka_topic: str, level: int) -> TopicQueues[Sendable]:
-        """Return the queues of a topic, and ask Kafka for its partitions from now on."""
+        """Return the queues of a topic, and start to look up the topic's partitions."""
         with self._lock:
             queues = self._accumulator.topic(kafka_topic, level)
         self._watch.add(queues)
         return queues
 
-    # In
+    # Accepting records
 
-    def offer(  # noqa: PLR0912 - in one piece, as every record pays for it
+    def offer(  # noqa: PLR0912 - one long function, because a call would slow down every record
         self,
         record: Sendable,
         destination: Destination,
@@ -114,21 +116,25 @@ class Sender:
         timestamp: int | None,
         headers: list[Header] | None,
     ) -> bool:
-        """Take a record and return True, or return False if there is no space. This neither waits nor does any I/O."""
+        """Accept a record and return True, or return False if there is no space for it.
+
+        This neither waits nor does any I/O.
+        """
         if destination.is_raw:
             return self._offer_raw((record, destination, value, key, partition, timestamp, headers))
         try:
             size = self._overhead + (0 if value is None else len(value)) + (0 if key is None else len(key))
-            # Only text that is not ASCII needs `bytes_of`, whose call for each field would cost every record too much.
+            # Only text that is not ASCII needs `bytes_of`, because its call for each field would slow down every record
+            # too much.
             if (value.__class__ is str and not value.isascii()) or (key.__class__ is str and not key.isascii()):
                 size = self._overhead + bytes_of(value) + bytes_of(key)
             if headers is not None or timestamp is not None:
                 size += size_of_rest(headers, timestamp, destination.kafka_topic)
-        except (TypeError, ValueError):  # neither bytes nor a string: librdkafka will refuse the record
+        except (TypeError, ValueError):  # the field is neither bytes nor a string, so librdkafka will refuse the record
             size = self._overhead
         except HeadwayError as error:
             return self._refuse_at_once(record, destination, error)
-        if size < self._least:  # noqa: PLR1730 - half the cost of max()
+        if size < self._least:  # noqa: PLR1730 - takes half the time of max()
             size = self._least
         topic: TopicQueues[Sendable] = destination.queues
         if partition is None:
@@ -141,7 +147,8 @@ class Sender:
         while queue.credit < size:
             if size > self._largest and (refused := too_large(value, key, destination.kafka_topic, self._largest)):
                 return self._refuse_at_once(record, destination, refused)
-            if queue.in_flight > 0:  # the credit was used up before its first record was reported, so this is a stream
+            # The credit was used up before the first of its records was reported, so this is a stream.
+            if queue.in_flight > 0:
                 self.client.reports.serve_in_stream()
             with self._lock:
                 queue, admitted = self._accumulator.choose(
@@ -150,9 +157,9 @@ class Sender:
                 if not admitted or self._stopped:
                     offered = record, destination, value, key, partition, timestamp, headers
                     return self._wait(offered, queue, size)
-        # This needs no lock, which would take a fifth of a send: nothing is called between the comparison of the credit
-        # and librdkafka, so no other thread and no signal can intervene. A record with credit overtakes no other,
-        # because a record that has to wait revokes the credit of its queue.
+        # This needs no lock, which would take a fifth of the time of a send. Between the comparison of the credit and
+        # the call of librdkafka, no function is called, so no other thread and no signal can intervene. A record with
+        # credit overtakes no other record, because a record that has to wait revokes the credit of its queue.
         queue.credit -= size
         record.tally = tally = destination.tally
         tally.sent += 1
@@ -160,8 +167,7 @@ class Sender:
         record.size = size
         producer = self.client.producer
         try:
-            # Few arguments, given by position, are quicker. The None stands for the binding's second name for a
-            # callback.
+            # Few positional arguments are faster. The None takes the place of the binding's second name for a callback.
             if headers is None and timestamp is None:
                 producer.produce(topic.kafka_topic, value, key, queue.partition, record)
             else:
@@ -173,7 +179,10 @@ class Sender:
         return True
 
     def _wait(self, offered: Offered, queue: Queue[Sendable], size: int) -> bool:
-        """Let a record wait in a queue, or return False if there is no space. The caller holds the lock."""
+        """Let a record wait in a queue, and return True, or return False if there is no space.
+
+        The caller holds the lock.
+        """
         if self._stopped:
             raise ClosedError("The producer is closed. Create a new one.")
         record, destination, value, key, partition, timestamp, headers = offered
@@ -185,7 +194,7 @@ class Sender:
             return False
         record.tally = tally = destination.tally
         tally.sent += 1
-        if not (self._waits and queue.in_flight):  # otherwise the next report hands it over
+        if not (self._waits and queue.in_flight):  # otherwise the next report hands the record over
             self._waits = True
             self._stirred.set()
         return True
@@ -216,13 +225,13 @@ class Sender:
 
     @property
     def queued_bytes(self) -> int:
-        """The size of all records without a delivery report, in bytes."""
+        """The total size in bytes of all records without a delivery report."""
         return self._accumulator.used
 
     def offer_patiently(self, timeout: float, offered: Offered) -> bool:
-        """Take a record as `offer` does, but wait up to `timeout` seconds for space."""
+        """Accept a record as `offer` does, but wait up to `timeout` seconds for space."""
         if self.calls_back_here:
-            return False  # while this callback runs, no other thread can free space
+            return False  # until this callback returns, no other thread can free space
         deadline = time.monotonic() + timeout
         while not self.offer(*offered):
             left = deadline - time.monotonic()
@@ -231,10 +240,13 @@ class Sender:
             self.client.reports.serve(min(_A_MOMENT, left))
         return True
 
-    # Out
+    # Passing records on
 
     def _settle(self) -> None:
-        """Count a batch of reports, and hand over records that now have space; on the thread that took the reports."""
+        """Count a batch of reports, and pass on the waiting records that now have space.
+
+        Runs on the thread that took the reports.
+        """
         failed = Failed()
         with self._lock:
             self._accumulator.settle(time.monotonic())
@@ -244,24 +256,27 @@ class Sender:
         self._call_after_reports()
 
     def _throttled(self, users: "Callable[[ThrottleEvent], object] | None", event: "ThrottleEvent") -> None:
-        """Record that a broker throttles the client, and call the user's callback; on the thread that takes reports."""
+        """Note that a broker throttles the client, and call the user's callback.
+
+        Runs on the thread that takes reports.
+        """
         if event.throttle_time > 0:
             with self._lock:
                 self._accumulator.throttled(event.throttle_time, time.monotonic())
-            self._stirred.set()  # from now on, the sender's thread hands over at the permitted rate
+            self._stirred.set()  # from now on, the sender's thread passes records on at the permitted rate
         if users:
             users(event)
 
     def _call_after_reports(self) -> None:
         try:
             self._after_reports()
-        except BaseException:  # the thread that takes the reports must go on
+        except BaseException:  # the thread that takes the reports must continue
             log.exception("The after_reports callback of a producer raised an error.")
 
     def _hand_over(self) -> Failed:
-        """Hand over the records that can be sent now, and return those that were refused or have waited too long.
+        """Pass on the records that can be sent now. The caller holds the lock.
 
-        The caller holds the lock.
+        Returns the records that were refused or have waited too long.
         """
         now = time.monotonic()
         batches = self._accumulator.drain(_BITE_BYTES, now)
@@ -287,9 +302,9 @@ class Sender:
         return refused
 
     def _fail(self, records: Failed) -> None:
-        """Fail records. The caller must not hold the lock, because callbacks may send."""
+        """Fail records with their errors. The caller must not hold the lock, because callbacks may send records."""
         if records:
-            with defer_signals():  # an interrupt in a callback would be logged as the callback's error
+            with defer_signals():  # otherwise an interrupt in a callback would be logged as the callback's error
                 for record, reason in records:
                     record.fail(reason)
                 self._call_after_reports()
@@ -297,34 +312,34 @@ class Sender:
     def _give_up(self, records: list[Sendable], why: str, kind: type[DeliveryError] = DeliveryError) -> None:
         self._fail([(each, not_sent(each, why, kind) if why else _why_not(each, why)) for each in records])
 
-    # Waiting, and giving up
+    # Waiting, and failing records
 
     @property
     def calls_back_here(self) -> bool:
-        """True if called in a callback, on a thread without which the producer cannot go on."""
+        """True if called in a callback, on a thread without which the producer makes no progress."""
         here = threading.current_thread()
         return self.client.reports.serves_here or here is self._thread or here is self._watch.thread
 
     def check_may_close(self) -> None:
-        """Raise `HeadwayError` if called in a callback: closing would wait for its thread."""
+        """Raise `HeadwayError` if called in a callback, because closing would wait for the callback's own thread."""
         if self.calls_back_here:
             raise closed_in_callback("producer")
 
     def flush(self, waiting: Callable[[], int], timeout: float | None) -> int:
-        """Wait until `waiting` returns 0, for at most `timeout` seconds; return its last value."""
+        """Wait until `waiting` returns 0, for at most `timeout` seconds. Returns the last value of `waiting`."""
         if self.calls_back_here:
-            return waiting()  # while this callback runs, no other thread takes reports or serialises records
+            return waiting()  # until this callback returns, no other thread takes reports or serialises records
         deadline = math.inf if timeout is None else time.monotonic() + timeout
-        # The number can be negative, because Ctrl-C can interrupt a send after the record is kept but before it counts.
+        # The number can be negative: Ctrl-C can interrupt a send after the record is stored, but before it is counted.
         while (left := waiting()) > 0 and (seconds := deadline - time.monotonic()) > 0:
-            if self._waits or not self.client.queued():  # records wait here, or are between here and librdkafka
+            if self._waits or not self.client.queued():  # records are waiting, or are on their way to librdkafka
                 self.client.reports.serve(min(_A_MOMENT, seconds))
             else:
                 self.client.flush(min(_SLICE, seconds))
         return left
 
     def hand_all_over(self, timeout: float) -> int:
-        """Wait until librdkafka has all records that were sent, and return how many it does not have."""
+        """Wait until all sent records were passed on to librdkafka, and return the number of those that were not."""
         return self.flush(self._waiting, timeout)
 
     def _waiting(self) -> int:
@@ -332,23 +347,24 @@ class Sender:
             return self._accumulator.waiting
 
     def purge(self, topics: list[TopicQueues[Sendable]], why: str, kind: type[DeliveryError] = DeliveryError) -> int:
-        """Fail the records of some topics that still wait, and return how many there were."""
-        with defer_signals():  # an interrupt could lose records that are removed here but not failed yet
+        """Fail the waiting records of some topics, and return the number of these records."""
+        # An interrupt could lose records that were removed from the queues, but have not failed yet.
+        with defer_signals():
             with self._lock:
                 purged = self._accumulator.purge(topics)
             self._give_up(purged, why, kind)
         return len(purged)
 
     def _give_all_up(self, why: str) -> None:
-        """Fail all waiting records, because brokers refuse the login of this client, so they would wait forever."""
+        """Fail all waiting records, because brokers refuse this client's login, so the records would wait forever."""
         self.purge(self._accumulator.topics, why)
 
     def close(self, waiting: Callable[[], int], timeout: float | None, topics: list[TopicQueues[Sendable]]) -> int:
-        """Send the waiting records, fail the rest, and stop. Returns the number of records that were not delivered."""
+        """Send the waiting records, fail those that are left, and close. Returns the number of undelivered records."""
         try:
             return self.flush(waiting, timeout)
         finally:  # also after Ctrl-C
-            with self._lock:  # from now on no record can start to wait or be handed over: it would never be reported
+            with self._lock:  # a record that starts to wait, or is passed on, after this point would never be reported
                 self._stopped = True
                 self._accumulator.revoke_all()
             self._stirred.set()
@@ -357,7 +373,7 @@ class Sender:
             self.purge(topics, "the producer was closed")
             self.client.close(0)
 
-    # On the sender's thread
+    # Methods that run in the sender's thread
 
     def _run(self) -> None:
         while not self._stopped:
@@ -372,10 +388,10 @@ class Sender:
                     failed = self._hand_over()
                 self._fail(failed)
             except Exception:
-                log.exception("The thread of a producer met an unexpected error. It goes on.")
+                log.exception("The thread of a producer met an unexpected error, and continues.")
 
     def _sort(self) -> int:
-        """Serialise raw records, and put them into the queues of their partitions. Returns how many there were."""
+        """Serialise raw records, and put them into the queues of their partitions. Returns the number of records."""
         with self._lock:
             raw = self._accumulator.take_raw(_BITE_RECORDS)
         ready, refused = self._raw.serialise(raw)
@@ -388,7 +404,7 @@ class Sender:
         self._fail(refused)
         return len(raw)
 
-    # Called on the thread of the metadata watch
+    # Methods that run in the thread of the metadata watch
 
     def _learn(self, topic: TopicQueues[Sendable], count: int, leaders: list[int]) -> None:
         with self._lock:
@@ -402,7 +418,7 @@ class Sender:
 
 
 def _why_not(record: Sendable, late: str) -> DeliveryError:
-    """Return the error for a record that is given up because its topic is missing, or because it waited too long."""
+    """Return the error for a record that fails because its topic is missing, or because it has waited too long."""
     destination = record.tally.destination
     if not late or destination.client.is_missing(destination.kafka_topic):
         return topic_missing(destination)

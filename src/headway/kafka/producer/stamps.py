@@ -1,4 +1,7 @@
-"""The brokers' time, read from the timestamps that they give to empty records: Kafka has no request for its clock."""
+"""Reads the brokers' time from the timestamps that they give to empty records.
+
+Kafka has no request for the brokers' time.
+"""
 
 import time
 from collections.abc import Callable, Mapping
@@ -12,7 +15,7 @@ from headway.kafka.binding.time_limits import BROKER_ANSWERS_WITHIN
 from headway.kafka.missing_rights import raise_if_refused
 from headway.kafka.producer.client import ProducerClient
 
-# The first record includes connecting the client, which takes far longer than a broker's answer.
+# The time of the first record includes connecting the client, which takes far longer than a broker's answer.
 _RECORDS = 2
 _SETTINGS: Mapping[str, Any] = {"acks": 1, "linger.ms": 0, "message.timeout.ms": int(BROKER_ANSWERS_WITHIN * 1000)}
 
@@ -23,7 +26,7 @@ Observe = Callable[[int, float, float], None]
 def ask_for_stamps(connection: Mapping[str, Any], topic: str, observe: Observe) -> None:
     """Write empty records to a topic whose brokers set the timestamps, and call `observe` for each timestamp.
 
-    Raises `KafkaError` if they cannot be written, and in particular `AuthorizationError` if the right is missing.
+    Raises `KafkaError` if the records cannot be written, and `AuthorizationError` if the permission is missing.
     """
     client = ProducerClient({**connection, **_SETTINGS})
     try:
@@ -51,8 +54,8 @@ def _ask(client: ProducerClient, connection: Mapping[str, Any], topic: str, obse
     if left or failures:
         reason = failures[0].str().rstrip(".") if failures else "no answer came"
         failed = KafkaError(
-            f"The brokers' time, on which delays are based, is not known, because nothing can be written to {topic} "
-            f"({reason}). Check that brokers are up, and try again."
+            f"The brokers' time, on which delays are based, is not known, because no record can be written to {topic} "
+            f"({reason}). Check that the brokers run, and try again."
         )
         if failures:
             failed.__cause__ = ck.KafkaException(failures[0])

@@ -12,14 +12,14 @@ ASK_AGAIN_AFTER = 1.0
 
 
 class Targets:
-    """The topics and partitions that exist. librdkafka itself would look for a missing topic for half a minute.
+    """Knows which topics and partitions exist. librdkafka itself would look for a missing topic for half a minute.
 
-    Kafka is asked for each topic once, and for a missing one again after a second, not for each record of a burst.
-    Every method can be called from any thread.
+    This class looks up each topic once, and looks up a missing topic again after a second, so a burst of records does
+    not cause a burst of requests. All methods are thread-safe.
 
     Args:
-        partitions_of: Returns the number of partitions of a topic, 0 if it is missing; called with the topic and the
-            time limit in seconds.
+        partitions_of: A function (topic, time limit in seconds) that returns the topic's number of partitions, or 0 if
+            the topic is missing.
     """
 
     def __init__(self, partitions_of: Callable[[str, float], int]) -> None:
@@ -29,16 +29,22 @@ class Targets:
         self._asking = threading.Lock()
 
     def have(self, topic: str, partition: int) -> bool:
-        """Return whether a topic has this partition. If Kafka does not answer, return True: the send will show it."""
+        """Return whether a topic has this partition.
+
+        If Kafka does not answer, return True, because the send will show it.
+        """
         try:
             return self.too_few(topic, partition) is None
         except KafkaError:
             return True
 
     def too_few(self, topic: str, partition: int) -> int | None:
-        """Return None if the topic has this partition, and otherwise its number of partitions, 0 for a missing topic.
+        """Return None if the topic has this partition.
 
-        Raises `KafkaError` if no broker answers, and `DeliveryError` if Kafka refuses the topic's name or the access.
+        Otherwise return its number of partitions, or 0 if it is missing.
+
+        Raises `KafkaError` if no broker answers, and `DeliveryError` if Kafka refuses the topic's name, or does not
+        permit access to it.
         """
         if self._partitions.get(topic, 0) > partition:
             return None

@@ -1,7 +1,7 @@
 """Writes records in transactions, and finds the record that Kafka refuses.
 
-Kafka refuses whole batches. To find the record at fault, the caller writes the same records again in another
-transaction, with one record per batch, after `renew(batches_of_one=True)`.
+Kafka refuses whole batches. To find the record that is the reason, the caller writes the same records in another
+transaction, with one record per batch, after calling `renew(batches_of_one=True)`.
 """
 
 import time
@@ -22,22 +22,25 @@ from headway.kafka.producer.client import ProducerClient
 from headway.kafka.producer.client_transactions import ClientTransactions
 from headway.runtime.gc_pause import GcPause
 
-_REPORTS_WITHIN = 0.05  # seconds between two checks whether acknowledgements still arrive, and are still wanted
-_CAUSE_WITHIN = 0.5  # seconds to wait for the report of the cause after librdkafka has purged records because of it
+# Seconds between two checks whether records are still being acknowledged, and whether the write was given up.
+_REPORTS_WITHIN = 0.05
+# Seconds to wait for the report of the cause, after librdkafka has purged other records because of it.
+_CAUSE_WITHIN = 0.5
 
 FORBIDDEN = "TOPIC_AUTHORIZATION_FAILED"
 
 OnStored = Callable[[int, ck.Message], None]
-"""The callback for a stored record: (its position, the message with its partition, offset and timestamp)."""
+"""A callback for a stored record: (its position, the message with its partition, offset and timestamp)."""
 
 
 class Rejection(NamedTuple):
     """A record that Kafka refuses permanently.
 
     Args:
-        position: The position among the records to write; None if unknown, because Kafka refuses whole batches.
-        error: librdkafka's name for the error; empty if Headway itself refuses the record.
-        reason: The reason, for people.
+        position: The record's position among the records to write. None if it is not known, because Kafka refuses whole
+            batches.
+        error: librdkafka's name for the error. Empty if Headway itself refuses the record.
+        reason: The reason, in a form that people can read.
     """
 
     position: int | None
@@ -46,7 +49,10 @@ class Rejection(NamedTuple):
 
 
 class NotStoredError(KafkaError):
-    """Some records were not stored, but might be on another try. `positions` are their positions among the records."""
+    """Some records were not stored, but may be stored when they are written again.
+
+    `positions` are their positions among the records.
+    """
 
     def __init__(self, reason: str, positions: Collection[int]) -> None:
         super().__init__(reason)
@@ -58,13 +64,13 @@ def _never() -> bool:
 
 
 class TransactionalWriter:
-    """The consecutive transactions of one producer, in each of which Kafka may reject a record.
+    """Writes the consecutive transactions of one producer, in each of which Kafka may reject a record.
 
     Calls to brokers are repeated as long as their errors are transient. All methods raise `KafkaError`.
 
     Args:
         client: The producer's client, with a `transactional.id`.
-        why_not: Returns a sentence that says why records cannot be written to a topic, or None.
+        why_not: Returns a sentence that says why records cannot be written to a topic, or None if they can.
         silent_for: The number of seconds without any acknowledgement after which records count as not stored.
     """
 
@@ -76,7 +82,7 @@ class TransactionalWriter:
 
     @property
     def is_searching(self) -> bool:
-        """True if each record is sent in a batch of its own. `renew` goes back to normal batches."""
+        """True if each record is sent in a batch of its own. `renew` can return to normal batches."""
         return self.client.batches_of_one
 
     def fence(self, is_over: Callable[[], bool] = _never) -> None:
@@ -84,10 +90,10 @@ class TransactionalWriter:
         retrying(self.transactions.init, TRANSACTION_CALL_ANSWERED_WITHIN, is_over=is_over)
 
     def renew(self, batches_of_one: bool = False) -> None:
-        """Replace the producer by a new one, which must then `fence` off the old one.
+        """Replace the producer by a new one, which must then call `fence` to fence off the old one.
 
-        After a rejection the old one is unusable, because librdkafka would leave a gap in the sequence numbers where
-        the refused records were.
+        After a rejection, the old producer is unusable, because librdkafka would leave a gap in the sequence numbers
+        where the refused records were.
         """
         self.client.renew(batches_of_one)
 
@@ -98,21 +104,21 @@ class TransactionalWriter:
     def send_offsets(
         self, offsets: CommittedOffsets, member: bytes, within: float, is_over: Callable[[], bool] = _never
     ) -> None:
-        """Add offsets to the transaction, with the consumer's group metadata. Never hangs."""
+        """Add offsets to the transaction, with the metadata of the consumer's group. This never hangs."""
         retrying(partial(self.transactions.send_offsets, offsets, member), within, is_over=is_over)
 
     def add_offsets(self, offsets: CommittedOffsets, member: bytes) -> None:
-        """Add offsets to the transaction. Call it on a thread that may hang."""
+        """Add offsets to the transaction. This may hang, so call it on a separate thread."""
         retrying(partial(self.transactions.add_offsets, offsets, member), TRANSACTION_CALL_ANSWERED_WITHIN)
 
     def write(
         self, records: Sequence[OutgoingRecord], stored: OnStored, is_given_up: Callable[[], bool] = _never
     ) -> Rejection | None:
-        """Write all records in the open transaction, and return the rejection, if there is one.
+        """Write all records in the open transaction. Returns the rejection if Kafka rejects a record.
 
-        Its position is None unless each record has its own batch (`is_searching`), or the client itself refuses the
-        record. Raises `NotStoredError` if records are not stored for another reason, or once `is_given_up` returns
-        True.
+        The position of the rejection is None unless each record has its own batch (`is_searching`), or the client
+        itself refuses the record. Raises `NotStoredError` if records are not stored for another reason, or when
+        `is_given_up` returns True.
         """
         attempt = _Attempt(records, stored, certain=self.client.batches_of_one or len(records) == 1)
         with GcPause():
@@ -128,7 +134,7 @@ class TransactionalWriter:
         return self._forbidden(records) if attempt.purged_at is not None else None
 
     def _send(self, attempt: "_Attempt", is_given_up: Callable[[], bool]) -> Rejection | None:
-        """Queue the records, up to the first reported error. Returns the rejection if the client refuses a record."""
+        """Queue the records until an error is reported. Returns a rejection if the client itself refuses a record."""
         client, report = self.client, attempt.report
         for position, record in enumerate(attempt.records):
             try:
@@ -148,7 +154,7 @@ class TransactionalWriter:
         return None
 
     def _forbidden(self, records: Sequence[OutgoingRecord]) -> Rejection:
-        """Return the rejection of the first record whose topic this client has no right to write to.
+        """Return the rejection of the first record whose topic this client is not permitted to write to.
 
         Raises `NotStoredError` if the records were purged for another reason.
         """
@@ -162,13 +168,13 @@ class TransactionalWriter:
         raise NotStoredError(str(cause), range(len(records))) from cause.__cause__
 
     def _raise_if_silent(self, attempt: "_Attempt", is_given_up: Callable[[], bool]) -> None:
-        """Raise `NotStoredError` if no record was acknowledged for too long, or the write was given up."""
+        """Raise `NotStoredError` if no record was acknowledged for too long, or if the write was given up."""
         if attempt.silent_for() < self._silent_for and not is_given_up():
             return
         if waiting := attempt.waiting():
             topics = ", ".join(sorted({attempt.records[position].topic for position in waiting}))
             raise NotStoredError(
-                f"Kafka has stopped acknowledging records: {len(waiting)} for {topics} are not stored.", waiting
+                f"Kafka has stopped acknowledging records: {len(waiting)} records for {topics} are not stored.", waiting
             )
 
     def commit(self, within: float = TRANSACTION_CALL_ANSWERED_WITHIN, is_over: Callable[[], bool] = _never) -> None:
@@ -188,11 +194,11 @@ class _Attempt:
         self.rejection: Rejection | None = None
         self.failure: NotStoredError | None = None
         self.purged_at: float | None = None
-        self.is_broken = False  # no further record should be sent
+        self.is_broken = False  # True if no further record should be sent
         self._is_certain = certain
         self._waits = waits = bytearray(b"\1") * len(records)
         self._silent_since = time.monotonic()
-        self._left = len(records)  # at the last check
+        self._left = len(records)  # the number of unacknowledged records at the last check
 
         def report(position: int, error: ck.KafkaError | None, message: ck.Message) -> None:
             if error is None:
@@ -202,7 +208,10 @@ class _Attempt:
                 self._refused(position, error)
 
         self.report = report
-        """The callback for a record's report. It is a closure because a method would cost each record more."""
+        """The callback for a record's report.
+
+        It is a closure, because a method would take more time for each record.
+        """
 
     def _refused(self, position: int, error: ck.KafkaError) -> None:
         self.is_broken = True
@@ -218,12 +227,12 @@ class _Attempt:
             self.failure.__cause__ = ck.KafkaException(error)
 
     def note_purged(self) -> None:
-        """Record that librdkafka purged records because of another one, whose own report might follow."""
+        """Note that librdkafka purged records because of another record, whose own report may follow."""
         self.is_broken = True
         self.purged_at = time.monotonic() if self.purged_at is None else self.purged_at
 
     def is_decided(self) -> bool:
-        """Return whether further reports can be ignored."""
+        """Return whether the outcome is known, so that further reports can be ignored."""
         if self.rejection or self.failure:
             return True
         return self.purged_at is not None and time.monotonic() > self.purged_at + _CAUSE_WITHIN
@@ -233,7 +242,7 @@ class _Attempt:
         return [position for position, waits in enumerate(self._waits) if waits]
 
     def silent_for(self) -> float:
-        """Return the number of seconds since a call that found a new acknowledgement."""
+        """Return the number of seconds since a call of this method last found a new acknowledgement."""
         now, left = time.monotonic(), self._waits.count(1)
         if left < self._left:
             self._left, self._silent_since = left, now

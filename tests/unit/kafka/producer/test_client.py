@@ -73,8 +73,8 @@ def test_a_renewed_producer_goes_on_and_the_one_that_hung_is_closed_when_it_retu
     ("field", "sentence"),
     [
         ({"headers": [("file", "x\udc80")]}, "has a header .file. whose value cannot be encoded in UTF-8"),
-        ({"timestamp": 2**70}, "could not be handed over: OverflowError"),
-        ({"partition": 2**40}, "could not be handed over: OverflowError"),
+        ({"timestamp": 2**70}, "could not be passed to librdkafka: OverflowError"),
+        ({"partition": 2**40}, "could not be passed to librdkafka: OverflowError"),
         ({"value": 5}, "has a field that is not bytes or a string"),
     ],
 )
@@ -90,7 +90,7 @@ def test_a_record_for_a_closed_producer_is_refused_also_when_reports_are_due() -
     closed = client()
     closed.close(0)
     for _ in range(SERVE_AFTER):
-        with pytest.raises(DeliveryError, match=r"A record for orders could not be handed over: .*closed"):
+        with pytest.raises(DeliveryError, match=r"A record for orders could not be passed to librdkafka: .*closed"):
             closed.produce(OutgoingRecord("orders", b"v", b"k"), lambda *_: None)
 
 
