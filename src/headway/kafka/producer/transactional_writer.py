@@ -174,7 +174,8 @@ class TransactionalWriter:
         if waiting := attempt.waiting():
             topics = ", ".join(sorted({attempt.records[position].topic for position in waiting}))
             raise NotStoredError(
-                f"Kafka has stopped acknowledging records: {len(waiting)} records for {topics} are not stored.", waiting
+                f"Kafka has stopped acknowledging records. Records for {topics} that are not stored: {len(waiting)}.",
+                waiting,
             )
 
     def commit(self, within: float = TRANSACTION_CALL_ANSWERED_WITHIN, is_over: Callable[[], bool] = _never) -> None:
