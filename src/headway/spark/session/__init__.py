@@ -1,1 +1,1 @@
-"""A local Spark session, and a filter for its stderr."""
+"""Creates and configures Spark sessions, and contains the helpers that need a session or its plans."""

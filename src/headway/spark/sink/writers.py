@@ -324,7 +324,7 @@ def _note_misfit(target: Target, slot: Slot, part: WritePart) -> None:
 
 
 def reports_of(messages: Sequence[WriterCommitMessage | None]) -> list[WriteReport]:
-    """Return the reports in the tasks' messages. Tasks without rows and at-least-once delivery make no reports."""
+    """Return the reports in the tasks' messages. The list is empty without rows, or with at-least-once delivery."""
     return [each.report for each in messages if isinstance(each, Written) and each.report]
 
 

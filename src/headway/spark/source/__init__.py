@@ -1,1 +1,1 @@
-"""`format("headway")` for reading: micro-batches and batches by priority."""
+"""Implements reading with `format("headway")`, as micro-batches and as batches."""

@@ -74,7 +74,7 @@ class BatchPlanner:
         return StreamOffset(offsets, topic_ids, begun=offsets)
 
     def stop_at_what_is_there(self) -> None:
-        """Fix the query's end: it reads only the records that exist now."""
+        """Set the end of the query, so that it reads only the records that exist now."""
         self._target = self._ends()
 
     def next(self, begin: StreamOffset, *, limited: bool) -> StreamOffset:

@@ -116,7 +116,7 @@ def _with_most(bounds: Bounds, column: str, value: Any, *, strictly: bool) -> Bo
     if column == "offset":
         return replace(bounds, end_offset=_earlier(value + (not strictly), bounds.end_offset))
     if column == "timestamp":
-        end = -((_EPOCH - value) // _MILLISECOND) + (not strictly)  # rounded up
+        end = -((_EPOCH - value) // _MILLISECOND) + (not strictly)  # the end is rounded up to a whole millisecond
         return replace(bounds, end_time=_earlier(end, bounds.end_time))
     return bounds
 

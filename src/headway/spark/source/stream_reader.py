@@ -41,7 +41,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         return ReadAllAvailable() if most is None else ReadMaxRows(most)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802
-        """Fix the query's end: it reads only the records that exist now."""
+        """Set the end of the query, so that it reads only the records that exist now."""
         with one_sentence():
             self._plan().stop_at_what_is_there()
 

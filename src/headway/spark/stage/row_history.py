@@ -74,7 +74,7 @@ _LONGEST = 1e10  # seconds, about three centuries; Python can still represent a 
 
 
 def _may_have_ours(headers: pa.Array) -> bool:
-    """Return whether these headers may include one of ours. This check must be fast, because most batches have none."""
+    """Return whether the headers may include one of Headway's. This must be fast, because most batches have none."""
     try:
         names: Sequence[Any] = headers.flatten().field("key")
         return bool(pc.any(pc.is_in(names, _OURS)).as_py())

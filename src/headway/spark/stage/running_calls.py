@@ -21,7 +21,7 @@ from headway.errors import FatalError, HandlerError, RetriableError, TimeLimitEr
 from headway.spark.stage.deadline import Deadline
 
 _TIMES = 3  # a call is abandoned after this many times its time limit
-LONGER_BY = 10.0  # a call gets at least this many seconds beyond a short limit, which a busy machine easily exceeds
+LONGER_BY = 10.0  # a call is not abandoned before it is this many seconds late, because a machine can be busy
 MOST_STUCK = 100  # abandoned calls that may still run in this process, each of which holds a thread and its objects
 MOST_LEFT = 1_000  # calls left at a deadline that may still run in this process
 _FAIR_FRACTION = 0.5  # a call that had less than this fraction of the deadline's time does not count as an attempt
