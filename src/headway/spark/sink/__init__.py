@@ -1,1 +1,1 @@
-"""`format("headway")` for writing: rows to Kafka, at least once or exactly once."""
+"""Implements writing with `format("headway")`, which delivers rows to Kafka at least once or exactly once."""

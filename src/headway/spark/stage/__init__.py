@@ -1,1 +1,1 @@
-"""`parallel_map`: a handler for each row, in parallel and in order by key."""
+"""Implements `parallel_map`, which calls a handler for each row, in parallel and in order by key."""
