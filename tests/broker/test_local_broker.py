@@ -168,7 +168,7 @@ def test_a_node_is_started_once(headway_broker: LocalBroker) -> None:
 
 def test_a_property_that_kafka_refuses_is_one_sentence_and_leaves_nothing(tmp_path: Path) -> None:
     broker = LocalBroker(data_dir=tmp_path / "data", ephemeral=True, properties={"num.partitions": "many"})
-    with pytest.raises(LocalBrokerError, match="refuses a property: Invalid value many"):
+    with pytest.raises(LocalBrokerError, match="refused a property: Invalid value many"):
         broker.start()
     assert not broker.running
     assert not broker.data_dir.exists()

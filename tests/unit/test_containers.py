@@ -43,7 +43,7 @@ def test_without_a_home_directory_kafka_is_at_the_default_address() -> None:
 def test_without_a_home_directory_the_broker_commands_end_with_one_sentence(words: list[str]) -> None:
     ran = run(COMMAND, *words)
     assert ran.returncode == 1
-    assert ran.stderr.startswith("headway: There is no directory for ")
+    assert ran.stderr.startswith("headway: There is no default directory for ")
     assert ran.stderr.count("\n") == 1
 
 

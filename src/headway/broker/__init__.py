@@ -1,7 +1,7 @@
 """A real Apache Kafka on this machine, for development and tests: `with LocalBroker() as broker: ...`.
 
-A name's module is imported when the name is first used, as in `headway`, so that a command that only asks where a
-broker is running loads little of this package.
+As in `headway`, a public name is imported only when it is first used. So a command that only needs the address of a
+running broker loads little of this package.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ _MODULES = {
 __all__ = list(_MODULES)
 
 EXTRA = ("platformdirs", "psutil")
-"""Modules that this package needs and that `headway[broker]` installs."""
+"""The modules of the extra `headway[broker]`, which this package needs."""
 
 _import = importer(__name__, _MODULES)
 

@@ -1,4 +1,4 @@
-"""Certificates of a local authority, created with the system's `openssl`."""
+"""A local certificate authority and its certificates, created with the system's `openssl`."""
 
 import os
 import subprocess
@@ -11,13 +11,14 @@ from headway.errors import LocalBrokerError
 
 _AUTHORITY_YEARS = 10
 _LIFETIME = timedelta(days=365)
-_BACKDATED = timedelta(minutes=5)  # containers and virtual machines on this machine may have slightly different clocks
+# Certificates are valid from five minutes ago, because containers and virtual machines may have different clocks.
+_BACKDATED = timedelta(minutes=5)
 
-# Otherwise LibreSSL writes the curve's parameters, which Java cannot read.
+# Without this option LibreSSL writes the parameters of the curve instead of its name, and Java cannot read that.
 _NAMED_CURVE = ("-pkeyopt", "ec_param_enc:named_curve")
 _CONFIG, _KEY, _REQUEST = "openssl.cnf", "key.pem", "request.pem"
 
-# One file for all commands, so that the system's own openssl.cnf does not matter.
+# All openssl commands use this file, so that the system's own openssl.cnf has no influence.
 _SETTINGS = """\
 [req]
 distinguished_name = name
@@ -48,20 +49,20 @@ extendedKeyUsage = serverAuth, clientAuth
 
 
 class Authority:
-    """A certificate authority, whose key and certificate are files in one directory. `make` creates them."""
+    """A certificate authority. Its key and certificate are files in one directory, which `make` creates."""
 
     def __init__(self, directory: Path) -> None:
         self._key = directory / "ca.key"
         self.certificate = directory / "ca.crt"
 
     def issue(self, name: str, file: Path, *, hosts: Sequence[str] = (), lifetime: timedelta = _LIFETIME) -> None:
-        """Create a private key and its certificate, and write both into one PEM file.
+        """Create a private key and a certificate for it, and write both to one PEM file.
 
         Args:
             name: The common name.
             file: The PEM file to write.
             hosts: The addresses and names of the server that will use the certificate.
-            lifetime: How long from now the certificate is valid, rounded down to seconds.
+            lifetime: How long the certificate is valid from now on, rounded down to seconds.
         """
         with tempfile.TemporaryDirectory(dir=file.parent) as work:
             now = datetime.now(UTC)
@@ -81,7 +82,7 @@ class Authority:
         return self._key.exists() and self.certificate.exists()
 
     def make(self) -> None:
-        """Create the authority's key and its own certificate, unless they exist."""
+        """Create the authority's key and its own certificate, unless both exist."""
         if self.complete:
             return
         with tempfile.TemporaryDirectory(dir=self._key.parent) as work:
@@ -89,11 +90,11 @@ class Authority:
             options = "-x509", "-new", "-sha256", "-extensions", "root", "-days", str(365 * _AUTHORITY_YEARS)
             certificate = _openssl(work, "req", *options, "-config", _CONFIG, "-key", _KEY)
             write_private(self._key, key)
-            write_private(self.certificate, certificate)  # written last, so that a certificate implies its key
+            write_private(self.certificate, certificate)  # written last: where the certificate exists, the key does
 
 
 def write_private(file: Path, content: bytes) -> None:
-    """Write a file that only its owner can read. It is written completely or not at all."""
+    """Write a file that only its owner can read. The file is written completely or not at all."""
     unfinished = file.with_name(f".{file.name}.{os.urandom(6).hex()}")
     try:
         with open(os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as out:
@@ -119,13 +120,13 @@ def _asn1(time: datetime) -> str:
 
 
 def _openssl(work: str, *arguments: str) -> bytes:
-    """Run openssl in `work` and return its output.
+    """Run openssl in the directory `work` and return its output.
 
-    Keys are passed in files, never as arguments, which others can see.
+    Keys are passed in files, never as arguments, because other users can see the arguments of a process.
     """
     try:
         done = subprocess.run(  # noqa: S603
-            ["openssl", *arguments],  # noqa: S607 - the user's own, on any path
+            ["openssl", *arguments],  # noqa: S607 - the first openssl on the user's PATH
             cwd=work,
             stdin=subprocess.DEVNULL,
             capture_output=True,

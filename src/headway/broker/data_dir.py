@@ -1,4 +1,4 @@
-"""The directory of a local Apache Kafka: its content, and the conditions for starting there."""
+"""The data directory of a local Apache Kafka: its content, and the checks before a broker starts in it."""
 
 import fcntl
 import os
@@ -18,22 +18,23 @@ from headway.errors import ConfigError, LocalBrokerError
 
 _DESCRIPTION = "broker.json"
 _START_LOCK = "start.lock"
-_FREED_WITHIN = 2.0  # a killed process becomes a zombie shortly before its last thread releases its files
+# The seconds to wait for Kafka's lock: a killed process becomes a zombie shortly before it releases its files.
+_FREED_WITHIN = 2.0
 _LOOK_AGAIN_AFTER = 0.02
 
 
 def default_data_dir(ephemeral: bool = False, secure: bool = False) -> Path:
-    """Return the default directory of the broker that `headway broker start` runs.
+    """Return the default data directory of `headway broker start`.
 
-    Raises `LocalBrokerError` if the user has no home directory, as in a container with an unknown user.
+    Raises `LocalBrokerError` if the user has no home directory, for example in a container with an unknown user.
     """
     name = f"{'ephemeral-' * ephemeral}{'secure-' * secure}broker"
     try:
         return platformdirs.user_data_path("headway") / name
     except RuntimeError as error:
         raise LocalBrokerError(
-            f"There is no directory for a broker's data: {error}. Name one with the option --data-dir, with data_dir= "
-            "of LocalBroker, or in the variable XDG_DATA_HOME."
+            f"There is no default directory for a broker's data: {error}. Choose one with the option --data-dir, with "
+            "data_dir= of LocalBroker, or with the environment variable XDG_DATA_HOME."
         ) from error
 
 
@@ -43,9 +44,9 @@ def security_dir(data_dir: Path) -> Path:
 
 
 def canonical_path(data_dir: str | PathLike[str]) -> Path:
-    """Return the one path that identifies a data directory: absolute, without symbolic links or `..`.
+    """Return the canonical path of a data directory: absolute, without symbolic links or `..`.
 
-    Raises `ConfigError` for a path that cannot be resolved, or that Kafka does not accept.
+    Raises `ConfigError` if the path cannot be resolved, or if Kafka does not accept it.
     """
     try:
         path = Path(data_dir).resolve()
@@ -53,7 +54,7 @@ def canonical_path(data_dir: str | PathLike[str]) -> Path:
         raise ConfigError(f"data_dir {str(data_dir)!r} cannot be used: {error}. Choose another directory.") from error
     if "," in str(path):
         raise ConfigError(
-            f"data_dir is {path}; it must not contain a comma, which separates the paths in Kafka's log.dirs."
+            f"data_dir is {path}; it must not contain a comma, because commas separate the paths in Kafka's log.dirs."
         )
     return path
 
@@ -68,7 +69,7 @@ class NodeDescription(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The content of `broker.json`: the cluster in a data directory."""
+    """The content of the file `broker.json`, which describes the cluster in a data directory."""
 
     cluster_id: str
     ephemeral: bool
@@ -77,20 +78,20 @@ class Description(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     secure: bool = False
 
     def write(self, data_dir: Path) -> None:
-        """Write the description, completely or not at all."""
+        """Write the description to the data directory, completely or not at all."""
         unfinished = data_dir / f"{_DESCRIPTION}.new"
         unfinished.write_bytes(msgspec.json.format(msgspec.json.encode(self), indent=2))
         unfinished.replace(data_dir / _DESCRIPTION)
 
     def nodes_in(self, data_dir: Path) -> list[Node]:
-        """Return the nodes, along with the processes that run them."""
+        """Return the cluster's nodes. Each finds the process that runs it, if there is one."""
         return [
             Node(n.id, n.port, n.controller_port, data_dir / f"node-{n.id}", tls_port=n.tls_port) for n in self.nodes
         ]
 
 
 def read_description(data_dir: Path) -> Description | None:
-    """Read the description of the cluster in `data_dir`. Returns None if there is none."""
+    """Read the description of the cluster in `data_dir`. Returns None if the directory has no description."""
     try:
         return msgspec.json.decode((data_dir / _DESCRIPTION).read_bytes(), type=Description)
     except (FileNotFoundError, NotADirectoryError):
@@ -100,7 +101,7 @@ def read_description(data_dir: Path) -> Description | None:
             f"{data_dir / _DESCRIPTION} cannot be read ({error.strerror}). Choose another --data-dir, or run this as "
             "the user who owns that broker."
         ) from error
-    except ValueError as error:  # msgspec's own errors are ValueErrors, too
+    except ValueError as error:  # the errors of msgspec are subclasses of ValueError
         raise LocalBrokerError(
             f"{data_dir / _DESCRIPTION} is damaged ({error}). Restore it from a backup, or delete {data_dir} to "
             "start without its records."
@@ -108,7 +109,7 @@ def read_description(data_dir: Path) -> Description | None:
 
 
 def running_servers(data_dir: Path) -> str | None:
-    """Return the client addresses of the broker that is running in `data_dir`, or None if there is none."""
+    """Return the client addresses of the broker in `data_dir`, or None if no broker is running there."""
     description = read_description(data_dir)
     nodes = description.nodes_in(canonical_path(data_dir)) if description else []
     return client_addresses(nodes) if any(node.running for node in nodes) else None
@@ -116,32 +117,37 @@ def running_servers(data_dir: Path) -> str | None:
 
 @contextmanager
 def starting_in(data_dir: Path) -> Iterator[None]:
-    """Lock the directory while a start prepares it, or while it is deleted. Raises if another process has locked it.
+    """Lock the directory while a broker starts in it, or while it is deleted.
 
-    A directory inside another broker's directory is refused, because it would be deleted with that one.
+    Raises `LocalBrokerError` if another process has locked it. Also refuses a directory inside another broker's
+    directory, because it would be deleted together with that broker's data.
     """
-    _require_outside_of_others(data_dir)  # before anything is created there
+    _require_outside_of_others(data_dir)  # checked before this process creates anything in the directory
     with _lock(data_dir):
-        # Check again: if another broker was starting just now, either it sees our lock or we see its file.
+        # Check again, because another broker may be starting at the same time: now either that broker finds our lock,
+        # or we find its file.
         _require_outside_of_others(data_dir)
         yield
 
 
 def _lock(data_dir: Path) -> IO[str]:
-    """Return the directory's lock file, locked until it is closed. If this process dies, the kernel releases it."""
+    """Lock the directory, and return the lock file. The lock ends when the file is closed or the process dies."""
     while True:
         try:
             data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
             file = (data_dir / _START_LOCK).open("w")
         except OSError as error:
             raise LocalBrokerError(
-                f"The data directory {data_dir} cannot be used: {error.strerror}. Choose another (--data-dir)."
+                f"The data directory {data_dir} cannot be used: {error.strerror}. Choose another one (--data-dir)."
             ) from error
         if not _try_lock(file):
             file.close()
-            raise LocalBrokerError(f"Another process is starting a broker in {data_dir}. Wait for it.")
-        # When an ephemeral broker ends, it deletes the directory with the lock file. A lock on a deleted file protects
-        # nothing, so make sure that the file is still there.
+            raise LocalBrokerError(
+                f"Another process is starting a broker in {data_dir}. Wait until it has started, or choose another "
+                "data directory."
+            )
+        # When an ephemeral broker ends, it deletes its directory and the lock file in it. A lock on a deleted file
+        # protects nothing, so check that the file still exists.
         with suppress(OSError):
             if os.path.samestat(os.fstat(file.fileno()), (data_dir / _START_LOCK).stat()):
                 return file
@@ -173,22 +179,25 @@ def _is_being_started(data_dir: Path) -> bool:
 
 
 def claim(data_dir: Path, ephemeral: bool) -> Description | None:
-    """Check that a cluster may start in `data_dir`. Returns the description that an earlier one left there."""
+    """Check that a cluster can start in `data_dir`. Returns the description of an earlier cluster to continue, or None.
+
+    Deletes the data of an earlier ephemeral cluster whose process died.
+    """
     earlier = read_description(data_dir)
     if earlier is None:
         _require_unused(data_dir)
         return None
     _require_stopped(data_dir, earlier)
     _require_unheld(data_dir, earlier)
-    if earlier.ephemeral:  # the process that started it died, and its records are not meant to be kept
+    if earlier.ephemeral:  # its process died before it could delete the data
         for node in earlier.nodes_in(data_dir):
             remove(node.directory)
         remove(security_dir(data_dir))
         return None
     if ephemeral:
         raise LocalBrokerError(
-            f"{data_dir} holds records to be kept, but an ephemeral broker would delete them when it stops. Choose "
-            "another --data-dir, or leave out --ephemeral."
+            f"{data_dir} holds the records of a broker that is not ephemeral, and an ephemeral broker would delete "
+            "them when it stops. Choose another --data-dir, or leave out --ephemeral."
         )
     return earlier
 
@@ -199,10 +208,10 @@ def remove(data_dir: Path) -> None:
 
 
 def remove_stopped(data_dir: Path) -> None:
-    """Delete the files of a stopped ephemeral broker, unless another one has started there in the meantime."""
+    """Delete the files of a stopped ephemeral broker, unless another broker has started there in the meantime."""
     if not data_dir.exists():
         return
-    # The error that is ignored means that a broker is starting there, which clears the directory itself.
+    # A `LocalBrokerError` means that another broker is starting there. That broker deletes the old files itself.
     with suppress(LocalBrokerError), starting_in(data_dir):
         left = read_description(data_dir)
         if left is not None and left.ephemeral:
@@ -211,10 +220,11 @@ def remove_stopped(data_dir: Path) -> None:
 
 
 def _require_unused(data_dir: Path) -> None:
-    """Raise if the directory contains other files, because an ephemeral broker deletes its directory."""
+    """Raise `LocalBrokerError` if the directory has other files, because an ephemeral broker deletes its directory."""
     if {path.name for path in data_dir.iterdir()} - {_START_LOCK}:
         raise LocalBrokerError(
-            f"{data_dir} is not empty, and holds no Headway broker. Choose an empty or new data directory."
+            f"{data_dir} is not empty, but it is not the data directory of a Headway broker. Choose an empty or new "
+            "data directory."
         )
 
 
@@ -228,12 +238,12 @@ def _require_stopped(data_dir: Path, earlier: Description) -> None:
 
 
 def _require_unheld(data_dir: Path, earlier: Description) -> None:
-    """Raise if Kafka's own lock shows that a process is using the data, whatever path it knows them by."""
+    """Raise `LocalBrokerError` if Kafka's own lock shows that a process is using the data, perhaps by another path."""
     deadline = time.monotonic() + _FREED_WITHIN
     while any(node.holds_data for node in earlier.nodes_in(data_dir)):
         if time.monotonic() > deadline:
             raise LocalBrokerError(
-                f"The data in {data_dir} are in use by a Kafka that was started under another path, for example before "
+                f"The data in {data_dir} is in use by a Kafka that was started with another path, for example before "
                 "the directory was moved. End that process, or choose another data directory."
             )
         time.sleep(_LOOK_AGAIN_AFTER)

@@ -1,11 +1,11 @@
-"""The guard: it stops a broker when the Python process that started it is gone, for whatever reason."""
+"""The guard: a process that stops a broker when the Python process that started the broker ends for any reason."""
 
 import subprocess
 import sys
 from pathlib import Path
 
-# `read` returns when the pipe is closed, which the kernel does even for a killed process. Only then is Python started;
-# until then the guard is a sleeping shell.
+# `read` returns when the pipe is closed. The kernel closes it even if the process is killed. Only then does the guard
+# start Python; until then it is a sleeping shell.
 _WAIT = 'read _; exec "$@"'
 _STOP = "import sys; from headway.broker import LocalBroker; LocalBroker.attach(sys.argv[1]).stop()"
 
@@ -24,6 +24,6 @@ class Guard:
         )
 
     def release(self) -> None:
-        """Stop watching."""
+        """End the guard without stopping the broker."""
         with self._process:
             self._process.kill()

@@ -1,7 +1,7 @@
-"""Apache Kafka's jars in the user's cache: downloaded once, verified by checksum, and later found without reading them.
+"""Downloads the jars of Apache Kafka into the user's cache, and verifies them.
 
-A jar is good if its SHA-256 is the one in the lock. That is checked after downloading, and recorded in a marker file.
-Later starts only compare sizes, which takes a millisecond and still detects a truncated file.
+After a download, the SHA-256 of each jar is compared with the one in `kafka.lock`, and a marker file records the
+success. Later starts compare only the sizes, which takes a millisecond and still detects a truncated file.
 """
 
 import fcntl
@@ -29,9 +29,9 @@ Advance = Callable[[int], None]
 
 
 def cache_dir() -> Path:
-    """Return the download directory: `HEADWAY_CACHE`, or else the user's cache directory.
+    """Return the directory for downloads: `HEADWAY_CACHE` if it is set, otherwise the user's cache directory.
 
-    Raises `LocalBrokerError` if the user has no home directory, as in a container with an unknown user.
+    Raises `LocalBrokerError` if the user has no home directory, for example in a container with an unknown user.
     """
     if given := os.environ.get("HEADWAY_CACHE"):
         return Path(given)
@@ -39,17 +39,17 @@ def cache_dir() -> Path:
         return platformdirs.user_cache_path("headway")
     except RuntimeError as error:
         raise LocalBrokerError(
-            f"There is no directory for downloads: {error}. Name one in the variable HEADWAY_CACHE."
+            f"There is no default directory for downloads: {error}. Set the environment variable HEADWAY_CACHE to one."
         ) from error
 
 
 def class_data_dir() -> Path:
-    """Return the directory of the JVM's archives of loaded classes."""
+    """Return the directory for the archives in which the JVM stores loaded classes."""
     return cache_dir() / "class-data"
 
 
 def ensure_jars() -> list[Path]:
-    """Return the jars of Apache Kafka, after downloading those that are missing or damaged."""
+    """Download the jars of Apache Kafka that are missing or damaged. Returns the paths of all jars."""
     if not _installed():
         with _one_at_a_time():
             if not _installed():
@@ -58,8 +58,8 @@ def ensure_jars() -> list[Path]:
 
 
 def maven(progress: Any = None) -> "MavenContext":
-    """Return the Maven repositories as the user has configured jgo, but with our own cache."""
-    from jgo.config import GlobalSettings  # noqa: PLC0415 - not needed once the jars are here
+    """Return a Maven client that uses the repositories from the user's jgo configuration and Headway's own cache."""
+    from jgo.config import GlobalSettings  # noqa: PLC0415 - not needed once the jars are downloaded
     from jgo.maven import MavenContext, PythonResolver  # noqa: PLC0415
 
     context = MavenContext(PythonResolver(progress_callback=progress), _repository(), timeout=30)
@@ -97,14 +97,14 @@ def _is_good(jar: Jar) -> bool:
 
 @contextmanager
 def _one_at_a_time() -> Iterator[None]:
-    """Keep other processes from downloading into the cache. If this process dies, the kernel releases the lock."""
+    """Lock the cache, so that only one process downloads. If this process dies, the kernel releases the lock."""
     try:
         cache_dir().mkdir(parents=True, exist_ok=True)
         lock = (cache_dir() / "install.lock").open("w")
     except OSError as error:
         raise LocalBrokerError(
-            f"The download directory {cache_dir()} cannot be used: {error.strerror}. Name another one in the "
-            "variable HEADWAY_CACHE."
+            f"The download directory {cache_dir()} cannot be used: {error.strerror}. Set the environment variable "
+            "HEADWAY_CACHE to another one."
         ) from error
     with lock as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -113,7 +113,7 @@ def _one_at_a_time() -> Iterator[None]:
 
 def _install() -> None:
     _marker().unlink(missing_ok=True)
-    shutil.rmtree(class_data_dir(), ignore_errors=True)  # the archives belong to jars with other timestamps
+    shutil.rmtree(class_data_dir(), ignore_errors=True)  # the JVM ignores archives made from jars that have changed
     wanted = [jar for jar in locked_jars() if not _is_good(jar)]
     if wanted:
         with _progress_bar(sum(jar.size for jar in wanted)) as advance:
@@ -123,7 +123,7 @@ def _install() -> None:
 
 @contextmanager
 def _progress_bar(total: int) -> Iterator[Advance]:
-    from rich.console import Console  # noqa: PLC0415 - not needed once the jars are here
+    from rich.console import Console  # noqa: PLC0415 - not needed once the jars are downloaded
     from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TransferSpeedColumn  # noqa: PLC0415
 
     console = Console(stderr=True)
@@ -148,13 +148,13 @@ def _fetch_all(jars: list[Jar], advance: Advance) -> None:
 
 
 def _fetch(context: "MavenContext", jar: Jar) -> None:
-    """Download one jar. An unfinished or damaged one is downloaded again from its start."""
-    reason = "its SHA-256 differs from the lock's"
+    """Download a jar. If the download fails or the file is damaged, try again from the beginning."""
+    reason = "its SHA-256 differs from the one in kafka.lock"
     for _ in range(_ATTEMPTS):
         _path(jar).unlink(missing_ok=True)
         try:
             context.project(jar.group, jar.artifact).at_version(jar.version).artifact().resolve()
-        except (OSError, RuntimeError) as error:  # requests' errors are OSErrors; jgo raises RuntimeError
+        except (OSError, RuntimeError) as error:  # the errors of requests are OSErrors; jgo raises RuntimeError
             reason = innermost_reason(error)
             continue
         if _is_good(jar):
@@ -166,7 +166,7 @@ def _fetch(context: "MavenContext", jar: Jar) -> None:
 
 
 def innermost_reason(error: Exception) -> str:
-    """Return the innermost reason in a chain of errors; for a failed download, that is the network's message."""
+    """Return the message of the innermost error in a chain. For a failed download it is the network's error."""
     while (inner := error.__cause__ or error.__context__) is not None and isinstance(inner, Exception):
         error = inner
     return str(error) or type(error).__name__

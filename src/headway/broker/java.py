@@ -1,4 +1,4 @@
-"""Finds a Java for Apache Kafka and Spark: the system's if it is recent enough, otherwise a downloaded one."""
+"""Finds a Java for Apache Kafka and Spark: the installed Java if it is recent enough, otherwise a downloaded one."""
 
 import os
 import re
@@ -14,7 +14,7 @@ MINIMUM = 17
 
 
 def find_java(minimum: int = MINIMUM) -> Path:
-    """Return the `java` to run, at least version `minimum`: from JAVA_HOME, PATH, or else downloaded by cjdk."""
+    """Return a `java` program of at least version `minimum`, from JAVA_HOME or PATH, or downloaded with cjdk."""
     for java in installed_javas():
         version = java_version(java)
         if version is not None and version >= minimum:
@@ -23,17 +23,17 @@ def find_java(minimum: int = MINIMUM) -> Path:
 
 
 def java_home(java: Path) -> Path:
-    """Return the directory that JAVA_HOME should name for this `java`."""
+    """Return the directory to which JAVA_HOME must be set for this `java` program."""
     return java.resolve().parent.parent
 
 
 def java_version(java: Path) -> int | None:
-    """Return the feature version of a `java`, such as 17, or None if it is not a working Java."""
+    """Return the feature version of a `java` program, such as 17, or None if it does not work."""
     release = java_home(java) / "release"
     try:
         text = release.read_text(encoding="utf-8")
     except OSError:
-        text = _ask(java)  # a Java without that file, or macOS's placeholder for one
+        text = _ask(java)  # the file is missing for some Javas, and for the placeholder program on macOS
     return parse_version(text)
 
 
@@ -48,7 +48,7 @@ def parse_version(text: str) -> int | None:
 
 
 def installed_javas() -> Iterator[Path]:
-    """Yield the Javas of JAVA_HOME and PATH, of any version."""
+    """Yield the `java` programs from JAVA_HOME and PATH, of any version. They might not exist or not work."""
     if home := os.environ.get("JAVA_HOME"):
         yield Path(home, "bin", "java")
     if on_path := shutil.which("java"):
@@ -64,12 +64,12 @@ def _ask(java: Path) -> str:
 
 
 def fetch_java(minimum: int) -> Path:
-    """Return a downloaded Java, from the cache if possible."""
+    """Download a Java, unless the cache has it already. Returns the path of its `java` program."""
     try:
-        import cjdk  # noqa: PLC0415 - only needed without a Java
+        import cjdk  # noqa: PLC0415 - needed only if no suitable Java is installed
 
         return cjdk.java_home(version=str(minimum), cache_dir=cache_dir() / "java") / "bin" / "java"
-    except Exception as error:  # cjdk's own errors, and those of the network
+    except Exception as error:  # errors of cjdk, and errors of the network
         raise LocalBrokerError(
             f"No Java {minimum} or newer was found in JAVA_HOME or on PATH, and none could be downloaded "
             f"({innermost_reason(error)}). Install one (`apt install openjdk-{minimum}-jre-headless`, "

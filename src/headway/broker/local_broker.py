@@ -1,4 +1,4 @@
-"""A local Apache Kafka that Python starts and stops."""
+"""A local Apache Kafka, which a Python program or the command line starts and stops."""
 
 import atexit
 import tempfile
@@ -35,7 +35,7 @@ from headway.kafka.acls import Acl, SecurityAdmin
 from headway.kafka.admin import Admin
 from headway.kafka.binding.forks import register_for_forks
 
-_LAST_PORT = 65_500  # leaves enough ports above it for the other nodes
+_LAST_PORT = 65_500  # the highest port for the first node, so that the other nodes can use the ports above it
 _ASK_AGAIN_AFTER = 0.05
 _TRIES = 3
 
@@ -47,22 +47,24 @@ class LocalBroker:
     ...     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})
 
     Args:
-        nodes: The number of nodes; each is both broker and controller. By default as many as `data_dir` has, or 1. With
-            3, topics have three replicas and survive `nodes[i].kill()`.
-        port: The port of the first node; the others use the ports that follow. By default free ports.
-        data_dir: The directory of the records. By default a temporary directory.
-        ephemeral: Whether `stop` deletes the records. By default only if no `data_dir` is given.
-        properties: Kafka broker settings in addition to ours, such as {"message.max.bytes": "2000000"}. Topics are not
-            created on first use ("auto.create.topics.enable" is "false").
-        java_options: Options for the JVM in addition to ours, such as ["-Xmx2g"].
-        secure: Whether clients need TLS, a login (SCRAM-SHA-512, or a certificate), and rights for all they do. There
-            are two users: `admin`, who may do everything, and `app`, who has no rights until `grant` is called.
-            `client_config` and `admin_config` return their settings. By default as `data_dir` was started before, or
-            False.
-        background: Whether the broker outlives this process. By default it does not, however the process ends.
+        nodes: The number of nodes, each of which is both broker and controller. By default it is the number of nodes of
+            the earlier start in `data_dir`, or 1. With 3 nodes, topics have three replicas and survive
+            `nodes[i].kill()`.
+        port: The port of the first node; the other nodes use the ports that follow. By default free ports are chosen.
+        data_dir: The directory for the records. By default it is a temporary directory.
+        ephemeral: Whether `stop` deletes the records. By default it does only if no `data_dir` is given.
+        properties: Kafka's broker settings in addition to Headway's, such as {"message.max.bytes": "2000000"}. By
+            default topics are not created on first use ("auto.create.topics.enable" is "false").
+        java_options: Options for the JVM in addition to Headway's, such as ["-Xmx2g"].
+        secure: Whether clients need TLS, a login (SCRAM-SHA-512 or a certificate), and a permission for each operation.
+            There are two users: `admin`, who is permitted to do everything, and `app`, who is permitted nothing until
+            `grant` is called. `client_config` and `admin_config` return their settings. By default it is as in the
+            earlier start in `data_dir`, or False.
+        background: Whether the broker continues to run when this process ends. By default it stops, even if this
+            process is killed.
 
-    The first start downloads Apache Kafka (45 MB), and a Java if the machine has none. A failed start raises
-    `LocalBrokerError` with a sentence that says what to do.
+    The first start downloads Apache Kafka (45 MB), and a Java if the machine has none. If a start fails, it raises
+    `LocalBrokerError` with a message that says what to do.
     """
 
     def __init__(
@@ -97,12 +99,12 @@ class LocalBroker:
         register_for_forks(self)
 
     def forked(self) -> None:
-        """Leave the broker to the process that started it, because this object is the copy in a forked process."""
+        """Mark this object as the copy in a forked process, so that it never stops the original process's broker."""
         self._is_forked = True
 
     @classmethod
     def attach(cls, data_dir: str | PathLike[str]) -> Self:
-        """Return the broker that was started in `data_dir`, perhaps by another process, to inspect and stop it."""
+        """Return an object to inspect and stop the broker in `data_dir`, which another process may have started."""
         broker = cls(data_dir=data_dir)
         description = read_description(broker.data_dir)
         if description is None:
@@ -119,21 +121,21 @@ class LocalBroker:
 
     @property
     def secure(self) -> bool:
-        """True if clients need TLS, a login and rights."""
+        """True if clients need TLS, a login, and a permission for each operation."""
         return self._security is not None
 
     @property
     def admin_config(self) -> dict[str, Any]:
-        """The settings of a client that may do everything. For a secured broker they contain a password."""
+        """The settings of a client that is permitted to do everything. For a secured broker they have a password."""
         return self._security.client_config(ADMIN, self.bootstrap_servers) if self._security else self.client_config()
 
     def client_config(self, user: str | None = None, *, certificate: bool = False) -> dict[str, Any]:
-        """Return the settings of a client, for Headway's clients and for librdkafka's.
+        """Return the settings with which a client of Headway or confluent-kafka connects to this broker.
 
-        For a secured broker they contain a password, or name a file with a key.
+        For a secured broker they contain a password, or the path of a file with a private key.
 
         Args:
-            user: The user to log in as. By default `app` if the broker is secured.
+            user: The user to log in as. By default it is `app` if the broker is secured.
             certificate: Log in with a client certificate (mutual TLS) instead of a password.
         """
         if not self._security:
@@ -149,7 +151,7 @@ class LocalBroker:
         return self._secured().properties_file(user)
 
     def add_user(self, user: str) -> dict[str, Any]:
-        """Create a user without rights, with a random password and a certificate. Returns its `client_config`."""
+        """Create a user with a random password, a certificate and no permissions. Returns its `client_config`."""
         security = self._secured()
         security.require_new(user)
         password = new_password()
@@ -159,24 +161,27 @@ class LocalBroker:
         return self.client_config(user)
 
     def grant(self, user: str, operation: str, resource: str, name: str, *, prefixed: bool = False) -> None:
-        """Grant a user a right, as in `grant("app", "Write", "Topic", "orders-", prefixed=True)`.
+        """Grant a user a permission (a Kafka ACL), as in `grant("app", "Write", "Topic", "orders-", prefixed=True)`.
 
-        Returns when the broker knows it. Raises `ConfigError` for an operation or resource that Kafka does not have.
+        Returns once the brokers apply the permission. Raises `ConfigError` if Kafka does not have such an operation or
+        resource.
 
         Args:
-            user: The user who gets the right.
+            user: The user who gets the permission.
             operation: The name of the operation in Kafka: Read, Write, Create, Delete, Alter, Describe,
                 DescribeConfigs, All …
             resource: Topic, Group, TransactionalId or Cluster. The name of the cluster is kafka-cluster.
             name: The name of the resource; "*" means all names.
-            prefixed: True if `name` is a prefix of names.
+            prefixed: True to grant the permission for all resources whose names start with `name`.
         """
         self._for_security().grant(Acl(user, operation, resource, name, prefixed))
 
     def revoke(self, user: str, operation: str, resource: str, name: str, *, prefixed: bool = False) -> None:
-        """Revoke what `grant` with the same arguments granted. Returns when the broker knows it.
+        """Revoke a permission that `grant` granted with the same arguments.
 
-        Raises `KafkaError` if the user does not have that right.
+        Returns once the brokers no longer apply the permission.
+
+        Raises `KafkaError` if the user does not have the permission.
         """
         self._for_security().revoke(Acl(user, operation, resource, name, prefixed))
 
@@ -191,8 +196,8 @@ class LocalBroker:
 
     def _not_secured(self) -> LocalBrokerError:
         return LocalBrokerError(
-            f"The broker in {self.data_dir} has no users and no rights, because it is not secured. Start one with "
-            "secure=True (`headway broker start --secure`)."
+            f"The broker in {self.data_dir} has no users and no permissions, because it is not secured. Start a "
+            "secured broker with secure=True (`headway broker start --secure`)."
         )
 
     @property
@@ -205,13 +210,13 @@ class LocalBroker:
         return any(node.running for node in self.nodes)
 
     def start(self, timeout: float = 60) -> Self:
-        """Start all nodes, and return when they serve clients. If that fails, stop those that were started."""
+        """Start all nodes, and return once they serve clients. If that fails, stop the nodes that were started."""
         runtime = find_runtime(self._java_options)
         with starting_in(self.data_dir):
             earlier = claim(self.data_dir, self.ephemeral)
             try:
                 self._start(earlier, runtime, timeout)
-            except BaseException:  # Ctrl-C too
+            except BaseException:  # also KeyboardInterrupt, after Ctrl-C
                 self._end()
                 if self.ephemeral:
                     remove(self.data_dir)
@@ -219,10 +224,10 @@ class LocalBroker:
         return self
 
     def stop(self) -> None:
-        """Stop all nodes, wait until their processes are gone, and delete an ephemeral broker's records.
+        """Stop all nodes, and wait until their processes have ended. If the broker is ephemeral, delete its records.
 
-        A broker that was never started has nothing deleted. In a process that was forked from the one that started the
-        broker, this does nothing; otherwise the end of that process would stop the broker for all.
+        If the broker was never started, nothing is deleted. In a process that was forked from the one that started the
+        broker, this does nothing, because otherwise the end of the forked process would stop the broker for all.
         """
         if self._is_forked:
             return
@@ -237,7 +242,7 @@ class LocalBroker:
         self._release_guard()
 
     def _stop_nodes(self) -> bool:
-        """Stop all nodes. Returns whether all of them shut down cleanly."""
+        """Stop all nodes. Returns True if all of them shut down cleanly."""
         in_a_hurry = self.ephemeral and not (self._class_data and self._class_data.needed)
         for node in self.nodes:
             node.kill() if in_a_hurry else node.terminate()
@@ -257,7 +262,7 @@ class LocalBroker:
             try:
                 self._launch(time.monotonic() + timeout)
                 return
-            except PortTakenError:  # another process took a port after it was chosen
+            except PortTakenError:  # another process took the port after it had been chosen
                 if self._port is not None or not tries_left:
                     raise
                 self._stop_nodes()
@@ -285,7 +290,7 @@ class LocalBroker:
         self._security = Security(security_dir(self.data_dir)) if description.secure else None
 
     def _require_as_before(self, earlier: Description | None) -> bool:
-        """Return whether the cluster must be secured. Raises if its earlier start decided otherwise."""
+        """Return whether the cluster is secured. Raises `LocalBrokerError` if the earlier start was different."""
         if earlier and self._secure not in (None, earlier.secure):
             raise LocalBrokerError(
                 f"{self.data_dir} holds a cluster created with secure={earlier.secure}, but secure={self._secure} was "
@@ -326,15 +331,17 @@ class LocalBroker:
             self._release_guard()
 
     def _wait_until_it_knows_all(self, node: Node, deadline: float) -> None:
-        """Wait until a node lists all nodes, itself included, to clients, which is some time after it opens its port.
+        """Wait until a node's metadata includes all nodes, itself included.
 
-        A client that is told about fewer brokers in the meantime would give up its requests to a missing one.
+        That is some time after the node opens its port. A client that got incomplete metadata in the meantime would
+        abandon its requests to the missing nodes.
         """
-        # Each check needs a new client: a client that knows more brokers would ask any of them.
+        # Each check needs a new client, because a client that has found other brokers may send the request to those.
         while Admin({**self.admin_config, "bootstrap.servers": f"{HOST}:{node.port}"}).broker_count() < len(self.nodes):
             if time.monotonic() > deadline:
                 raise LocalBrokerError(
-                    f"Node {node.id} did not know all other nodes in time. Its log is {node.log_file}."
+                    f"Node {node.id} did not find all other nodes in time. Look for the reason in its log, "
+                    f"{node.log_file}."
                 )
             time.sleep(_ASK_AGAIN_AFTER)
 
@@ -352,7 +359,7 @@ def _own_data_dir(ephemeral: bool) -> Path:
 
 
 def _new_cluster_id() -> str:
-    """Return a random id like those of Kafka's own tool: 16 bytes in URL-safe Base64, not starting with a dash."""
+    """Return a random cluster id in the format of Kafka's own tool: URL-safe Base64 that does not start with a dash."""
     return "h" + urlsafe_b64encode(uuid.uuid4().bytes).decode()[1:22]
 
 
@@ -373,6 +380,6 @@ def _configure(
     format_ = ["format", "--ignore-formatted", "-t", cluster_id]
     if security:
         format_.append(f"@{security.format_file}")
-    format_ += ["-c", file]  # the file must come last, because a node recognises its process by it
+    format_ += ["-c", file]  # the file must be the last argument, because a node recognises its process by it
     node.format_command = runtime.command("kafka.tools.StorageTool", *format_)
     node.run_command = runtime.command("kafka.Kafka", file, record=node is nodes[0])

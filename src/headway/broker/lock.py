@@ -1,6 +1,6 @@
-"""The lock of Apache Kafka's jars: exact versions, sizes and SHA-256 checksums, checked in as `kafka.lock`.
+"""Reads the lock file `kafka.lock`, which has the exact version, size and SHA-256 checksum of each jar of Apache Kafka.
 
-Every start reads it. To write it for another version of Kafka, run
+Every start of a broker reads this file. To write it for another version of Kafka, change `KAFKA_VERSION` and run
 `python -c "from headway.broker.lock import write_lock; write_lock()"`.
 """
 
@@ -12,13 +12,13 @@ from pathlib import Path
 
 KAFKA_VERSION = "4.3.1"
 
-# slf4j-simple writes to stderr, which is the node's log file, and starts faster than Log4j.
+# slf4j-simple writes to stderr, which is redirected to the node's log file, and it starts faster than Log4j.
 ROOTS = (f"org.apache.kafka:kafka_2.13:{KAFKA_VERSION}", "org.slf4j:slf4j-simple:1.7.36")
 
 
 @dataclass(frozen=True, slots=True)
 class Jar:
-    """One locked jar."""
+    """A jar in the lock file."""
 
     group: str
     artifact: str
@@ -37,7 +37,7 @@ class Jar:
 
 
 def parse_line(line: str) -> Jar:
-    """Parse a line of the lock.
+    """Parse a line of the lock file.
 
     >>> parse_line("org.slf4j:slf4j-api:1.7.36 41125 d3ef57").path.name
     'slf4j-api-1.7.36.jar'
@@ -48,13 +48,13 @@ def parse_line(line: str) -> Jar:
 
 
 def lock_text() -> str:
-    """Return the text of the checked-in lock."""
+    """Return the text of the lock file."""
     return resources.files(__package__).joinpath("kafka.lock").read_text(encoding="utf-8")
 
 
 @cache
 def locked_jars() -> tuple[Jar, ...]:
-    """Return the jars that a local broker runs on, in the order of its class path."""
+    """Return the jars of a local broker, in the order of its class path."""
     return tuple(parse_line(line) for line in lock_text().splitlines() if not line.startswith("#"))
 
 
@@ -78,7 +78,7 @@ def _resolve() -> list[Jar]:
 
 
 def write_lock() -> None:
-    """Resolve the jars in Kafka's POM and their dependencies, and lock them."""
+    """Resolve Kafka's jars and their dependencies with Maven, and write them to the lock file."""
     header = "# Written by headway.broker.lock.write_lock: coordinates, size in bytes, SHA-256.\n"
     text = header + "".join(f"{jar}\n" for jar in _resolve())
     Path(__file__).with_name("kafka.lock").write_text(text, encoding="utf-8")

@@ -24,11 +24,12 @@ _ERROR = re.compile(r"^.* ERROR \S+ - (.+)$", re.MULTILINE)
 
 @dataclass
 class Node:
-    """A node that can be started, stopped and killed by itself. Its data remain.
+    """A node that can be started, stopped and killed independently of the other nodes. Its data remains.
 
-    `port` is for clients; `tls_port` is a secured broker's port for logins with a certificate.
+    `port` is for clients. A secured broker also has the port `tls_port`, for logins with a certificate.
 
-    A node that another process started has no commands: it can be watched and stopped, but not started.
+    If another process started the node, this object has no commands: it can inspect and stop the node, but not start
+    it.
     """
 
     id: int
@@ -42,7 +43,7 @@ class Node:
 
     @property
     def log_file(self) -> Path:
-        """The file with messages from Kafka and the JVM, of level WARN and above."""
+        """The log file, with the messages of Kafka and the JVM at level WARN and above."""
         return self.directory / "kafka.log"
 
     @property
@@ -57,7 +58,7 @@ class Node:
 
     @property
     def pid(self) -> int | None:
-        """The process id while the node is running, or else None."""
+        """The process id, or None while the node is not running."""
         process = self._running_process()
         return process.pid if process else None
 
@@ -68,7 +69,7 @@ class Node:
 
     @property
     def holds_data(self) -> bool:
-        """True if any process holds Kafka's own lock on the data, even one that this node does not know of."""
+        """True if any process holds Kafka's own lock on the data, even a process that was started by another path."""
         try:
             with (self.data_dir / ".lock").open("r+") as file:
                 fcntl.lockf(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -79,7 +80,7 @@ class Node:
         return False
 
     def start(self, timeout: float = 60) -> None:
-        """Start the node, and return when it serves clients."""
+        """Start the node, and return once it serves clients."""
         self.spawn()
         self.wait_until_ready(time.monotonic() + timeout)
 
@@ -91,47 +92,49 @@ class Node:
         self._run(self.run_command)
 
     def spawn_format(self) -> None:
-        """Start to give a new data directory its identity. `finish_format` waits until that is done."""
+        """Start to format the data directory if it is new. `finish_format` waits until that is done."""
         if not any(self.data_dir.glob("__cluster_metadata-*")):
             self._run(self.format_command)
 
     def finish_format(self) -> None:
-        """Return when the data directory is ready for use."""
+        """Wait until the data directory is formatted. Raises `LocalBrokerError` if that failed."""
         if self._process and self._process.wait() != 0:
             raise diagnose(self)
 
     def wait_until_ready(self, deadline: float) -> None:
-        """Return when the node serves clients. Kafka opens its port once it has joined the cluster."""
+        """Wait until the node serves clients: Kafka opens the port once the node has joined the cluster."""
         while not (is_listening(self.port) and self._has_port()):
             if not self.running:
                 raise diagnose(self)
             if time.monotonic() > deadline:
-                raise LocalBrokerError(f"Node {self.id} was not ready in time. Its log is {self.log_file}.")
+                raise LocalBrokerError(
+                    f"Node {self.id} was not ready in time. Look for the reason in its log, {self.log_file}."
+                )
             time.sleep(_POLL_SECONDS)
         if loss := missing_metadata(self):
             raise LocalBrokerError(loss)
 
     def _has_port(self) -> bool:
-        """Return whether it is this node that listens, not another program that took the port while Java started."""
+        """Return whether this node listens on its port. While Java starts, another program can take the port."""
         process = self._running_process()
         if process is None:
             return False
         try:
             open_sockets = process.net_connections("tcp")
-        except psutil.AccessDenied:  # a hardened system does not show it
+        except psutil.AccessDenied:  # hardened systems do not show a process's sockets, so assume that it is this node
             return True
         except psutil.NoSuchProcess:
             return False
         return any(each.status == psutil.CONN_LISTEN and each.laddr[1:] == (self.port,) for each in open_sockets)
 
     def terminate(self) -> None:
-        """Ask the process to stop, without waiting for it."""
+        """Send the process SIGTERM, without waiting until it has stopped."""
         if process := self._running_process():
             with suppress(psutil.NoSuchProcess):
                 process.terminate()
 
     def stop(self, timeout: float = 30) -> bool:
-        """Shut the node down cleanly, or kill it after `timeout` seconds. Returns whether it was clean."""
+        """Shut the node down cleanly, or kill it after `timeout` seconds. Returns True if the shutdown was clean."""
         self.terminate()
         if self._gone_before(time.monotonic() + timeout):
             return True
@@ -139,7 +142,7 @@ class Node:
         return False
 
     def kill(self) -> None:
-        """Kill the process, as in a crash, and return when it is gone."""
+        """Kill the process, to simulate a crash, and wait until it has ended."""
         if process := self._running_process():
             with suppress(psutil.NoSuchProcess):
                 process.kill()
@@ -158,19 +161,20 @@ class Node:
         return self._process
 
     def _run(self, command: Sequence[str]) -> None:
-        # Each run has a new log, so that a reason found in it belongs to this run.
+        # Each run starts a new log, so that an error found in the log belongs to this run.
         with self.log_file.open("wb") as log:
-            # In its own session, so that Ctrl-C in the terminal reaches only us, and we stop the node cleanly.
+            # The node gets its own session, so that Ctrl-C in the terminal interrupts only this process, which then
+            # stops the node cleanly.
             self._process = psutil.Popen(
                 command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, start_new_session=True
             )
         self._pid_file.write_text(str(self._process.pid), encoding="utf-8")
 
     def _recall(self) -> psutil.Process | None:
-        """Return the process that an earlier start recorded, if it is alive.
+        """Return the process whose id an earlier start recorded, or None if it has ended.
 
-        Another process may have its process id by now, so the last argument of the command line decides. That is the
-        properties file, under the path that the start used; another spelling of the path counts as the same file.
+        The id may have been reused by another process in the meantime. So the last argument of the process's command
+        line must be this node's properties file. A different path to the same file is accepted.
         """
         try:
             process = psutil.Process(int(self._pid_file.read_text(encoding="utf-8")))
@@ -195,7 +199,7 @@ def client_addresses(nodes: Iterable[Node]) -> str:
 
 
 def _lives(process: psutil.Process) -> bool:
-    if isinstance(process, psutil.Popen):  # our own child is gone once it can be waited for
+    if isinstance(process, psutil.Popen):  # a child of this process: `poll` also reaps it if it has ended
         return process.poll() is None
     with suppress(psutil.NoSuchProcess):
         return bool(process.is_running() and process.status() != psutil.STATUS_ZOMBIE)
@@ -203,7 +207,7 @@ def _lives(process: psutil.Process) -> bool:
 
 
 def diagnose(node: Node) -> LocalBrokerError:
-    """Return the error for a node that stopped during its start."""
+    """Return the error that explains why a node stopped during its start."""
     log = _log(node)
     if "Address already in use" in log:
         return PortTakenError(
@@ -215,24 +219,24 @@ def diagnose(node: Node) -> LocalBrokerError:
 
 def _sentence(node: Node, log: str) -> str:
     if "Failed to acquire lock" in log:
-        return f"{node.data_dir} is in use by another broker. Stop that one, or choose another data directory."
+        return f"{node.data_dir} is in use by another broker. Stop that broker, or choose another data directory."
     if refused := _REFUSED_SETTING.search(log):
-        return f"Apache Kafka refuses a property: {refused[1].rstrip('.')}. Correct it and start again."
+        return f"Apache Kafka refused a property: {refused[1].rstrip('.')}. Correct the property and start again."
     return (
-        f"Node {node.id} stopped during its start ({_reason(log)}). If its data are damaged, {_how_to_recover(node)}. "
+        f"Node {node.id} stopped during its start ({_reason(log)}). If its data is damaged, {_how_to_recover(node)}. "
         f"Its log is {node.log_file}."
     )
 
 
 def missing_metadata(node: Node) -> str | None:
-    """Return a sentence about a node that is serving but has lost its topics, or None.
+    """Return a sentence that says what to do if a running node has lost its topics, or None if it has not.
 
-    If a metadata log is damaged, Kafka drops everything after the damage and continues with the rest, even if that is
-    nothing.
+    If the metadata log is damaged, Kafka drops everything after the damage and continues with the part before it, even
+    if that part is empty.
     """
     topics = (path for path in node.data_dir.glob("*-*/") if not path.name.startswith("__cluster_metadata"))
     if "The metadata log appears to be empty" in _log(node) and any(topics):
-        return f"The metadata in {node.data_dir} were damaged, so its topics are gone: {_how_to_recover(node)}."
+        return f"The metadata in {node.data_dir} was damaged, so the topics are lost: {_how_to_recover(node)}."
     return None
 
 
@@ -245,6 +249,10 @@ def _log(node: Node) -> str:
 
 
 def _reason(log: str) -> str:
-    """Return the first sentence of the innermost exception, or else the first error, or else the last line."""
+    """Return the reason for a failure from a log.
+
+    It is the first sentence of the innermost exception. If the log has no exception, it is the first error, and if it
+    has no error either, the last line.
+    """
     found = _EXCEPTION.findall(log)[-1:] or _ERROR.findall(log)[:1] or log.strip().splitlines()[-1:]
     return found[0].split(". ")[0].strip().rstrip(".") if found else "it logged nothing"

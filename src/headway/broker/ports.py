@@ -1,4 +1,4 @@
-"""TCP ports on the loopback interface."""
+"""Finds and checks TCP ports on the loopback interface."""
 
 import errno
 import random
@@ -11,15 +11,16 @@ from headway.errors import LocalBrokerError, PortTakenError
 
 HOST = "127.0.0.1"
 
-# The candidates are below the range of ports for outgoing connections, so that no connection takes the port of a node
-# that is down for a while.
+# The candidates are below the range that the system uses for outgoing connections. So no connection can take the port
+# of a node that is down for a while.
 _CANDIDATES = range(20_000, 32_000)
 
 
 def choose_ports(count: int, first: int | None, earlier: Sequence[int]) -> tuple[list[int], list[int]]:
     """Choose ports for the clients and for the controllers of `count` nodes.
 
-    The clients' ports are `first` and those after it if `first` is given, or else those of an earlier start if free.
+    The ports for clients are `first` and the ports after it, if `first` is given. Otherwise they are the ports of an
+    `earlier` start if these are free, and free ports if not.
     """
     if first is not None:
         listeners = list(range(first, first + count))
@@ -37,29 +38,32 @@ def free_ports(count: int) -> list[int]:
     candidates = random.SystemRandom().sample(_CANDIDATES, 500)
     ports = [port for port, _ in zip(filter(is_free, candidates), range(count), strict=False)]
     if len(ports) < count:
-        raise LocalBrokerError(f"No {count} free ports were found from {_CANDIDATES[0]} to {_CANDIDATES[-1]}.")
+        raise LocalBrokerError(
+            f"{count} free ports from {_CANDIDATES[0]} to {_CANDIDATES[-1]} are needed, but only {len(ports)} were "
+            "found. Stop programs that listen on ports in this range."
+        )
     return ports
 
 
 def is_free(port: int) -> bool:
     """Return whether a broker could listen on the port."""
     with socket.socket() as probe:
-        # Java sets this option, too. With it, a port in TIME_WAIT counts as free.
+        # With this option a port in TIME_WAIT counts as free. Java sets it, too, so a broker could listen on that port.
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
             probe.bind((HOST, port))
         except OSError as error:
             if error.errno == errno.EADDRINUSE:
                 return False
-            raise LocalBrokerError(f"Port {port} cannot be used: {error.strerror}. Choose another.") from error
+            raise LocalBrokerError(f"Port {port} cannot be used: {error.strerror}. Choose another port.") from error
     return True
 
 
 def require_free(port: int) -> None:
-    """Raise `PortTakenError`, naming the process on the port, if there is one."""
+    """Raise `PortTakenError` if the port is in use. The error names the process that uses it, if it can be found."""
     if not is_free(port):
         raise PortTakenError(
-            f"Port {port} on {HOST} is in use{_by_whom(port)}. Stop it, or choose another port (--port)."
+            f"Port {port} on {HOST} is in use{_by_whom(port)}. Stop that process, or choose another port (--port)."
         )
 
 
@@ -67,7 +71,7 @@ def is_listening(port: int) -> bool:
     """Return whether a process accepts connections on the port."""
     try:
         with socket.create_connection((HOST, port), timeout=1) as connection:
-            # A probe of a free port can connect to itself: TCP may give the socket that very port.
+            # If the port is free, the system may choose the same port for this end, and the socket connects to itself.
             return bool(connection.getsockname() != connection.getpeername())
     except OSError:
         return False
@@ -76,7 +80,7 @@ def is_listening(port: int) -> bool:
 def _by_whom(port: int) -> str:
     try:
         connections = psutil.net_connections("tcp")
-    except psutil.AccessDenied:  # macOS shows others' sockets only to root
+    except psutil.AccessDenied:  # macOS shows the sockets of other users' processes only to root
         return ""
     for connection in connections:
         if connection.status == psutil.CONN_LISTEN and connection.laddr[1:] == (port,) and connection.pid:

@@ -1,4 +1,4 @@
-"""The settings of a local Apache Kafka's nodes."""
+"""The properties, or broker settings, of the nodes of a local Apache Kafka."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -9,13 +9,16 @@ from headway.broker.ports import HOST
 
 
 def server_properties(node: Node, nodes: Sequence[Node], data_dir: Path, extra: Mapping[str, str]) -> dict[str, str]:
-    """Return all properties of `node` in a cluster of `nodes`, secured if they have a `tls_port`. `extra` wins."""
+    """Return all properties of `node` in a cluster of `nodes`, which is secured if the nodes have a `tls_port`.
+
+    The properties in `extra` override all others.
+    """
     several = _replication(len(nodes)) | _patience(len(nodes))
     return _identity(node, nodes, data_dir) | _quick_and_small() | several | dict(extra)
 
 
 def render(properties: Mapping[str, str]) -> str:
-    r"""Format the text of a Java properties file: Latin-1, with the escapes that JSON has too.
+    r"""Return the text of a Java properties file. It is ASCII, with the same escapes as in JSON.
 
     >>> print(render({"log.dirs": "/home/zoë/data", "node.id": "1"}), end="")
     log.dirs=/home/zo\u00eb/data
@@ -41,7 +44,7 @@ def _identity(node: Node, nodes: Sequence[Node], data_dir: Path) -> dict[str, st
 
 
 def _replication(nodes: int) -> dict[str, str]:
-    """Return the settings for three copies on three nodes, one of which may fail."""
+    """Return the replication settings: with three nodes there are three replicas, and one node can fail."""
     copies, in_sync = str(min(nodes, 3)), str(min(nodes, 2))
     return {
         "default.replication.factor": copies,
@@ -55,30 +58,31 @@ def _replication(nodes: int) -> dict[str, str]:
 
 
 def _patience(nodes: int) -> dict[str, str]:
-    """Return a longer heartbeat interval for several nodes, where a coordinator may wait for another node that fails.
+    """Return the setting for a longer heartbeat interval if the cluster has several nodes.
 
-    librdkafka loses answers that take longer than the interval (docs/design/librdkafka.md).
+    There a coordinator's answer can take longer, because it waits for a node that has failed. librdkafka loses answers
+    that take longer than the heartbeat interval (docs/design/librdkafka.md).
     """
     return {"group.consumer.heartbeat.interval.ms": "5000"} if nodes > 1 else {}
 
 
 def _quick_and_small() -> dict[str, str]:
     return {
-        # A misspelt topic must be an error, not create a new topic.
+        # A misspelt topic name must be an error, and must not create a new topic.
         "auto.create.topics.enable": "false",
-        # The default is 50 partitions, each with its own files and leader.
+        # The default is 50 partitions, which is slow, because each partition has its own files and leader.
         "offsets.topic.num.partitions": "8",
         "transaction.state.log.num.partitions": "8",
         "share.coordinator.state.topic.num.partitions": "8",
-        # The first member of a group need not wait for others.
+        # The first member of a group does not wait for other members.
         "group.initial.rebalance.delay.ms": "0",
-        # Members may ask for shorter heartbeats and sessions than Kafka allows by default …
+        # Members can request shorter heartbeat intervals and session timeouts than Kafka allows by default.
         "group.min.session.timeout.ms": "1000",
         "group.consumer.min.session.timeout.ms": "1000",
         "group.consumer.min.heartbeat.interval.ms": "100",
-        # … and in the newer protocol, where the broker decides, a rebalance takes one second instead of five. A single
-        # node waits for no other.
+        # In the newer group protocol the broker sets the heartbeat interval. With one second instead of five, a
+        # rebalance takes about one second. `_patience` explains why this is too short for several nodes.
         "group.consumer.heartbeat.interval.ms": "1000",
-        # The log cleaner allocates this at once; the default is 128 MiB.
+        # The log cleaner allocates this buffer at the start; the default is 128 MiB.
         "log.cleaner.dedupe.buffer.size": str(16 * 1024 * 1024),
     }

@@ -1,4 +1,4 @@
-"""TLS, logins and rights of a secured local broker: its files, and the settings of its nodes and clients."""
+"""The security of a secured local broker: certificates and passwords, and the settings of its nodes and clients."""
 
 import re
 import secrets
@@ -14,16 +14,17 @@ from headway.errors import ConfigError, LocalBrokerError
 ADMIN = "admin"
 APP = "app"
 
-_NODES = "headway-broker"  # the name that brokers and controllers log in with
+_NODES = "headway-broker"  # the user name with which the nodes log in to each other
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 _MECHANISM = "SCRAM-SHA-512"
 _PASSWORD_BYTES = 24
 
 
 class Security:
-    """The authority, the users and their passwords in `directory`. `make` creates them for a new cluster.
+    """The certificate authority, the users and their passwords, stored in `directory`.
 
-    Only the owner can read the files. A user is the same whether it logs in with a password (SCRAM) or a certificate.
+    `make` creates them for a new cluster. Only the owner can read the files. A user has the same principal, and so the
+    same permissions, with a password (SCRAM) and with a certificate.
     """
 
     def __init__(self, directory: Path) -> None:
@@ -31,7 +32,7 @@ class Security:
         self.authority = Authority(directory)
 
     def make(self) -> None:
-        """Create the authority, `admin` and `app`, unless an interrupted start has already created them."""
+        """Create the authority and the users `admin` and `app`. What an interrupted start has created is kept."""
         self.directory.mkdir(mode=0o700, exist_ok=True)
         self.authority.make()
         for user in (ADMIN, APP):
@@ -48,7 +49,7 @@ class Security:
         if not (self.users and self.authority.complete):
             raise LocalBrokerError(
                 f"The certificate authority or the passwords in {self.directory} are missing. Restore "
-                f"{self.directory.parent} from a backup, or delete it to begin again: its records are then lost."
+                f"{self.directory.parent} from a backup, or delete it to start without its records."
             )
         self.authority.issue(_NODES, self._certificate_of(_NODES), hosts=[HOST, "localhost"])
         for user in self.users:
@@ -89,7 +90,7 @@ class Security:
         }
 
     def require_new(self, user: str) -> None:
-        """Raise if a user has this name, or if the name is not valid for a file, a certificate and a principal."""
+        """Raise an error if the name is taken, or if it cannot be used for a file, a certificate and a principal."""
         if not _NAME.fullmatch(user):
             raise ConfigError(
                 f"The user's name is {user!r}; it must be 1 to 60 letters, digits, - and _, starting with a letter or "
@@ -103,7 +104,7 @@ class Security:
         write_private(self._password_file(user), password.encode())
 
     def server_properties(self) -> dict[str, str]:
-        """Return the properties that all nodes share. Passwords and keys stay in their own files."""
+        """Return the security properties, which are the same for all nodes. They contain no passwords and no keys."""
         return {
             "listener.security.protocol.map": "SASL_SSL:SASL_SSL,SSL:SSL,CONTROLLER:SSL",
             "inter.broker.listener.name": "SSL",
@@ -113,7 +114,7 @@ class Security:
             "ssl.truststore.location": str(self.authority.certificate),
             "listener.name.ssl.ssl.client.auth": "required",
             "listener.name.controller.ssl.client.auth": "required",
-            # CN=app becomes User:app, the same as with a password.
+            # A certificate with CN=app gives the principal User:app, which is also that of a login with a password.
             "ssl.principal.mapping.rules": "RULE:^CN=([A-Za-z0-9_-]+)$/$1/",
             "sasl.enabled.mechanisms": _MECHANISM,
             f"listener.name.sasl_ssl.{_MECHANISM.lower()}.sasl.jaas.config": (
@@ -126,12 +127,15 @@ class Security:
 
     @property
     def format_file(self) -> Path:
-        """The file that `format_arguments` writes."""
+        """The path of the file that `format_arguments` writes."""
         return self.directory / "format.arguments"
 
     @contextmanager
     def format_arguments(self) -> Iterator[None]:
-        """Keep the storage tool's arguments that create the users in a file, since others can see a command line."""
+        """While the `with` block lasts, keep the storage tool's arguments for creating the users in a file.
+
+        They contain passwords, and other users can see the command line of a process.
+        """
         users = ((user, self._password(user)) for user in self.users)
         lines = (f"--add-scram\n{_MECHANISM}=[name={user},password={password}]\n" for user, password in users)
         write_private(self.format_file, "".join(lines).encode())
@@ -149,7 +153,7 @@ class Security:
     def _password(self, user: str) -> str:
         if user not in self.users:
             raise LocalBrokerError(
-                f"The local broker has no user {user!r}, only {', '.join(self.users)}. Make one with add_user()."
+                f"The local broker has no user {user!r}, only {', '.join(self.users)}. Create it with add_user()."
             )
         return self._password_file(user).read_text(encoding="utf-8")
 

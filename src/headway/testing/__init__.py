@@ -1,8 +1,8 @@
-"""Tools to test handlers and workers: records and contexts, runs of a worker until it is idle, and a mock of Kafka.
+"""Tools for tests of handlers and workers: records and contexts, runs of a worker, and a mock of Kafka.
 
-For handlers on Spark there are rows and frames.
+For handlers on Spark there are also rows and frames.
 
-A name's module is imported when the name is first used, as in `headway`, because pytest loads this package in every
+As in `headway`, a public name is imported only when it is first used, because pytest loads this package in every
 session.
 """
 

@@ -1,4 +1,4 @@
-"""A clock that jumps from one due time to the next, so that a test need not wait for them."""
+"""A clock that jumps from one due time to the next, so that a test does not have to wait for due records."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -8,19 +8,19 @@ from headway.delay.pending import Pending
 
 @dataclass(slots=True)
 class _DueTimes:
-    """A schedule's due time in Kafka and its due time by the clock, which is None once the record is delivered."""
+    """The due time of a schedule in Kafka, and its due time on the test's clock (None once it is delivered)."""
 
     stored: int
     by_clock: int | None
-    is_ours: bool = False  # True if Kafka's due time is the result of our own jumps
+    is_ours: bool = False  # True if the due time in Kafka was changed by a jump of this clock
 
 
 class AdvancedClock:
-    """The due times of schedules by a clock that jumps, while Kafka's own time goes on as usual.
+    """A test's clock that jumps ahead of the real time, and the due times of schedules on this clock.
 
-    A schedule that is created or changed after a jump is due as long after that moment, by this clock, as was asked. A
-    recurring schedule is due again as its recurrence says, after its last time by this clock. Times are in milliseconds
-    since the epoch.
+    A schedule that is created or changed after a jump keeps its full delay: on this clock, it is as far in the future
+    as the caller asked. For a recurring schedule, the next due time is calculated from its last due time on this
+    clock. Times are in milliseconds since the epoch.
 
     Args:
         now: The time at which the clock starts.
@@ -29,14 +29,14 @@ class AdvancedClock:
 
     def __init__(self, now: int, advance: int) -> None:
         self._until = now + advance
-        self._jumps = [(0, 0)]  # when it jumped, and how far ahead it has been since
+        self._jumps = [(0, 0)]  # for each jump, the real time and how far the clock has been ahead of it since then
         self._dues: dict[tuple[str, int], _DueTimes] = {}
 
     def see(self, found: Iterable[Pending]) -> None:
         """Take note of the schedules that are pending now."""
         for pending in found:
             due = self._dues.get(identity(pending))
-            if due is None:  # a relay may show a schedule long after it was created
+            if due is None:  # use the time of creation, because a relay may publish a schedule long after that
                 self._dues[identity(pending)] = _DueTimes(
                     pending.due, pending.due + self._ahead_at(pending.schedule.at)
                 )
@@ -44,13 +44,14 @@ class AdvancedClock:
                 self._dues[identity(pending)] = _DueTimes(pending.due, pending.due + self._jumps[-1][1])
 
     def due_of(self, pending: Pending) -> int | None:
-        """Return when a schedule that was seen is due, or None if it has been delivered."""
+        """Return the due time, on this clock, of a schedule known from `see`. Returns None if it was delivered."""
         return self._dues[identity(pending)].by_clock
 
     def jump(self, found: Iterable[Pending], now: int) -> list[Pending]:
-        """Jump to the next time at which any of these schedules is due, and return those that are due then.
+        """Jump to the next time at which any of these schedules is due. Returns the schedules that are due then.
 
-        They then count as delivered. Returns an empty list if the next time is too far away. `now` is the real time.
+        From then on these count as delivered. If the clock must not jump that far, it does not jump, and the list is
+        empty. `now` is the real time.
         """
         self.see(found := list(found))
         times = [(due, pending) for pending in found if (due := self.due_of(pending)) is not None]
@@ -67,12 +68,12 @@ class AdvancedClock:
         return reached
 
     def allow(self, milliseconds: int, now: int) -> int:
-        """Allow the clock to jump this much further, and return the latest time that it can then reach."""
+        """Allow the clock to advance by this many milliseconds. Returns the latest time that it can then reach."""
         self._until = now + self._jumps[-1][1] + milliseconds
         return self._until
 
     def reach(self, time: int, now: int) -> None:
-        """Set the clock to a time, unless it is past it already. `now` is the real time."""
+        """Set the clock to `time`, unless the clock has already passed it. `now` is the real time."""
         self._jumps.append((now, max(self._jumps[-1][1], time - now)))
 
     def _ahead_at(self, moment: int) -> int:
@@ -80,5 +81,5 @@ class AdvancedClock:
 
 
 def identity(pending: Pending) -> tuple[str, int]:
-    """Return the key that identifies a schedule, even among those with the same user's own id."""
+    """Return a key that identifies a schedule: its id and its time of creation, because users can reuse an id."""
     return pending.schedule.id, pending.schedule.at

@@ -1,4 +1,4 @@
-"""The schedules that a test's run has created, and their delivery before their time."""
+"""Delivers the schedules of a test early, so that the test does not have to wait until they are due."""
 
 import math
 import time
@@ -19,25 +19,25 @@ from headway.testing.advanced_clock import AdvancedClock, identity
 
 _SERVERS = "bootstrap.servers"
 _RIGHT_NOW = 0
-_LOOK_EVERY = 0.05  # seconds
+_LOOK_EVERY = 0.05  # seconds between two checks whether the relay is done
 
 
 _left: set[tuple[str, str, int]] = set()
-"""Schedules that earlier runs in this process left behind: the addresses of their Kafka, id, and creation time."""
+"""The schedules that earlier runs in this process left behind: Kafka's addresses, the id, and the creation time."""
 
 
 class EarlyDelivery:
-    """The schedules of one scheduler, by a clock that can be advanced.
+    """Delivers the schedules of one scheduler by a clock that a test can advance.
 
-    Schedules that an earlier run left behind are not part of a test. Anything else may be what the test is about, such
-    as a reminder that a service has scheduled and perhaps not cancelled.
+    Schedules that an earlier run left behind are ignored. All other schedules are part of the test, even if they were
+    created before it began: the test may be about a reminder that a service has scheduled and failed to cancel.
 
     Args:
-        settings: Where Kafka is.
-        name: The name of the scheduler, or None if Kafka is the mock, which has none.
-        topics: The topics to deliver to; the clock never jumps to the due time of a record for another topic. None
-            means all topics.
-        advance: How many seconds the clock may jump; None if `advance_by` decides that later.
+        settings: The settings that say where Kafka is.
+        name: The name of the scheduler, or None for the mock of Kafka, which does not support schedulers.
+        topics: The topics to deliver to, or None for all topics. The clock never jumps to the due time of a record for
+            another topic.
+        advance: How many seconds the clock may advance in total. None if `advance_by` decides that later.
         timeout: How many seconds the relay has to carry out a request.
     """
 
@@ -55,9 +55,9 @@ class EarlyDelivery:
 
     @contextmanager
     def delivering(self) -> Iterator[None]:
-        """Run a relay that delivers due records, for as long as a `with` block lasts.
+        """Run a relay that delivers due records, until the `with` block ends.
 
-        Schedules that earlier runs left behind are cancelled if the clock would deliver them, and otherwise ignored.
+        Schedules that earlier runs left behind are cancelled if they are for one of the topics, and otherwise ignored.
         """
         try:
             if self._name is None or self._advance == 0:
@@ -67,7 +67,7 @@ class EarlyDelivery:
             create_topics(self._settings, self._name, delay=math.inf if self._advance is None else self._advance)
             relay = Relay(self._settings, name=self._name, mode="low-latency")
             with relay.running(), Scheduler(self._settings, name=self._name) as self._scheduler:
-                self.await_relay()  # otherwise, commands that others left behind would become new schedules later
+                self.await_relay()  # otherwise commands from earlier runs would become schedules during this run
                 left = [each for each in self._all() if self._is_left(each.schedule)]
                 self._cancel(self._scheduler, [each for each in left if self._is_ours(each)])
                 self._before = frozenset(map(identity, left))
@@ -77,7 +77,7 @@ class EarlyDelivery:
             self._leave()
 
     def deliver_next(self) -> int:
-        """Deliver the schedules that are due next, if the clock may go that far. Returns how many records arrive."""
+        """Jump to the next due time, if the clock may advance that far. Returns how many records are delivered."""
         if self._scheduler is None:
             return 0
         self.await_relay()
@@ -88,7 +88,7 @@ class EarlyDelivery:
         return len(reached)
 
     def advance_by(self, seconds: float) -> None:
-        """Advance the clock, and deliver what is due by then in the order of due times."""
+        """Advance the clock, and deliver the records that become due, in the order of their due times."""
         until = self._clock.allow(round(seconds * 1000), _now())
         self.await_relay()
         counts = Admin(self._settings).topics().seen
@@ -105,7 +105,7 @@ class EarlyDelivery:
         return self._topics is None or pending.schedule.topic in self._topics
 
     def _cancel(self, scheduler: Scheduler, earlier: Iterable[Pending]) -> None:
-        """Cancel schedules left behind for the topics: they could come due by the real clock during this run."""
+        """Cancel schedules that earlier runs left behind, because they could become due during this run."""
         for request in [scheduler.cancel(each.handle) for each in earlier]:
             request.settled(self._timeout)
 
@@ -113,32 +113,35 @@ class EarlyDelivery:
         return (str(self._settings.get(_SERVERS)), schedule.id, schedule.at) in _left
 
     def _leave(self) -> None:
-        """Remember the schedules that are left, including unsettled commands, to keep them out of the next run."""
+        """Remember the remaining schedules and commands, so that the next run ignores them."""
         servers = str(self._settings.get(_SERVERS))
         _left.update((servers, *identity(each)) for each in self._all())
         if self._name is None or read_layout(self._settings, self._name) is None:
             return
         with PendingReader(self._settings, self._name) as reader:
             for command in reader.commands():
-                with suppress(ScheduleError):  # it is a cancellation, not a schedule
+                with suppress(ScheduleError):  # raised for a command that is a cancellation, not a schedule
                     schedule = schedule_of(command)
                     _left.add((servers, schedule.id, schedule.at))
 
     def await_relay(self) -> None:
-        """Wait until the relay has carried out all commands: before that, a schedule with an id is only a command."""
+        """Wait until the relay has carried out all commands. Until then, a schedule with an id is only a command."""
         with PendingReader(self._settings, str(self._name)) as reader:
             self._await(lambda: not any(True for _ in reader.commands()))
 
     def _await(self, is_done: Callable[[], bool]) -> None:
-        """Wait until the relay has done something. Raises `TimeoutError` if that takes too long."""
+        """Wait until `is_done` returns True. Raises `TimeoutError` if the relay takes too long."""
         deadline = time.monotonic() + self._timeout
         while not is_done():
             if time.monotonic() > deadline:
-                raise TimeoutError(f"The relay of {self._name} did not finish within {self._timeout:g} s.")
+                raise TimeoutError(
+                    f"The relay of the scheduler {self._name} did not finish within {self._timeout:g} s. Set a longer "
+                    "timeout."
+                )
             time.sleep(_LOOK_EVERY)
 
     def pending(self) -> list[tuple[Pending, int]]:
-        """Return the schedules that are still pending, the next first, each with its due time by the clock."""
+        """Return the pending schedules in the order of their due times, each with its due time on the test's clock."""
         found = self._new()
         self._clock.see(found)
         dues = [(each, due) for each in found if (due := self._clock.due_of(each)) is not None]

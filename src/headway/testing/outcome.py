@@ -1,4 +1,4 @@
-"""The outcome of a worker's run: calls, outputs, dead letters and schedules."""
+"""The outcome of a worker's run: the handler's calls, and the outputs, dead letters and schedules."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,10 +11,11 @@ from headway.records.record_types import ConsumerRecord, Header, Message, Produc
 
 
 class Call(NamedTuple):
-    """A call of the handler, with one record or a batch.
+    """One call of the handler, with a record or a batch.
 
-    `attempt` counts from 1; for a batch it is the highest of its records. `wait` is how many seconds the declared
-    retries would have waited before the next attempt. It is None if there is none here, and for a batch.
+    `attempt` is the number of the attempt, counted from 1. For a batch it is the highest number among its records.
+    `wait` is the number of seconds that the declared retry policy waits before the next attempt. It is None if no
+    attempt follows in this process, and for a batch.
     """
 
     records: Sequence[ConsumerRecord]
@@ -25,7 +26,10 @@ class Call(NamedTuple):
 
 
 class DeadLetter(NamedTuple):
-    """A record in the dead letter topic. `exception` is the class of its error with the module: `builtins.OSError`."""
+    """A record in the dead-letter topic.
+
+    `exception` is the name of its error's class with the module, such as `builtins.OSError`.
+    """
 
     value: bytes | None
     key: bytes | None
@@ -37,7 +41,7 @@ class DeadLetter(NamedTuple):
 
 
 class Scheduled(NamedTuple):
-    """A record to be delivered later, from `RetryLater`, an output with `due`, or a scheduler."""
+    """A record that will be delivered later. It comes from `RetryLater`, an output with `due`, or a scheduler."""
 
     topic: str
     value: bytes | None
@@ -48,30 +52,30 @@ class Scheduled(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class WorkerRun:
-    """Everything that a run did, in the order in which it happened."""
+    """The outcome of a run of a worker. Calls and outputs are in the order in which they happened."""
 
     calls: list[Call] = field(default_factory=list)
     """The calls of the handler."""
     outputs: list[ProducerRecord] = field(default_factory=list)
     """The outputs that were stored, for a worker with `produces`."""
     dead_letters: list[DeadLetter] = field(default_factory=list)
-    """The records in its dead letter topic, by partition."""
+    """The records that the run stored in the worker's dead-letter topic, grouped by partition."""
     schedules: list[Scheduled] = field(default_factory=list)
-    """The pending records of its scheduler, the next first."""
+    """The pending records of the worker's scheduler, in the order of their due times."""
 
     @property
     def results(self) -> list[Any]:
-        """The values that the handler returned, without calls that raised."""
+        """The values that the handler returned. Calls that raised an error are left out."""
         return [call.returned for call in self.calls if call.error is None]
 
     @property
     def failures(self) -> list[Call]:
-        """The calls that raised."""
+        """The calls that raised an error."""
         return [call for call in self.calls if call.error is not None]
 
 
 def dead_letter_of(message: Message) -> DeadLetter:
-    """Read a dead letter from a record of its topic."""
+    """Convert a record of a dead-letter topic to a `DeadLetter`."""
     headers = headers_of(message)
     told = {
         name.removeprefix(PREFIX): value.decode(errors="replace") if isinstance(value, bytes) else value or ""
@@ -90,7 +94,7 @@ def dead_letter_of(message: Message) -> DeadLetter:
 
 
 def scheduled_of(pending: Pending, due: int) -> Scheduled:
-    """Describe a pending schedule that is due at this time in milliseconds since the epoch."""
+    """Convert a pending schedule to a `Scheduled`. `due` is its due time in milliseconds since the epoch."""
     message = pending.message
     at = datetime.fromtimestamp(due / 1000, UTC)
     return Scheduled(pending.schedule.topic, message.value(), message.key(), at, pending.handle)

@@ -1,4 +1,4 @@
-"""One clock for all parts of a service under test: its schedules, the relay, and its workers."""
+"""A clock for the tests of a whole service: its schedules, the relay, and its workers."""
 
 import uuid
 from collections.abc import Callable, Iterator
@@ -24,32 +24,32 @@ from headway.workers.worker import Worker
 def clock(
     settings: Config, *, scheduler: str = DEFAULT_SCHEDULER, partitions: int = 4, timeout: float = 30.0
 ) -> Iterator["Clock"]:
-    """Yield a clock of due times that stands still until it is advanced, with a relay that follows it.
+    """Run a relay, and yield a clock that the test can advance. Records are delivered when they are due by this clock.
 
-    Inside the `with` block, a test calls its service, advances the clock, and runs its workers, as often as it likes:
+    Inside the `with` block, a test can call its service, advance the clock, and run its workers, any number of times:
 
     >>> with clock(settings) as time:  # doctest: +SKIP
     ...     order_basket("7")  # schedules a reminder
     ...     time.advance(600)
     ...     [reminded] = time.run(remind)
 
-    Workers see the records stored, and those due, since the block began. Schedules from before the block are delivered
-    too, unless an earlier run or block left them behind.
+    Workers get the records that were stored or delivered since the block began. Schedules from before the block are
+    delivered, too, unless an earlier run or block left them behind.
 
     Args:
-        settings: Where Kafka is. Use a test broker only.
-        scheduler: The name of the scheduler whose due times follow the clock.
-        partitions: The number of partitions for topics that do not exist yet and are created.
-        timeout: How many seconds workers have to become idle, and the relay to carry out a request.
+        settings: The settings that say where Kafka is. Use only a test broker.
+        scheduler: The name of the scheduler whose records are delivered by the clock.
+        partitions: The number of partitions of topics that are created because they do not exist yet.
+        timeout: How many seconds the workers have to become idle, and the relay has to carry out a request.
 
-    Raises `ConfigError` for the mock, which has no delayed delivery.
+    Raises `ConfigError` for the mock, which does not support delayed delivery.
     """
     check_whole("partitions", partitions, 1)
     check_above_zero("timeout", timeout)
     if mock_at(settings.get("bootstrap.servers")) is not None:
         raise ConfigError(
-            "The mock cluster has no delayed delivery, which clock() needs. Use the fixture headway_broker for this "
-            "test."
+            "clock() needs delayed delivery, which the mock cluster does not support. Use the fixture headway_broker "
+            "for this test."
         )
     deliveries = EarlyDelivery(settings, scheduler, None, None, timeout)
     with deliveries.delivering():
@@ -57,7 +57,7 @@ def clock(
 
 
 class Clock:
-    """The clock of due times that `clock` yields."""
+    """The clock that `clock` yields. It decides when scheduled records are delivered."""
 
     def __init__(
         self, settings: Config, scheduler: str, deliveries: EarlyDelivery, partitions: int, timeout: float
@@ -74,19 +74,20 @@ class Clock:
         self._read_to: dict[Callable[..., Any], dict[Partition, int]] = {}
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock, and deliver what is due by then in the order of due times.
+        """Advance the clock, and deliver the records that become due, in the order of their due times.
 
-        No worker runs in the meantime. So if workers schedule or cancel, advance in steps and run them after each.
+        No worker runs in the meantime. So if the workers schedule or cancel records, advance the clock in steps, and
+        run the workers after each step.
         """
         check_above_zero("seconds", seconds)
         self._create_targets()
         self._deliveries.advance_by(seconds)
 
     def run(self, *workers: Callable[..., Any], skip_waits: bool = True) -> tuple[WorkerRun, ...]:
-        """Run workers at the same time until all are idle. Returns the outcome of each, in order.
+        """Run the workers at the same time until all of them are idle. Returns their outcomes in the same order.
 
-        A worker continues where its last run in this block ended. `skip_waits` and the errors are as for
-        `run_until_idle`.
+        A worker continues where its last run in this block ended. `skip_waits` and the errors that are raised are the
+        same as for `run_until_idle`.
         """
         declared = [declaration_of(each) for each in workers]
         for each in declared:
@@ -113,15 +114,15 @@ class Clock:
 
     @property
     def schedules(self) -> list[Scheduled]:
-        """The pending records, the next first, with due times by this clock."""
-        self._deliveries.await_relay()  # it turns commands into schedules, and carries out cancellations
+        """The pending records in the order of their due times, which are the times on this clock."""
+        self._deliveries.await_relay()  # so that all commands have become schedules, and cancellations are carried out
         return list(starmap(scheduled_of, self._deliveries.pending()))
 
     def _position(self, worker: Worker, place: Partition) -> int:
         return self._read_to.get(worker.handler, self._began_at).get(place, 0)
 
     def _create_targets(self) -> None:
-        """Create the topics that schedules are for: a worker that has not run yet has not created its own."""
+        """Create the missing target topics of schedules, because a worker creates its topics only when it runs."""
         admin = Admin(self._settings)
         seen = admin.topics().seen
         if missing := sorted({each.topic for each in self.schedules if each.topic not in seen}):

@@ -1,4 +1,4 @@
-"""Records and contexts without Kafka, to call a handler as a plain function."""
+"""Creates records and contexts without Kafka, so that a test can call a handler as a plain function."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -36,22 +36,22 @@ def record(
     headers: Sequence[Header] = (),
     timestamp: int | None = None,
 ) -> ConsumerRecord:
-    """Create a record as a handler gets it.
+    """Create a record like those that a handler gets. Text becomes bytes, as when a producer sends it.
 
-    As with a producer, text is stored as bytes and arrives as bytes. With `worker`, a handler declared with `@worker`,
-    value and key arrive as they do there: the bytes of the value, or the JSON of any other value, are read by its
-    `value=`. Without it, a value that is neither text nor bytes arrives unchanged.
+    If `worker` (a handler declared with `@worker`) is given, the record has the value and key that this worker would
+    get: bytes are deserialised by the worker's `value=`, and any other value is first encoded as JSON. Without
+    `worker`, a value that is neither text nor bytes stays unchanged.
 
     Args:
         value: The value.
         key: The key: text or bytes.
-        worker: The worker that the record is for, which gives it a topic and a type of value.
-        topic: The topic, by default the worker's first.
-        level: The level, for a topic with levels; by default 0 if the worker has levels.
-        partition: The partition that it is in.
-        offset: Its offset.
+        worker: The worker that the record is for. It determines the default topic and the type of the value.
+        topic: The topic. By default it is the worker's first topic.
+        level: The level, for a topic with levels. By default it is 0 if the worker has levels.
+        partition: The record's partition.
+        offset: The record's offset.
         headers: The headers.
-        timestamp: Milliseconds since the epoch, by default now.
+        timestamp: The timestamp in milliseconds since the epoch. By default it is the current time.
 
     Raises `ConfigError` for a value that cannot be encoded as JSON, and for a function that is not a worker.
 
@@ -69,7 +69,7 @@ def record(
     if level is None and declared is not None and declared.levels is not None:
         level = 0
     if topic.startswith("^"):
-        raise ConfigError(f"The worker reads topics that match the pattern {topic!r}. Name one of them with topic=.")
+        raise ConfigError(f"The worker reads topics that match the pattern {topic!r}. Name one topic with topic=.")
     raw = _raw(value)
     config = {} if declared is None else declared.config
     reader = None if declared is None else declared.reader or config.get("value.deserializer")
@@ -95,14 +95,14 @@ def context(
     queue_time: float = 0.0,
     state: Any = None,
 ) -> Context:
-    """Create a context as a handler gets it.
+    """Create a context like those that a handler gets.
 
     Args:
         attempt: The number of the attempt, from 1.
         last_error: The error of the previous attempt.
         level: The record's level.
-        queue_time: How many seconds the record waited in this process before.
-        state: What the worker's lifespan yields.
+        queue_time: How many seconds the record waited in this process before the attempt started.
+        state: The object that the worker's lifespan yields.
 
     >>> context(2, last_error=TimeoutError("the bank"), state={"pool": 1}).last_error
     TimeoutError('the bank')
@@ -118,7 +118,7 @@ def context(
 
 
 def declaration_of(handler: Any) -> Worker:
-    """Return the declaration of a worker. Raises `ConfigError` for a function that is not a worker."""
+    """Return the declaration of a worker. Raises `ConfigError` if the handler was not declared with `@worker`."""
     declared = worker_of(handler)
     if declared is None:
         raise ConfigError(
@@ -135,4 +135,6 @@ def _raw(value: Any) -> bytes | None:
     try:
         return msgspec.json.encode(value)
     except Exception as error:
-        raise ConfigError(f"The value or key {shown(value)} cannot be encoded as JSON: {error}. Give bytes.") from error
+        raise ConfigError(
+            f"The value or key {shown(value)} cannot be encoded as JSON: {error}. Give bytes instead."
+        ) from error

@@ -28,16 +28,19 @@ from headway.testing.outcome import Call, WorkerRun, dead_letter_of, scheduled_o
 from headway.testing.stand_ins import declaration_of
 from headway.workers.worker import Worker
 
-_LOOK_EVERY = 0.01  # seconds
-_MOST_ATTEMPTS = 100  # at one record, which would be retried forever without waits
-_QUIET = 0.5  # seconds without a new record, if the worker's topics hold more records than were sent here
-_QUIET_TOGETHER = 2.0  # the same for several workers, where one may send another its only record
+_LOOK_EVERY = 0.01  # seconds between two checks whether the worker is idle
+_MOST_ATTEMPTS = 100  # the most attempts at one record if it would otherwise be retried forever, without waits
+# The seconds without a new record after which a worker is idle, even if its topics hold more records than it has done.
+_QUIET = 0.5
+# The same if several workers run together. It is longer, because a worker may be waiting for a record from another one.
+_QUIET_TOGETHER = 2.0
 _MOCK_HAS_NO_DELAY = (
-    "The mock cluster has no delayed delivery, which {0} needs. Use the fixture headway_broker for this test."
+    "{0} needs delayed delivery, which the mock cluster does not support. Use the fixture headway_broker for this test."
 )
 
-_LEFT_OUT = {  # settings of the declaration that the run replaces
-    "group.instance.id",  # the group is new
+# Settings of the declaration that do not apply to the run.
+_LEFT_OUT = {
+    "group.instance.id",  # the run uses a new consumer group
     "auto.offset.reset",  # the run starts after the records that the topics already hold
 }
 
@@ -54,32 +57,34 @@ def run_until_idle(
 ) -> WorkerRun:
     """Store records, run a worker as declared until it is idle, and return everything that it did.
 
-    It runs in this process, with its topics, value, order, retries, dead letter topic, outputs and lifespan. It has a
-    consumer group of its own, and sees only records stored from now on. `executor="process"` runs on threads, because
-    calls in other processes could not be observed here. Other settings that the declaration leaves out have their
-    defaults.
+    The worker runs in this process, with its declared topics, value, order, retries, dead-letter topic, outputs and
+    lifespan. It uses a new consumer group, and gets only the records that are stored from now on. A worker with
+    `executor="process"` runs on threads, because calls in other processes cannot be observed here. Options that are
+    not declared have their defaults.
 
     Args:
         worker: A handler declared with `@worker`.
-        settings: Where Kafka is. Use a test broker or the mock only, because outputs and dead letters are stored.
-        records: The records to store first. Value and key are text or bytes. Objects must be turned into bytes first,
-            because the worker's serialisers are not used.
-        partitions: The number of partitions for topics that do not exist yet and are created.
+        settings: The settings that say where Kafka is. Use only a test broker or the mock, because the run stores
+            outputs and dead letters.
+        records: The records to store first. The values and keys must be text or bytes, because the worker's
+            serialisers are not used.
+        partitions: The number of partitions of topics that are created because they do not exist yet.
         timeout: How many seconds the worker has to become idle.
-        skip_waits: Retry failed records at once, and note the declared wait in the call.
-        advance: How many seconds to advance the clock of due times. When the worker is idle, the clock jumps to the
-            next time at which a record for one of its topics is due, and a relay delivers it. So the order of due times
-            is kept, even for records scheduled after a jump. Schedules from before the run, such as those of the
-            service under test, are delivered too, unless an earlier run left them behind. Nothing else is faster:
-            `time_limit`, `rate_limit` and expiry take their usual time, and the handler's own clock goes on as usual.
+        skip_waits: Retry failed records at once. `Call.wait` then gives the time that would have been waited.
+        advance: How many seconds the clock for due times may advance. Whenever the worker is idle, the clock jumps to
+            the next time at which a record for one of the worker's topics is due, and a relay delivers that record. So
+            records arrive in the order of their due times, even those that are scheduled after a jump. Schedules from
+            before the run, such as those of the service under test, are delivered, too, unless an earlier run left
+            them behind. Only due times are affected: `time_limit`, `rate_limit` and expiry take their usual time, and
+            the handler sees the real time.
 
     Raises:
-        TimeoutError: The worker is not idle in time. It ends sooner if a record that would be retried forever, without
-            waits, has failed a hundred times.
-        HandlerError: A record failed for good, and the worker has no `dead_letter_topic`.
-        ConfigError: The function is not a worker, the mock cannot do what it needs, or a record has a due time and
-            `advance` is 0.
-        Exception: Anything else that ends the worker's run, such as `LifespanError`.
+        TimeoutError: The worker did not become idle in time. The run ends earlier, with the same error, if a record
+            that would be retried forever has failed a hundred times without waits.
+        HandlerError: A record failed permanently, and the worker has no `dead_letter_topic`.
+        ConfigError: The function is not a worker, the worker needs a feature that the mock does not support, or a
+            record has a due time and `advance` is 0.
+        Exception: Any other error that ends the worker's run, such as `LifespanError`.
     """
     check_whole("partitions", partitions, 1)
     check_above_zero("timeout", timeout)
@@ -98,10 +103,11 @@ def run_together(
     timeout: float,
     skip_waits: bool,
 ) -> "list[tuple[WorkerRun, dict[Partition, int]]]":
-    """Run workers at the same time until all are idle. Returns, for each, what it did and how far it has read.
+    """Run workers at the same time until all of them are idle.
 
-    `positions` returns where a worker starts in a partition. Runs with the same `name` share a group, so attempts are
-    counted on from one to the next. Raises the errors of `run_until_idle`.
+    Returns, for each worker, its outcome and the end offsets of its partitions. `positions` returns the offset at which
+    a worker starts in a partition. Runs with the same `name` use the same consumer groups, so the number of attempts
+    at a record continues from one run to the next. Raises the same errors as `run_until_idle`.
     """
     runs = [_ObservedRun(each, settings, partitions, timeout, skip_waits, 0.0, name) for each in workers]
     try:
@@ -109,8 +115,8 @@ def run_together(
             run.start(partial(positions, declared))
         deadline, before = time.monotonic() + timeout, None
         while not any(run.has_ended for run in runs):
-            # That each was idle at some time is not enough: one worker may have sent records to another after that was
-            # checked. So check twice that nothing was done in between.
+            # The workers are checked one after another. So after the check of one worker, another may send it records.
+            # All are idle only if a second check finds that no worker has done anything since the first.
             done = [run.done_when_idle() for run in runs]
             if None not in done and done == before:
                 break
@@ -133,7 +139,7 @@ class _AtOnce(Retries):
 
 
 class _ObservedRun:
-    """One run of a worker in a consumer group of its own, and everything that it has done so far."""
+    """One run of a worker in a new consumer group. It records everything that the worker does."""
 
     def __init__(
         self,
@@ -156,7 +162,7 @@ class _ObservedRun:
         self._retries: Retries = declared.options.retries or Retries()
         self._retries_forever = skip_waits and self._retries.max_attempts is None
         self._outcome = WorkerRun()
-        self._error: Exception | None = None  # the error that ended the run
+        self._error: Exception | None = None  # the error that ended the run, if any
         self._is_late = False
         self._has_ended = threading.Event()
         self._quiet = _QUIET if name is None else _QUIET_TOGETHER
@@ -166,7 +172,7 @@ class _ObservedRun:
         self._begin: dict[Partition, int] = {}
         self._letters_begin: dict[Partition, int] = {}
         self.idle_at: dict[Partition, int] = {}
-        """The log ends of its partitions when it was last idle."""
+        """The end offsets of the worker's partitions when it was last idle."""
         self._thread: threading.Thread | None = None
         self._worker = replace(
             declared,
@@ -187,8 +193,8 @@ class _ObservedRun:
         """Store the records, and run the worker until it is idle."""
         if not self._advance and any(record.due is not None for record in records):
             raise ConfigError(
-                "A record with due= is delivered later. Leave out due to store it now, or set advance= to the number "
-                "of seconds to advance the clock."
+                "A record has due=, but a run without advance= does not deliver records later. Leave out due= to store "
+                "the record now, or set advance= to the number of seconds that the clock may advance."
             )
         inputs, letters = self._made_topics(records)
         deliveries = self._early_delivery(name for names in self._by_level for name in names)
@@ -200,17 +206,17 @@ class _ObservedRun:
         return outcome
 
     def _made_topics(self, records: Sequence[ProducerRecord] = ()) -> tuple[list[Partition], list[Partition]]:
-        """Create the worker's missing topics. Returns the partitions of its inputs and of its dead letters."""
+        """Create the worker's missing topics. Returns the partitions of its inputs and of its dead-letter topic."""
         names = [name for names in self._by_level for name in names]
         self._check_topics(records, names)
         inputs = self._made([name for name in names if not name.startswith("^")])
         letters = self._made([self._worker.options.dead_letter_topic] if self._worker.options.dead_letter_topic else [])
         self._made([name for name in self._worker.produces if not name.endswith("*")])
-        self._bounds = LogBounds(self._settings)  # not before: an older client would not know the new topics yet
+        self._bounds = LogBounds(self._settings)  # created only now, because an older client lacks the new topics
         return inputs, letters
 
     def outcome(self, records: int = 0) -> WorkerRun:
-        """Return the outcome of the run, or raise its error. `records` is how many records were stored."""
+        """Return the outcome of the run, or raise its error. `records` is the number of records that were stored."""
         if self._error:
             raise self._error
         if self._is_late:
@@ -223,7 +229,7 @@ class _ObservedRun:
     # Together with other runs
 
     def start(self, position: Callable[[Partition], int]) -> None:
-        """Start to handle, in a thread, the records from these positions on. Returns once partitions are assigned."""
+        """Start a thread that handles the records from these positions on. Returns once partitions are assigned."""
         inputs, letters = self._made_topics()
         self._begin_at({each: position(each) for each in inputs}, letters)
         self._thread = threading.Thread(target=self._run_beside, name="headway-test-worker", daemon=True)
@@ -241,11 +247,11 @@ class _ObservedRun:
 
     @property
     def has_ended(self) -> bool:
-        """True if the run has ended by itself or was abandoned."""
+        """True if the run has ended, either by itself or because it took too long."""
         return self._has_ended.is_set() or self._is_late
 
     def done_when_idle(self) -> int | None:
-        """Return how many records are done if all stored ones are, and otherwise None."""
+        """Return the number of done records if the worker is idle, and otherwise None."""
         return self._done if self._is_idle(0) else None
 
     def end(self) -> None:
@@ -257,13 +263,13 @@ class _ObservedRun:
         self._consumer.close(drain=False)
 
     def _check_topics(self, records: Iterable[ProducerRecord], read: Collection[str]) -> None:
-        """Raise `ConfigError` for a record of a topic that the worker does not read: the run would wait for it."""
+        """Raise `ConfigError` if the worker does not read the topic of a record, which it would otherwise wait for."""
         for record in records:
             kafka_topic = record.topic if self._stores_as_named else level_topic(record.topic, record.level or 0)
             if not any(matches(topic, kafka_topic) for topic in read):
                 raise ConfigError(
                     f"The worker {called(self._worker.handler)} does not read {kafka_topic}, only {', '.join(read)}. "
-                    "Give records for one of these."
+                    "Give records for these topics only."
                 )
 
     @property
@@ -275,7 +281,7 @@ class _ObservedRun:
         return EarlyDelivery(self._settings, name, topics, self._advance, self._timeout)
 
     def _run_until_idle(self, records: Sequence[ProducerRecord], deliveries: EarlyDelivery) -> None:
-        # The worker runs in this thread, so that its callbacks can use objects that belong to the test's thread.
+        # The worker runs in the test's own thread, so that its callbacks can use objects that belong to this thread.
         stopping = threading.Thread(
             target=self._store_and_stop, args=[records, deliveries], name="headway-test-run", daemon=True
         )
@@ -288,7 +294,7 @@ class _ObservedRun:
             stopping.join()
 
     def _made(self, topics: Sequence[str]) -> list[Partition]:
-        """Create missing topics. Returns the partitions of all of them."""
+        """Create the topics that do not exist yet. Returns the partitions of all given topics."""
         admin = Admin(self._settings)
         seen = admin.topics(named=topics).seen
         if missing := [topic for topic in topics if topic not in seen]:
@@ -297,9 +303,9 @@ class _ObservedRun:
         return [(topic, number) for topic in topics for number in range(seen.get(topic, self._partitions))]
 
     def _begin_at(self, begin: dict[Partition, int], letters: Sequence[Partition]) -> None:
-        """Create the consumer, which starts at these offsets, and ignore the dead letters that are already stored.
+        """Create a consumer that starts at these offsets. Dead letters that are already stored will be ignored.
 
-        The offsets are committed for one group, or for the group of each level.
+        The offsets are committed for the worker's group and, if it has levels, for the groups of the levels.
         """
         self._begin, self._letters_begin = begin, self._bounds.ends(letters)
         groups = {self._worker.group: [topic for topics in self._by_level for topic in topics]}
@@ -314,7 +320,7 @@ class _ObservedRun:
         self._consumer = self._worker.consumer(self._settings)
 
     def _store(self, records: Sequence[ProducerRecord]) -> None:
-        """Store the records, highest level first. The next level is stored once the worker has fetched the last one."""
+        """Store the records, highest level first. A level's records follow once the worker has fetched the previous."""
         count = 0
         levels = {} if self._stores_as_named else {"levels": self._worker.levels}
         with Producer({**self._settings, **levels}) as producer:
@@ -348,7 +354,7 @@ class _ObservedRun:
             self._note(record, context, returned, None)
             return returned
 
-        handle.__qualname__ = handle_async.__qualname__ = called(self._worker.handler)  # errors show this name
+        handle.__qualname__ = handle_async.__qualname__ = called(self._worker.handler)  # the name for error messages
         return handle_async if is_coroutine_function(handler) else handle
 
     def _note(self, record: Any, context: Any, returned: Any, error: BaseException | None) -> None:
@@ -375,13 +381,13 @@ class _ObservedRun:
     # The end
 
     def give_up(self) -> None:
-        """End a run that is not idle in time."""
+        """Stop a run that did not become idle in time."""
         self._is_late = True
         self._has_ended.set()
         self._consumer.stop(drain=False)
 
     def _store_and_stop(self, records: Sequence[ProducerRecord], deliveries: EarlyDelivery) -> None:
-        """Store the records once the worker is ready for them, and stop it once it is idle."""
+        """Store the records once the worker has its partitions, and stop the worker once it is idle."""
         try:
             self._wait_until_assigned()
             self._store(records)
@@ -390,22 +396,22 @@ class _ObservedRun:
             while not self.has_ended and (came := self._deliver_next(deliveries)):
                 count += came
                 self._wait_until_idle(count)
-        except Exception as error:  # an error from Kafka: without this, nothing would stop the run
+        except Exception as error:  # an error from Kafka must also stop the worker, so it is kept and raised later
             self._error = self._error or error
         finally:
             self._consumer.stop(drain=not self._is_late and self._error is None)
 
     def _deliver_next(self, deliveries: EarlyDelivery) -> int:
-        """Advance the clock to the next due time. Returns how many records arrive."""
+        """Advance the clock to the next due time, if the run may. Returns how many records are delivered."""
         if not self._advance:
             return 0
         if came := deliveries.deliver_next():
             return came
-        self._has_ended.wait(_QUIET)  # a schedule may be on its way to Kafka, or with the relay
+        self._has_ended.wait(_QUIET)  # a new schedule may not have reached Kafka or the relay yet, so try once more
         return deliveries.deliver_next()
 
     def _wait_until_fetched(self, count: int) -> None:
-        """Wait until the worker has this many records, or accepts no more because its buffer is full."""
+        """Wait until the worker has fetched this many records, or fetches no more because its buffer is full."""
         fetched, since = 0, time.monotonic()
         while fetched < count and not self._has_ended.wait(_LOOK_EVERY):
             counts, now = self._consumer.metrics(), time.monotonic()
@@ -422,7 +428,7 @@ class _ObservedRun:
         self._wait_until(lambda: self._is_idle(count))
 
     def _wait_until(self, is_done: Callable[[], bool]) -> None:
-        """Wait until the condition holds or the run has ended. If that takes too long, the run is late."""
+        """Wait until `is_done` returns True or the run has ended. After the timeout the run is marked as late."""
         deadline = time.monotonic() + self._timeout
         while not self._has_ended.wait(_LOOK_EVERY) and not is_done():
             if time.monotonic() > deadline:
@@ -430,7 +436,7 @@ class _ObservedRun:
                 return
 
     def _is_idle(self, count: int) -> bool:
-        """Return whether everything stored is done, and at least this many records are."""
+        """Return whether all stored records are done, and they are at least `count`."""
         counts, now = self._consumer.metrics(), time.monotonic()
         if counts.done != self._done or counts.remaining:
             self._done, self._quiet_since = counts.done, now
@@ -441,7 +447,7 @@ class _ObservedRun:
         return (stored <= self._done and not self._reads_its_outputs()) or now - self._quiet_since > self._quiet
 
     def _reads_its_outputs(self) -> bool:
-        """Return whether outputs can also be inputs, which arrive shortly after their record is done."""
+        """Return whether the worker may write to topics that it reads, so that new records can arrive after a pause."""
         return any(
             fnmatchcase(topic, produced) if produced.endswith("*") else topic == produced
             for topic, _ in self._begin
@@ -465,10 +471,10 @@ def _without_waits(given: Retries) -> Retries:
 
 
 def _config_of(declared: Worker) -> Config:
-    """Return the declared settings for a new group, which reads all levels itself unless declared otherwise.
+    """Return the declared settings, with one group for all levels unless something else is declared.
 
-    If each level had a group, these would join one after another, and the records of the first would be handled before
-    those of higher levels.
+    With a group for each level, the groups would be joined one after another. Then records of the first group could be
+    handled before records of higher levels.
     """
     config = {key: value for key, value in declared.config.items() if key not in _LEFT_OUT}
     if declared.levels is None or any(topic.startswith("^") for topic in declared.topics):

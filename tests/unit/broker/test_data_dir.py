@@ -198,7 +198,7 @@ def test_a_directory_with_somebodys_files_is_refused(tmp_path: Path) -> None:
 
 def test_an_ephemeral_broker_does_not_take_over_records_that_are_kept(tmp_path: Path) -> None:
     describe(tmp_path)
-    with pytest.raises(LocalBrokerError, match="holds records to be kept"):
+    with pytest.raises(LocalBrokerError, match="holds the records of a broker that is not ephemeral"):
         claim(tmp_path, ephemeral=True)
 
 

@@ -18,10 +18,10 @@ LOGS = {
     + "org.apache.kafka.common.KafkaException: Socket server failed to bind to 127.0.0.1:9092: "
     + "Address already in use.\n"
     + TRACE,
-    r"refuses a property: Invalid value abc for .* type INT\. Correct": FATAL
+    r"refused a property: Invalid value abc for .* type INT\. Correct": FATAL
     + "org.apache.kafka.common.config.ConfigException: Invalid value abc for configuration num.partitions: "
     + "Not a number of type INT\n",
-    r"stopped during its start \(File ended prematurely\)\. If its data are damaged, restore": FATAL
+    r"stopped during its start \(File ended prematurely\)\. If its data is damaged, restore": FATAL
     + f"java.lang.RuntimeException: wrapped\n{TRACE}Caused by: java.io.EOFException: File ended prematurely.\n{TRACE}",
     r"stopped during its start \(Exiting Kafka due to fatal exception\)": FATAL,
     r"stopped during its start \(Unrecognized option: -Xfoo\)": "Unrecognized option: -Xfoo\n",
