@@ -407,7 +407,7 @@ class _ObservedRun:
             return 0
         if came := deliveries.deliver_next():
             return came
-        self._has_ended.wait(_QUIET)  # a new schedule may not have reached Kafka or the relay yet, so try once more
+        self._has_ended.wait(_QUIET)  # a new schedule has perhaps not reached Kafka or the relay yet, so try again
         return deliveries.deliver_next()
 
     def _wait_until_fetched(self, count: int) -> None:

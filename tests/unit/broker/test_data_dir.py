@@ -110,7 +110,7 @@ def test_records_that_a_kafka_holds_under_another_path_are_not_removed(tmp_path:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as holder:
             assert holder.stdout
             holder.stdout.readline()
-            with pytest.raises(LocalBrokerError, match="in use by a Kafka that was started under another path"):
+            with pytest.raises(LocalBrokerError, match="in use by a Kafka that was started with another path"):
                 claim(tmp_path / "after", ephemeral=True)
             holder.kill()
         assert (tmp_path / "after" / "node-1" / "record").exists()
@@ -191,7 +191,7 @@ def test_stopping_a_dead_broker_leaves_the_process_with_its_id_alone(tmp_path: P
 
 def test_a_directory_with_somebodys_files_is_refused(tmp_path: Path) -> None:
     (tmp_path / "thesis.txt").write_text("years of work")
-    with pytest.raises(LocalBrokerError, match="not empty, and holds no Headway broker"):
+    with pytest.raises(LocalBrokerError, match="not empty, but it is not the data directory of a Headway broker"):
         LocalBroker(data_dir=tmp_path, ephemeral=True).start()
     assert (tmp_path / "thesis.txt").exists()
 

@@ -43,4 +43,4 @@ def test_metadata_that_come_up_empty_beside_topics_are_missed(tmp_path: Path) ->
     (node.data_dir / "__cluster_metadata-0").mkdir(parents=True)
     assert missing_metadata(node) is None  # a first start
     (node.data_dir / "orders-0-5").mkdir()
-    assert "were damaged" in str(missing_metadata(node))
+    assert "was damaged" in str(missing_metadata(node))

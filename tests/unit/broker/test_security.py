@@ -150,5 +150,7 @@ def test_a_broker_without_security_has_no_users(tmp_path: Path) -> None:
         lambda: broker.client_config("app"),
         broker.config_file,
     ):
-        with pytest.raises(LocalBrokerError, match=r"Start one with secure=True \(`headway broker start --secure`\)"):
+        with pytest.raises(
+            LocalBrokerError, match=r"Start a secured broker with secure=True \(`headway broker start --secure`\)"
+        ):
             call()
