@@ -205,7 +205,7 @@ def test_a_log_whose_end_is_not_known_is_not_empty(
     with (
         CommitMarkers(config, headway_topic, patience=0.2) as markers,
         pytest.raises(
-            KafkaError, match=f"Kafka did not answer within 0.2 s where partition .* of {headway_topic} begins"
+            KafkaError, match=f"Kafka did not report within 0.2 s where partition .* of {headway_topic} begins"
         ),
     ):
         markers.newest(b"job/0").get(b"job/0")

@@ -101,7 +101,7 @@ def test_a_partition_whose_leader_is_away_is_not_empty_and_is_waited_for(
 def test_an_end_that_is_not_known_in_time_is_an_error_that_says_so(cluster: Cluster) -> None:
     cluster.leave()
     with pytest.raises(
-        KafkaError, match=rf"^Kafka did not answer within 0.3 s where partitions of {TOPIC} begin and end"
+        KafkaError, match=rf"^Kafka did not report within 0.3 s where partitions of {TOPIC} begin and end"
     ):
         LogBounds(cluster.config, within=0.3).ends([PLACE])
 

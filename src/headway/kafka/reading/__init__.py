@@ -1,1 +1,1 @@
-"""Reading by offset, without joining a group."""
+"""Reads Kafka's partitions by offset, without joining a group."""

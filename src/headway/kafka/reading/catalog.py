@@ -30,23 +30,23 @@ K = TypeVar("K")
 T = TypeVar("T")
 V = TypeVar("V")
 
-# Requests are short and repeated often, because the open requests of a broker that stops are never answered.
+# Requests have a short time limit and are repeated often, because a broker that stops never answers its open requests.
 ONE_ANSWER_WITHIN = 5.0
 _ASK_AGAIN_AFTER = 0.2
 
 
 class TopicLevels(NamedTuple):
-    """The partitions of some topics at every level, and the ids of the Kafka topics, if the brokers return ids."""
+    """The partitions of some topics on all levels, and the ids of the Kafka topics if the brokers return ids."""
 
     partitions: list[TopicPartition]
     topic_ids: dict[str, str]
 
 
 class Catalog(Admin):
-    """An admin client that finds the partitions of levels, and their offsets.
+    """An admin client that finds the partitions of topics with levels, and their offsets.
 
-    Every method raises `KafkaError` if no broker answers: after a minute, or at once if no broker has ever answered.
-    With the `isolation` level `read_committed`, an unfinished transaction and the records after it cannot be read.
+    Every method raises `KafkaError` if no broker answers: after a minute, or at once if no broker has ever answered. If
+    the `isolation` level is `read_committed`, an unfinished transaction and the records after it count as unreadable.
     """
 
     def __init__(self, config: Config, isolation: str = "read_committed") -> None:
@@ -54,9 +54,10 @@ class Catalog(Admin):
         self._isolation = isolation
 
     def find(self, topics: Iterable[str], naming: TopicNaming, *, may_be_gone: bool = False) -> TopicLevels:
-        """Return the topics' partitions at every level.
+        """Return the partitions of the topics on all levels.
 
-        If a level of a topic is missing, the topic is left out if it `may_be_gone`. Otherwise this raises `KafkaError`.
+        If a level of a topic does not exist, the topic is left out if `may_be_gone` is True. Otherwise this raises
+        `KafkaError`.
         """
         wanted = naming.kafka_topics(topics)
         asked = [each.kafka_topic for each in wanted]
@@ -79,20 +80,21 @@ class Catalog(Admin):
         return TopicLevels(list(partitions), ids)
 
     def starts(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Return the first offset that each partition still holds."""
+        """Return the first offset of each partition that was not deleted yet."""
         return self._offsets(partitions, EARLIEST)
 
     def ends(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Return the offset after the last record of each partition that can be read."""
+        """Return the end offset of each partition, which follows its last readable record."""
         return self._offsets(partitions, LATEST)
 
     def written(self, partitions: Collection[TopicPartition]) -> Offsets:
-        """Return the offset after the last record of each partition, unfinished transactions included."""
+        """Return the end offset of each partition, including unfinished transactions."""
         return self._offsets(partitions, LATEST, "read_uncommitted")
 
     def at(self, time_ms: int, partitions: Collection[TopicPartition]) -> Offsets:
         """Return each partition's first offset with this timestamp or a later one, or its end if there is none."""
-        ends = self.ends(partitions)  # first, because a record that arrives between the two questions is not older
+        # Requested first, because a record that arrives between the two requests is not older than the time.
+        ends = self.ends(partitions)
         found = self._offsets(partitions, OffsetSpec.for_timestamp(time_ms))
         return {each: ends[each] if offset == NONE_THAT_LATE else offset for each, offset in found.items()}
 
@@ -137,14 +139,14 @@ class Catalog(Admin):
         return answer
 
     def _patiently(self, ask: Callable[[], dict[K, V | ck.KafkaError]]) -> dict[K, V | ck.KafkaError]:
-        """Return the answers, some of which may be permanent errors. Repeats the question after transient errors."""
+        """Return the answers, some of which can be permanent errors. The request is repeated after transient errors."""
         if not self._is_connected:
             self._connect()
         answers: dict[K, V | ck.KafkaError] = {}
 
         def ask_all(_: float) -> None:
             if answers:
-                # A client that has lost a leader during a question for offsets might never find it again.
+                # After a request for offsets has lost the leader, the same client might never find the leader again.
                 self._client = make_client(AdminClient, self._settings, self._connection)
                 self._brokers.none_is_up = False
             answers.update(ask())
@@ -160,12 +162,12 @@ class Catalog(Admin):
         return answers
 
     def _failure(self, failure: str, reason: ck.KafkaError, topic: str) -> KafkaError:
-        self._client.poll(0)  # calls the error callback
+        self._client.poll(0)  # runs the error callback
         if self._brokers.none_is_up:
             return self._unreachable()
         if refused := why_refused(reason, "Read", self._settings, topic=topic):
             return refused
-        return KafkaError(f"{failure}: {describe(reason)}. Try again, and read the log of the brokers.")
+        return KafkaError(f"{failure}: {describe(reason)}. Try again. If this persists, check the log of the brokers.")
 
 
 def _is_missing(answer: object) -> bool:

@@ -1,11 +1,12 @@
-"""Markers of the batches that a writer's tasks have stored in Kafka, in a topic that keeps each task's last marker.
+"""Markers of the batches that a writer's tasks have stored in Kafka. A topic keeps the last marker of each task.
 
 A marker is written in the same transaction as its records, so Kafka has either both or neither. A writer that has
-fenced off earlier attempts at a task learns their outcome from the marker.
+fenced off earlier attempts at a task reads the marker to find out whether such an attempt has committed.
 
-A key is `writer/task`. All markers of a writer are in one partition, so one look-up shows how far its other tasks are.
+A key is `writer/task`. All markers of a writer are in one partition, so one look-up also shows the progress of its
+other tasks.
 
-The offsets of a group can be written in a transaction too, and would be quicker to look up. But Kafka deletes them a
+The offsets of a group can be written in a transaction, too, and would be faster to look up. But Kafka deletes them a
 week after the last commit, and a batch may be repeated after a longer stop.
 """
 
@@ -36,25 +37,28 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-# This number decides the partition of a marker, so it must never change. The topic's own number of partitions does not
-# matter, because an operator may add some.
+# This number determines the partition of a marker, so it must never change. The topic's actual number of partitions
+# does not matter, because an operator may add partitions.
 _PARTITIONS = 16
-# Kafka compacts and deletes only segments that are full or old, and a look-up may have to read through the rest.
+# Kafka compacts and deletes only segments that are full or old, and a look-up may have to read the records in other
+# segments.
 _SEGMENTS = {"segment.ms": "600000"}
 _COMPACTION = {**_SEGMENTS, "cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.1"}
 _A_DAY = {**_SEGMENTS, "cleanup.policy": "delete", "retention.ms": "86400000"}
 
 _GONE_AFTER = 1.0  # seconds after which all brokers know a topic that the driver has created
-_FIRST_SPAN = 256  # offsets; most look-ups search for a recent marker
+_FIRST_SPAN = 256  # number of offsets that are searched first, because most look-ups search for a recent marker
 _SPAN_GROWS = 16
 _AT_A_TIME = 5_000
 
 
 def create_marker_topic(admin: Admin, topic: str, *, lasting: bool = True) -> None:
-    """Create the topic, if it does not exist. Raises `KafkaError`, also if the topic has too few partitions.
+    """Create the topic of the markers, if it does not exist.
 
-    The topic keeps the last marker of each key. If not `lasting`, it keeps all markers for a day: for keys that are
-    used once, which a compacted topic would keep forever.
+    With `lasting`, the topic keeps the last marker of each key. Otherwise it keeps all markers for a day, because a
+    compacted topic would keep keys that are used only once forever.
+
+    Raises `KafkaError` if the topic cannot be created, or has too few partitions.
     """
     count = admin.topics(named=[topic]).get(topic)
     if count is None:
@@ -63,7 +67,7 @@ def create_marker_topic(admin: Admin, topic: str, *, lasting: bool = True) -> No
 
 
 def _create(admin: Admin, topic: str, config: Mapping[str, str]) -> int:
-    """Create the topic, unless another process does so at the same moment. Returns its number of partitions."""
+    """Create the topic, unless another process creates it at the same moment. Returns its number of partitions."""
     try:
         admin.create([topic], _PARTITIONS, config=config)
     except KafkaError as error:
@@ -91,17 +95,17 @@ def marker_partition(key: bytes) -> int:
 
 
 class CommitMarkers(Closable):
-    """A reader of markers by key.
+    """Looks up markers by their key.
 
-    A topic that was deleted since the writer began is created again by `create_marker_topic`. A marker for which `read`
-    raises `UnreadableError` is skipped with a warning, and the marker before it counts.
+    If the topic was deleted after the writer began, it is created again by `create_marker_topic`. If `read` raises
+    `UnreadableError` for a marker, the marker is skipped with a warning, and the previous marker of the key counts.
 
     Args:
         config: The settings of librdkafka.
         topic: The topic of the markers.
-        read: Reads the value of a marker.
-        lasting: Whether the topic keeps the last marker of each key, or all markers for a day.
-        patience: The seconds that a leader has to answer where its log begins and ends.
+        read: A function that reads the value of a marker.
+        lasting: True if the topic keeps the last marker of each key, False if it keeps all markers for a day.
+        patience: The number of seconds to wait until a leader answers where its log begins and ends.
     """
 
     def __init__(
@@ -142,10 +146,10 @@ class CommitMarkers(Closable):
         return marker_partition(key)
 
     def newest(self, key: bytes) -> dict[bytes, bytes]:
-        """Return the newest committed markers of the key's writer, also those of its other keys.
+        """Return the newest committed markers of this key's writer, including the markers of its other keys.
 
-        Markers of other keys that are older than the marker of this key are left out. Waits for open transactions.
-        Raises `KafkaError`.
+        Markers of other keys that are older than the marker of this key are left out. Waits for open transactions to
+        end. Raises `KafkaError`.
         """
         partition, writer = self.partition_of(key), _writer(key)
         begin, stop = self._extent(partition)
@@ -160,9 +164,9 @@ class CommitMarkers(Closable):
         return {key: value for key, value in found.items() if value is not None}
 
     def again(self, key: bytes) -> dict[bytes, bytes]:
-        """Return the result of `newest` for this key, with the markers that were committed since.
+        """Return the last result of `newest`, updated with the markers that were committed since then.
 
-        Does not wait for open transactions. If there is nothing new, it takes one request to the broker.
+        This does not wait for open transactions. If there are no new markers, it takes one request to the broker.
         """
         partition = self.partition_of(key)
         _, end = self._extent(partition)
@@ -172,7 +176,10 @@ class CommitMarkers(Closable):
         return {key: value for key, value in self._found.items() if value is not None}
 
     def _scan(self, writer: bytes, partition: int, start: int, stop: int | None) -> dict[bytes, bytes | None]:
-        """Return a writer's last markers in [start, stop), None for a deleted one. Without `stop`, to the log end."""
+        """Return the last marker of each of the writer's keys in the range [start, stop), or None for a deleted one.
+
+        Without `stop`, the range extends to the end of the log.
+        """
         self._consumer.assign([ck.TopicPartition(self._topic, partition, start)])
         deadline = time.monotonic() + OPEN_TRANSACTION_ENDS_WITHIN
         found: dict[bytes, bytes | None] = {}
@@ -189,7 +196,8 @@ class CommitMarkers(Closable):
                 ):
                     found[key] = message.value()
             if was_at_end and stop is None:
-                # Unlike the answer to a request, the end in a fetch counts the records of open transactions.
+                # The end offset in a fetch includes the records of open transactions, unlike the answer to a request
+                # for offsets.
                 stop = fetched_end(self._consumer, (self._topic, partition))
             self._position = position
             if time.monotonic() > deadline:
@@ -201,7 +209,10 @@ class CommitMarkers(Closable):
         return found
 
     def _is_marker(self, message: Any) -> bool:
-        """Return whether a record is a marker or deletes a marker, and is not another record with a marker's key."""
+        """Return whether a record is a marker or deletes one.
+
+        Other records with a marker's key are skipped with a warning.
+        """
         if (value := message.value()) is None:
             return True
         try:
@@ -213,11 +224,11 @@ class CommitMarkers(Closable):
         return True
 
     def _extent(self, partition: int) -> tuple[int, int]:
-        """Return the first offset, and the end of the part whose transactions have ended."""
+        """Return the first offset of a partition, and the end of the part in which no transaction is open."""
         return watermarks(self._consumer, (self._topic, partition), self._patience, self._config)
 
     def _await_topic(self) -> None:
-        """Wait until the broker knows the topic, and create it if it was deleted."""
+        """Wait until the brokers know the topic. If it was deleted, create it again."""
         began, was_created = time.monotonic(), False
         while not (count := self._count_partitions()):
             took = time.monotonic() - began
@@ -227,7 +238,8 @@ class CommitMarkers(Closable):
             if took > CREATED_TOPIC_KNOWN_WITHIN:
                 raise KafkaError(
                     f"Kafka has no topic {self._topic}, where exactly-once delivery keeps its markers, "
-                    f"{CREATED_TOPIC_KNOWN_WITHIN:g} s after it was created. Start again once the brokers know it."
+                    f"{CREATED_TOPIC_KNOWN_WITHIN:g} s after it was created. Start again when the brokers know the "
+                    "topic."
                 )
             time.sleep(0.02)
         _check_partitions(self._topic, count)

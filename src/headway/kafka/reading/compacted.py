@@ -1,4 +1,4 @@
-"""Reading topics without a group: which topics exist, where they end, and the records of a compacted topic."""
+"""Lists topics, finds the ends of their partitions, and reads compacted topics, without joining a group."""
 
 import logging
 import time
@@ -35,10 +35,10 @@ _SETTINGS: Config = {
 
 
 class TopicReader(Closable):
-    """A reader that lists topics, finds their ends and reads compacted topics, without joining a group.
+    """Lists topics, finds the ends of their partitions, and reads compacted topics. Not thread-safe.
 
-    It keeps its clients for the next question, because with an `oauth_cb` a new client costs a second. `config` has the
-    settings of librdkafka. Not thread-safe.
+    It keeps its clients for later calls, because with an `oauth_cb` it takes a second to create a client. `config` has
+    the settings of librdkafka.
     """
 
     def __init__(self, config: Config) -> None:
@@ -48,27 +48,30 @@ class TopicReader(Closable):
 
     @property
     def admin(self) -> Admin:
-        """The admin client; made at the first use."""
+        """The admin client, which is created when it is first used."""
         if self._admin is None:
             self._admin = Admin(self._config)
         return self._admin
 
     def bounds(self, within: float = LOG_BOUNDS_TOLD_WITHIN, isolation: str = "read_uncommitted") -> LogBounds:
-        """Return a `LogBounds` that asks for at most `within` seconds. Raises `KafkaError` as `Admin` does."""
+        """Return an object that finds the ends of partitions within `within` seconds.
+
+        Raises `KafkaError` as `Admin` does.
+        """
         return LogBounds(self._config, isolation, within, self.admin.client)
 
     def renew(self) -> None:
-        """Replace the clients.
+        """Replace the clients by new ones.
 
-        The old clients may keep asking a broker that no longer leads the partition, and read nothing from a topic that
-        was deleted and created again.
+        The old clients may send further requests to a broker that no longer leads the partition, and they read nothing
+        from a topic that was deleted and created again.
         """
         self._admin = None
         before, self._consumer = self._consumer, unjoined_consumer({**self._config, **_SETTINGS})
         in_background(before.close)
 
     def serve(self) -> None:
-        """Serve the callbacks of the clients, whose reports would pile up otherwise."""
+        """Poll the clients, because otherwise their error and log reports would pile up."""
         self._consumer.poll(0)
         if self._admin:
             self._admin.serve()
@@ -85,21 +88,21 @@ class TopicReader(Closable):
         when_stuck: Callable[[dict[int, dict[str, bytes]]], None] = lambda values: None,
         is_over: Callable[[], bool] = lambda: False,
     ) -> dict[int, dict[str, bytes]]:
-        """Return the latest value of each key of each partition, without deleted keys.
+        """Return the latest value of each key, for each partition. Deleted keys are left out.
 
         Records whose key is not text are skipped with a warning.
 
-        It waits for open transactions, and reads their records if they are committed. After a second of waiting it
-        calls `when_stuck` with the values that it has read, which can end the transactions of dead producers.
+        This waits for open transactions, and reads their records if they are committed. After a second, it calls
+        `when_stuck` with the values that it has read so far. That function can end the transactions of dead producers.
 
         Raises:
-            AuthorizationError: The right to read the topic is missing.
+            AuthorizationError: This client is not permitted to read the topic.
             KafkaError: The end of a partition is not known or was not reached within `within` seconds, or `is_over`
-                returned True before.
+                returned True before that.
         """
         values: dict[int, dict[str, bytes]] = {partition: {} for partition in partitions}
         ends = self._ends(topic, partitions, within)
-        # The partitions that have not been read to their ends yet.
+        # The partitions that have not been read to their end yet.
         missing = {partition for partition, end in ends.items() if end > 0}
         try:
             self._consumer.assign([ck.TopicPartition(topic, partition, ck.OFFSET_BEGINNING) for partition in missing])
@@ -127,13 +130,13 @@ class TopicReader(Closable):
         return values
 
     def _ends(self, topic: str, partitions: Collection[int], within: float) -> dict[int, int]:
-        """Return the ends of the logs, open transactions included."""
+        """Return the end offsets of the partitions, including open transactions."""
         bounds, wanted = self.bounds(within), [(topic, partition) for partition in partitions]
         deadline = time.monotonic() + CREATED_TOPIC_KNOWN_WITHIN  # not all brokers know a new topic at once
         while len(found := bounds.ends(wanted)) < len(wanted):
             if time.monotonic() > deadline:
                 missing = sorted(set(partitions).difference(partition for _, partition in found))
-                raise KafkaError(f"The topic {topic} lacks the partitions {missing}. Create it again.")
+                raise KafkaError(f"The topic {topic} does not have the partitions {missing}. Create the topic again.")
             time.sleep(_ASK_AGAIN_AFTER)
         return {partition: end for (_, partition), end in found.items()}
 
@@ -150,7 +153,7 @@ def _reaches(message: Any, ends: Mapping[int, int], values: dict[int, dict[str, 
         else:
             values[partition][key] = value
         return bool(message.offset() + 1 >= ends[partition])
-    if error.code() == ck.KafkaError._PARTITION_EOF:  # comes only where all transactions before it have ended
+    if error.code() == ck.KafkaError._PARTITION_EOF:  # arrives only if all transactions before this offset have ended
         return bool(message.offset() >= ends[partition])
     return False
 

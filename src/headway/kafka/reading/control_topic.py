@@ -1,7 +1,7 @@
-"""Messages to processes that can be reached only through Kafka: records in a topic of one partition.
+"""Sends messages to processes that can be reached only through Kafka, as records in a topic with one partition.
 
-Each process listens from an offset that was noted before it was started. So no process misses a message that is sent
-while it starts, or while another process takes its place.
+The position in the topic is noted before a process is started, and the process listens from there. So no process misses
+a message that is sent while the process starts, or while another process takes its place.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ _A_DAY = {"retention.ms": "86400000"}
 
 
 class ControlTopic:
-    """The topic of the messages, as their sender uses it. `config` has the settings of librdkafka.
+    """The topic of the messages, from the sender's point of view. `config` has the settings of librdkafka.
 
-    Raises `KafkaError` if the topic does not exist and cannot be created. Raises `AuthorizationError` if a right to
-    read or write it is missing: without it, the sender could not stop the processes later.
+    Raises `KafkaError` if the topic does not exist and cannot be created. Raises `AuthorizationError` if this client is
+    not permitted to read and write the topic, because it could then not stop the processes later.
     """
 
     def __init__(self, config: Config, topic: str) -> None:
@@ -47,14 +47,15 @@ class ControlTopic:
         try:
             self._admin.create([self._topic], 1, config=_A_DAY)
         except KafkaError:
-            if self._topic not in self._admin.topics("Read"):  # another process may have created it at this moment
+            # Another process may have created the topic at this moment.
+            if self._topic not in self._admin.topics("Read"):
                 raise
 
     def end(self) -> int:
         """Return the offset of the next message.
 
-        Raises `KafkaError` if these settings lack the right to read the topic. A listener would not notice that,
-        because librdkafka waits for the right in silence.
+        Raises `AuthorizationError` if this client is not permitted to read the topic. A listener would not notice this,
+        because librdkafka waits silently for the permission.
         """
         consumer = _reader(self._config)
         try:
@@ -80,14 +81,15 @@ class ControlTopic:
     def say(self, run: str, word: bytes) -> None:
         """Send a message to all processes of a run.
 
-        Raises `KafkaError` if Kafka does not store it within 20 s, or the listeners have lost the right to read it.
+        Raises `KafkaError` if Kafka does not store the message within 20 s, or if the listeners are no longer permitted
+        to read it.
         """
         reports: list[ck.KafkaError | None] = []
         own = {"message.timeout.ms": int(BROKER_ANSWERS_WITHIN * 1000)}
         producer = make_client(ck.Producer, {"log_level": 2, **self._config, **own})
         report = lambda error, _: reports.append(error)  # noqa: E731
         producer.produce(self._topic, word, run.encode(), partition=0, on_delivery=report)
-        producer.flush()  # returns once the report has come, at the latest after message.timeout.ms
+        producer.flush()  # returns after the report has arrived, which takes at most message.timeout.ms
         producer.close()
         for error in filter(None, reports):
             if refused := why_refused(error, "Write", self._config, topic=self._topic):
@@ -98,7 +100,7 @@ class ControlTopic:
 
 @contextlib.contextmanager
 def listening(config: Config, topic: str, since: int, run: str, hear: Callable[[bytes], None]) -> Iterator[None]:
-    """Call `hear` in a thread with each message to the run, from offset `since` on, during the `with` block."""
+    """During the `with` block, call `hear` in a thread with each message to the run, from the offset `since` on."""
 
     def take(key: str, word: bytes) -> None:
         if key == run:

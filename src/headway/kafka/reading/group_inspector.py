@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 _BATCH = 1000
 _MOMENT = 0.1  # seconds
-_SHORT = 1000  # offsets; longer ranges are read one after the other, because each may fill librdkafka's queue
+_SHORT = 1000  # offsets; longer ranges are read one after the other, because each of them may fill librdkafka's queue
 _AT_THE_SAME_TIME = 200
 
 _HAS_MEMBERS = (
@@ -43,27 +43,27 @@ _HAS_MEMBERS = (
 
 _DEFAULTS: Config = {
     "log_level": 2,
-    # A read ends when the broker answers that nothing follows, so the broker should answer quickly.
+    # A read ends when the broker answers that no further record follows, so the broker should answer quickly.
     "fetch.wait.max.ms": 10,
     "fetch.queue.backoff.ms": 1,
 }
 _OURS: Config = {
     "enable.partition.eof": True,
-    # Records that retention deletes while they are read are skipped.
+    # Records that Kafka deletes because of their age while they are read are skipped.
     "auto.offset.reset": "earliest",
 }
 
 
 class GroupInspector(Closable):
-    """Reads the commits of one group, and partitions by offset, without joining a group.
+    """Reads the commits of one group, and the records of partitions, without joining a group.
 
-    Raises `ConfigError` for a setting that librdkafka does not know or accept. Every method raises `KafkaError` if
-    Kafka refuses or does not answer.
+    Raises `ConfigError` for a setting that librdkafka does not know, or a value that it does not accept. Every method
+    raises `KafkaError` if Kafka refuses a request or does not answer.
 
     Args:
-        config: The settings as for the other clients. Headway's own keys are ignored.
-        group: The group.
-        client: A connected client with these settings, if there is one, because a new one takes a while to connect.
+        config: The same settings as for the other clients. Headway's own keys are ignored.
+        group: The name of the group.
+        client: A connected client with these settings, if there is one. A new client would take a while to connect.
     """
 
     def __init__(self, config: Config, group: str, client: AdminClient | None = None) -> None:
@@ -72,7 +72,8 @@ class GroupInspector(Closable):
         self._admin = client or make_client(AdminClient, {"log_level": 2, **kafka})
         self._bounds = LogBounds(kafka, client=self._admin)
         self._reader = unjoined_consumer({**_DEFAULTS, **kafka, **_OURS})
-        self._committer: ck.Consumer | None = None  # made only when needed, because it asks for the coordinator
+        # Created only when needed, because it searches for the group's coordinator.
+        self._committer: ck.Consumer | None = None
         if client is None:
             # An admin client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
             with _explained("The topics could not be listed"):
@@ -96,19 +97,20 @@ class GroupInspector(Closable):
         return 0 if described is None else len(described.members)
 
     def members(self) -> dict[Partition, Member]:
-        """Return the member to which each partition is assigned now."""
+        """Return the member to which each partition is currently assigned."""
         described = self._described()
         return {} if described is None else members_by_partition(described)
 
     def _described(self) -> "ConsumerGroupDescription | None":
         """Return the coordinator's description of the group, or None if the group does not exist."""
-        client = coordinator_client(self._kafka)  # it, and its request, end with its last reference
+        # The request ends when the client is destroyed, so this variable keeps it alive.
+        client = coordinator_client(self._kafka)
         answer = ask_for_members(client, self.group)
         try:
             return answer.result(BROKER_ANSWERS_WITHIN)
         except TimeoutError:
             raise KafkaError(
-                f"The coordinator of the group {self.group} did not answer within {BROKER_ANSWERS_WITHIN:g} s whether "
+                f"The coordinator of the group {self.group} did not report within {BROKER_ANSWERS_WITHIN:g} s whether "
                 "the group has members. Check that its broker runs, and try again."
             ) from None
         except ck.KafkaException as error:
@@ -124,7 +126,8 @@ class GroupInspector(Closable):
         return sorted((each.topic, each.partition) for each in found if each.offset >= 0)
 
     def _committed_partitions(self) -> list[ck.TopicPartition]:
-        client = coordinator_client(self._kafka)  # it, and its request, end with its last reference
+        # The request ends when the client is destroyed, so this variable keeps it alive.
+        client = coordinator_client(self._kafka)
         answer = ask_for_offsets(client, self.group)
         with _explained(f"The commits of the group {self.group} could not be listed"):
             try:
@@ -143,10 +146,12 @@ class GroupInspector(Closable):
         return {partition: commit for partition, commit in found.items() if commit is not None}
 
     def _group_client(self) -> ck.Consumer:
-        """Return the client for the group's commits. Raises `KafkaError` without the right to see the group.
+        """Return the client for the group's commits.
 
-        librdkafka does not report a missing right to a request for commits. It searches for the coordinator until the
-        request times out.
+        Raises `KafkaError` if this client is not permitted to see the group.
+
+        For a request for commits, librdkafka does not report a missing permission. It searches for the coordinator
+        until the request times out.
         """
         if self._committer is None:
             self._require_right()
@@ -155,36 +160,46 @@ class GroupInspector(Closable):
         return self._committer
 
     def _require_right(self) -> None:
-        """Raise `KafkaError` without the right to see the group.
+        """Raise `KafkaError` if this client is not permitted to see the group.
 
-        It asks for the group's description, because librdkafka 2.16 ends the process if an admin client asks for the
-        offsets of a group whose coordinator has just started (`rd_kafka_cgrp_op`, called with no group).
+        This requests the group's description, because librdkafka 2.16 crashes the process if an admin client requests
+        the offsets of a group whose coordinator has just started (`rd_kafka_cgrp_op`, called with no group).
         """
-        client = coordinator_client(self._kafka)  # it, and its request, end with its last reference
+        # The request ends when the client is destroyed, so this variable keeps it alive.
+        client = coordinator_client(self._kafka)
         answer = ask_for_members(client, self.group)
         try:
             answer.result(BROKER_ANSWERS_WITHIN)
         except TimeoutError:
-            pass  # the next request reports it
+            pass  # the next request reports this problem
         except ck.KafkaException as error:
             if refused := why_refused(error.args[0], "Describe", self._kafka, group=self.group):
                 raise refused from error
 
     def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Return the first offset that each partition still holds, without partitions that do not exist."""
+        """Return the first offset of each partition that was not deleted yet.
+
+        Partitions that do not exist are left out.
+        """
         return self._bounds.starts(partitions)
 
     def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Return the offset after the last record of each partition, without partitions that do not exist."""
+        """Return the end offset of each partition. Partitions that do not exist are left out."""
         return self._bounds.ends(partitions)
 
     def offset_at(self, partition: Partition, timestamp: int, end: int) -> int:
-        """Return the first offset at or after a time in milliseconds since the epoch, or `end` if there is none."""
+        """Return the first offset at or after a time, or `end` if there is none.
+
+        The time is in milliseconds since the epoch.
+        """
         offset = self._bounds.at(timestamp, [partition]).get(partition)
         return end if offset is None else offset
 
     def read(self, partition: Partition, start: int, end: int) -> Iterator[Message]:
-        """Yield the records from `start` to before `end`, up to the first open transaction."""
+        """Yield the records from offset `start` up to `end`, but not those after the first open transaction.
+
+        The record at `end` is not included.
+        """
         if start < end:
             yield from (message for _, message in self._read_at_once({partition: (start, end)}))
 
@@ -196,7 +211,10 @@ class GroupInspector(Closable):
         )
 
     def read_together(self, ranges: Mapping[Partition, tuple[int, int]]) -> Iterator[tuple[Partition, Message]]:
-        """Yield the records of several ranges as `read` does, each range in order. Short ranges are read together."""
+        """Yield the records of several ranges as `read` does. Each range is in order.
+
+        Short ranges are read at the same time.
+        """
         short = {place: (start, end) for place, (start, end) in ranges.items() if 0 < end - start <= _SHORT}
         waiting = iter(short.items())
         while some := dict(islice(waiting, _AT_THE_SAME_TIME)):
@@ -214,7 +232,7 @@ class GroupInspector(Closable):
             for message in messages:
                 place, offset = (message.topic() or "", message.partition() or 0), message.offset() or 0
                 if place in ranges and place not in left:
-                    continue  # a record after the end of its range
+                    continue  # the record is after the end of its range
                 if (error := message.error()) is not None and error.code() != ck.KafkaError._PARTITION_EOF:
                     raise why_not_readable(error, place[0], self._kafka) or self._unreadable(message, error)
                 if error is not None or offset + 1 >= left[place]:
@@ -235,11 +253,17 @@ class GroupInspector(Closable):
         )
 
     def commit(self, offsets: CommittedOffsets) -> None:
-        """Commit offsets with their exact metadata, and wait for the answer. Fails while the group has members."""
+        """Commit offsets with their exact metadata, and wait for the answer.
+
+        Raises `KafkaError` while the group has members.
+        """
         self._asked(lambda: self._commit(offsets))
 
     def _asked(self, call: Callable[[], T]) -> T:
-        """Return the result of a call about the group. Raises `AuthorizationError` if a right to it is missing."""
+        """Return the result of a call about the group.
+
+        Raises `AuthorizationError` if this client is not permitted to use the group.
+        """
         try:
             return retrying(lambda _: call(), BROKER_ANSWERS_WITHIN)
         except KafkaError as error:
@@ -255,13 +279,14 @@ class GroupInspector(Closable):
         for error in refused.values():
             if _code(error) in _HAS_MEMBERS:
                 raise KafkaError(
-                    f"The group {self.group} has members, so Kafka accepts commits only from them. Stop them first."
+                    f"The group {self.group} has members, so Kafka accepts commits only from these. Stop the members "
+                    "first."
                 ) from error
             raise error
 
 
 def _explain_group(group: str, error: ck.KafkaException) -> KafkaError:
-    explained = KafkaError(f"The group {group} could not be described: {error.args[0].str().rstrip('.')}.")
+    explained = KafkaError(f"The coordinator could not describe the group {group}: {error.args[0].str().rstrip('.')}.")
     explained.__cause__ = error
     return explained
 

@@ -1,4 +1,4 @@
-"""The state of a group and its members, as its coordinator describes them."""
+"""Interprets the description of a group and its members, as the group's coordinator returns it."""
 
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -9,7 +9,8 @@ from headway.kafka.binding.capi import Partition
 if TYPE_CHECKING:
     from confluent_kafka.admin._group import ConsumerGroupDescription
 
-# Kafka 4 reports an unknown group as an error, earlier brokers as a dead group. librdkafka's mock describes no groups.
+# Kafka 4 reports an unknown group as an error, and earlier brokers report it as a dead group. librdkafka's mock cluster
+# does not describe groups.
 NO_GROUP: Final = (ck.KafkaError.GROUP_ID_NOT_FOUND, ck.KafkaError._UNSUPPORTED_FEATURE)
 
 
@@ -29,7 +30,10 @@ class Member(NamedTuple):
 
 
 def members_by_partition(described: "ConsumerGroupDescription") -> dict[Partition, Member]:
-    """Return the member that has each partition now. It is empty while a classic group rebalances."""
+    """Return the member that has each partition now.
+
+    The result is empty while a classic group rebalances.
+    """
     return {
         (each.topic, each.partition): Member(member.client_id, member.host.removeprefix("/"))
         for member in described.members

@@ -1,14 +1,14 @@
-"""The beginning and end of partitions, by one rule: an offset below 0 means unknown, not an empty log.
+"""Finds the first and the last offset of partitions. An offset below 0 always means unknown, and not an empty log.
 
-After the leader of a partition has died, some ten seconds pass until its broker is fenced. Meanwhile librdkafka 2.16
+After the leader of a partition has died, about ten seconds pass until its broker is fenced. Meanwhile librdkafka 2.16
 answers `list_offsets` with the offset -1001 and without an error. The same client continues to do so for minutes,
-because it keeps the leader that it knows. So such a question is repeated with a new client, until it has taken too
-long and an error is raised.
+because it does not look for another leader. So the request is repeated with a new client, until it has taken too long
+and an error is raised.
 
-librdkafka gives the same answer for a partition without a leader as for one that does not exist. Only the metadata
-distinguish them.
+librdkafka gives the same answer for a partition without a leader and for one that does not exist. Only the metadata
+distinguish the two.
 
-A negative answer has a meaning only in a look-up by time: -1 means that no record is that late.
+A negative answer has a meaning only in a look-up by time, where -1 means that no record is that late.
 """
 
 from collections.abc import Collection, Mapping
@@ -31,11 +31,11 @@ EARLIEST: OffsetSpec = OffsetSpec.earliest()  # type: ignore[no-untyped-call]
 LATEST: OffsetSpec = OffsetSpec.latest()  # type: ignore[no-untyped-call]
 
 NONE_THAT_LATE = -1
-"""The answer to a look-up by time if all records are older."""
+"""The answer to a look-up by time if all records are older than that time."""
 
-_TIMEOUTS = (0.5, 1.0, 2.0)  # seconds, of one request after the other
+_TIMEOUTS = (0.5, 1.0, 2.0)  # time limits in seconds of the first, second and third request
 _LONGEST_TIMEOUT = 5.0
-_IN_ONE_QUESTION = 500  # partitions, because librdkafka searches all of a question's partitions for each answer
+_IN_ONE_QUESTION = 500  # number of partitions, because librdkafka searches all partitions of a request for each answer
 _WITHOUT_A_LEADER_OR_GONE = (
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
     ck.KafkaError._UNKNOWN_PARTITION,
@@ -49,16 +49,15 @@ _LEVELS = {
 
 
 class LogBounds:
-    """A reader of where partitions begin and end, with a connection of its own.
+    """Finds the first and the last offset of partitions, over a separate connection.
 
-    Every method leaves out partitions that do not exist, and raises `KafkaError` for offsets that are not known in
-    time.
+    Every method leaves out partitions that do not exist, and raises `KafkaError` if an offset is not known in time.
 
     Args:
         config: The settings of librdkafka.
-        isolation: With "read_uncommitted" the end is after open transactions, with "read_committed" before them.
-        within: The seconds for which to repeat a question that a broker does not answer.
-        client: A connected client with these settings for the first question.
+        isolation: If "read_uncommitted", the end is after open transactions. If "read_committed", it is before them.
+        within: The number of seconds for which a request is repeated if a broker does not answer.
+        client: A connected client with these settings, which is used for the first request.
     """
 
     def __init__(
@@ -74,11 +73,11 @@ class LogBounds:
         self._client = client
 
     def starts(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Return the first offset that each partition still holds."""
+        """Return the first offset of each partition that was not deleted yet."""
         return self._ask(dict.fromkeys(partitions, EARLIEST))
 
     def ends(self, partitions: Collection[Partition]) -> dict[Partition, int]:
-        """Return the offset after the last record of each partition."""
+        """Return the end offset of each partition."""
         return self._ask(dict.fromkeys(partitions, LATEST))
 
     def at(self, time_ms: int, partitions: Collection[Partition]) -> dict[Partition, int | None]:
@@ -98,12 +97,12 @@ class LogBounds:
                 raise refused from error
             reason = error.args[0].str().rstrip(".")
             raise KafkaError(
-                f"Kafka did not answer within {self._within:g} s where partitions of {_topics(wanted)} begin and end "
+                f"Kafka did not report within {self._within:g} s where partitions of {_topics(wanted)} begin and end "
                 f"({reason}). Check that their brokers run, and try again."
             ) from error
 
     def _ask_once(self, wanted: Mapping[Partition, OffsetSpec], timeout: float) -> dict[Partition, int]:
-        client, self._client = self._client, None  # kept only if the question succeeds
+        client, self._client = self._client, None  # kept only if the request succeeds
         if client is None:
             client = make_client(AdminClient, self._config)
             # A client that is asked for offsets before it knows the brokers can take 3 seconds to answer.
@@ -123,10 +122,10 @@ class LogBounds:
 def list_offsets(
     client: AdminClient, wanted: Mapping[Partition, OffsetSpec], isolation: str, timeout: float
 ) -> dict[Partition, int | ck.KafkaError]:
-    """Ask once, and return the offset of each partition, or the error for which it is not known.
+    """Send one request, and return the offset of each partition, or the error because of which it is not known.
 
-    If the leader does not return an offset, that counts as the error LEADER_NOT_AVAILABLE. The same client may then
-    never find the leader again, so ask with a new client the next time.
+    If the leader does not return an offset, that counts as the error LEADER_NOT_AVAILABLE. The same client might then
+    never find the leader again, so use a new client for the next request.
     """
     names = [(ck.TopicPartition(*partition), which) for partition, which in wanted.items()]
     asked = [
@@ -144,10 +143,10 @@ def list_offsets(
 def watermarks(
     consumer: ck.Consumer, partition: Partition, within: float, config: Config | None = None
 ) -> tuple[int, int]:
-    """Return a partition's first offset and the end of its readable records, as its leader answers.
+    """Return a partition's first offset and the end of its readable records, as its leader reports them.
 
-    Raises `KafkaError` if they are not known within `within` seconds, and `AuthorizationError` if a right is missing.
-    That error names the principal, if `config` has the consumer's settings.
+    Raises `KafkaError` if they are not known within `within` seconds, and `AuthorizationError` if a permission is
+    missing. The latter error names the principal if `config` has the consumer's settings.
     """
     place = ck.TopicPartition(*partition)
 
@@ -169,13 +168,16 @@ def watermarks(
         if refused := why_refused(error.args[0], "Read", config, topic=topic):
             raise refused from error
         raise KafkaError(
-            f"Kafka did not answer within {within:g} s where partition {number} of {topic} begins and ends "
+            f"Kafka did not report within {within:g} s where partition {number} of {topic} begins and ends "
             f"({error.args[0].str().rstrip('.')}). Check that it exists and that its broker runs, and try again."
         ) from error
 
 
 def fetched_end(consumer: ck.Consumer, partition: Partition) -> int | None:
-    """Return the end of a partition's log as of the latest fetch, without a request. None if no fetch has told it."""
+    """Return a partition's end offset as of the latest fetch, or None if no fetch has returned it.
+
+    This sends no request.
+    """
     bounds = consumer.get_watermark_offsets(ck.TopicPartition(*partition), cached=True)
     return bounds[1] if bounds and bounds[1] >= 0 else None
 
@@ -183,13 +185,13 @@ def fetched_end(consumer: ck.Consumer, partition: Partition) -> int | None:
 def _exists(client: AdminClient | ck.Consumer, partition: Partition, timeout: float) -> bool:
     """Return whether a partition exists.
 
-    It lists all topics, because a question for one topic may create it. Raises `KafkaException` for a topic that this
-    client has no right to see, which Kafka answers only if asked for the topic by name.
+    This lists all topics, because a request for a single topic may create it. Raises `KafkaException` for a topic that
+    this client is not permitted to see. Kafka reports that only in the answer to a request for this topic.
     """
     about = client.list_topics(timeout=timeout).topics.get(partition[0])
     if about is not None:
         return partition[1] in about.partitions
-    if isinstance(client, ck.Consumer):  # brokers do not create a topic for the question of a consumer
+    if isinstance(client, ck.Consumer):  # brokers do not create a topic because of a consumer's request
         about = client.list_topics(partition[0], timeout=timeout).topics[partition[0]]
         error = about.error
     else:

@@ -1,8 +1,8 @@
-"""Reading by offset: the records of ranges of topics.
+"""Reads ranges of records by offset.
 
-The caller keeps the progress, so no group is joined and nothing is committed. A range ends when the position has
-reached its end, not after a number of records, because compaction and transaction markers leave offsets without a
-record.
+The caller keeps track of the progress, so no group is joined and no offset is committed. A range ends when the position
+has reached its end, and not after a number of records, because compaction and transaction markers leave offsets that
+have no record.
 """
 
 import logging
@@ -47,33 +47,37 @@ Offsets = dict[TopicPartition, int]
 """The next offset to read of each partition."""
 
 STALL_TIMEOUT_S = 60.0
-"""The seconds without a record after which reading fails."""
+"""The number of seconds without a record after which reading fails."""
 
 TOGETHER = 20_000
-"""The number of offsets in open ranges below which the next range begins, because reading in turn takes longer."""
+"""The number of unread offsets in open ranges below which the next range is started.
+
+It is faster to read several ranges at the same time than one after the other.
+"""
 
 MOST_TOGETHER = 500
-"""The most ranges that are read at the same time, because every fetch names all of them."""
+"""The maximum number of ranges that are read at the same time, because every fetch names all of them."""
 
 HOW_TO_GO_ON = (
-    "Retention has deleted records, or the topic was deleted and created again. Set failOnDataLoss to false to "
-    "continue without the lost records, or start again with a new checkpoint."
+    "Kafka has deleted records because of their age, or the topic was deleted and created again. Set failOnDataLoss "
+    "to false to continue without the lost records, or start again with a new checkpoint."
 )
 
 OURS: Config = {
     **UNJOINED,
-    # The end of the log is the only sign that the rest of a range holds no records.
+    # Only the end of the log shows that the rest of a range holds no records.
     "enable.partition.eof": True,
 }
-"""The settings that reading by offset needs, which a caller cannot change."""
+"""The settings that reading by offset needs. A caller cannot change them."""
 
 DEFAULTS: Config = {
-    # With the default of 1,000 a full queue stops fetching for a second.
+    # With the default of 1,000, fetching stops for a second when a queue is full.
     "fetch.queue.backoff.ms": 1,
-    # The end of a range is known only when the broker answers that nothing follows, so it should answer at once.
+    # The end of a range is known only when the broker answers that no further record follows, so it should answer at
+    # once.
     "fetch.wait.max.ms": 1,
     "queued.max.messages.kbytes": 8192,
-    # The error that is raised has the reason for a failure, which librdkafka would log twenty times a second.
+    # The error that is raised names the reason for a failure, which librdkafka would log twenty times a second.
     "log_level": 2,
 }
 
@@ -84,33 +88,35 @@ _LOST = (
     ck.KafkaError.OFFSET_OUT_OF_RANGE,
     ck.KafkaError.UNKNOWN_TOPIC_OR_PART,
 )
-"""The errors that mean that offsets are lost. After any other error, such as a missing right, they still exist."""
+"""The errors that mean that offsets are lost. After any other error, such as a missing permission, they still exist."""
 
-_KafkaPartition = tuple[str | None, int | None]  # Kafka's topic and partition
-_LIKELY_SIZE = 64  # bytes of a record; a range of larger records takes more than one fetch
-_LEAST_FETCH, _MOST_FETCH = 65_536, 1_048_576  # bytes of a partition in one fetch; the most is librdkafka's default
+_KafkaPartition = tuple[str | None, int | None]  # the Kafka topic and the number of the partition
+_LIKELY_SIZE = 64  # assumed bytes of a record; a range of larger records takes more than one fetch
+# Limits for the bytes of one partition in a fetch; the upper limit is librdkafka's default.
+_LEAST_FETCH, _MOST_FETCH = 65_536, 1_048_576
 _FEW = 128  # messages
 
 
 class Range(NamedTuple):
-    """The offsets of one partition from `start` to before `end`."""
+    """A range of offsets of one partition, from `start` up to `end`, which is not included."""
 
     partition: TopicPartition
     start: int
     end: int
 
-    # Not `__len__`: to pickle a tuple takes memory for as many items as its length says, and Spark pickles all ranges.
+    # This is not `__len__`, because pickling a tuple allocates memory for as many items as its `__len__` says, and
+    # Spark pickles all ranges.
     @property
     def length(self) -> int:
-        """The number of offsets; with gaps there are fewer records."""
+        """The number of offsets in the range. If offsets have no record, there are fewer records."""
         return self.end - self.start
 
 
 def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
-    """Return the settings for how much is fetched ahead of the reader, and of a partition at a time.
+    """Return settings that limit how much is fetched ahead of the reader, and from one partition in one fetch.
 
-    Records fetched from behind the end of a range are useless, and cost the broker and the client as much as those
-    that are read. But with too little fetched ahead, a long range is waited for.
+    Fetched records after the end of a range are useless, and cost the broker and the client as much as those that are
+    read. But if too few records are fetched ahead, the reader has to wait for the records of a long range.
 
     >>> partition = TopicPartition("orders", partition=0)
     >>> fetched_ahead([Range(partition, 0, 500)])
@@ -127,18 +133,19 @@ def fetched_ahead(wanted: Sequence[Range]) -> dict[str, int]:
 
 
 class _Window:
-    """The ranges that are read now, and those that wait for their turn.
+    """The ranges that are being read, and those that will be read later.
 
-    The next range begins before the previous one ends. Otherwise the reader would wait for the broker at each range.
+    The next range is started before the previous one ends. Otherwise the reader would have to wait for the broker at
+    the beginning of each range.
     """
 
     def __init__(self, wanted: Sequence[Range]) -> None:
-        self._waiting = deque(item for item in wanted if item.length > 0)  # nothing would arrive for an empty range
+        self._waiting = deque(item for item in wanted if item.length > 0)  # an empty range would never receive a record
         self.open: dict[_KafkaPartition, Range] = {}
-        self.left = 0  # offsets of the ranges that are open
+        self.left = 0  # number of unread offsets in the ranges that are being read
 
     def fill(self, start: Callable[[Range], None]) -> bool:
-        """Start the ranges whose turn it is; return False if all have been read."""
+        """Start the next ranges if there is space for them. Returns False if all ranges have been read."""
         while self._waiting and self.left < TOGETHER and len(self.open) < MOST_TOGETHER:
             item = self._waiting[0]
             if _place(item) in self.open:
@@ -149,7 +156,7 @@ class _Window:
         return bool(self.open)
 
     def shrink(self, place: _KafkaPartition, rest: Range) -> None:
-        """Note what is left of an open range."""
+        """Replace a range that is being read by its unread rest."""
         self.left -= self.open[place].length - rest.length
         if rest.length:
             self.open[place] = rest
@@ -158,10 +165,10 @@ class _Window:
 
 
 class RangeReader(Closable):
-    """A Kafka client that reads ranges of topics.
+    """Reads ranges of records with a client that is not a member of any group.
 
-    `config` has the settings of librdkafka. With `skip_lost`, offsets that Kafka no longer has are logged and skipped.
-    Raises `ConfigError` for a setting that librdkafka does not know or accept.
+    `config` has the settings of librdkafka. If `skip_lost` is True, offsets that Kafka no longer has are logged and
+    skipped. Raises `ConfigError` for a setting that librdkafka does not know, or a value that it does not accept.
     """
 
     def __init__(self, config: Config, *, skip_lost: bool = False) -> None:
@@ -176,25 +183,25 @@ class RangeReader(Closable):
         self._consumer.close()
 
     def read(self, wanted: Sequence[Range], batch: int = 5_000) -> Iterator[tuple[TopicPartition, list[Message]]]:
-        """Yield the ranges' records in non-empty batches of one partition, each partition in order.
+        """Yield the records of the ranges in non-empty batches. Each batch has records of one partition, in order.
 
-        Raises `KafkaError` if Kafka no longer has all of a range and lost offsets must not be skipped. Also raises it
-        if nothing arrives for `STALL_TIMEOUT_S`. Raises `AuthenticationError` if the brokers refuse the login, and
-        `AuthorizationError` if the right to read a topic is missing.
+        Raises `KafkaError` if Kafka no longer has all offsets of a range and `skip_lost` is False, or if no record
+        arrives for `STALL_TIMEOUT_S`. Raises `AuthenticationError` if the brokers refuse the login, and
+        `AuthorizationError` if this client is not permitted to read a topic.
         """
-        self._consumer.assign([])  # stops the partitions of an earlier call that ended early
-        self._consumer.find_leaders({kafka_topic(item.partition) for item in wanted})  # one question for all topics
+        self._consumer.assign([])  # stops partitions that an earlier, unfinished call was reading
+        self._consumer.find_leaders({kafka_topic(item.partition) for item in wanted})  # one request for all topics
         window = _Window(wanted)
         longest = max((item.length for item in wanted), default=0)
         moved = time.monotonic()
         while window.fill(self._start):
-            # Messages after the end of a range are useless, and a few more calls cost little.
+            # Messages after the end of a range are useless, and the additional calls cost little.
             messages = self._consumer.consume(min(batch, window.left, max(_FEW, longest)), 0.05)
             self._connection.check(self._consumer)
             has_errors = any(map(Message.error, messages))
             for place, group in _by_place(messages, alone=len(window.open) == 1 and not has_errors):
                 if (item := window.open.get(place)) is None:
-                    continue  # a range that has ended; records after it were fetched along with it
+                    continue  # this range has ended, but later records were fetched along with it
                 errors = list(filter(Message.error, group)) if has_errors else []
                 records = _records_within(item, group, errors)
                 if self._skip_lost and (group[0].offset() or 0) > item.start:
@@ -213,14 +220,14 @@ class RangeReader(Closable):
         self._consumer.start(kafka_topic(item.partition), item.partition.partition, item.start)
 
     def _rest(self, item: Range, messages: list[Message], errors: list[Message]) -> Range:
-        """Return the rest of a range after these messages."""
+        """Return the part of the range that is left after these messages."""
         return item._replace(start=min(item.end, self._position_after(messages, errors, item)))
 
     def _position_after(self, messages: list[Message], errors: list[Message], wanted: Range) -> int:
         last = messages[-1]
         for message in errors:
             error = message.error()
-            assert error is not None  # noqa: S101  # the caller has selected messages with an error
+            assert error is not None  # noqa: S101  # the caller passes only messages with an error
             if is_not_unpacked(error):
                 raise KafkaError(Unpacking(self._config).sentence(message))
             if error.code() in _LOST:
@@ -230,7 +237,7 @@ class RangeReader(Closable):
             if error.code() != ck.KafkaError._PARTITION_EOF:
                 raise KafkaError(f"{_capitalised(name_of(wanted.partition))} cannot be read: {describe(error)}.")
         offset = last.offset()
-        assert offset is not None  # noqa: S101  # records and ends of partitions have an offset
+        assert offset is not None  # noqa: S101  # messages about records and ends of partitions always have an offset
         if last.error() is None:
             return max(wanted.start, offset + 1)
         if offset < wanted.end and self._bounds(wanted.partition)[1] < wanted.end:
@@ -242,13 +249,19 @@ class RangeReader(Closable):
         return watermarks(self._consumer, place, STALL_TIMEOUT_S, self._config)
 
     def _warn_if_aged_out(self, wanted: Range) -> None:
-        """Log a loss if the log begins after the start of the range. A gap alone may come from compaction."""
+        """Log a loss of records if the log begins after the start of the range.
+
+        A gap within the log is no loss, because compaction can cause it.
+        """
         begin, _ = self._bounds(wanted.partition)
         if begin > wanted.start:
             self._lost(wanted, f"it begins at {begin}")
 
     def _lost(self, wanted: Range, reason: str) -> int:
-        """Return the end of the range, to skip lost records, or raise `KafkaError` if they must not be skipped."""
+        """Return the end of the range, from which reading continues.
+
+        Raises `KafkaError` if lost records must not be skipped.
+        """
         if not self._skip_lost:
             raise KafkaError(f"{no_longer_holds(wanted, reason)} {HOW_TO_GO_ON}")
         log.warning("%s The lost records are skipped.", no_longer_holds(wanted, reason))
@@ -256,14 +269,14 @@ class RangeReader(Closable):
 
     def _stalled(self, wanted: Range) -> KafkaError:
         return KafkaError(
-            f"No record of {name_of(wanted.partition)} from offset {wanted.start} on arrived for "
+            f"No record of {name_of(wanted.partition)} at or after offset {wanted.start} arrived for "
             f"{STALL_TIMEOUT_S:g} s ({self._connection.reason}). Check that its broker runs and that the tasks can "
             "reach it."
         )
 
 
 def name_of(partition: TopicPartition) -> str:
-    """Return the name of a partition, for a sentence.
+    """Return the name of a partition for use in a sentence.
 
     >>> name_of(TopicPartition("orders", partition=3, level=2))
     'partition 3 of the Kafka topic orders-2'
@@ -272,7 +285,7 @@ def name_of(partition: TopicPartition) -> str:
 
 
 def no_longer_holds(wanted: Range, reason: str) -> str:
-    """Return a sentence about a range whose offsets Kafka no longer has in full."""
+    """Return a sentence which says that Kafka no longer has all offsets of a range."""
     return (
         f"{_capitalised(name_of(wanted.partition))} no longer holds all offsets from {wanted.start} to before "
         f"{wanted.end} ({reason.rstrip('.')})."
@@ -284,9 +297,10 @@ def _place(item: Range) -> _KafkaPartition:
 
 
 def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_KafkaPartition, list[Message]]]:
-    """Return the messages of each partition, in their order.
+    """Group messages by partition. The order of each partition's messages is kept.
 
-    With `alone`, only one range is open, and so all messages have one partition if the first and the last do.
+    If `alone` is True, only one range is being read. Then all messages belong to one partition if the first and the
+    last do.
     """
     if not messages:
         return []
@@ -300,7 +314,7 @@ def _by_place(messages: list[Message], *, alone: bool) -> list[tuple[_KafkaParti
 
 
 def _records_within(wanted: Range, messages: list[Message], errors: list[Message]) -> list[Message]:
-    """Return the messages within the range that are records, not the end of a partition."""
+    """Return those messages that are records within the range."""
     if errors:
         messages = [message for message in messages if message.error() is None]
     offset = methodcaller("offset")

@@ -1,4 +1,7 @@
-"""Messages by which members of a group lend each other fractions of their rates: records in a topic of the group."""
+"""Sends and receives messages by which members of a group lend each other fractions of their rates.
+
+The messages are records in a topic of the group.
+"""
 
 import json
 import logging
@@ -25,7 +28,7 @@ _TRIES_AGAIN_AFTER = 10.0  # seconds
 
 
 class RateMessages:
-    """The messages that a member sends and receives. Until the topic is open, there are none."""
+    """The messages that a member sends and receives. No message is sent or received until the topic is open."""
 
     def __init__(self, connection: Callable[[], Config], group: str, heard: Callable[[], None]) -> None:
         self._connection = connection
@@ -37,19 +40,22 @@ class RateMessages:
         self._ended = threading.Event()
 
     def open(self) -> None:
-        """Begin to open the topic at the first call, without waiting."""
+        """Start to open the topic in the background. Further calls do nothing."""
         if self._thread is None:
             self._thread = in_background(self._listen)
 
     def take(self) -> Iterator[LoanMessage]:
-        """Return the messages that have come."""
+        """Yield the messages that have arrived since the last call."""
         while self._inbox:
             message = _read(self._inbox.popleft())
             if message is not None:
                 yield message
 
     def say(self, message: LoanMessage) -> None:
-        """Send a message to all members. It is lost if Kafka does not store it in time; the next one replaces it."""
+        """Send a message to all members.
+
+        The message is lost if Kafka does not store it in time. The next message replaces it.
+        """
         producer = self._producer
         if producer is None:
             return
@@ -80,8 +86,8 @@ class RateMessages:
                     return
                 has_warned = True
                 self._ended.wait(_TRIES_AGAIN_AFTER)
-            except Exception:  # a member without messages keeps its own fraction, and must try again
-                log.exception("Messages about rates raised an unexpected error. They begin again.")
+            except Exception:  # without messages, a member only keeps its own fraction, so the thread must try again
+                log.exception("The exchange of messages about rates raised an unexpected error, and starts again.")
                 self._ended.wait(_TRIES_AGAIN_AFTER)
 
     def _speak_and_listen(self, config: Config, since: int) -> None:
@@ -102,7 +108,10 @@ class RateMessages:
 
 
 def _read(value: bytes) -> LoanMessage | None:
-    """Return the message in a record, or None if the record is not valid, for example from another version."""
+    """Return the message in a record, or None if the record is not valid.
+
+    Another version may have written it.
+    """
     try:
         member, number, asks, lends = json.loads(value)
         loans = {str(to): (int(answered), _fractions(lent)) for to, (answered, lent) in lends.items()}

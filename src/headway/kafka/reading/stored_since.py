@@ -1,4 +1,4 @@
-"""Records that were stored after given offsets: where a new group begins, and reading them without a group."""
+"""Reads the records that were stored after given offsets, and commits the offsets at which a new group will begin."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,7 +13,7 @@ _AWAITED_FOR = 1.0  # seconds
 
 
 def commit_starts(config: Config, group: str, offsets: Mapping[tuple[str, int], int]) -> None:
-    """Commit the offsets at which a group will begin that has no members yet."""
+    """Commit the offsets at which a group that has no members yet will begin."""
     client = make_client(ck.Consumer, {"log_level": 2, **config, "group.id": group, "enable.auto.commit": False})
     try:
         client.commit(
@@ -26,7 +26,10 @@ def commit_starts(config: Config, group: str, offsets: Mapping[tuple[str, int], 
 def read_between(
     config: Config, starts: Mapping[tuple[str, int], int], ends: Mapping[tuple[str, int], int]
 ) -> Iterator[Message]:
-    """Yield the readable records from the starts to before the ends, one partition after the other."""
+    """Yield the readable records between the given offsets, one partition after the other.
+
+    The record at the end offset is not included.
+    """
     client = unjoined_consumer(
         {
             "log_level": 2,
@@ -49,6 +52,6 @@ def _read(client: UnjoinedConsumer, place: tuple[str, int], start: int, end: int
     while start < end:
         for message in client.take(500, _AWAITED_FOR):
             if message.error() is not None:
-                return  # the end of the partition: only markers of transactions follow
+                return  # the end of the partition was reached, so only transaction markers follow
             start = (message.offset() or 0) + 1
             yield message

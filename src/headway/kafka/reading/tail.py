@@ -1,4 +1,4 @@
-"""The newest records of one partition, read in a thread: answers to commands, and messages to processes."""
+"""Reads the newest records of one partition in a thread, such as answers to commands and messages to processes."""
 
 import logging
 import threading
@@ -26,12 +26,12 @@ _SETTINGS: Config = {
 
 
 class Tail:
-    """A reader of one partition's records from an offset on, or from its end.
+    """Reads the records of one partition from an offset on, or from its end.
 
-    If the topic is deleted and created again, it continues at the beginning of the new topic, with a new client. The
-    old client would skip records or read nothing at all (see docs/design/librdkafka.md).
+    If the topic is deleted and created again, reading continues at the beginning of the new topic, with a new client.
+    The old client would skip records or read nothing at all (see docs/design/librdkafka.md).
 
-    Raises `KafkaError` if Kafka does not say where the partition ends. Only `set_sasl_credentials` is thread-safe.
+    Raises `KafkaError` if Kafka does not report where the partition ends. Only `set_sasl_credentials` is thread-safe.
     """
 
     def __init__(self, config: Config, topic: str, partition: int, start: int | None = None) -> None:
@@ -48,14 +48,14 @@ class Tail:
             raise
 
     def take(self) -> ck.Message | None:
-        """Return the next record or error. Returns None if nothing arrives within `RECORDS_AWAITED_FOR`."""
+        """Return the next record or error, or None if nothing arrives within `RECORDS_AWAITED_FOR`."""
         now = time.monotonic()
         if self._ids.is_due(now) and self._ids.look([self._topic], now).recreated:
             self._begin_again()
         return self._consumer.poll(RECORDS_AWAITED_FOR)
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on."""
+        """Use other credentials for all logins from now on."""
         with self._changing:
             self._connection.set_credentials(self._consumer, username, password)
             change_credentials(self._config, username, password)
@@ -78,7 +78,7 @@ class Tail:
             try:
                 self._make_client()
             except HeadwayError as error:
-                log.warning("No new client for the topic %s could be made yet: %s", self._topic, error)
+                log.warning("No new client for the topic %s could be created yet: %s", self._topic, error)
                 return
             ids.close()
             client.close()
@@ -88,8 +88,8 @@ class Tail:
 class TailReader:
     """A thread that calls `answered(key, value)` with each new record of a partition.
 
-    It begins at the offset `start`, or at the end of the partition. If the right to read is missing, it calls `refused`
-    with the error. Raises `KafkaError` if Kafka does not say where the partition ends.
+    It begins at the offset `start`, or at the end of the partition. If this client is not permitted to read the topic,
+    it calls `refused` with the error. Raises `KafkaError` if Kafka does not report where the partition ends.
     """
 
     def __init__(
@@ -113,7 +113,7 @@ class TailReader:
         self._thread.start()
 
     def set_sasl_credentials(self, username: str, password: str) -> None:
-        """Log in with other credentials from now on."""
+        """Use other credentials for all logins from now on."""
         self._tail.set_sasl_credentials(username, password)
 
     def _read(self) -> None:
@@ -121,7 +121,7 @@ class TailReader:
             try:
                 self._read_one()
             except Exception:  # later records must still be read
-                log.exception("Reading the topic %s raised an unexpected error. Its thread goes on.", self._topic)
+                log.exception("Reading the topic %s raised an unexpected error. The thread continues.", self._topic)
                 time.sleep(RECORDS_AWAITED_FOR)
 
     def _read_one(self) -> None:
@@ -131,8 +131,9 @@ class TailReader:
         if (error := message.error()) is not None:
             if missing := why_not_readable(error, message.topic() or "", self._config):
                 self._refused(missing)
-            elif not is_refusal(error):  # a refusal that is left is about the group, which this reader does not need
-                log.warning("The topic %s could not be read and is tried again: %s", message.topic(), error.str())
+            # Any other missing permission is about a group, which this reader does not need.
+            elif not is_refusal(error):
+                log.warning("The topic %s could not be read, which is tried again: %s", message.topic(), error.str())
         elif (key := message.key()) and (value := message.value()):
             self._answered(key.decode(errors="replace"), value)
 

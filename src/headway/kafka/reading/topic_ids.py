@@ -1,7 +1,7 @@
-"""The ids of a member's topics, which tell a topic from an earlier one of the same name.
+"""Watches the ids of a member's topics, which distinguish a topic from an earlier topic with the same name.
 
-Kafka identifies a topic by its id, and a client by its name. A topic that is deleted and created again keeps its name
-and begins at offset 0, so a position, a commit or an offset map of the old topic means nothing in the new one.
+Kafka identifies a topic by its id, but clients identify it by its name. A topic that is deleted and created again keeps
+its name and begins at offset 0, so a position, a commit or an offset map of the old topic means nothing in the new one.
 librdkafka does not compare ids. It continues at the old offset if the new log has that offset.
 """
 
@@ -16,16 +16,16 @@ from headway.kafka.binding.questions import FoundTopics, KnownTopic, Question, a
 log = logging.getLogger(__name__)
 
 LOOK_EVERY = 5.0
-"""The seconds after which a member asks again whether its topics are still the same."""
+"""The number of seconds between two checks whether a member's topics are still the same."""
 _LOOK_FOR_DELETED_EVERY = 0.5
-_TOPICS_A_SECOND = 200.0  # a member of thousands of topics asks less often
+_TOPICS_A_SECOND = 200.0  # a member with thousands of topics checks less often
 _ANSWERED_WITHIN = 5.0
 _ANSWERED_AT_ONCE_WITHIN = 1.0
-_WAITED_FOR = 1.0  # seconds that a partition waits for its topic's id; without an answer it is read all the same
+_WAITED_FOR = 1.0  # seconds that a partition waits for the id of its topic; without an answer, it is read all the same
 
 
 class TopicChanges(NamedTuple):
-    """The topics that have another id than at the last check, and those that were deleted since."""
+    """The topics whose ids have changed since the last check, and those that were deleted since then."""
 
     recreated: frozenset[str] = frozenset()
     deleted: frozenset[str] = frozenset()
@@ -35,10 +35,10 @@ _NOTHING = TopicChanges()
 
 
 class TopicIds:
-    """The ids of the topics that one client reads, asked for over the client's own connection. Not thread-safe.
+    """Watches the ids of the topics that one client reads, over the client's own connection. Not thread-safe.
 
-    It keeps the id that a topic had at the first question. When a topic was created again, the caller makes a new
-    client with new `TopicIds`.
+    It keeps the id that a topic had in the first answer. When a topic has been created again, the caller creates a new
+    client and a new `TopicIds`.
 
     Args:
         client: The client, or None if the brokers return no ids, such as librdkafka's mock.
@@ -47,11 +47,11 @@ class TopicIds:
     def __init__(self, client: Client | None) -> None:
         self._client = client
         self._ids: dict[str, str] = {}
-        self._partitions: dict[str, int] = {}  # the number that each topic had at the first question
-        self._missing: set[str] = set()  # by the latest answer
-        self._reported: set[str] = set()  # of those that are missing
+        self._partitions: dict[str, int] = {}  # the number of partitions of each topic in the first answer
+        self._missing: set[str] = set()  # topics that do not exist, according to the latest answer
+        self._reported: set[str] = set()  # those missing topics that were already reported
         self._question: Question[FoundTopics] | None = None
-        self._asked: Collection[str] = ()  # of the question under way
+        self._asked: Collection[str] = ()  # the topics in the open request
         self._unsettled: set[str] = set()
         self._settled_by = 0.0
         self._look_at = 0.0
@@ -62,15 +62,18 @@ class TopicIds:
         return self._ids.keys()
 
     def of(self, topic: str) -> str | None:
-        """Return the id of a topic, or None if it is not known. It is never newer than the records that were read."""
+        """Return the id of a topic, or None if it is not known.
+
+        It is never newer than the records that were read.
+        """
         return self._ids.get(topic)
 
     def is_new(self, topic: str, partition: int) -> bool:
-        """Return whether a partition was added to a topic since the first question about the topic."""
+        """Return whether a partition was added to a topic after the first answer about the topic."""
         return partition >= self._partitions.get(topic, partition + 1)
 
     def ask_before_start(self, topics: Collection[str], now: float, wake_fd: int | None = None) -> None:
-        """Ask for the ids of topics whose partitions are about to begin, without waiting."""
+        """Request the ids of topics whose partitions are about to begin, without waiting."""
         if self._client is not None and topics:
             self._unsettled.update(topics)
             self._settled_by = now + _WAITED_FOR
@@ -78,17 +81,21 @@ class TopicIds:
             self._ask(topics, now, wake_fd)
 
     def is_settled(self, now: float) -> bool:
-        """Return whether partitions can begin: their topics' ids are known, or were awaited for long enough."""
+        """Return whether partitions can begin.
+
+        They can when the ids of their topics are known, or could not be read for too long.
+        """
         return not self._unsettled or now >= self._settled_by
 
     def is_due(self, now: float) -> bool:
-        """Return whether to call `look`."""
+        """Return whether to call `look` now."""
         return self._client is not None and (self._question is not None or now >= self._look_at)
 
     def look(self, topics: Collection[str], now: float, wake_fd: int | None = None) -> TopicChanges:
-        """Return the changes of these topics, without waiting. Asks the brokers every few seconds.
+        """Return the changes of these topics, without waiting. Sends a request to the brokers every few seconds.
 
-        A topic counts as deleted when two answers in a row lack it, because a broker might not know a new topic yet.
+        A topic counts as deleted when it is missing in two consecutive answers, because a broker might not know a new
+        topic yet.
         """
         if self._question is None:
             self._ask({*topics, *self._unsettled}, now, wake_fd)
@@ -98,8 +105,8 @@ class TopicIds:
             if answer is None:
                 return _NOTHING
         except HeadwayError as error:
-            log.debug("The ids of topics are not known: %s", error)
-            answer = {}  # asked again
+            log.debug("The ids of topics could not be read: %s", error)
+            answer = {}  # the request is sent again later
         self._question = None
         self._unsettled.difference_update(self._asked)
         before, self._missing = self._missing, {topic for topic, known in answer.items() if known is None}
@@ -114,14 +121,14 @@ class TopicIds:
         return TopicChanges(frozenset(recreated), frozenset(deleted)) if recreated or deleted else _NOTHING
 
     def recreated(self, topics: Collection[str]) -> frozenset[str]:
-        """Return the topics among these that were created again. Waits for the brokers for at most a second."""
+        """Return those of the topics that were created again. Waits for the brokers for at most a second."""
         if self._client is None or not self._ids.keys() & topics:
             return frozenset()
         question = ask_topics(self._client, topics, _ANSWERED_AT_ONCE_WITHIN)
         try:
             answer = question.answer(_ANSWERED_AT_ONCE_WITHIN)
         except HeadwayError as error:
-            log.debug("Whether topics were created again is not known: %s", error)
+            log.debug("It is not known whether topics were created again: %s", error)
             answer = None
         finally:
             question.forget()
@@ -138,7 +145,7 @@ class TopicIds:
             self._question, self._asked = ask_topics(self._client, topics, _ANSWERED_WITHIN, wake_fd), topics
 
     def close(self) -> None:
-        """Abandon the open question, before the client is closed."""
+        """Abandon the open request, before the client is closed."""
         question, self._question = self._question, None
         if question:
             question.forget()

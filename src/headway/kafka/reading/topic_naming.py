@@ -1,4 +1,4 @@
-"""The Kafka topics that are read: the level topics of logical topics, or topics under their own names."""
+"""Names the Kafka topics that are read: the level topics of logical topics, or topics under their own names."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
@@ -9,16 +9,17 @@ from headway.records.record_types import TopicPartition
 
 
 class PlainPartition(TopicPartition):
-    """A partition of a topic under its own name, whose level is the topic's priority.
+    """A partition of a topic that has no levels, so that the Kafka topic has the topic's own name.
 
-    It is equal to the `TopicPartition` with the same numbers, because one read has only one of the two kinds.
+    `level` is the topic's priority. A `PlainPartition` is equal to a `TopicPartition` with the same topic and numbers;
+    this does no harm, because one read has partitions of only one of the two types.
     """
 
     __slots__ = ()
 
 
 def kafka_topic(partition: TopicPartition) -> str:
-    """Return the Kafka topic of a partition.
+    """Return the Kafka topic that holds a partition.
 
     >>> kafka_topic(TopicPartition("orders", partition=0, level=2)), kafka_topic(PlainPartition("orders", partition=0))
     ('orders-2', 'orders')
@@ -27,7 +28,7 @@ def kafka_topic(partition: TopicPartition) -> str:
 
 
 class NamedTopic(NamedTuple):
-    """A topic at one level, and the Kafka topic that holds it."""
+    """A topic on one level, and the Kafka topic that holds it."""
 
     topic: str
     level: int
@@ -36,9 +37,9 @@ class NamedTopic(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class TopicNaming:
-    """The names in Kafka of a read's topics: `levels` level topics for each, or without levels the topics' own names.
+    """Determines the Kafka topics of a read: `levels` level topics for each topic, or the topic itself without levels.
 
-    A topic without levels has the level in `priorities`, or otherwise the lowest level.
+    A topic without levels has the level that `priorities` gives it, or otherwise the lowest level.
     """
 
     levels: int | None
@@ -50,7 +51,7 @@ class TopicNaming:
         return self.levels or 1 + max(self.priorities.values(), default=0)
 
     def kafka_topics(self, topics: Iterable[str]) -> list[NamedTopic]:
-        """Return the Kafka topics of these topics.
+        """Return the Kafka topics that hold these topics.
 
         >>> TopicNaming(2).kafka_topics(["orders"])[1]
         NamedTopic(topic='orders', level=1, kafka_topic='orders-1')
@@ -62,7 +63,7 @@ class TopicNaming:
         return [NamedTopic(topic, level, level_topic(topic, level)) for topic in topics for level in range(self.levels)]
 
     def partition(self, topic: str, partition: int, level: int) -> TopicPartition:
-        """Return a partition of a topic. Without levels, its level is the topic's priority."""
+        """Return a partition of a topic. If topics have no levels, the partition's level is the topic's priority."""
         if self.levels is None:
             return PlainPartition(topic, partition=partition, level=self.priorities.get(topic, 0))
         return TopicPartition(topic, partition=partition, level=level)

@@ -1,11 +1,12 @@
-"""A consumer without a group: it reads partitions from given offsets, and needs no right on any group.
+"""A consumer without a group, which reads partitions from given offsets and needs no permission on any group.
 
-The binding makes no consumer without the setting `group.id`, and librdkafka then asks for that group's coordinator. If
-the broker refuses, librdkafka asks twice a second as long as the client exists, and each time adds a line to the
-broker's audit log. So the part of librdkafka that is the group member is closed once the client is made, before it
-connects to any broker. Partitions are then read through librdkafka's simple consumer, by the binding's own `consume`.
+The binding creates no consumer without the setting `group.id`, and librdkafka then searches for that group's
+coordinator. If the broker refuses, librdkafka repeats the request twice a second as long as the client exists, and each
+request adds a line to the broker's audit log.
 
-The simple consumer also looks up a new topic at once, whereas `assign` waits up to a second for the next round.
+So the part of librdkafka that acts as a group member is closed as soon as the client is created, before it connects to
+any broker. Partitions are then read through librdkafka's simple consumer, with the binding's own `consume`. The simple
+consumer also looks up a new topic at once, whereas `assign` waits up to a second for librdkafka's next regular check.
 """
 
 import contextlib
@@ -23,25 +24,25 @@ from headway.kafka.binding.unpacking import UNPACKS
 from headway.settings.config import Config
 
 OURS: Final[Config] = {
-    "group.id": "headway-unjoined",  # for the binding alone; it is never sent to a broker
+    "group.id": "headway-unjoined",  # only the binding needs this setting, which is never sent to a broker
     "enable.auto.commit": False,
-    "enable.auto.offset.store": False,  # or the simple consumer would commit
+    "enable.auto.offset.store": False,  # otherwise the simple consumer would commit offsets
 }
 """The settings that a caller cannot change."""
 
-_LOOKS_AGAIN_AFTER = 0.5  # seconds after which librdkafka asks again for a leader that it does not know
+_LOOKS_AGAIN_AFTER = 0.5  # seconds after which librdkafka looks again for a leader that it does not know
 _MOST_BY_NAME = 8
 
 
 def unjoined_consumer(config: Config, connection: Connection | None = None) -> "UnjoinedConsumer":
-    """Return a consumer that is not a member of a group. Takes and raises the same as `make_client`."""
+    """Create a consumer that is not a member of a group. The arguments and errors are those of `make_client`."""
     return make_client(UnjoinedConsumer, {**UNPACKS, **config, **OURS}, connection)
 
 
 class UnjoinedConsumer(ck.Consumer):
-    """A client of the binding that reads by offset alone; made by `unjoined_consumer`.
+    """A client of the binding that only reads by offset. It is created by `unjoined_consumer`.
 
-    `consume`, `get_watermark_offsets`, `list_topics` and `close` are the methods of the binding. Calls that need a
+    `consume`, `get_watermark_offsets`, `list_topics` and `close` are the binding's own methods. Methods that need a
     group fail.
     """
 
@@ -63,18 +64,22 @@ class UnjoinedConsumer(ck.Consumer):
             self.start(each.topic, each.partition, each.offset)
 
     def start(self, topic: str, partition: int, offset: int) -> None:
-        """Read one more partition from this offset on, which must not be read already. Raises as `assign` does."""
-        self._read.add((topic, partition))  # noted first, so that an interruption leaves no partition read and unknown
+        """Read a further partition from this offset on. The partition must not be read already.
+
+        Raises the same errors as `assign`.
+        """
+        # Noted first, so that `assign` also stops this partition if an interrupt ends the next call.
+        self._read.add((topic, partition))
         if not capi.start_reading(self, (topic, partition), offset):
             raise KafkaError(
-                f"Partition {partition} of {topic} cannot be read from the offset {offset}. Name an offset from 0 on, "
-                "or the beginning or end."
+                f"Partition {partition} of {topic} cannot be read from the offset {offset}. Choose an offset of at "
+                "least 0, or the logical offset of the beginning or the end."
             )
 
     def take(self, most: int, within: float) -> list[ck.Message]:
-        """Return the messages that have arrived, at most `most`. Waits for the first one for at most `within` seconds.
+        """Return at most `most` messages that have arrived. Waits up to `within` seconds for the first one.
 
-        `consume`, by contrast, waits for all `most` messages, or for the whole time.
+        `consume`, by contrast, waits until `most` messages have arrived or the time is over.
         """
         first = self.consume(1, within)
         return first + self.consume(most - 1, 0) if first else first
@@ -85,10 +90,13 @@ class UnjoinedConsumer(ck.Consumer):
         capi.stop_reading(self, (topic, partition))
 
     def find_leaders(self, of_topics: Collection[str]) -> None:
-        """Ask a broker for the leaders of new topics, because reading without a known leader waits half a second."""
+        """Look up the leaders of new topics.
+
+        Without this, librdkafka would wait half a second until it looks them up.
+        """
         topics = set(of_topics) - self._known
         self._known |= topics
-        with contextlib.suppress(ck.KafkaException):  # librdkafka will ask again while it reads
+        with contextlib.suppress(ck.KafkaException):  # librdkafka will look them up again while it reads
             if len(topics) > _MOST_BY_NAME:
                 self.list_topics(timeout=_LOOKS_AGAIN_AFTER)
                 return

@@ -22,7 +22,7 @@ def test_a_range_that_gives_nothing_ends_with_the_cause(monkeypatch: pytest.Monk
     with (
         range_reader.RangeReader(NOBODY) as reader,
         pytest.raises(
-            KafkaError, match=r"^No record of partition 1 of .* orders-0 from offset 5 on arrived .*refused\)"
+            KafkaError, match=r"^No record of partition 1 of .* orders-0 at or after offset 5 arrived .*refused\)"
         ),
     ):
         list(reader.read(wanted))
