@@ -295,11 +295,11 @@ class PriorityConsumer:
         if asynchronous:
             self._commits.add(offsets, on_commit)
             return
-        started = time.monotonic()
+        deadline = time.monotonic() + timeout
         # First wait for an earlier commit, because librdkafka must not retry it after this one. But stop waiting after
         # half of the timeout, so that a commit that Kafka never answers does not prevent this one.
         self._commits.finish(timeout / 2)
-        self._levels.commit(offsets).wait(max(0.0, started + timeout - time.monotonic()))
+        self._levels.commit(offsets).wait(deadline, timeout)
 
     def hear_refusal(self, level: int, error: KafkaError) -> None:
         """Rejoin a level's group, and call `on_lost`, if the error means that the member was expelled from the group.

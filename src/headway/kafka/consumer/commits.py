@@ -43,18 +43,18 @@ class SentCommit:
                 return next(iter(refused.values()))
         return None
 
-    def wait(self, timeout: float) -> None:
-        """Wait for the answers of all groups.
+    def wait(self, deadline: float, timeout: float) -> None:
+        """Wait for the answers of all groups until `deadline`.
 
-        Raises `KafkaError` if one of the groups refuses the commit, or does not answer in time.
+        Raises `KafkaError` if one of the groups refuses the commit, or does not answer in time. `timeout` is the
+        caller's time limit in seconds, which the error names.
         """
-        deadline = time.monotonic() + timeout
         try:
             for part in self._parts:
                 while part.refused(_ANSWER_AWAITED_FOR) is None:
                     if time.monotonic() > deadline:
                         raise KafkaError(
-                            f"Kafka did not answer a commit within {timeout:.3g} s. It is not known whether the "
+                            f"Kafka did not answer a commit within {timeout:g} s. It is not known whether the "
                             "commit is stored. Commit again. Otherwise the records may be delivered again after a "
                             "restart."
                         )
