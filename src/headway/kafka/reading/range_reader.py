@@ -251,7 +251,7 @@ class RangeReader(Closable):
     def _warn_if_aged_out(self, wanted: Range) -> None:
         """Log a loss of records if the log begins after the start of the range.
 
-        A gap within the log is no loss, because compaction can cause it.
+        A gap within the log does not count as a loss, because compaction can cause it.
         """
         begin, _ = self._bounds(wanted.partition)
         if begin > wanted.start:
